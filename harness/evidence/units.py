@@ -33,7 +33,10 @@ _PROPERTIES = (
     _READY,
     "ExecStart",
 )
-_ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
+_ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=", re.DOTALL)
+#: The line break before a property; an argument of a command may have line breaks and empty lines too.
+_NEXT_PROPERTY = re.compile(r"\n(?=[A-Z][A-Za-z0-9]*=)")
+_NEXT_UNIT = re.compile(rf"\n{_NEXT_PROPERTY.pattern}")
 _NO_JOBS = "No jobs running."
 _NAME = re.compile(
     r"[^\s/]+\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
@@ -89,12 +92,12 @@ def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
 
     Raises HarnessError if a block lacks a property.
     """
-    units = [_parse_unit(block) for block in re.split(r"\n\n+", text.strip()) if block]
+    units = [_parse_unit(block) for block in _NEXT_UNIT.split(text.strip()) if block]
     return {name: unit for unit in units for name in (*unit.aliases, unit.name)}
 
 
 def _parse_unit(block: str) -> ShownUnit:
-    lines = [line.partition("=") for line in block.split("\n")]
+    lines = [line.partition("=") for line in _NEXT_PROPERTY.split(block.strip())]
     values = {name: value for name, _, value in lines}
     try:
         return ShownUnit(

@@ -72,6 +72,18 @@ def test_each_command_of_a_unit_is_read() -> None:
     assert len(unit.commands) == 2
 
 
+@pytest.mark.parametrize("script", ["a\nb", "a\n\nb=1\n\n\nc", "\n  a ; exit\n"])
+def test_script_in_a_command_has_its_line_breaks(script: str) -> None:
+    """The output of `systemctl show` has arguments as they are."""
+    text = f"{EXPORTER}\n{ABSENT}".replace("-f /etc/c.csv --address :19400 ", f"-f {script} ")
+
+    units = parse_shown_units(text)
+
+    assert units["dcgm.service"].commands == (f"/usr/bin/dcgm-exporter -f {script}".strip(),)
+    assert units["dcgm.service"].active == "activating"
+    assert ABSENT_UNIT in units
+
+
 @pytest.mark.parametrize(
     "text",
     [
