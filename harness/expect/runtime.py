@@ -14,11 +14,12 @@ from harness.expect.failure import failure, require
 from harness.provisioning.cdi import CRI_PLUGINS
 from harness.provisioning.containerd_config import (
     cri_table,
+    default_runtime,
     format_of,
     is_cri_disabled,
     read_runtimes,
 )
-from harness.provisioning.toml_text import TomlTextError
+from harness.provisioning.toml_text import TomlTextError, get_value
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
@@ -284,8 +285,14 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
     configuration = evidence.answer_of("containerd-config")
     try:
         is_known = format_of(configuration) in CRI_PLUGINS
-        runtimes = read_runtimes(configuration, cri_table(configuration))
+        cri = cri_table(configuration)
+        runtimes = read_runtimes(configuration, cri)
         is_disabled = is_cri_disabled(configuration)
+        # The dump names the default; a part of a file need not.
+        has_default = (
+            get_value(configuration, (*cri, "containerd", "default_runtime_name")) is not None
+        )
+        default = default_runtime(configuration, cri)
     except TomlTextError as error:
         raise HarnessError(
             f"containerd's configuration has an unknown form: {error}.", evidence=evidence.folder
@@ -301,6 +308,12 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
             "containerd was expected to run pods, but its configuration disables the CRI plugin. Remove the "
             "plugin from 'disabled_plugins', and restart containerd."
         )
+    names = [runtime.name for runtime in runtimes]
+    if names and has_default and default not in names:
+        return (
+            f"containerd was expected to run pods, but its default runtime '{default}' is none of its runtimes "
+            f"{names}, so its CRI plugin does not start. Correct 'default_runtime_name', and restart containerd."
+        )
     if any(
         PurePosixPath(runtime.program or "").name in _PROGRAMS and runtime.is_effective
         for runtime in runtimes
@@ -308,7 +321,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         return None
     return (
         f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it as the program of a "
-        f"runtime with a type; there are {[runtime.name for runtime in runtimes]}. Provision the node, or run "
+        f"runtime with a type; there are {names}. Provision the node, or run "
         "`nvidia-ctk runtime configure --runtime=containerd`, and restart containerd."
     )
 

@@ -217,6 +217,14 @@ NOT_MET = (
         "its configuration disables the CRI plugin",
     ),
     Case(
+        "runtime",
+        lambda f: f.command(
+            "containerd-config",
+            CONTAINERD_CONFIG.replace('_name = "runc"', '_name = "nvidia-cdi"'),
+        ),
+        "its default runtime 'nvidia-cdi' is none of its runtimes ['nvidia', 'runc']",
+    ),
+    Case(
         "services",
         lambda f: without_path(f, "/run/systemd/system"),
         "there is no '/run/systemd/system'",
