@@ -18,7 +18,7 @@ _PART = re.compile(
 )
 
 _TOKEN = re.compile(
-    r"""\"{3}(?:[^"\\]|\\.|"(?!""))*"{3}|'{3}(?:[^']|'(?!''))*'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|.""",
+    r"""\"{3}(?:[^"\\]|\\.|"(?!""))*"{3,5}|'{3}(?:[^']|'(?!''))*'{3,5}|"(?:[^"\\]|\\.)*"|'[^']*'|.""",
     re.DOTALL,
 )
 """A string, or any other character."""
@@ -30,6 +30,12 @@ _ESCAPE = re.compile(
     r"\\(?:u(?P<u>[0-9A-Fa-f]{4})|U(?P<U>[0-9A-Fa-f]{8})|(?P<blank>[ \t]*\n\s*)|(?P<char>.))",
     re.DOTALL,
 )
+#: A string in three quotes may end with one or two quotes of its own.
+_END_OF_STRING = {
+    **{quote: re.compile(quote) for quote in "\"'"},
+    **{quote * 3: re.compile(f"{quote}{{3,5}}") for quote in "\"'"},
+}
+
 _INLINE_END = re.compile(r"\s*\}\s*\Z")
 
 #: No configuration has tables in more tables than this, and Python ends with RecursionError at some 900.
@@ -150,9 +156,9 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
                 if quote[0] == '"' and char == "\\":
                     value.append(rest[position : position + 2])
                     position += 2
-                elif rest.startswith(quote, position):
-                    value.append(quote)
-                    position += len(quote)
+                elif end := _END_OF_STRING[quote].match(rest, position):
+                    value.append(end[0])
+                    position = end.end()
                     quote = None
                 else:
                     value.append(char)

@@ -299,6 +299,9 @@ def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
     assert read_strings("[]") == read_strings("") == ()
     assert read_strings('["""a, b""", \'\'\'c\'d\'\'\', "\\u0065"]') == ("a, b", "c'd", "e")
     assert read_values('t = {a = """b}, c""", d = 1}')[("t", "d")] == "1"
+    text = 'a = ["""b"""", "c"] # "d"\nt = {a = \'\'\'b\'\'\'\'\', c = """"""}\n'
+    assert read_strings(read_values(text)[("a",)]) == ('b"', "c")
+    assert [read_string(read_values(text)[("t", key)]) for key in ("a", "c")] == ["b''", ""]
 
 
 @pytest.mark.parametrize(
