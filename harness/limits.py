@@ -317,13 +317,13 @@ COVERAGE_ENTRIES = Limit(
     name="coverage-entries",
     default=20_000,
     unit=Unit.ENTRIES,
-    what="the scripts and contexts in the coverage of one run",
+    what="the scripts and contexts, and the pairs of them, in the coverage of one run",
 )
 COVERAGE_LINES = Limit(
     name="coverage-lines",
-    default=1_000_000,
+    default=2_000_000,
     unit=Unit.ENTRIES,
-    what="the lines of one script in the coverage of one run",
+    what="the lines of all scripts in the coverage of one run, in each context",
 )
 TRACE_KIB = Limit(
     name="trace-kib",

@@ -12,6 +12,7 @@ import hashlib
 import io
 import re
 import sqlite3
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,9 +106,14 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
             _require_bounded(copy, path)
             data = coverage.CoverageData(basename=str(copy))
             data.read()
+            if data.has_arcs():
+                raise ValueError("it has branches, but the harness records lines")
             yield data
-        # The last two: what SQLite has is of another type.
-        except (coverage.CoverageException, sqlite3.Error, TypeError, ValueError) as error:
+        except (
+            *(coverage.CoverageException, sqlite3.Error),
+            # SQLite has a value of another type, or several values where coverage.py expects one.
+            *(TypeError, ValueError, AttributeError, AssertionError),
+        ) as error:
             raise BadInputError(
                 f"The file is not data of coverage.py ({error}).", source=str(path)
             ) from error
@@ -126,8 +132,9 @@ def _require_bounded(copy: Path, path: Path) -> None:
                 raise ValueError(f"it has an object that is not a table: {name!r}")
         [entries] = database.execute(
             "SELECT (SELECT count(*) FROM file) + (SELECT count(*) FROM context)"
+            " + (SELECT count(*) FROM line_bits)"
         ).fetchone()
-        [size] = database.execute("SELECT max(length(numbits)) FROM line_bits").fetchone()
+        [size] = database.execute("SELECT sum(length(numbits)) FROM line_bits").fetchone()
     COVERAGE_ENTRIES.check(entries, f"'{path}'")
     COVERAGE_LINES.check((size or 0) * 8, f"'{path}'")
 
@@ -148,19 +155,23 @@ def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
 def _move_lines(
     data: coverage.CoverageData, gathered: coverage.CoverageData, recorded: str, root: Path
 ) -> None:
-    contexts = sorted(data.measured_contexts())
     for script in sorted(data.measured_files()):
         moved = root / script.removeprefix(f"{recorded}/")
         _add_lines(gathered, None, str(moved), ())
+        for context, lines in _lines_by_context(data, script).items():
+            _add_lines(gathered, context, str(moved), lines)
+
+
+def _lines_by_context(data: coverage.CoverageData, script: str) -> Mapping[str, set[int]]:
+    # A query for each context would take hours if there are thousands of them.
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for line, contexts in data.contexts_by_lineno(script).items():
         for context in contexts:
-            data.set_query_contexts([f"^{re.escape(context)}$"])
-            lines = data.lines(script)
-            if lines:
-                _add_lines(gathered, context, str(moved), lines)
+            found[context].add(line)
+    return found
 
 
 def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Path) -> None:
-    contexts = sorted(data.measured_contexts())
     for script in sorted(data.measured_files()):
         if data.file_tracer(script) != _PLUGIN:
             raise BadInputError(
@@ -176,11 +187,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
                 source=str(path),
             ) from error
         _add_lines(combined, None, script, ())
-        for context in contexts:
-            data.set_query_contexts([f"^{re.escape(context)}$"])
-            lines = data.lines(script)
-            if not lines:
-                continue
+        for context, lines in _lines_by_context(data, script).items():
             known = _CONTEXT.match(context)
             if known is None or known[2] != digest:
                 raise BadInputError(

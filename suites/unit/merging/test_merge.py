@@ -845,13 +845,26 @@ def test_hostile_file_of_a_shard_gives_an_error_message(
             ["create trigger t after insert on meta begin delete from file; end"],
             "an object that is not a table",
         ),
-        (["update line_bits set numbits = zeroblob(200000)"], "limit 'coverage-lines'"),
+        (["update line_bits set numbits = zeroblob(300000)"], "limit 'coverage-lines'"),
+        (
+            [
+                f"{ENDLESS} insert into line_bits select 1, 9 + x, zeroblob(100000) from c limit 9",  # noqa: S608
+            ],
+            "limit 'coverage-lines'",
+        ),
         (
             [f"{ENDLESS} insert into context(context) select 'c' || x from c limit 300"],  # noqa: S608
             "limit 'coverage-entries'",
         ),
+        (
+            [f"{ENDLESS} insert into line_bits select 1, 9 + x, x'01' from c limit 300"],  # noqa: S608
+            "limit 'coverage-entries'",
+        ),
     ],
-    ids=["view", "computed column", "virtual table", "trigger", "many lines", "many contexts"],
+    ids=[
+        *("view", "computed column", "virtual table", "trigger"),
+        *("many lines", "many lines in pieces", "many contexts", "many pairs"),
+    ],
 )
 def test_coverage_without_end_gives_an_error_message(
     tmp_path: Path, statements: Sequence[str], problem: str, monkeypatch: pytest.MonkeyPatch
@@ -871,14 +884,28 @@ def test_coverage_without_end_gives_an_error_message(
             read()
 
 
-def test_coverage_with_values_of_other_types_gives_an_error_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into file values (1, x'ff')",
+        "insert into file values (1, 5)",
+        "insert into file values (1, null)",
+        "insert into meta values ('has_arcs', '0'), ('has_arcs', '1')",
+        "insert into meta values ('has_arcs', '1')",
+    ],
+    ids=["bytes as a path", "number as a path", "no path", "two answers", "branches"],
+)
+def test_coverage_with_values_of_other_types_gives_an_error_message(
+    tmp_path: Path, statement: str
+) -> None:
     path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/coverage.shell"
     with contextlib.closing(sqlite3.connect(path)) as data, data:
         data.execute("create table coverage_schema(version int)")
         data.execute("insert into coverage_schema values (7)")
         for table in ("meta(key, value)", "context(id, context)", "file(id, path)"):
             data.execute(f"create table {table}")
-        data.execute("insert into file values (1, x'ff')")
+        data.execute("create table line_bits(file_id, context_id, numbits)")
+        data.execute(statement)
 
     with pytest.raises(BadInputError, match=r"coverage\.shell: The file is not data of coverage"):
         merged_one(tmp_path)
