@@ -78,6 +78,8 @@ class JUnitErrors:
         xml = config.stash.get(xml_key, None)
         if xml is None:
             return (yield)
+        # pytest escapes the values of these properties, but not their names.
+        xml.global_properties = [(visible(name), value) for name, value in xml.global_properties]
         memory = os.memfd_create("junit")
         try:
             xml.logfile = f"/proc/self/fd/{memory}"

@@ -99,6 +99,19 @@ def test_file_has_errors_apart_from_failures_and_only_tests_that_ended(
     assert status == 0
 
 
+def test_names_of_the_properties_of_a_run_may_have_any_character(tmp_path: Path) -> None:
+    run = Run(tmp_path / "junit.xml")
+    run.run("a")
+    run.xml.add_global_property("\udce9\x00 <b>", "\udce9")
+
+    assert run.finish() == 0
+
+    root = ET.parse(tmp_path / "junit.xml")  # noqa: S314 - pytest has just written it
+    found = root.find("testsuite/properties/property")
+    assert found is not None
+    assert found.get("name") == "\\udce9\\x00 <b>"
+
+
 @pytest.mark.parametrize("is_link", [False, True])
 def test_file_that_can_not_be_written_leaves_nothing_old_or_half(
     tmp_path: Path,
