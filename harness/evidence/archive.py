@@ -171,6 +171,7 @@ def unpack(
                 # tarfile keeps every member, for access by name.
                 archive.members = []  # type: ignore[attr-defined]
                 if member is None:
+                    bounded.expect_end()
                     return
                 ARCHIVE_ENTRIES.check(count, source)
                 _unpack_member(archive, member, bounded, folder, has_machine=has_machine)
@@ -231,6 +232,7 @@ class _ForwardOnly:
         self._at = 0
         self._content_bytes = 0
         self._header_left: int | None = _HEADER_BYTES
+        self._last_read = b""
 
     def begin_header(self) -> None:
         """Expect a header, or the part after the content of a file."""
@@ -243,6 +245,14 @@ class _ForwardOnly:
         self._content_bytes += (max(size, 0) // _BLOCK_BYTES + 1) * _BLOCK_BYTES
         if max(self._content_bytes, self._at) > self._limit_bytes:
             raise ARCHIVE.error(self.source)
+
+    def expect_end(self) -> None:
+        """Raise ReadError unless the last header was a block of zeros, which ends an archive.
+
+        tarfile stops without an error at a damaged header, and where the file was cut.
+        """
+        if self._last_read != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"no header and no end was found at byte {self._at}")
 
     def tell(self) -> int:
         return self._at
@@ -261,7 +271,8 @@ class _ForwardOnly:
             self._header_left -= size
             if size < 0 or self._header_left < 0:
                 raise tarfile.ReadError(f"a header has more than {_HEADER_BYTES >> 20} MiB")
-        return self._read(min(size, _CHUNK_BYTES) if size >= 0 else _CHUNK_BYTES)
+        self._last_read = self._read(min(size, _CHUNK_BYTES) if size >= 0 else _CHUNK_BYTES)
+        return self._last_read
 
     def _read(self, size: int) -> bytes:
         content = self._stream.read(size)

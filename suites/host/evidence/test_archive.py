@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
@@ -124,6 +125,21 @@ def test_archive_whose_checksum_is_wrong_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-8] ^= 1
     path.write_bytes(data)
+
+    with pytest.raises(BadInputError, match="damaged"), opened(path, tmp_path / "runs"):
+        pass
+
+
+@pytest.mark.parametrize("at", [slice(1536, 1544), slice(1536, None), slice(2048, None)])
+def test_archive_that_stops_before_its_end_is_refused(tmp_path: Path, at: slice) -> None:
+    """A damaged second header, a cut before it, and a cut before the blocks of the end."""
+    first = tarfile.TarInfo("t/first")
+    first.size = 1024
+    path = an_archive(tmp_path / "t.tar.gz", first, tarfile.TarInfo("t/second"))
+    data = bytearray(gzip.decompress(path.read_bytes()))
+    assert data[1536:1543] == b"t/secon"
+    data[at] = b"damaged!" if at.stop else b""
+    path.write_bytes(gzip.compress(data))
 
     with pytest.raises(BadInputError, match="damaged"), opened(path, tmp_path / "runs"):
         pass
