@@ -40,7 +40,7 @@ Hits = dict[str, set[Place]]
 """By absolute path, the places that ran."""
 
 _TRACED = re.compile(
-    r"^(\++)\x1e(\d{1,9})\x1f([^\x1e\x1f]*)\x1f(\d{1,9})\x1f[^\x1e]*\x1e", re.MULTILINE
+    r"^(\++)\x1e(\d{1,9})\x1f([^\x1e\x1f]*)\x1f(\d{1,9})\x1f([^\x1e]*)\x1e", re.MULTILINE
 )
 
 
@@ -78,21 +78,31 @@ def parse_trace(
 ) -> Hits:
     """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
 
-    `copies` has the paths of files that have the lines of another file.
+    `copies` has the paths of files that have the lines of another file. A relative path counts from
+    the directory in which the entry was written; code that has changed it since counts for the file
+    found before.
     """
     places = [source.resolve() for source in sources]
     hits: Hits = {}
-    known: dict[str, str | None] = {}
-    for nesting, depth, name, line in _TRACED.findall(trace):
-        if name not in known:
-            path = (copies or {}).get(name, cwd / name).resolve()
-            inside = any(place == path or place in path.parents for place in places)
-            known[name] = str(path) if inside and path.is_file() else None
-        path_name = known[name]
+    known: dict[tuple[str, str], str | None] = {}
+    latest: dict[str, str | None] = {}
+    for nesting, depth, name, line, folder in _TRACED.findall(trace):
+        key = (name, "" if name.startswith("/") else folder)
+        if key not in known:
+            paths = (copies or {}).get(name, cwd / folder / name), cwd / name
+            known[key] = next(filter(None, (_covered(path, places) for path in paths)), None)
+        path_name = latest[name] = known[key] or latest.get(name)
         if path_name is not None:
             found = hits.setdefault(path_name, set())
             found.add(Place(int(line), int(depth), len(nesting)))
     return hits
+
+
+def _covered(path: Path, places: Iterable[Path]) -> str | None:
+    """Return the path of a file at or below `places`."""
+    path = path.resolve()
+    inside = any(place == path or place in path.parents for place in places)
+    return str(path) if inside and path.is_file() else None
 
 
 def merge(hits: Hits, more: Mapping[str, Iterable[Iterable[int]]]) -> None:

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def entry(source: str, line: int, *, depth: int = 1, level: int = 1) -> str:
-    return f"{'+' * level}\x1e{depth}\x1f{source}\x1f{line}\x1f/tmp\x1eecho x\n"
+def entry(
+    source: str, line: int, *, depth: int = 1, level: int = 1, folder: str | Path = "/"
+) -> str:
+    return f"{'+' * level}\x1e{depth}\x1f{source}\x1f{line}\x1f{folder}\x1eecho x\n"
 
 
 def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
@@ -23,6 +25,23 @@ def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
     trace = entry("lib/a.sh", 3, depth=2, level=3) + "".join(others) + "noise\n"
 
     assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 3)}}
+
+
+def test_relative_paths_count_from_the_directory_of_their_process(tmp_path: Path) -> None:
+    scripts = [tmp_path / folder / "a.sh" for folder in ("", "lib", "tools")]
+    for script in scripts:
+        script.parent.mkdir(exist_ok=True)
+        script.touch()
+    trace = [
+        entry("./a.sh", 1, folder=tmp_path), entry("./a.sh", 2, folder=tmp_path / "lib"),
+        entry("./a.sh", 3, folder=tmp_path / "tools"), entry("../lib/a.sh", 4, folder=tmp_path / "tools"),
+        entry("../lib/a.sh", 5, folder="/"),
+    ]  # fmt: skip
+
+    hits = parse_trace("".join(trace), tmp_path, [tmp_path])
+
+    lines = [{place.line for place in hits[str(script)]} for script in scripts]
+    assert lines == [{1}, {2, 4, 5}, {3}]
 
 
 def test_entries_of_any_script_count_but_no_text_like_them(tmp_path: Path) -> None:
