@@ -319,17 +319,17 @@ class Shell:
             f'eval "function __hx_real_${{__hx_real#function }}"; fi'
             for name in spies
         )
-        # without the old one, children that have inherited it find the command
-        lines.extend(
-            f"builtin unset -f -- {quote(name)}" for name in names if can_be_function(name)
-        )
         asked = self._looked_up.union(*map(looked_up, [code, *self._prelude]))
-        lines.extend(
-            f"function {name} {{ {{ local -; builtin set +x; }} 2>/dev/null; "
-            f'__hx_answer {quote(name)} "$@"; }}'
-            for name in names
-            if can_be_function(name) and (name in spies or not is_looked_up(name, asked))
-        )
+        for name in filter(can_be_function, names):
+            # what is a function without the mock, code that looks it up finds as a function
+            is_file = name not in spies and is_looked_up(name, asked)
+            condition = f"if builtin declare -F {quote(name)} >/dev/null; then " if is_file else ""
+            # without the old one, children that have inherited it find the command
+            lines.append(
+                f"{condition}builtin unset -f -- {quote(name)}\n"
+                f"function {name} {{ {{ local -; builtin set +x; }} 2>/dev/null; "
+                f'__hx_answer {quote(name)} "$@"; }}{"; fi" if condition else ""}'
+            )
         return "\n".join([*lines, *self._prelude])
 
     def _replace_files(self, warm_shell: WarmShell, names: list[str], code: str) -> None:

@@ -41,6 +41,29 @@ def test_mock_replaces_a_function_of_any_name(shell: Shell, tmp_path: Path, name
         assert shell.call("bash", "-c", quote_on_lines(name)).stdout == "mocked\n"
 
 
+_ASKED = 'f() { if [ "$(type -t probe)" = function ]; then probe; fi; command -v probe; }\n'
+
+
+def test_mock_of_a_function_is_found_as_a_function(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "lib.sh").write_text(f"probe() {{ echo real; }}\n{_ASKED}")
+    shell.source(tmp_path / "lib.sh")
+    shell.mock("probe").answers("mocked\n")
+
+    assert shell.call("f").stdout == "mocked\nprobe\n"
+
+
+def test_spec_mock_of_a_function_is_found_as_a_function(project: SpecProject) -> None:
+    project.write("lib.sh", f"probe() {{ echo real; }}\n{_ASKED}")
+    project.write(
+        "spec/a_spec.sh",
+        "Describe 'a'\n  Include ./lib.sh\n  Mock probe\n    echo mocked\n  End\n  It 'b'\n    When call f\n"
+        "    The line 1 of output should equal mocked\n    The line 2 of output should equal probe\n"
+        "  End\nEnd\n",
+    )
+
+    assert "1 passed" in project.run().stdout
+
+
 @pytest.mark.parametrize("name", _NAMES)
 def test_spy_lets_a_function_of_any_name_run(shell: Shell, tmp_path: Path, name: str) -> None:
     shell.source(_library(tmp_path, [name]))

@@ -70,9 +70,12 @@ __hx_mock_specially() {
     # in POSIX mode, bash takes names of variables only
     *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
+  # what is a function without the mock, code that looks it up finds as a function
+  if [[ $3 == file ]]; then
+    builtin declare -F -- "$2" >/dev/null || return 0
+  fi
   # one that children have inherited is not replaced there: they find the command
   builtin unset -f -- "$2"
-  [[ $3 != file ]] || return 0
   if [[ $3 == inline ]]; then
     eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 ${2@Q} \"\$@\"; }"
   elif [[ $3 == fork ]]; then
