@@ -149,7 +149,7 @@ class Shell:
             if not found:
                 raise HarnessError(f"This host has no command '{name}' that could be allowed.")
             if self._warm_shell is None:
-                self._allowed.add(name)
+                self._allowed.add(Path(name).name)
                 continue
             self._removed.extend(
                 str(folder / name)

@@ -354,13 +354,14 @@ def test_commands_are_denied_without_the_throw_away_root(tmp_path: Path) -> None
         pool.close()
 
 
+@pytest.mark.parametrize("name", ["hostname", "/usr/bin/hostname"])
 @pytest.mark.parametrize("mocked", [False, True])
 def test_allowed_command_of_the_host_runs_while_sourcing(
-    shell: Shell, tmp_path: Path, mocked: bool
+    shell: Shell, tmp_path: Path, mocked: bool, name: str
 ) -> None:
     script = tmp_path / "script.sh"
     script.write_text("H=$(hostname) P=$(/usr/bin/env /bin/hostname)\n")
-    shell.allow("hostname")
+    shell.allow(name)
     shell.source(script, mocked=mocked)
 
     assert shell.evaluate('[ -n "$H" ] && [ "$H" = "$P" ] && hostname').check().stdout
