@@ -65,7 +65,7 @@ __hx_trap() {
 builtin declare -ft trap __hx_trap
 __hx_newline=$'\n'
 __hx_quote="'\\''"
-__hx_leaving='{ __hx_leave $? ${__hx_ended-$-}; } 218>&1 219>&2 >/dev/null 2>&1'
+__hx_leaving='{ __hx_leave "$?" "${__hx_ended-$-}" "$@"; } 218>&1 219>&2 >/dev/null 2>&1'
 __hx_unless_trap='case ${FUNCNAME[0]-} in trap | __hx_trap | __hx_set_trap) ;; *) '
 
 __hx_set_trap() { # ACTION NAMES... | NAME
@@ -83,6 +83,8 @@ __hx_set_trap() { # ACTION NAMES... | NAME
         ;;
       [Dd][Ee][Bb][Uu][Gg] | [Rr][Ee][Tt][Uu][Rr][Nn])
         [[ -z ${__hx_traced-} ]] || builtin set +T
+        # with 'set -T', an evaluation has the trap on DEBUG that sourcing left
+        [[ -n ${__hx_case-} || $__hx_word == [Rr]* ]] || __hx_debug=${1#-}
         case $1 in
           '' | -) builtin trap -- "$1" "$__hx_word" ;;
           *) builtin trap -- "$__hx_unless_trap$1$__hx_newline;; esac" "$__hx_word" ;;
@@ -99,15 +101,15 @@ __hx_return() { # STATUS
   return "$1"
 }
 
-__hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
+__hx_leave() { # STATUS OPTIONS ARGS...: in the evaluation's shell, when it is over
   builtin set +euxE
   builtin trap - EXIT DEBUG RETURN
   if [[ -z ${__hx_prepared-} ]]; then
     builtin printf '%s\0' unprepared 1 "$1" >&190
     builtin exit "$1"
   fi
+  __hx_status=$1
   if [[ -n ${__hx_exit-} ]]; then
-    __hx_status=$1
     exit() { __hx_end "${1-$__hx_status}"; }
     __hx_trace=()
     if [[ -n ${__hx_traced-} ]]; then
@@ -117,14 +119,15 @@ __hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
     fi
     __hx_kept=${2//[!eu]/}
     builtin declare -p >|/proc/self/fd/199 # for an action that ends the shell, as with 'set -e'
+    builtin set -- "${@:3}"
     eval "\"\${__hx_trace[@]}\"
-{ builtin ${__hx_kept:+set -}${__hx_kept:-:}; __hx_return $1 && builtin :; } 2>/dev/null
+{ builtin ${__hx_kept:+set -}${__hx_kept:-:}; __hx_return $__hx_status && builtin :; } 2>/dev/null
 $__hx_exit
 
 { builtin set +eux; } 2>/dev/null" >&218 2>&219
     { builtin set +eux; } 2>/dev/null
   fi
-  __hx_end "$1"
+  __hx_end "$__hx_status"
 }
 
 __hx_end() { # STATUS
@@ -145,6 +148,8 @@ __hx_run_case() {
   {
     __hx_trace=(builtin :)
     [[ $__hx_options$- != *x* ]] || __hx_trace=(builtin set -x)
+    [[ $__hx_options != *T* || -z ${__hx_debug-} ]] ||
+      __hx_trace=(eval "builtin ${__hx_trace[1]} ${__hx_trace[2]-}; { trap \"\$__hx_debug\" DEBUG; } 2>/dev/null")
     builtin set +x
   } 2>/dev/null
   {
@@ -173,6 +178,7 @@ __hx_end_processes() { # end all that earlier evaluations left; the sandbox's ow
 
 __hx_serve() {
   { __hx_options=$-; builtin set +ex; } 2>/dev/null
+  [[ $__hx_options != *T* || -n ${__hx_traced-} ]] || builtin trap - DEBUG
   local __hx_word
   __hx_cwd=$PWD __hx_old_cwd=${OLDPWD-}
   builtin cd /

@@ -48,6 +48,9 @@ _PROGRAMS = [
     "f() { set -e; trap 'false || echo bye; [[ -f /no/such ]] && echo no' EXIT; false; }\nf",
     "set -u; f() { trap 'exec 2>&-; echo bye; echo $NO; echo no' EXIT; exit 3; }\nf",
     "f() { trap 'echo D' DEBUG; cat <<E\nx\nE\n}\nf",
+    "set -T; trap 'echo \"D:$BASH_COMMAND\"' DEBUG; f() { echo f; }\nf",
+    "f() { trap 'echo \"[$*]\"' EXIT; set -- a b; }\nf",
+    "f() { trap 'echo \"[$*]\"' EXIT; g x; }; g() { exit 3; }\nf a b",
 ]
 
 
