@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.shell.fakes.dpkg import removing, unpacking
-from harness.shell.fakes.invocation import Syntax, unknown_subcommand, unknown_use
+from harness.shell.fakes.invocation import (
+    Syntax,
+    expect_no_pattern,
+    unknown_subcommand,
+    unknown_use,
+)
 from harness.shell.fakes.package_state import (
     LOCK,
     Package,
@@ -83,6 +88,7 @@ class Apt:
         name, *operands = invocation.operands or ("",)
         if name not in subcommands:
             raise unknown_subcommand(call, name, tuple(subcommands))
+        expect_no_pattern(call, operands)
         if name in {"update", "clean"}:
             return subcommands[name](invocation, operands)
         return self._locked(invocation) or subcommands[name](invocation, operands)

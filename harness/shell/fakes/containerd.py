@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE = "default"
 KUBERNETES_NAMESPACE = "k8s.io"
 
-_GLOBAL = Syntax(options=("-n,--namespace=",), is_posix=True)
+_GLOBAL = Syntax(
+    options=("-n,--namespace=", "-a,--address=", "--debug", "--timeout=", "--connect-timeout="),
+    is_posix=True,
+)
 _LIST = Syntax(options=("-q,--quiet",))
 _PULL = Syntax(options=("--plain-http", "--all-platforms", "--platform="))
 _TAG = Syntax(options=("--force",))
@@ -114,7 +117,8 @@ class Containerd(Fake):
 
     def _ctr(self, call: Call) -> Answer:
         invocation = _GLOBAL.parse(call)
-        namespace = self._namespace(invocation.value("--namespace") or DEFAULT_NAMESPACE)
+        name = invocation.value("--namespace") or call.env.get("CONTAINERD_NAMESPACE")
+        namespace = self._namespace(name or DEFAULT_NAMESPACE)
         group, *rest = invocation.operands or ("",)
         if group == "run":
             return self._run(call, namespace, rest)

@@ -311,6 +311,10 @@ def _named(invocation: Invocation) -> tuple[str | None, str | None]:
     """Return module and version, by options or as `module/version`."""
     module, version = invocation.value("--module"), invocation.value("--version")
     for operand in invocation.operands[1:]:
+        if operand.startswith((".", "/")):
+            raise unknown_use(
+                invocation.call, f"the fake of 'dkms' does not know the path '{operand}'"
+            )
         module, _, version = operand.partition("/")
     return module, version or None
 

@@ -120,3 +120,12 @@ def unknown_subcommand(call: Call, name: str, known: Sequence[str]) -> UnknownIn
 def unknown_use(call: Call, reason: str) -> UnknownInvocationError:
     """Return the error for a use of a command that the fake does not know."""
     return UnknownInvocationError(f"'{call}' was run, but {reason}.")
+
+
+def expect_no_pattern(call: Call, names: Sequence[str]) -> None:
+    """Raise UnknownInvocationError for a name that the tool, and not the fake, reads as a pattern."""
+    for name in names:
+        if any(sign in name for sign in "*?["):
+            raise unknown_use(
+                call, f"the fake of '{call.name}' does not know the pattern '{name}'"
+            )

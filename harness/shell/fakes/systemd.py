@@ -9,7 +9,12 @@ from typing_extensions import override
 
 from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.fake import Fake
-from harness.shell.fakes.invocation import Syntax, unknown_subcommand, unknown_use
+from harness.shell.fakes.invocation import (
+    Syntax,
+    expect_no_pattern,
+    unknown_subcommand,
+    unknown_use,
+)
 from harness.shell.fakes.unit_files import UnitFiles, has_changed, link_folders, settings
 from harness.shell.fakes.units import (
     NOT_MEANT_TO_BE_ENABLED,
@@ -123,6 +128,7 @@ class Systemd(Fake):
             raise unknown_subcommand(call, verb, tuple(self._verbs))
         if not names and verb not in {"daemon-reload", "reset-failed"}:
             raise unknown_use(call, f"the fake of 'systemctl {verb}' needs the name of a unit")
+        expect_no_pattern(call, names)
         return self._verbs[verb](invocation, [full_name(name) for name in names])
 
     # Jobs

@@ -75,6 +75,9 @@ def test_unknown_use_of_options_is_refused(words: list[str], message: str) -> No
         (fakes.Containerd(), ["ctr", "images", "pull"], "takes 1 operand here, not 0"),
         (fakes.Containerd(), ["ctr", "run", "x"], "takes at least 2 operands here, not 1"),
         (fakes.Systemd(), ["systemctl", "start"], "needs the name of a unit"),
+        (fakes.Systemd(), ["systemctl", "stop", "nvidia-*"], r"the pattern 'nvidia-\*'"),
+        (fakes.Packages(), ["apt-get", "purge", "-y", "nvidia-*"], r"the pattern 'nvidia-\*'"),
+        (fakes.Dkms(), ["dkms", "add", "/usr/src/a-1"], "the path '/usr/src/a-1'"),
         (fakes.KernelModules(), ["modinfo", "-n"], "needs the name of a module"),
         (fakes.Packages(), ["apt-get", "install", "-o", "X=1", "a"], "the option 'X=1'"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -488,6 +489,19 @@ def test_run_reaches_the_program_of_its_image() -> None:
     run(containerd, "ctr -n k8s.io images rm absent r/a:1")
     assert run(containerd, "ctr images rm absent r/a:1").exit_code == 0
     assert containerd.images("default") == ("r/b:1",)
+
+
+def test_namespace_comes_from_the_environment_unless_an_option_names_it() -> None:
+    containerd = fakes.Containerd(["r/a:1"])
+    for words, listed in (
+        ("images ls -q", "r/a:1\n"),
+        ("-a /run/c.sock --timeout 5s images ls -q", "r/a:1\n"),
+        ("-n default images ls -q", ""),
+    ):
+        call = replace(
+            a_call("ctr", *words.split()), exported=lambda: {"CONTAINERD_NAMESPACE": "k8s.io"}
+        )
+        assert containerd.answer(call).stdout == listed, words
 
 
 def test_container_and_tag_of_another_namespace_are_others() -> None:
