@@ -27,17 +27,13 @@
   if [[ -z $__hx_trace_fd ]]; then
     builtin unset -v __hx_traced
   elif [[ -n $__hx_traced ]]; then
-    # the last argument keeps '$_' what it was
+    # the last argument keeps '$_' what it was; functions inherit a trap of the code under test no
+    # more than they do without a trace
     __hx_traced='{ builtin printf "+\036%s\037%s\037%s\037%s\036\n%.0s" "${#BASH_SOURCE[@]}" \
-      "${BASH_SOURCE[0]-}" "$LINENO" "$PWD" "$_" >&'$__hx_trace_fd'; } 2>/dev/null'
+      "${BASH_SOURCE[0]-}" "$LINENO" "$PWD" "$_" >&'$__hx_trace_fd'
+      [[ ${BASH_COMMAND^^} != "TRAP "*@(DEBUG|RETURN)* ]] || builtin set +T; } 2>/dev/null'
     builtin set -T
     builtin trap "$__hx_traced" DEBUG
-    trap() { # of the code under test: functions inherit it no more than they do without a trace
-      case " $* " in
-        *[Dd][Ee][Bb][Uu][Gg]* | *[Rr][Ee][Tt][Uu][Rr][Nn]*) builtin set +T ;;
-      esac
-      builtin trap "$@"
-    }
   else
     builtin unset -v __hx_traced
     BASH_XTRACEFD=$__hx_trace_fd

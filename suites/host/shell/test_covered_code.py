@@ -91,6 +91,19 @@ Describe 'code'
     The line 3 of output should equal 'status 1'
     The stderr should equal '+ echo hi'
   End
+  It 'with a trap on RETURN'
+    f() { trap 'echo cleaned' RETURN; g; echo data; }
+    g() { echo g; }
+    When call f
+    The line 2 of output should equal data
+    The lines of output should equal 3
+  End
+  It 'that says where its trace goes'
+    f() { BASH_XTRACEFD=2; set -x; echo hi; }
+    When call f
+    The output should equal hi
+    The stderr should end with '+ echo hi'
+  End
 End
 """
 _TEST = """\
@@ -146,7 +159,7 @@ def test_verdicts_are_the_same_with_coverage(run: PytestRun, option: list[str]) 
     result = run_pytest(run, *option)
 
     assert set(outcomes(result).values()) == {"passed"}, result.render()
-    assert len(outcomes(result)) == 10
+    assert len(outcomes(result)) == 12
 
 
 @pytest.mark.parametrize("tests", ["spec", "test_a.py"])

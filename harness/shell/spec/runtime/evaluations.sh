@@ -46,7 +46,7 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
     # no trace of the code and no trap that it left shows what follows; what such a trap prints ends with NUL
     builtin trap -- - RETURN DEBUG
     [[ -z ${__hx_traced-} ]] || builtin trap -- "$__hx_traced" DEBUG
-    case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
+    [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || builtin set +vx
     builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
     [[ -z $__hx_preserves ]] || __hx_restore
     builtin printf '\0when\0002\000%s\0%s\0' "$__hx_when" "$__hx_status"
@@ -65,7 +65,7 @@ __hx_call_specially() { # LINE F ARGS...
       __hx_status=$?
     builtin trap -- - RETURN
     builtin trap -- "${__hx_traced:--}" DEBUG
-    case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
+    [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || builtin set +vx
   } >&189 2>&189 214>/proc/self/fd/211
   __hx_finish "$__hx_status"
 }

@@ -389,3 +389,9 @@ Describe 'Data'
     The output should equal text
   End
 End
+
+It 'succeeded: the shell shows its input during the evaluation only' bash
+  shows() { set -v; }
+  When call shows
+  The status should equal 0
+End
