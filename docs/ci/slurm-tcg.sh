@@ -10,8 +10,8 @@
 #SBATCH --output=shard-%a.log
 # For tests with GPUs of the host:
 ##SBATCH --gres=gpu:1
-# shellcheck disable=SC2086,SC2153 # what is not quoted has several words; REPORTS comes from slurm-submit.sh
+# shellcheck disable=SC2086,SC2153 # unquoted variables have several words; slurm-submit.sh sets REPORTS
 set -eu
 reports=$REPORTS/$SLURM_ARRAY_TASK_ID
-# A cancelled task gets TERM: pytest then ends its machines, removes their files and writes its reports.
+# A cancelled task gets SIGTERM: pytest then ends its machines, removes their files and writes its reports.
 exec ${PYTEST:-pytest} ${TESTS:-tests} ${OPTIONS:--n 2} --accelerator=tcg --shard=auto --report-dir="$reports"

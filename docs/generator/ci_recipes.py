@@ -41,8 +41,8 @@ _HEAD = """\
 
 
 _GPU_HEAD = """\
-# Runs the tests of nodes on the GPUs of a host, each night, beside the figures of earlier nights. Written by
-# `python -m docs.generator`; docs/gpu-lab.md says how to prepare the host.
+# Runs the tests of nodes on the GPUs of a host each night, and compares their durations with earlier nights.
+# Written by `python -m docs.generator`; docs/gpu-lab.md says how to prepare the host.
 """
 _NIGHT_MINUTES = 360
 #: On the host and not in the checkout, so that the figures of earlier nights stay.
@@ -359,7 +359,7 @@ def _pod(resources: Mapping[str, Any], command: str, env: Mapping[str, str]) -> 
         "containers": [
             {
                 "name": "tests",
-                # Has the project, Python, the harness, QEMU and mmdebstrap.
+                # This image has the project, Python, the harness, QEMU and mmdebstrap.
                 "image": "registry.example/team/node-tests:1",
                 "command": ["sh", "-c", command],
                 "env": [{"name": name, "value": value} for name, value in env.items()],
@@ -367,7 +367,7 @@ def _pod(resources: Mapping[str, Any], command: str, env: Mapping[str, str]) -> 
                 "volumeMounts": [{"name": "reports", "mountPath": "/reports"}],
             }
         ],
-        # A volume of the access mode ReadWriteMany.
+        # A volume with the access mode ReadWriteMany.
         "volumes": [{"name": "reports", "persistentVolumeClaim": {"claimName": "reports"}}],
     }
 
@@ -396,7 +396,7 @@ def _kubernetes(variant: Variant) -> Mapping[str, Any]:
             "completions": _SHARDS,
             "parallelism": _SHARDS,
             "backoffLimitPerIndex": 1,
-            # A pod whose node went away is no failure of the tests, and runs again.
+            # If a pod lost its node, this is not a failure of the tests: the pod runs again.
             "podFailurePolicy": {
                 "rules": [
                     {
@@ -444,10 +444,10 @@ def _slurm(variant: Variant) -> str:
 #SBATCH --output=shard-%a.log
 # For tests with GPUs of the host:
 ##SBATCH --gres=gpu:1
-# shellcheck disable=SC2086,SC2153 # what is not quoted has several words; REPORTS comes from slurm-submit.sh
+# shellcheck disable=SC2086,SC2153 # unquoted variables have several words; slurm-submit.sh sets REPORTS
 set -eu
 reports=$REPORTS/$SLURM_ARRAY_TASK_ID
-# A cancelled task gets TERM: pytest then ends its machines, removes their files and writes its reports.
+# A cancelled task gets SIGTERM: pytest then ends its machines, removes their files and writes its reports.
 exec {variant.pytest('"$reports"').replace("pytest tests", "${PYTEST:-pytest} ${TESTS:-tests}").replace("-n 2 ", "${OPTIONS:--n 2} ")}
 """
 
@@ -464,14 +464,15 @@ exec ${HARNESS:-harness} report merge "$REPORTS" --partial --to "$REPORTS-merged
 
 _SLURM_SUBMIT = """\
 #!/bin/sh
-# Submits the shards, and the job that merges their reports when all have ended, however they ended.
+# Submits the shards, and a job that merges their reports when all shards have ended, even if some failed.
 # Written by `python -m docs.generator`; docs/ci.md says what to change.
-#   slurm-submit.sh [SCRIPT]       SHARDS and REPORTS may be set; REPORTS lies on all nodes
+#   slurm-submit.sh [SCRIPT]
+# The variables SHARDS and REPORTS may be set; REPORTS is a folder that all nodes share.
 set -eu
 here=$(dirname "$0")
 export REPORTS="${REPORTS:-$PWD/reports}"
 shards=$(sbatch --parsable --array="0-$((${SHARDS:-3} - 1))" "${1:-$here/slurm-kvm.sh}")
-# With the name of a cluster, sbatch prints `ID;CLUSTER`.
+# If a cluster is named, sbatch prints `ID;CLUSTER`.
 merge=$(sbatch --parsable --dependency="afterany:${shards%%;*}" "$here/slurm-merge.sh")
 echo "shards: job $shards, merge: job $merge, reports: $REPORTS-merged"
 """

@@ -53,17 +53,21 @@ def add_parser(commands: Commands) -> None:
 
 
 def _add_clone(subjects: Actions) -> None:
-    parser = subjects.add_parser("clone", help="cold boots against clones of a checkpoint")
+    parser = subjects.add_parser("clone", help="compare cold boots with clones of a checkpoint")
     add_machine_options(parser)
     parser.add_argument(
-        "--runs", type=positive_number, default=20, metavar="N", help="clones of each kind"
+        "--runs",
+        type=positive_number,
+        default=20,
+        metavar="N",
+        help="how many clones of each kind",
     )
     parser.add_argument(
         "--cold-runs",
         type=positive_number,
         default=3,
         metavar="N",
-        help="cold boots, half a minute each",
+        help="how many cold boots; each takes half a minute",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_clone)
@@ -116,7 +120,9 @@ def _show_clones(bench: CloneBench) -> None:
 
 
 def _add_gpu(subjects: Actions) -> None:
-    parser = subjects.add_parser("gpu", help="accesses to an emulated GPU, by each transport")
+    parser = subjects.add_parser(
+        "gpu", help="measure accesses to an emulated GPU, by each transport"
+    )
     add_machine_options(parser)
     add_gpu_options(parser)
     parser.add_argument("--model", default=_MODEL, metavar="NAME", help="the GPU model")
@@ -127,7 +133,7 @@ def _add_gpu(subjects: Actions) -> None:
         "shows it; the image needs NVIDIA's driver",
     )
     parser.add_argument(
-        "--runs", type=positive_number, default=5, metavar="N", help="runs of each kind"
+        "--runs", type=positive_number, default=5, metavar="N", help="how many runs of each kind"
     )
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S", help="the length of each run in seconds"
@@ -181,15 +187,17 @@ def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
 
 
 def _add_shell(subjects: Actions) -> None:
-    parser = subjects.add_parser("shell", help="the time that an example of a *_spec.sh takes")
+    parser = subjects.add_parser("shell", help="measure the time of an example of a *_spec.sh")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--rounds",
         type=positive_number,
         default=5,
-        help="how many times to run; the median is shown",
+        help="how often to run each suite; the median of the runs is shown",
     )
-    parser.add_argument("--quick", action="store_true", help="leave out the 5,000 examples")
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out the suite of 5,000 examples"
+    )
     parser.add_argument(
         "--realistic", action="store_true", help="measure only the realistic suite and the start"
     )
@@ -197,8 +205,8 @@ def _add_shell(subjects: Actions) -> None:
         "--repeat-under-load",
         type=positive_number,
         metavar="N",
-        help="instead, run the realistic suite N times with two workers and two busy loops "
-        "beside them, and compare the verdicts",
+        help="instead, run the realistic suite N times with two workers while two busy loops run, "
+        "and compare the verdicts of the runs",
     )
     parser.set_defaults(run=_shell)
 

@@ -22,14 +22,15 @@ def add_parser(commands: Actions) -> None:
     )
     add_gpu_options(parser)
     parser.add_argument(
-        "release", metavar="RELEASE", help="the release of the driver, for which the data exists"
+        "release", metavar="RELEASE", help="the driver's release; the harness must have its data"
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("firmware"),
         metavar="DIR",
-        help="the folder that becomes the node's /usr/lib/firmware (default: %(default)s)",
+        help="the folder for the files; copy its content to the node's /usr/lib/firmware "
+        "(default: %(default)s)",
     )
     parser.set_defaults(run=_firmware)
 

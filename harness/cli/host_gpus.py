@@ -51,7 +51,8 @@ def add_parser(commands: Actions) -> None:
     release.set_defaults(run=_release)
 
     restore = actions.add_parser(
-        "restore", help="bind GPUs whose holder was killed to their earlier drivers"
+        "restore",
+        help="bind GPUs to their earlier drivers if the process with their lease was killed",
     )
     add_host_gpu_options(restore)
     restore.set_defaults(run=_restore)

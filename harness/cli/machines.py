@@ -40,7 +40,9 @@ def add_parser(commands: Commands) -> None:
     """Add the commands."""
     ps = commands.add_parser("ps")
     logs = commands.add_parser("logs")
-    logs.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
+    logs.add_argument(
+        "machine", metavar="MACHINE", help="the machine's id or name, as `harness ps` shows it"
+    )
     logs.add_argument(
         "--follow", action="store_true", help="keep printing new lines until the machine ends"
     )
@@ -49,8 +51,8 @@ def add_parser(commands: Commands) -> None:
         "machine",
         nargs="*",
         metavar="MACHINE",
-        help="end only this kept machine, by its id (default: all, the folders of killed runs, and old "
-        "bundles)",
+        help="the id of a kept machine: end only this machine (default: end all kept machines, and remove "
+        "the folders of killed runs and old bundles)",
     )
     gc.add_argument(
         "--evidence-dir",
@@ -60,7 +62,9 @@ def add_parser(commands: Commands) -> None:
         help="folder in which failed tests left their bundles (default: %(default)s)",
     )
     add_to_command(gc, "--bundle-limit-days", "--bundle-limit-mib")
-    gc.add_argument("--dry-run", action="store_true", help="only list them")
+    gc.add_argument(
+        "--dry-run", action="store_true", help="only list them; end and remove nothing"
+    )
     add_json_option(ps)
     ps.set_defaults(run=_ps)
     logs.set_defaults(run=_logs)

@@ -17,7 +17,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("payload")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     build = actions.add_parser("build", help="build the zipapp and write it to the cache")
-    build.add_argument("--print-path", action="store_true", help="print only its path")
+    build.add_argument("--print-path", action="store_true", help="print only the zipapp's path")
     build.set_defaults(run=_build)
 
 

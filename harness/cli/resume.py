@@ -52,13 +52,13 @@ def add_parser(commands: Commands) -> None:
         "--base",
         type=Path,
         metavar="FILE",
-        help="the image below the machine's disk (default: the one with its digest in the cache)",
+        help="the base image of the machine's disk (default: the cached image with the recorded digest)",
     )
     parser.add_argument(
         "--qemu",
         default=Settings().qemu,
         metavar="PROGRAM",
-        help="QEMU of the version that saved the machine (default: %(default)s)",
+        help="a QEMU of the same version as the QEMU that saved the machine (default: %(default)s)",
     )
     parser.add_argument(
         "--machine-uri",
@@ -72,7 +72,8 @@ def add_parser(commands: Commands) -> None:
         "--hold",
         type=float,
         metavar="HOURS",
-        help="open no shell; keep the machine for `harness shell --machine` for at most this time",
+        help="open no shell; keep the machine running for at most this time, so that "
+        "`harness shell --machine` can enter it",
     )
     parser.set_defaults(run=_resume)
 

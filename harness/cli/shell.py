@@ -66,19 +66,20 @@ def add_parser(commands: Commands) -> None:
     shell.add_argument(
         "--machine",
         metavar="MACHINE",
-        help="enter this running machine instead, by its id or name in `harness ps`",
+        help="enter a running machine instead; the machine's id or name, as `harness ps` shows it",
     )
     shell.add_argument(
         "--test",
         metavar="NODEID",
-        help="enter the first machine of this test instead, in the state in which the test gets it, or run the "
-        "command there; the test does not run",
+        help="instead, start the first machine of this test with the test's image, GPUs and saved state, and enter "
+        "it; the test does not run",
     )
     shell.add_argument(
         "--bundle",
         type=Path,
         metavar="DIR",
-        help="enter the machine that a failed test left in this folder or archive instead, as `harness resume` does",
+        help="instead, resume and enter the machine that a failed test saved in this folder or archive, as "
+        "`harness resume` does",
     )
     console = commands.add_parser("console")
     ssh = commands.add_parser("ssh")
@@ -86,7 +87,9 @@ def add_parser(commands: Commands) -> None:
         "--print", action="store_true", help="print the ssh command instead of running it"
     )
     for each in (console, ssh):
-        each.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
+        each.add_argument(
+            "machine", metavar="MACHINE", help="the machine's id or name in `harness ps`"
+        )
     for each in (shell, ssh):
         add_command_words(each, metavar="CMD", about="a command and its arguments, after --")
     shell.set_defaults(run=_shell)

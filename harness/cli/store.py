@@ -41,7 +41,7 @@ _MOST_DAYS = 36_500
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("store")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    push = actions.add_parser("push", help="push images and checkpoints of this host's cache")
+    push = actions.add_parser("push", help="push images and checkpoints from this host's cache")
     pull = actions.add_parser("pull", help="pull images and checkpoints into this host's cache")
     listing = actions.add_parser("ls", help="list the images and checkpoints in the store")
     gc = actions.add_parser("gc", help="remove old images and checkpoints from the store")

@@ -59,33 +59,33 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "emulated node compiles for about an hour (default: %(default)s)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="run for a few minutes; the figures prove nothing"
+        "--quick", action="store_true", help="run for a few minutes; too few samples for claims"
     )
     parser.add_argument(
         "--samples",
         type=positive_number,
         metavar="N",
-        help="fresh nodes of each mode " + _DEFAULT.format(_FULL.samples, NVIDIA.samples),
+        help="how many fresh nodes of each mode " + _DEFAULT.format(_FULL.samples, NVIDIA.samples),
     )
     parser.add_argument(
         "--resets",
         type=whole_number,
         metavar="N",
-        help="fresh nodes of each mode on which the policy is reset afterwards; 0 for none "
+        help="how many fresh nodes of each mode get a policy reset afterwards; 0 for none "
         + _DEFAULT.format(_FULL.resets, NVIDIA.resets),
     )
     parser.add_argument(
         "--trims",
         type=whole_number,
         metavar="N",
-        help="nodes for each trim of the boot path; 0 for none "
+        help="how many nodes for each trim of the boot path; 0 for none "
         + _DEFAULT.format(_FULL.trims, NVIDIA.trims),
     )
     parser.add_argument(
         "--teardowns",
         type=whole_number,
         metavar="N",
-        help="teardowns of each kind; 0 for none "
+        help="how many teardowns of each kind; 0 for none "
         + _DEFAULT.format(_FULL.teardowns, NVIDIA.teardowns),
     )
     parser.add_argument(
@@ -93,7 +93,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         action="append",
         default=[],
         choices=[mode.value for mode in Mode],
-        help="a mode to measure beside the build at boot; may be repeated "
+        help="a mode to measure in addition to build-at-boot; may be repeated "
         + _DEFAULT.format("all", Mode.PREBAKED.value),
     )
     parser.add_argument(
@@ -104,14 +104,15 @@ def add_time_to_gpu(subjects: Actions) -> None:
         type=whole_number,
         default=PADDING_MIB,
         metavar="MIB",
-        help="the file that makes a precompiled image as large as a real one (default: %(default)s)",
+        help="the size of a file that is added to the precompiled image, to make it as large as a real "
+        "image (default: %(default)s)",
     )
     parser.add_argument(
         "--machines",
         type=positive_number,
         default=min(4, os.cpu_count() or 1),
         metavar="N",
-        help="machines at a time (default: one for each processor, four at most)",
+        help="how many machines run at the same time (default: one for each processor, at most four)",
     )
     parser.add_argument(
         "--cpus",
@@ -132,7 +133,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         type=Path,
         default=Path("time-to-gpu"),
         metavar="DIR",
-        help="the folder of the report (default: %(default)s)",
+        help="the folder for the report (default: %(default)s)",
     )
     parser.add_argument("--no-plots", action="store_true", help="write no plots")
     _add_advice_options(parser)

@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         nargs="+",
         metavar="BUNDLE",
-        help="the evidence folder of a machine or its test, or its archive; two are drawn side by side",
+        help="the evidence folder of a machine or of its test, or its archive; two machines are drawn side by side",
     )
     parser.add_argument(
         "--output",
@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
         "--scheme",
         choices=("light", "dark"),
         default="light",
-        help="colours of SVG and PNG; a page has both (default: %(default)s)",
+        help="the colours of an SVG or PNG; an HTML page has both schemes (default: %(default)s)",
     )
     parser.set_defaults(run=_timeline)
 

@@ -40,8 +40,9 @@ FAMILIES = (
 _HEAD = """\
 # Promises
 
-What provisioning promises, by section of its contract, and the tests that hold it to that: unit tests with mocked
-commands, and tests on machines with each distribution. `python -m suites.e2e.promises` writes this page from the tests.
+This page lists the promises of provisioning, with the section of its contract and the tests that check each promise:
+a unit test with mocked commands, and a test on machines with each distribution. `python -m suites.e2e.promises`
+generates this page from the tests.
 """
 _COLLECT_S = 120.0
 _PASSTHROUGH = "passthrough"

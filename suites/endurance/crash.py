@@ -25,8 +25,8 @@ class Crash:
 
     is_apart: bool = True
     promise: str = (
-        "After kill -9 of the first process of an operation, or of another of its processes, no "
-        "process, file, mount or socket stays that the next run does not remove, and that run passes."
+        "After kill -9 of the first process of an operation, or of another of its processes, the next "
+        "run removes every process, file, mount and socket that is left, and passes."
     )
 
     def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:

@@ -1,4 +1,4 @@
-"""What campaigns found so far, and the test that holds each fault since it was mended."""
+"""The faults that campaigns found so far, each with its regression test if it was fixed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Fault:
     """A broken promise, for `docs/reliability.md`.
 
-    `test` is the node id of the test that fails without the mending; None if the fault is left, and `why`
-    then says why.
+        `test` is the node id of the test that fails without the fix. It is None if the fault was not fixed; then
+    `why` has the reason.
     """
 
     campaign: str
@@ -22,83 +22,83 @@ class Fault:
 FAULTS = (
     Fault(
         campaign="crash",
-        what="the file that names the holder of a killed process's lock stayed in the cache",
+        what="after a process with a lock was killed, the file with the name of the lock's holder stayed in the cache",
         test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
     ),
     Fault(
         campaign="resources",
-        what="unfinished files of a killed process stayed in a cache until the same was made again, or `gc` ran",
+        what="unfinished files of a killed process stayed in a cache until the same artifact was made again or `gc` ran",
         test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
     ),
     Fault(
         campaign="resources",
-        what="an error in the removal of a staging folder hid the error before it, or failed a sound result",
+        what="if a staging folder could not be removed, this error hid the original error, or made a successful operation fail",
         test="suites/unit/artifact_cache/test_store.py::test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal",
     ),
     Fault(
         campaign="resources",
-        what="a command without memory, or without a thread left, ended with a traceback",
+        what="a command that could get no more memory or threads ended with a traceback",
         test="suites/unit/cli/test_cli.py::test_lack_of_memory_or_threads_is_reported_in_a_sentence",
     ),
     Fault(
         campaign="resources",
-        what="a command that had no memory left for a compiled module that it loads late ended with a traceback",
+        what="a command that imported a compiled module when no memory was left ended with a traceback",
         test="suites/unit/cli/test_cli.py::test_lack_of_memory_or_threads_is_reported_in_a_sentence",
     ),
     Fault(
         campaign="resources",
-        what="a command that has no memory left while Python loads its first modules ends with a traceback",
-        why="It ends with `MemoryError`, or with `failed to map segment`; the harness has not begun by then.",
+        what="if no memory is left while Python loads its first modules, a command ends with a traceback",
+        why="The traceback ends with `MemoryError` or `failed to map segment`; no code of the harness runs at that time.",
     ),
     Fault(
         campaign="resources",
-        what="pytest, its workers or Allure's plugin end with a traceback where they have no descriptor left",
-        why="It names the cause, and does not pass through the harness.",
+        what="if no file descriptor is left, pytest, its workers or Allure's plugin end with a traceback",
+        why="The traceback names the cause; the error does not pass through code of the harness.",
     ),
     Fault(
         campaign="resources",
-        what="a run with workers that has no memory left while xdist starts them waits for them without end",
-        why="execnet, and pytest-rerunfailures, wait for the other side's answer without a time limit. "
-        "Such runs are not tried with short memory.",
+        what="if no memory is left while xdist starts its workers, pytest waits for the workers forever",
+        why="execnet and pytest-rerunfailures wait for the answer of the other process without a time limit. "
+        "So runs with workers are not tried with short memory.",
     ),
     Fault(
         campaign="resources",
-        what="pytest's session ended with an internal error where JUnit's file could be neither written nor removed",
+        what="pytest ended with an internal error if the JUnit file could be neither written nor removed",
         test="suites/host/plugin/test_hostile_reports.py::test_folder_of_reports_that_is_gone_is_reported_in_a_sentence",
     ),
     Fault(
         campaign="resources",
-        what="the folder of an unpacked bundle, whose removal lacked a descriptor, stayed until `gc` ran",
+        what="if no file descriptor was left to remove the folder of an unpacked bundle, the folder stayed until `gc` ran",
         test="suites/host/evidence/test_archive.py::test_folder_that_a_killed_process_unpacked_is_removed_by_the_next",
     ),
     Fault(
         campaign="time",
-        what="a shard's seconds were wrong, or below zero, where the clock was set during its run",
+        what="the recorded duration of a shard was wrong or negative if the clock was set during the run",
         test="suites/unit/plugin/test_shards.py::test_shard_record_has_ended_tests_and_their_durations",
     ),
     Fault(
         campaign="crash",
-        what="the folder of a killed run's progress, and others for temporary files, stayed until the host's own cleaning",
+        what="the progress folder and other temporary folders of a killed run stayed until the host cleaned `/tmp`",
         test="suites/unit/test_lease.py::test_temporary_folder_removes_leftovers_of_killed_processes",
     ),
     Fault(
         campaign="crash",
-        what="the campaign took the reports of a killed run, which stay for whoever looks for the cause, for leftovers",
+        what="the campaign counted the reports of a killed run as leftovers, although the harness keeps them on purpose",
         test="suites/unit/endurance/test_operations.py::test_reports_of_a_killed_run_are_collected",
     ),
     Fault(
         campaign="many",
-        what="the campaign took the memory that Python keeps for twelve threads for growth; it did not grow after them",
+        what="the campaign counted the memory that Python keeps for twelve threads as a leak, although it did not grow after that",
         test="suites/unit/endurance/test_many.py::test_memory_is_compared_with_an_equal_number_of_machines",
     ),
     Fault(
         campaign="load",
-        what="an emulated guest panicked at its start, since it missed ticks of the timer, on a host that seven other jobs kept busy",
+        what="on a host with seven other busy jobs, an emulated guest missed ticks of its timer and panicked during its boot",
         test="suites/unit/machine/description/test_spec.py::test_emulated_machine_trusts_its_timer",
     ),
     Fault(
         campaign="hostile",
-        what="a test took the console's output for ended where a fatal message had ended its wait early",
+        what="a test assumed that the console had ended, although a fatal message had only ended the wait for the console early",
         test="suites/host/machine/channels/test_any_console.py::test_any_bytes_are_a_match_or_an_error_message",
     ),
 )

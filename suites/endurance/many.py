@@ -76,8 +76,8 @@ class Many:
 
     is_apart: bool = True
     promise: str = (
-        "Descriptors, threads, memory, files and processes do not grow with the number of machines "
-        "and of runs."
+        "The numbers of descriptors, threads, files and processes, and the used memory, do not grow "
+        "with the number of machines and runs."
     )
     _before: Footprint | None = field(default=None, compare=False)
 

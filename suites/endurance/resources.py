@@ -37,8 +37,8 @@ class Resources:
 
     is_apart: bool = True
     promise: str = (
-        "An operation that runs out of disk space, descriptors or memory, or whose folder can't be "
-        "written any more, ends with a sentence, and passes when it has them again."
+        "If an operation runs out of disk space, descriptors or memory, or can't write to its folder "
+        "any more, it ends with an error message. It passes when the resource is available again."
     )
 
     def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:

@@ -53,8 +53,8 @@ class Hostile:
 
     is_apart: bool = True
     promise: str = (
-        "Whatever a guest or its devices send, or another user's file has, is answered or refused "
-        "with a sentence, in bounded memory."
+        "Any data from a guest, from its devices or in another user's file is accepted, or refused "
+        "with an error message. The memory that this takes is limited."
     )
 
     @contextlib.contextmanager
@@ -77,7 +77,8 @@ class Load:
 
     is_apart: bool = False
     promise: str = (
-        "CI's selection passes on a host with 2, 4 and 8 times as much other work as processors."
+        "The tests that CI selects pass on a host that runs 2, 4 and 8 other busy processes for each "
+        "processor."
     )
 
     @contextlib.contextmanager
@@ -104,7 +105,7 @@ class Flakes:
     """Runs CI's selection in random order, with different numbers of workers."""
 
     is_apart: bool = False
-    promise: str = "CI's selection passes in any order, with 1, 2 and 4 workers."
+    promise: str = "The tests that CI selects pass in any order, with 1, 2 and 4 workers."
     durations: defaultdict[str, list[float]] = field(
         default_factory=lambda: defaultdict(list), compare=False
     )

@@ -76,8 +76,8 @@ class Time:
 
     is_apart: bool = True
     promise: str = (
-        "An operation passes although one of its processes stands still for up to a minute, the "
-        "clock jumps by up to an hour, or each wait for the disk takes up to five seconds."
+        "An operation passes even if one of its processes is stopped for up to a minute, the clock "
+        "jumps by up to an hour, or each wait for the disk takes up to five seconds."
     )
 
     @contextlib.contextmanager

@@ -17,7 +17,7 @@ def test_page_is_generated_from_the_files_of_the_repository() -> None:
 
 
 @pytest.mark.parametrize("fault", [each for each in FAULTS if each.test is not None])
-def test_test_of_each_mended_fault_exists(fault: Fault) -> None:
+def test_regression_test_of_each_fixed_fault_exists(fault: Fault) -> None:
     assert fault.test is not None
     file, _, name = fault.test.partition("::")
     text = (PAGE.parents[1] / file).read_text()
@@ -41,6 +41,8 @@ def test_page_shows_tries_seeds_and_remaining_faults() -> None:
     assert "| 7 | 1.5 | 5 | 1 |" in page
     assert "bundle, any: 3; bundle, the first process: 2." in page
     assert "Cases not tried so far: store push, any." in page
-    assert "* Found and mended: a mount stayed. The test is `suites/x.py::test_y`." in page
-    assert "* Found and left: a file stayed. It is small." in page
-    assert page.count("It was not run to its end so far.") == 6
+    assert (
+        "* Found and fixed: a mount stayed. The regression test is `suites/x.py::test_y`." in page
+    )
+    assert "* Found and not fixed: a file stayed. It is small." in page
+    assert page.count("No run of this campaign was completed so far.") == 6
