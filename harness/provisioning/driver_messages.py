@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 _NVRM = re.compile(r"(?:^|[\s\]:])NVRM:?(?:\s(?P<said>.*)|$)")
 _PREFIX = re.compile(
-    r"^(?:.*?\bkernel: )?\s*(?:<\d+>)?(?:\[[\d. ]+\]\s*|\[[A-Z][a-z]{2} [^\]]*\]\s*)?"
+    r"^(?:.*?\bkernel: )?\s*(?:<\d+>)?(?:[a-z]+ *:[a-z]+ *: )?(?:\d{4}-\d\d-\d\dT\S+ )?"
+    r"(?:\[(?:[\d. +<>-]+| *[CT]\d+|[A-Z][a-z]{2}[ \d][^\]]*)\]\s*)*"
 )
-"""The text that `dmesg` or the journal prints before a message; its further lines are indented."""
+"""The text that `dmesg` or the journal prints before a message; its further lines are indented.
+
+The text has the facility and level, the time, and the thread or processor (`CONFIG_PRINTK_CALLER`)."""
 _LONGEST_LINE = 4096
 _OF_DRIVER = re.compile(r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |\[drm[^\n]*\[nvidia-drm\]")
 _TELLS_ERROR = re.compile(

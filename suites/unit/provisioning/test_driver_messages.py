@@ -72,6 +72,25 @@ def test_line_without_an_error_of_the_driver_is_not_a_message(line: str) -> None
     assert parse_messages(f"[    9.1] {line}\n") == ()
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        *("", "[    9.1] ", "<4>[    9.1] ", "[Fri Apr  5 21:29:39 2024] ", "Nov 23 06:22:52.1 node kernel: "),
+        *("[    9.1][  T845] ", "[    9.1] [   T845] ", "[    9.1][    C3] ", "node kernel: [    9.1] [T1] "),
+        *("kern  :err   : [    9.1] ", "2024-04-05T21:29:39,123456+02:00 ", "[    9.1 <    0.000012>] "),
+        *("[Apr 5 21:29] ", "[Nov28 10:00] ", "[  +0.000012] "),
+    ],
+)  # fmt: skip
+def test_error_of_another_part_is_found_after_each_form_of_time_and_caller(prefix: str) -> None:
+    first, second = parse_messages(
+        f"{prefix}nvidia: probe of 0000:01:00.0 failed with error -1\n"
+        f"{prefix}[drm:nv_drm_load [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000400] Failed "
+        "to allocate NvKmsKapiDevice\n"
+    )
+
+    assert (first.condemns_node, second.condemns_node) == (True, True)
+
+
 SAID = (
     "an error", "it failed", "fatal", "invalid", "rejected", "refused", "denied", "disagrees", "unknown state",
         "could not start", "cannot start", "can not start", "can't start", "unable to start", "lost", "timed out",
