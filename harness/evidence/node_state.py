@@ -21,8 +21,10 @@ STAT_FORMAT = "%y %m %s %T@ %p\\n"
 
 _DKMS = re.compile(
     r"(?P<name>[^/,\s]+)(?:/|,\s*)(?P<version>[^,:\s]+)"
-    r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*(?P<state>\w+)"
+    # DKMS 3.0.1 to 3.0.8 print 'Deprecated feature' directly after the state.
+    r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*(?P<state>[a-z]+)"
 )
+_DKMS_NOTICE = re.compile(r"Deprecated feature: |Warning: ")
 _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
@@ -129,14 +131,11 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
 def parse_dkms_status(text: str) -> list[DkmsBuild]:
     """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
 
-    Raises HarnessError if DKMS reports an error, after which modules may be missing.
+    Raises HarnessError if DKMS reports an error, after which modules may be missing, or if a line
+    about an `nvidia` module has another form.
     """
     builds: list[DkmsBuild] = []
     for line in text.splitlines():
-        if line.startswith("Error!"):
-            raise HarnessError(
-                f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
-            )
         found = _DKMS.match(line.strip())
         if found is not None:
             builds.append(
@@ -147,6 +146,12 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
                     state=found["state"],
                 )
             )
+        elif "Error!" in line:
+            raise HarnessError(
+                f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
+            )
+        elif "nvidia" in line and not _DKMS_NOTICE.match(line):
+            raise HarnessError(f"'dkms status' has a line of an unknown form: {line!r}.")
     return builds
 
 

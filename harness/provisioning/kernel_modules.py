@@ -26,7 +26,8 @@ QUERY_TIMEOUT_S = 60.0
 _DKMS_LINE = re.compile(
     r"(?P<module>[^\s,/:]+)(?:/|, ?)(?P<version>[^\s,:]+)"
     r"(?:, ?(?P<kernel>[^\s,:]+), ?(?P<arch>[^\s,:]+))?"
-    r": ?(?P<state>added|built|installed)\b"
+    # DKMS 3.0.1 to 3.0.8 print 'Deprecated feature' directly after the state.
+    r": ?(?P<state>added|built|installed)(?![a-z])"
 )
 _RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s")
 

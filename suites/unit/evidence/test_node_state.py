@@ -60,6 +60,10 @@ def test_malformed_module_line_is_shown(line: str) -> None:
             ("580.126.09", "6.1.0-56-cloud-amd64", "installed"),
         ),
         ("  nvidia/580.1, 6.1, x86_64: installed (Error! x)", ("580.1", "6.1", "installed")),
+        (
+            "nvidia/580.1, 6.1, x86_64: installedDeprecated feature: CLEAN (/dkms/nvidia)\n (notes)",
+            ("580.1", "6.1", "installed"),
+        ),
     ],
 )
 def test_dkms_status_is_read_in_both_of_its_forms(
@@ -70,6 +74,20 @@ def test_dkms_status_is_read_in_both_of_its_forms(
     assert parse_dkms_status(f"\nDeprecated feature: REMAKE_INITRD (/etc)\n{line}\n") == [
         DkmsBuild(name="nvidia", version=version, kernel=kernel, state=state)
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvidia 580.126.09 6.1 x86_64 installed",
+        "nvidia/580.126.09, 6.1, x86_64: Installed",
+        "find: '/var/lib/dkms/nvidia/580.126.09': Permission denied",
+        "dkms.conf: Error! No 'PACKAGE_VERSION' directive specified.",
+    ],
+)
+def test_line_of_dkms_that_nobody_knows_does_not_mean_that_there_is_no_module(line: str) -> None:
+    with pytest.raises(HarnessError, match=r"DKMS reports an error|a line of an unknown form"):
+        parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
 
 
 def test_functions_of_the_bus_come_with_their_driver() -> None:

@@ -47,6 +47,7 @@ INSTALLED = DkmsEntry(
         f"  nvidia/{VERSION},{KERNEL},x86_64:installed",
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (original_module exists)",
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (WARNING! Diff between modules!)",
+        f"nvidia/{VERSION}, {KERNEL}, x86_64: installedDeprecated feature: REMAKE_INITRD\n\n",
     ],
 )
 def test_dkms_line_of_either_release_is_read(line: str) -> None:
