@@ -227,7 +227,7 @@ def module_fits_kernel(evidence: Evidence) -> str:
     """
     kernel, loaded = evidence.running_kernel, evidence.driver_version
     if f"/lib/modules/{kernel}" not in evidence.paths:
-        raise _not_found(
+        raise part_not_found(
             evidence,
             f"modules for the running kernel '{kernel}'",
             f"Modules for the running kernel '{kernel}' were expected, but there is no "
@@ -236,7 +236,7 @@ def module_fits_kernel(evidence: Evidence) -> str:
         )
     vermagic = evidence.vermagic_of(kernel)
     if vermagic is None:
-        raise _not_found(
+        raise part_not_found(
             evidence,
             f"a module 'nvidia' for the running kernel '{kernel}'",
             f"A module 'nvidia' for the running kernel '{kernel}' was expected, but modinfo finds "
@@ -276,7 +276,7 @@ def driver_tools_installed(evidence: Evidence) -> str:
     elsewhere = _programs_elsewhere(evidence)
     if elsewhere is not None:
         return f"The driver's programs exist in '{elsewhere}'."
-    raise _not_found(
+    raise part_not_found(
         evidence,
         f"the driver's programs {missing}",
         f"The driver's programs were expected, but {missing} do not exist. Install the driver's "
@@ -303,7 +303,9 @@ def _has_driver_container(evidence: Evidence) -> bool:
     return bool(evidence.paths.seen(f"{DRIVER_CONTAINER}/usr/bin/*"))
 
 
-def _not_found(evidence: Evidence, what: str, sentence: str) -> HarnessError | ExpectationError:
+def part_not_found(
+    evidence: Evidence, what: str, sentence: str
+) -> HarnessError | ExpectationError:
     """Return the error for a missing part of the driver; if a driver is loaded, it may be elsewhere.
 
     Debian calls its driver `nvidia-current`. The GPU operator's driver is in a container, whose files are

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.expect.driver import part_not_found
 from harness.expect.failure import require
 from harness.provisioning.driver_messages import find_tool_words
 from harness.provisioning.driver_words import (
@@ -32,7 +33,7 @@ ARGV = ("nvidia-smi", "-q")
 
 _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
-_LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::\s(?P<value>.*))?$")
+_LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::(?P<value>\s.*|))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
 #: The meaning of the value "Yes" by block and name; an empty block stands for any block.
 _FAULTS = {
@@ -70,6 +71,9 @@ _FABRIC = {
     ("Health", "Summary"): {"healthy": "", "unhealthy": _DEGRADED, "limited capacity": _DEGRADED},
     ("Health", "Bandwidth"): {"full": "", "degraded": _DEGRADED},
     ("Health", "Route Unhealthy"): {"false": "", "true": _DEGRADED},
+    ("Health", "Route Recovery in progress"): {"false": "", "true": _DEGRADED},
+    ("Health", "Access Timeout Recovery"): {"false": "", "true": _DEGRADED},
+    ("Health", "Incorrect Configuration"): {"none": ""},
 }
 _RECOVERY = "GPU Recovery Action"
 #: Values of _RECOVERY, in the words of `nvidia-smi` or of NVML (https://docs.nvidia.com/deploy/nvml-api).
@@ -114,12 +118,13 @@ def driver_reports_health(evidence: Evidence) -> str:
 
     Raises HarnessError if the tool was not run, or its report can't be read.
     """
-    require(
-        not evidence.is_command_absent(NVIDIA_SMI),
-        "`nvidia-smi` was expected to report each GPU, but the node has no such program. Install the "
-        "driver's programs.",
-        evidence,
-    )
+    if evidence.is_command_absent(NVIDIA_SMI):
+        raise part_not_found(
+            evidence,
+            "the program `nvidia-smi`",
+            "`nvidia-smi` was expected to report each GPU, but the node has no such program. Install the "
+            "driver's programs.",
+        )
     code = evidence.exit_code_of(NVIDIA_SMI)
     report = evidence.output_of(NVIDIA_SMI)
     said = " ".join(report.split())[:300] or "nothing"
@@ -202,7 +207,8 @@ def _judge(values: list[_Value]) -> _Judged:
     faults: list[str] = []
     unknown: list[str] = []
     is_any_known = False
-    for each in values:
+    # The blocks of processes have names that users chose.
+    for each in (each for each in values if "Processes" not in each.blocks):
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
         # A GPU without a fabric has such values too, so they do not count here.

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import ExpectationError, HarnessError
 from harness.expect.driver_report import NVIDIA_SMI, driver_reports_health
-from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.evidence.folders import EvidenceFolder, a_serving_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,6 +181,7 @@ def test_double_bits_since_the_driver_was_loaded_are_a_fault(
         ("Exceeded       : No", "Exceeded       : 17"),
         ("Action                   : None", "Action                   : Recover IMEX Domain"),
         ("Action                   : None", "Action                   : "),
+        ("Action                   : None", "Action                   :"),
         ("Parity     : 0", "Parity     : many"),
     ],
 )
@@ -204,6 +205,8 @@ FABRIC = """    Fabric
             Bandwidth                     : Full
             Route Recovery in progress    : False
             Route Unhealthy               : False
+            Access Timeout Recovery       : False
+            Incorrect Configuration       : None
 """
 
 
@@ -223,6 +226,8 @@ def test_gpus_of_a_sound_fabric_have_no_fault(tmp_path: Path) -> None:
         (": Healthy", ": Limited Capacity", "is degraded"),
         (": Full", ": Degraded", "is degraded"),
         ("Route Unhealthy               : False", "Route Unhealthy               : True", "is degraded"),
+        ("progress    : False", "progress    : True", "is degraded"),
+        ("Recovery       : False", "Recovery       : True", "is degraded"),
     ],
 )  # fmt: skip
 def test_gpu_that_the_fabric_does_not_serve_has_a_fault(
@@ -235,7 +240,7 @@ def test_gpu_that_the_fabric_does_not_serve_has_a_fault(
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-@pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full"])
+@pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full", "None"])
 def test_unknown_state_of_the_fabric_is_unknown(tmp_path: Path, old: str) -> None:
     report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(f": {old}", ": Perhaps")
 
@@ -246,6 +251,14 @@ def test_unknown_state_of_the_fabric_is_unknown(tmp_path: Path, old: str) -> Non
 def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path) -> None:
     without = re.sub(r": \w+\n", ": N/A\n", FABRIC)
     report = HEAD + FIRST + without + SECOND + without
+
+    assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
+
+
+@pytest.mark.parametrize("name", ["GPU is lost", "GPU requires reset", "./ERR!", "Unknown Error"])
+def test_name_of_a_process_is_not_a_fault(tmp_path: Path, name: str) -> None:
+    process = f"Processes\n        Process ID : 9\n            Name : {name}\n"
+    report = HEAD + FIRST + re.sub(r"Processes +: None\n", process, SECOND)
 
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
 
@@ -323,6 +336,15 @@ def test_error_lists_both_gpus_with_faults(tmp_path: Path) -> None:
 def test_node_without_the_tool_lacks_its_programs(tmp_path: Path) -> None:
     with pytest.raises(ExpectationError, match=r"no such program\. Install"):
         driver_reports_health(a_node(tmp_path, "", exit_code=127).evidence)
+
+
+def test_tool_of_a_loaded_driver_may_be_in_its_container(tmp_path: Path) -> None:
+    node = a_serving_node(tmp_path).command(NVIDIA_SMI, "", 127)
+
+    with pytest.raises(
+        HarnessError, match="is loaded, so the program `nvidia-smi` must be somewhere"
+    ):
+        driver_reports_health(node.evidence)
 
 
 @pytest.mark.parametrize("report", ["", HEAD, HEAD.replace("Attached", "Other") + FIRST])
