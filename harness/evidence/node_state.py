@@ -29,6 +29,10 @@ _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
 )
+#: The first line of a function is shorter.
+_LONGEST_PCI_LINE = 1024
+#: Errors of lspci, which it prints before it flushes its output, so one may be within a line of that.
+_PCI_ERROR = re.compile(r"(?:pcilib|lspci): .*\n")
 #: lspci's marks of a configuration space that reads all ones; the ids beside them are the kernel's older ones.
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 #: Prints the ids in the configuration space of each PCI function, and reads nothing else of that space.
@@ -167,10 +171,10 @@ def parse_units(text: str) -> list[list[str]]:
 def parse_lspci(text: str) -> list[PciFunction]:
     """Parse `lspci -nnkv`; raises HarnessError for a function of an unknown form."""
     functions: list[PciFunction] = []
-    for block in re.split(r"\n(?=\S)", text.strip()):
-        found = _PCI.match(block)
+    for block in re.split(r"\n(?=\S)", _PCI_ERROR.sub("", f"{text}\n").strip()):
+        found = _PCI.match(block, 0, _LONGEST_PCI_LINE)
         if found is not None:
-            driver = re.search(r"Kernel driver in use: (\S+)", block)
+            driver = re.search(r"^\s+Kernel driver in use: (\S+)", block, re.MULTILINE)
             functions.append(
                 PciFunction(
                     slot=found["slot"],
@@ -181,8 +185,8 @@ def parse_lspci(text: str) -> list[PciFunction]:
                     is_answering=_ALL_ONES.search(block) is None,
                 )
             )
-        elif _SLOT.match(block):
-            raise HarnessError(f"'lspci' shows a function in an unknown form: {block!r}.")
+        elif _SLOT.match(block) or "\n\t" in block:
+            raise HarnessError(f"'lspci' shows a function in an unknown form: {block[:500]!r}.")
     return functions
 
 

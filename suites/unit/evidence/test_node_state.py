@@ -357,6 +357,32 @@ def test_each_module_and_kernel_of_dkms_is_listed() -> None:
     ]
 
 
+GPU = (
+    "02:00.0 3D controller [0302]: NVIDIA GH100 [10de:2330]\n\tFlags: fast devsel\n"
+    "\tKernel driver in use: nvidia\n"
+)
+
+
+def test_error_of_lspci_within_its_output_hides_no_driver() -> None:
+    error = "pcilib: sysfs_read_vpd: read failed: Input/output error\n"
+    texts = [f"{GPU[:at]}{error}{GPU[at:]}" for at in range(len(GPU) + 1)]
+
+    assert [text for text in texts if parse_lspci(text) != parse_lspci(GPU)] == []
+
+
+@pytest.mark.parametrize("error", ["cat: read error\n", "x" * 5000 + "\n"])
+def test_details_that_another_text_parts_from_their_function_are_refused(error: str) -> None:
+    with pytest.raises(HarnessError, match="a function in an unknown form") as caught:
+        parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
+
+    assert len(str(caught.value)) < 600
+
+
+def test_long_line_of_lspci_is_refused() -> None:
+    with pytest.raises(HarnessError, match="a function in an unknown form"):
+        parse_lspci(f"01:00.0 {'[0302]: ' * 200_000}\n")
+
+
 @pytest.mark.parametrize("slot", ["01:00.0", "0000:01:00.0", "10000:01:00.7"])
 def test_function_in_an_unknown_form_is_shown(slot: str) -> None:
     known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
