@@ -294,16 +294,21 @@ _MEMORY_WINDOWS = (
         helps="",
     ),
     _fault(
-        r"(?:pci_enable_device failed, aborting|failed to map registers!|"
-        r"failed to wait for bar firewall to lower|Device start failed for )",
+        rf"(?:pci_enable_device failed, aborting|failed to map registers!|{_AT}Failed to map regs registers!|"
+        rf"failed to wait for bar firewall to lower|Device start failed for |{_AT}request_irq\(\) failed |"
+        rf"{_AT}rm_init_private_state\(\) failed!|{_AT}PCI channel for the device is offline|{_AT}A fatal error "
+        rf"was detected\.|{_AT}The kernel has enabled MMIO for the device, but it still appears unreachable\."
+        r"(?: The device will not function properly until it is reset\.)?)",
         "A GPU could not be enabled.",
-        NV_PCI,
+        f"{NV_PCI}; {NV}; {OSINIT}",
         _RESET,
     ),
     _fault(
-        r"Can't find an IRQ for your NVIDIA card!",
+        rf"(?:Can't find an IRQ for your NVIDIA card!|{_AT}No interrupts of any type are available\.|"
+        rf"{_AT}Tried to get IRQ \d+, but another driver(?: has it and is not sharing it\.)?"
+        r"(?: You may want to verify that no audio driver is using the IRQ\.)?)",
         "A GPU has no interrupt.",
-        NV_PCI,
+        f"{NV_PCI}; {NV}",
         "Check the firmware's settings of interrupts.",
         helps="",
     ),
@@ -316,6 +321,12 @@ _STARTS = (
         OSINIT,
         _RESET,
         name="the driver could not initialise the GPU",
+    ),
+    _fault(
+        r"(?:rm_init_rm\(\) failed!|failed to initialize module\.)",
+        "The driver's module could not start.",
+        NV,
+        _SEE_ABOVE,
     ),
     _fault(
         r"(?:The NVIDIA probe routine failed for \d+ device\(s\)\.|"
@@ -768,6 +779,14 @@ MISMATCH = _fault(
     name="the driver's programs and module differ",
     helps="build",
 )
+NO_LIBRARY = _fault(
+    r"couldn't find libnvidia-ml\.so library",
+    "The library of the driver's programs (NVML) is not installed.",
+    SMI,
+    "Install the driver's userspace in the version of its module, and run `ldconfig`.",
+    name="the driver's library is missing",
+    helps="build",
+)
 _SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
 _INSERT = r"(?:could not insert|could not load module|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?: "
 TOOL_WORDS = (
@@ -775,6 +794,7 @@ TOOL_WORDS = (
     LOST_GPU,
     RESET_REQUIRED,
     MISMATCH,
+    NO_LIBRARY,
     _fault(
         rf"{_INSERT}(?:Key was rejected by service|Required key not available|Operation not permitted)",
         "The kernel refuses the driver's module, because its signature is missing or not trusted.",

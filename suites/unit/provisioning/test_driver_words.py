@@ -205,6 +205,21 @@ FAULTS = (
     ("NVRM: failed to wait for bar firewall to lower", "", "retry build"),
     ("NVRM: Device start failed for 0000:01:00.0", "", "retry build"),
     ("NVRM: Can't find an IRQ for your NVIDIA card!", "", ""),
+    ("NVRM: GPU 0000:01:00.0: No interrupts of any type are available. Cannot use this GPU.", "", ""),
+    ("NVRM: GPU 0000:01:00.0: Tried to get IRQ 11, but another driver\nNVRM: has it and is not sharing it.\nNVRM: You may want to verify that no audio driver is using the IRQ.", "", ""),
+    *(
+        (f"NVRM: GPU 0000:01:00.0: {said}", "", "retry build")
+        for said in (
+            "request_irq() failed (-22)",
+            "Failed to map regs registers!!",
+            "rm_init_private_state() failed!",
+            "PCI channel for the device is offline",
+            "A fatal error was detected.",
+            "The kernel has enabled MMIO for the device,\nNVRM: but it still appears unreachable. The device\nNVRM: will not function properly until it is reset.",
+        )
+    ),
+    ("NVRM: rm_init_rm() failed!", "", "retry build"),
+    ("NVRM: failed to initialize module.", "", "retry build"),
     *((f"NVRM: {gpu}RmInitAdapter failed! (0x26:0x56:1463)", "the driver could not initialise the GPU", "retry build") for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")),
     ("NVRM: The NVIDIA probe routine failed for 2 device(s).", "", "retry build"),
     ("NVRM: None of the NVIDIA devices were initialized.", "", "retry build"),
@@ -471,6 +486,7 @@ _SAID_BY_PROGRAMS = (
         ("FATAL: Module wireguard not found in directory /lib/modules/6.1", None),
         ("Unable to determine the device handle for GPU0000:01:00.0: Unknown Error", _LOST),
         ("Unable to determine the device handle for GPU0000:01:00.0: Not Found", None),
+        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "the driver's library is missing"),
         ("GPU is lost", _LOST),
         ("GPU requires reset", _RESET),
         ("Unable to determine the device handle for GPU0000:01:00.0: GPU requires reset", _RESET),
