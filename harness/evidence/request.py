@@ -18,6 +18,7 @@ from harness.evidence import (
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
     DEBIAN_MODULE,
+    DRIVER_CONTAINER,
     OTHER_PROGRAM_FOLDERS,
     PCI_CONFIG,
     PCI_FOLDER,
@@ -175,6 +176,7 @@ def node_request(
         ],
         paths=[
             "/dev/nvidia*",
+            f"{DRIVER_CONTAINER}/dev/nvidia*",
             "/etc/ld.so.conf.d/nvidia.conf",
             "/lib/modules/*",
             "/lib/modules/*/build",

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError
+from harness.evidence import DRIVER_CONTAINER
 from harness.expect.failure import failure, require
 from harness.gpu import GpuKind, GpuModel
 from harness.gpu.catalogue import load_catalogue
@@ -170,6 +171,9 @@ def every_gpu_driven(evidence: Evidence) -> str:
         evidence,
     )
     missing = _missing_device_nodes(evidence.paths, len(gpus))
+    if missing and evidence.paths.seen(f"{DRIVER_CONTAINER}/usr/bin/*"):
+        # The container has device nodes of its own: NVIDIA/gpu-operator#1741.
+        missing = _missing_device_nodes(evidence.paths, len(gpus), DRIVER_CONTAINER)
     require(
         not missing,
         f"Device nodes for {len(gpus)} GPUs were expected, but {missing} are missing. Create them "
@@ -247,9 +251,10 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
         )
 
 
-def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:
-    """Return the missing ones of the device nodes that this number of GPUs needs."""
-    wanted = ("/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(gpus)))
+def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> list[str]:
+    """Return the missing ones of the device nodes below `root` that this number of GPUs needs."""
+    names = ("nvidiactl", *(f"nvidia{number}" for number in range(gpus)))
+    wanted = [f"{root}/dev/{name}" for name in names]
     return [path for path in wanted if path not in paths or paths[path].kind != "c"]
 
 

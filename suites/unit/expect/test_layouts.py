@@ -245,3 +245,17 @@ def without_marker(folder: EvidenceFolder) -> EvidenceFolder:
 def state_of(folder: EvidenceFolder, name: str) -> VerdictState:
     (verdict,) = judge_node(folder.evidence, node_expectations([name], source="the test"))
     return verdict.state
+
+
+def test_driver_container_may_have_the_device_nodes(tmp_path: Path) -> None:
+    """NVIDIA/gpu-operator#1741: the node's own '/dev' has none."""
+    node = LAYOUTS["operator's container"].write(a_serving_node(tmp_path))
+    stat = (node.root / "stat.txt").read_text()
+
+    own = stat.replace(" /dev/nvidia", " /run/nvidia/driver/dev/nvidia")
+    assert state_of(node.paths(*own.splitlines()), "driver") is MET
+    # Without a driver container, the same nodes are left over.
+    left = own.replace("/run/nvidia/driver/usr", "/usr")
+    assert state_of(node.paths(*left.splitlines()), "driver") is NOT_MET
+    none = [line for line in own.splitlines() if "/dev/nvidia" not in line]
+    assert state_of(node.paths(*none), "driver") is NOT_MET
