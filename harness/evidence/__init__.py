@@ -88,7 +88,13 @@ CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 _NO_SUCH_MODULE = 1
 #: modinfo's errors for a module that `modules.dep` does not list, and for a removed module that
 #: `modules.dep` still lists.
-_NO_MODULE = ("not found", "could not get modinfo from 'nvidia': No such file or directory")
+_NO_MODULE = (
+    "not found",
+    *(
+        f"could not get modinfo from '{name}': No such file or directory"
+        for name in ("nvidia", DEBIAN_MODULE)
+    ),
+)
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
 #: Where a shell looks for programs; a program in a folder without permission seems to be absent.
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -580,20 +586,18 @@ class Evidence:
 
     def _module_field(self, kernel: str, field: str) -> str | None:
         name = f"modinfo-{kernel}"
-        is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE
-        if is_refused and any(words in self.output_of(name) for words in _NO_MODULE):
+        if self._is_module_absent(name):
             # modinfo prints the same error for a module that it has no permission to see.
             refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
-            return self._debian_module_field(kernel, field)
+            name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
+            # Evidence from earlier versions lacks this command.
+            if not (self.folder / "commands" / name).is_file() or self._is_module_absent(name):
+                return None
         return node_state.parse_modinfo_field(self.answer_of(name), field)
 
-    def _debian_module_field(self, kernel: str, field: str) -> str | None:
-        name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
-        # Evidence from earlier versions lacks this command.
-        is_gathered = (self.folder / "commands" / name).is_file()
-        if not is_gathered or self.exit_code_of(name) == _NO_SUCH_MODULE:
-            return None
-        return node_state.parse_modinfo_field(self.answer_of(name), field)
+    def _is_module_absent(self, name: str) -> bool:
+        is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE
+        return is_refused and any(words in self.output_of(name) for words in _NO_MODULE)
 
 
 def _number(text: str, what: str) -> int:

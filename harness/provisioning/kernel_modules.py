@@ -29,7 +29,7 @@ _DKMS_LINE = re.compile(
     # DKMS 3.0.1 to 3.0.8 print 'Deprecated feature' directly after the state.
     r": ?(?P<state>added|built|installed)(?![a-z])"
 )
-_RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s")
+_RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)")
 
 
 class DkmsState(enum.Enum):

@@ -75,6 +75,11 @@ ASKED: dict[str, Ask] = {
     "no file of the kernel": lambda f: f.without("files/proc/stat").evidence.booted_at_s,
     "no bus": lambda f: f.command("lspci", "", 126).evidence.pci_functions,
     "no paths": lambda f: f.without("stat.txt").evidence.paths,
+    "modinfo of Debian's name failed": lambda f: (
+        f.command(f"modinfo-{KERNEL}", "not found", 1)
+        .command(f"nvidia-current-modinfo-{KERNEL}", "could not get modinfo", 1)
+        .evidence.vermagic_of(KERNEL)
+    ),
     "modinfo failed": lambda f: f.command(
         f"modinfo-{KERNEL}", "could not get modinfo", 1
     ).evidence.vermagic_of(KERNEL),

@@ -253,6 +253,9 @@ def test_resident_version_comes_from_sys_before_proc(tmp_path: Path) -> None:
     )
     assert read_resident_version(files) == "570.86.15"
 
+    files.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Kernel Module  570.9.1")
+    assert read_resident_version(files) == "570.9.1"
+
     files.write("/sys/module/nvidia/version", "580.126.09\n")
     assert read_resident_version(files) == "580.126.09"
 
