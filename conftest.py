@@ -1,4 +1,4 @@
-"""Loads what only this repository's own suites need beside the fixtures of the plugin."""
+"""Loads the plug-ins that only this repository's own suites need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a value is a list of a command's words, before it reaches a machine."""
+"""Checks that a command is a list of words, before the command is sent to a machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.provisioning.command import argv_refusal
 
 
 def check_commands(commands: object, *, source: str, key: str) -> None:
-    """Raise BadInputError, which names `source` and `key`, unless `commands` is a list of argv."""
+    """Raise BadInputError, which names `source` and `key`, unless `commands` is a list of lists of words."""
     if isinstance(commands, str) or not isinstance(commands, Iterable):
         raise BadInputError(
             f"{commands!r} is not a list of commands, each a list of words; write "
@@ -22,7 +22,7 @@ def check_commands(commands: object, *, source: str, key: str) -> None:
 
 
 def check_argv(argv: object, *, source: str, key: str) -> None:
-    """Raise BadInputError, which names `source` and `key`, unless `argv` is a command's words."""
+    """Raise BadInputError, which names `source` and `key`, unless `argv` is a list of words."""
     refusal = argv_refusal(argv)
     if refusal is not None:
         raise BadInputError(refusal, source=source, key=key)

@@ -29,7 +29,7 @@ _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 #: The limit of one value or key in a message.
 _SHOWN_BYTES = 1000
 
-#: A misspelt key causes two errors; the unknown key explains more than the missing one.
+#: A misspelt key causes two errors, for an unknown and for a missing key; the first explains more.
 _UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
 
@@ -62,7 +62,7 @@ class Document:
         return self.places[path]
 
     def to_shape(self, shape: type[T]) -> T:
-        """Return the document as a `shape`, any type that pydantic can validate.
+        """Return the document as an instance of `shape`, any type that pydantic can validate.
 
         Raises BadInputError.
         """
@@ -83,7 +83,7 @@ class Document:
 
 
 def read_data_file(file: Path, shape: type[T]) -> T:
-    """Read `file` as a `shape`; raises BadInputError."""
+    """Return the content of `file` as an instance of `shape`; raises BadInputError."""
     return read_document(file).to_shape(shape)
 
 
@@ -114,10 +114,10 @@ def read_document(file: Path) -> Document:
 
 
 def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -> Document:
-    """Return `own` with the values of `base` that it does not have.
+    """Return `own`, with the values of `base` for the keys that `own` lacks.
 
-    Mappings are merged key by key. A list is appended to the list of `base`, unless its key at the
-    top is `replaced`. Any other value replaces the value of `base`.
+    Mappings are merged key by key. A list in `own` is appended to the list in `base`, unless its
+    top-level key is in `replaced`. Any other value replaces the value of `base`.
     """
     places = dict(base.places)
     offsets: dict[tuple[str, ...], int] = {}
@@ -155,11 +155,11 @@ def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def line_of(file: Path, location: Location) -> int:
-    """Return the line of `location` in a file that was read, for the errors of further checks."""
+    """Return the line of `location` in a file that was read, for the error messages of later checks."""
     return read_document(file).place(location).line
 
 
-#: The exceptions besides its own errors that PyYAML raises for wrong YAML.
+#: The exceptions that PyYAML raises for wrong YAML, besides `yaml.YAMLError`.
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -199,7 +199,7 @@ if yaml.__with_libyaml__:
         """Parses with libyaml, which is nine times as fast as Python, but composes in Python.
 
         libyaml's composer recurses for each level of nesting until the process crashes; Python's
-        raises RecursionError.
+        composer raises RecursionError.
         """
 
         def __init__(self, text: str) -> None:
@@ -215,7 +215,7 @@ else:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML of a guest, with aliases and all other features of YAML.
+    """Parse YAML from a guest; aliases and all other features of YAML are allowed.
 
     Raises ValueError for text that is not YAML, and for text beyond the limits of a data file.
     """

@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The keys by which mmdebstrap verifies Debian's archives, and the package that has them: Ubuntu lacks it.
+#: The file of the keys by which mmdebstrap verifies Debian's archives, and the package that has
+#: this file. Ubuntu does not install the package by default.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KEYRING_PACKAGE = "debian-archive-keyring"
-#: If apt does not trust these keys, as on Ubuntu, mmdebstrap finds them without this option only by `gpg`.
+#: Names the file of keys to mmdebstrap. On a host whose apt does not trust the keys, as on Ubuntu,
+#: mmdebstrap would need `gpg` to find them.
 KEYRING_OPTION = f"--keyring={KEYRING}"
-#: The longest that fetching and unpacking may take.
+#: The time limit for fetching and for unpacking packages.
 UNPACK_S = 560.0
-#: Has the URL of an archive whose signed lists of packages may be past their date.
+#: The environment variable with the URL of an archive whose signed package lists may have expired.
 SNAPSHOT_VARIABLE = "HARNESS_DEBIAN_SNAPSHOT"
 _URL = re.compile(r"(https?|file)://\S+")
-#: apt's error for a list of packages that is past its date.
+#: apt's error for a package list that has expired.
 _EXPIRED = re.compile(r"^E: (Release file for .* is expired .*)$", re.MULTILINE)
 
 
@@ -37,8 +39,8 @@ def source_line(
 ) -> str:
     """Return the line of sources.list for a suite.
 
-    apt refuses a list of packages past its date, since it may hide later security fixes; for a snapshot,
-    this check is switched off.
+    apt refuses an expired package list, because newer lists may have security fixes. For a
+    snapshot, this check is switched off.
     """
     options = "[check-valid-until=no] " if is_snapshot else ""
     return f"deb {options}{url} {suite} {' '.join(components)}"
@@ -55,21 +57,22 @@ def unpack_packages(
 ) -> Path:
     """Unpack packages of a release, and all their dependencies, into `work`/root; return that folder.
 
-    `what` names the program in messages; `tar_options` leave out or select files of the archive.
+    `what` names the program in messages; `tar_options` are options of tar that select or leave out
+    files of the archive.
 
     Raises RequirementError if mmdebstrap or Debian's keys are missing, HarnessError if the
-    archive's list of packages is past its date, CommandError if mmdebstrap fails otherwise.
+    archive's package list has expired, CommandError if mmdebstrap fails otherwise.
     """
     snapshot = _snapshot()
     if shutil.which("mmdebstrap") is None:
         raise RequirementError(
-            f"There is no 'mmdebstrap' on this host, which unpacks {what}; install it with "
+            f"'mmdebstrap', which unpacks {what}, is not installed on this host; install it with "
             "`apt-get install mmdebstrap`."
         )
     if not KEYRING.exists():
         raise RequirementError(
-            f"There is no '{KEYRING}' on this host, by which the packages of {what} are verified; install "
-            f"it with `apt-get install {KEYRING_PACKAGE}`."
+            f"This host lacks '{KEYRING}', the keys that verify the packages of {what}; install "
+            f"them with `apt-get install {KEYRING_PACKAGE}`."
         )
     archive = work / "root.tar"
     result = runner.run(
@@ -86,9 +89,9 @@ def unpack_packages(
     )
     if expired := _EXPIRED.search(result.stderr):
         raise HarnessError(
-            f"{what} was not unpacked, because the archive's list of packages is past its date: "
-            f"{expired[1]} Try again later, or, to take packages of a past day, set "
-            f"{SNAPSHOT_VARIABLE} to the URL of an archive of them; `harness docs gpus` has examples."
+            f"{what} was not unpacked, because the archive's package list has expired: "
+            f"{expired[1]} Try again later, or set {SNAPSHOT_VARIABLE} to the URL of an archive "
+            "with the packages of a past day; `harness docs gpus` has examples."
         )
     result.check(f"Unpacking {what}")
     root = make_private_folder(work / "root")
@@ -108,11 +111,11 @@ def unpack_packages(
 
 
 def _snapshot() -> str:
-    """Return the URL of the archive that the environment names, or nothing."""
+    """Return the URL of the archive from the environment variable, or an empty text."""
     url = os.environ.get(SNAPSHOT_VARIABLE, "").strip()
     if url and not _URL.fullmatch(url):
         raise BadInputError(
-            f"The URL of a package archive was expected, by http, https or file, but is {url!r}.",
+            f"The URL of a package archive (http, https or file) was expected, but got {url!r}.",
             source=SNAPSHOT_VARIABLE,
         )
     return url
@@ -129,9 +132,10 @@ def ensure_unpacked(
 ) -> Path:
     """Return a folder with `files` of a package and of its dependencies.
 
-    The paths of `files` are below `/`, and may have `*`. The package is unpacked if `store` does not
-    have the files. The folder is named by the request and not by the package's version, so it is used
-    until it is removed. `report` is called before long steps.
+    The paths of `files` are below `/`, and may have `*`. The package is unpacked if `store` does
+    not have the files. The folder's name depends on `files`, `package` and `release`, but not on
+    the package's version, so a newer version is unpacked only after the folder is removed. `report`
+    is called before long steps.
 
     Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
     """

@@ -33,16 +33,16 @@ class Group(enum.Enum):
     IMAGES = f"{_PREFIX}images"
     """A folder of recipes: a package, or a path."""
     PROVISIONERS = f"{_PREFIX}provisioners"
-    """A provisioner, or the path of its YAML file; the entry's name is its name."""
+    """A provisioner, or the path of its YAML file; the entry's name is the provisioner's name."""
     MACHINE_DRIVERS = f"{_PREFIX}machine_drivers"
     """A function that opens a VM driver; the entry's name is a value of `--machine-driver`."""
     EXPECTATIONS = f"{_PREFIX}expectations"
-    """An expectation on every GPU node; the entry's name is its name."""
+    """An expectation on every GPU node; the entry's name is the expectation's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """One entry point: `value` locates its object, `distribution` is the package's name and version."""
+    """One entry point. `value` locates its object; `distribution` is the package's name and version."""
 
     group: Group
     name: str
@@ -108,7 +108,7 @@ def plugins(group: Group) -> tuple[Plugin, ...]:
 # Cached, since each call would read the metadata of all installed packages.
 @functools.cache
 def _read_plugins(_path: tuple[str, ...]) -> Mapping[Group, tuple[Plugin, ...]]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - as above
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to load
 
     everything = entry_points()
     return {

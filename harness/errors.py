@@ -1,4 +1,4 @@
-"""The two error families: the node is wrong, or the harness could not find out."""
+"""The two error families: the node is wrong, or the harness could not check the node."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-#: The size limit of one error on terminals and in reports; a longer text goes into a file that it names.
+#: The size limit of one error on terminals and in reports. The whole text of a longer error is
+#: written to a file, and the shortened error names this file.
 MESSAGE_BYTES = 8 << 10
 
 
 class EvidencedError(Exception):
     """An error whose message ends with the path of the evidence folder, if there is one.
 
-    Code that moves the folder sets `evidence` to the new path. Code that keeps a sentence of more than
-    MESSAGE_BYTES in a file sets `whole_text` to the file. Messages quote guests, files and servers, so each
-    character that is not printable is made visible.
+    Code that moves the folder sets `evidence` to the new path. Code that writes a message of more
+    than MESSAGE_BYTES to a file sets `whole_text` to the path of this file. Messages quote guests,
+    files and servers, so each unprintable character is shown as an escape.
     """
 
     def __init__(self, sentence: str = "", *, evidence: Path | None = None) -> None:
@@ -63,7 +64,7 @@ class ExpectationError(EvidencedError, AssertionError):
 
 
 class HarnessError(EvidencedError):
-    """The harness could not find out; reports call this *broken*, never failed."""
+    """The harness could not check the node; reports call this *broken*, never *failed*."""
 
 
 class BadInputError(HarnessError):

@@ -1,7 +1,7 @@
 """Reads files in folders that a guest, another person or another host filled.
 
-Such a folder may have links to files of this host, FIFOs, which never end, and sparse files, which
-may be larger than memory.
+Such a folder may contain links to files of this host, FIFOs, which never end, and sparse files,
+which may be larger than memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def open_plain(
 ) -> BinaryIO:
     """Open a regular file of at most `limit` plus `slack` bytes.
 
-    No link is followed: not at `path`, and not in the folders between `below` and it. Raises
+    No link is followed: not at `path`, and not in the folders between `below` and `path`. Raises
     OSError if there is no such regular file, and LimitError if it is longer.
     """
     file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
@@ -81,7 +81,7 @@ def _opened(path: Path, below: Path | None) -> int:
         else:
             descriptor = _opened_below(below, path.relative_to(below).parts)
     except ValueError as error:
-        # The path has a NUL.
+        # The path contains a NUL character.
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

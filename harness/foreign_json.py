@@ -1,7 +1,7 @@
 """Parses JSON from guests, bundles, servers and other people's files.
 
-Unlike Python's own parser, it limits the nesting, and refuses `NaN` and numbers that no float can
-hold.
+Unlike Python's own parser, this module limits the nesting, and refuses `NaN` and numbers that no
+float can hold.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
 
 
 def parse_json_object(content: str | bytes, *, has_unique_keys: bool = False) -> dict[str, Any]:
-    """Parse one JSON object; raises ForeignJsonError, also for another value."""
+    """Parse one JSON object; raises ForeignJsonError, also for any other JSON value."""
     value = parse_json(content, has_unique_keys=has_unique_keys)
     if not isinstance(value, dict):
         raise ForeignJsonError("it is not a JSON object")

@@ -1,4 +1,4 @@
-"""Parses the HTTP headers that resumption and retries need (RFC 9110); pure."""
+"""Parses the HTTP headers that resumed downloads and retries need (RFC 9110); pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock
 
-#: More digits than 18 are no size of a file.
+#: No file has a size of more than 18 digits.
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 

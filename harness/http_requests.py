@@ -99,7 +99,7 @@ class Pace:
         return self._deadline.clock.monotonic()
 
     def count(self, moved: int, since: float) -> None:
-        """Count the bytes that have moved in a wait; raises StalledError when that is too slow."""
+        """Count the bytes that have moved in a wait; raises StalledError if the exchange is too slow."""
         self._waited_s += self.now() - since
         self._moved += moved
         if self._moved >= self._stall_bytes:
@@ -116,7 +116,7 @@ class Pace:
 
 
 class PacedFile(io.RawIOBase):
-    """A file that is uploaded; the connection has to read the next block often enough."""
+    """A file to upload; the connection has to read the file's blocks often enough."""
 
     def __init__(self, file: IO[bytes], pace: Pace) -> None:
         self._file = file

@@ -47,7 +47,7 @@ def make_private_folder(folder: Path) -> Path:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
         raise HarnessError(
-            f"The folder '{folder}' can't be created ({error.strerror}); choose a writable one, "
+            f"The folder '{folder}' can't be created ({error.strerror}); choose a writable folder, "
             "by XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
         ) from error
     return folder
@@ -65,7 +65,7 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
     except Timeout as error:
         raise HarnessError(
             f"Waited {timeout_s:.0f} s for {what}, which another process has locked by "
-            f"'{path}'; end that process (`fuser '{path}'` names it) or wait for it."
+            f"'{path}'; end that process (`fuser '{path}'` prints its id) or wait for it."
         ) from error
     try:
         yield
@@ -167,7 +167,7 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
 def try_exclusive(path: Path) -> Iterator[bool]:
     """Try to lock `path` exclusively, and yield whether that worked.
 
-    A missing file has no users, so it counts as locked.
+    A missing file has no users, so True is yielded.
     """
     try:
         descriptor = os.open(path, _FLAGS)

@@ -42,9 +42,10 @@ class LimitError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """At most `default` units of `what`, or the number in the environment.
+    """A limit of `default` units on `what`, unless an environment variable sets another number.
 
-    `name` is words joined by hyphens, and ends with the unit if the unit is a size or a time.
+    `name` consists of words joined by hyphens; it ends with the unit if the unit is a size or a
+    time.
     """
 
     name: str
@@ -101,7 +102,7 @@ AGENT_BACKLOG = Limit(
     name="agent-backlog-mib",
     default=64,
     unit=Unit.MIB,
-    what="the frames that a guest's agent sent for one request, and that nobody read yet",
+    what="the frames that a guest's agent sent for one request, and that are still unread",
 )
 COMMAND_OUTPUT = Limit(
     name="command-output-mib",

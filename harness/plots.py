@@ -41,11 +41,11 @@ def render_figure(
     dpi: int = 150,
     has_glyphs: bool = True,
 ) -> bytes:
-    """Render the drawing of `draw` on a new figure; `form` is `svg` or `png`, `salt` makes SVG's ids.
+    """Call `draw` with a new figure, and return the picture; `form` is `svg` or `png`.
 
-    Without glyphs an SVG's words are text, which can be searched, is small, and is drawn in the
-    reader's font. The same drawing gives the same bytes each time. Raises RequirementError if
-    matplotlib is missing.
+    An SVG contains its words as text and not as shapes: it is small, can be searched, and uses the
+    reader's font. The ids in an SVG depend on `salt`, so that the same drawing always gives the
+    same bytes. Raises RequirementError if matplotlib is missing.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import

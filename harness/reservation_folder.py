@@ -1,4 +1,4 @@
-"""Reservations of several processes as files of one folder, both held and waiting.
+"""Reservations of several processes, held or waiting, as files of one folder.
 
 Each reservation is a file, locked by `flock` for as long as the reservation lasts. The kernel
 releases the lock when the holder dies, also by `kill -9`, and the next process that reads the
@@ -45,7 +45,7 @@ _LAST_TICKET = 10**15 - 1
 
 
 class Entry(Protocol):
-    """The content of a file: a reservation, or a demand that waits for one."""
+    """The content of a file: a reservation, or a demand that waits for a reservation."""
 
     @property
     def who(self) -> str: ...
@@ -68,7 +68,7 @@ class Sharing(enum.Enum):
     USER = "user"
     """One user: the folder is private (0700)."""
     GROUP = "group"
-    """A group of users, to all of whom the resource belongs: the folder has mode 2770."""
+    """A group of users who share the resource: the folder has mode 2770."""
 
     @property
     def folder_mode(self) -> int:
@@ -84,8 +84,8 @@ class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
     `parse` makes an entry from the text of a file; it raises ValueError, KeyError or TypeError if
-    the text is not an entry. `with_owner` puts the name of the file's owner into an entry, whatever
-    the file says. `owner` names the owner of the folder in messages.
+    the text is not an entry. `with_owner` sets an entry's owner to the owner of the file, whatever
+    the text says. `owner` names the owner of the folder in messages.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ReservationFolder(Generic[E]):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenReservations[E]]:
-        """Lock the folder: no other process reads or adds meanwhile.
+        """Lock the folder, so that no other process reads or adds entries meanwhile.
 
         Raises RequirementError if users other than those who share it could change the folder.
         """
@@ -144,9 +144,9 @@ class ReservationFolder(Generic[E]):
 
     @contextlib.contextmanager
     def enter(self, entry: E) -> Iterator[str]:
-        """Add `entry` at the end, yield its name, and remove it afterwards.
+        """Add `entry` at the end, yield its name, and remove the entry afterwards.
 
-        Removing it does not need the lock, so that no other process has to wait.
+        Removing the entry does not need the folder's lock, so no other process has to wait.
         """
         with contextlib.ExitStack() as leaving:
             with self.open() as book:
@@ -161,7 +161,7 @@ class ReservationFolder(Generic[E]):
             (self.folder / name).unlink()
 
     def _open_folder(self) -> int:
-        """Open the folder, created if missing; refuse a folder that other users can use."""
+        """Open the folder, and create it if it is missing; refuse a folder that other users can use."""
         try:
             try:
                 descriptor = open_folder(self.folder)
@@ -212,9 +212,7 @@ class ReservationFolder(Generic[E]):
         if mode & stat.S_IWOTH:
             return f"its mode lets everybody change it: {mode:o}"
         if mode & stat.S_IWGRP and not mode & stat.S_ISGID:
-            return (
-                f"its mode {mode:o} lacks the setgid bit, so that files would not be its group's"
-            )
+            return f"its mode {mode:o} lacks the setgid bit, so that new files would not belong to its group"
         if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=descriptor):
             return f"user {os.geteuid()} may not write there"
         return None
@@ -226,7 +224,7 @@ class ReservationFolder(Generic[E]):
                 f"but {why}; remove it, or ask its owner to."
             )
         return RequirementError(
-            f"The {self._owner}'s folder '{self.folder}' must be root's, or yours, and writable by "
+            f"The {self._owner}'s folder '{self.folder}' must belong to root or to you, and be writable by "
             f"the group of its users, but {why}; as root, run `install -d -m 2770 -g GROUP "
             f"{self.folder}`, where you are in GROUP, or name another folder."
         )
@@ -245,8 +243,8 @@ class OpenReservations(Generic[E]):
     def entries(self) -> list[tuple[str, E]]:
         """Return the live entries by name, oldest first, and remove entries whose holder is dead.
 
-        A file that the harness did not make reserves nothing, and stays: `strange_files` reports
-        it. Raises HarnessError for a file that is locked but can't be parsed, since its
+        A file that the harness did not make reserves nothing, and is not removed: `strange_files`
+        reports it. Raises HarnessError for a file that is locked but can't be parsed, since its
         reservation is unknown.
         """
         entries: list[tuple[str, E]] = []
@@ -280,7 +278,7 @@ class OpenReservations(Generic[E]):
     def add(self, entry: E) -> tuple[str, int]:
         """Create the file of `entry`; the reservation lasts until the returned descriptor is closed."""
         last = self._last_ticket()
-        # The random suffix keeps a late removal from hitting a successor of the same number.
+        # The random suffix keeps a late removal from removing a later file with the same number.
         name = f"{last + 1:09d}-{secrets.token_hex(4)}"
         flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -317,7 +315,8 @@ class OpenReservations(Generic[E]):
     def _last_ticket(self) -> int:
         names = self._names()
         if names and ticket_of(names[-1]) >= _LAST_TICKET:
-            # No queue is that long: some file has the last number, and counts only if a process locks it.
+            # No queue is that long, so the file with the last number counts only if a process holds
+            # it.
             names = [name for name, _ in self.entries()]
         last = ticket_of(names[-1]) if names else 0
         if last >= _LAST_TICKET:

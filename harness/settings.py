@@ -1,4 +1,4 @@
-"""Options, environment and ini become one frozen Settings."""
+"""Makes one frozen Settings from the options, the environment and the ini file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
 TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
 #: The file in which an administrator lists the host's GPUs that tests may take; it need not exist.
 INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
-#: A local folder, since file locks are not reliable on network file systems; a reboot empties it.
+#: The folder of the leases of this host's GPUs. The folder is local, since file locks are not
+#: reliable on network file systems; a reboot empties it.
 POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
-#: The images of tests of nodes by default: one for each distribution from which nodes are made.
+#: The default images for tests of nodes: one for each distribution from which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
 #: Recorded durations of tests in the root folder of a project, as pytest-split writes them.
 DURATIONS_FILE = ".test_durations"
@@ -109,7 +110,7 @@ class MachineStart(OptionValue):
 
 
 class GpuSource(OptionValue):
-    """The source of machines' GPUs; `AUTO` is the host if it has enough GPUs."""
+    """The source of machines' GPUs; `AUTO` takes the host's if it has enough, else emulated GPUs."""
 
     EMULATED = "emulated"
     HOST = "host"
@@ -142,7 +143,7 @@ class FailureCheckpoint(OptionValue):
 
 
 class MachineKeep(OptionValue):
-    """The tests whose machines continue when the test has ended."""
+    """The tests whose machines keep running after the test."""
 
     NONE = "none"
     FAILED = "failed"
@@ -176,11 +177,11 @@ class Settings:
     `image` may name several images, separated by commas: suites run with each of them. Recipes are
     the shipped recipes, and the recipes in `image_folders`.
 
-    `ci` is true if the variable CI says so: there, a missing requirement is a failure and not a
-    reason to skip. When checkpoints take more than `checkpoint_limit_mib` of disk, the least
-    recently used checkpoints that are not in use are removed. `gpu_models` are folders of GPU
-    models beside the shipped ones. Images are not built or used if their licence is not in
-    `accepted_licences`.
+    `ci` is true if the environment variable CI has a true value: then a missing requirement is a
+    failure and not a reason to skip. When checkpoints take more than `checkpoint_limit_mib` of
+    disk, the least recently used checkpoints that are not in use are removed. `gpu_models` are
+    folders of GPU models beside the shipped ones. Images are not built or used if their licence is
+    not in `accepted_licences`.
 
     GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says, or
     as their model does. With `is_gpu_required`, a test that finds no GPU on the host fails.
@@ -196,14 +197,15 @@ class Settings:
     `MachineDriver.NODE` the URI names an existing node.
 
     A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; if all of
-    them take more than `failure_checkpoint_limit_mib`, the oldest are removed. The remains of
-    failed tests are removed as a whole when they are older than `bundle_limit_days`, or beyond
-    `bundle_limit_mib`. Machines continue after their test as `machine_keep` says, for
-    `machine_keep_hours` at most. `machine_shell` says when a shell opens in them.
+    them take more than `failure_checkpoint_limit_mib`, the oldest are removed. The whole bundle of
+    a failed test is removed when it is older than `bundle_limit_days`; if all bundles take more
+    than `bundle_limit_mib`, the oldest are removed. Machines keep running after their test as
+    `machine_keep` says, for `machine_keep_hours` at most. `machine_shell` says when a shell opens
+    in them.
 
-    `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY
-    is read if it exists. Their leases are files in `gpu_pool_folder`, which all users of the host
-    share.
+    `gpu_inventory` is the file that says which of the host's GPUs tests may take; if it is None,
+    the file INVENTORY is read if it exists. The leases of these GPUs are files in
+    `gpu_pool_folder`, which all users of the host share.
     """
 
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
@@ -258,7 +260,7 @@ class Settings:
             "machine_keep_hours",
         ):
             limit = getattr(self, name)
-            # NaN is refused too.
+            # This comparison refuses NaN too.
             if not limit >= 0:
                 raise BadInputError(
                     f"{limit} was given, but 0 or more was expected.",
@@ -315,14 +317,14 @@ def first_of(
     ini: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Return the value of the option, else of the environment, else of the ini file."""
+    """Return the value from the option, else from the environment, else from the ini file."""
     return (
         option or (os.environ if environment is None else environment).get(variable) or ini or None
     )
 
 
 def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None = None) -> float:
-    """Return the factor for waits on guests that the option names, else the environment, else 1.
+    """Return the factor for waits on guests from the option, else from the environment, else 1.
 
     Raises BadInputError if it is not a number from 0.1 to 1000.
     """
@@ -333,7 +335,7 @@ def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None
         if _LEAST_MULTIPLIER <= float(text) <= _MOST_MULTIPLIER:
             return float(text)
     raise BadInputError(
-        f"'{text}' does not say how to multiply the time limits of guests; give a number from "
+        f"'{text}' is not a factor for the time limits of guests; give a number from "
         f"{_LEAST_MULTIPLIER:g} to {_MOST_MULTIPLIER:g}, such as 3 on a slow host.",
         source=f"--timeout-multiplier or {TIMEOUT_VARIABLE}",
     )
@@ -347,7 +349,7 @@ def first_path(
     root: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Path | None:
-    """Return the path that the option names, else the environment, else the ini file.
+    """Return the path from the option, else from the environment, else from the ini file.
 
     The path is absolute; in an option or the ini file it may be relative to `root`.
     """
@@ -358,7 +360,7 @@ def first_path(
 def machine_driver(
     option: str | None, ini: str = "", environment: Mapping[str, str] | None = None
 ) -> MachineDriver | PluginDriver:
-    """Return the driver that the option names, else the environment, else the ini file.
+    """Return the driver from the option, else from the environment, else from the ini file.
 
     Raises BadInputError if the harness and the installed packages do not have it.
     """

@@ -78,9 +78,9 @@ def opened_file(
 ) -> Iterator[SharedFile]:
     """Open the file `path` of the folder with the descriptor `folder`, and close it at the end.
 
-    Raises FileNotFoundError if there is none, and StrangeFileError, which names it, if the harness
-    did not make it: it is not a regular file, it has several names, it is large, its owner has no
-    access to the folder, or, with `is_ours`, it belongs to another user.
+    Raises FileNotFoundError if there is no such file. Raises StrangeFileError, which names the
+    file, if the harness did not make it: it is not a regular file, it has several names, it is
+    large, its owner has no access to the folder, or, with `is_ours`, it belongs to another user.
     """
     # Only root can put a device there, so opening a file has no side effects.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

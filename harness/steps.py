@@ -32,7 +32,7 @@ class Step:
     stop_s: float | None = None
 
     def report(self, inner: Sequence[InnerStep]) -> None:
-        """Add steps inside this step that a guest or a tool reported; this step may have ended."""
+        """Add the inner steps that a guest or a tool reported; this step may have ended."""
         for listener in tuple(_listeners):
             listener.reported(self, inner)
 
@@ -54,7 +54,7 @@ class InnerStep:
 
 
 class StepListener(Protocol):
-    """A listener for steps, called in the thread that takes them."""
+    """A listener for steps, called in the thread that takes the steps."""
 
     def started(self, step: Step) -> None: ...
 
@@ -78,7 +78,7 @@ def listening(listener: StepListener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def take_step(title: str) -> Iterator[Step]:
-    """Take a step; it fails if the context ends with an exception."""
+    """Report the code in the context as a step, which fails if the context ends with an exception."""
     taken = Step(title)
     told = tuple(_listeners)
     for listener in told:
@@ -103,7 +103,7 @@ def is_followed() -> bool:
 def stepped(title: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorate a method so that each call of it is a step.
 
-    `{0}` in the title is its object, as in `str.format`.
+    `{0}` in the title stands for the method's object, as in `str.format`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:

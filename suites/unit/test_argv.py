@@ -36,7 +36,7 @@ def test_string_in_place_of_a_command_is_refused_with_the_field_name() -> None:
         ("touch /run/x", "key 'before': 'touch /run/x' is not a list of commands"),
         (("touch", "/run/x"), "key 'before[0]': 'touch' is a string"),
         ([[]], "key 'before[0]': A command has at least one word"),
-        ([["sleep", 5]], "key 'before[0]': Each word of a command is a string, but 5 is none"),
+        ([["sleep", 5]], "key 'before[0]': Each word of a command is a string, but 5 is not"),
         ([None], "key 'before[0]': None is no command"),
         (None, "key 'before': None is not a list of commands"),
     ],
@@ -77,5 +77,5 @@ def test_scripted_runner_refuses_a_string_that_it_would_take_for_letters() -> No
 def test_list_in_place_of_a_word_is_refused_in_a_guest() -> None:
     guest = Guest("node", LocalRunner())
 
-    with pytest.raises(TypeError, match=r"but \['touch', '/run/x'\] is none"):
+    with pytest.raises(TypeError, match=r"but \['touch', '/run/x'\] is not"):
         guest.run(["touch", "/run/x"])  # type: ignore[arg-type]

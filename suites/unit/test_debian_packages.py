@@ -192,5 +192,5 @@ def test_snapshot_that_is_not_a_url_is_refused(
 ) -> None:
     monkeypatch.setenv(SNAPSHOT_VARIABLE, url)
 
-    with pytest.raises(BadInputError, match=f"{SNAPSHOT_VARIABLE}: .*but is '{url}'"):
+    with pytest.raises(BadInputError, match=f"{SNAPSHOT_VARIABLE}: .*but got '{url}'"):
         _unpack(tmp_path, ScriptedUnpacking())

@@ -180,7 +180,7 @@ def test_timeout_error_has_the_path_of_the_locked_gate(
 
     assert str(caught.value) == (
         f"Waited 0 s for the folder's gate, which another process has locked by '{gate}'; end that "
-        f"process (`fuser '{gate}'` names it) or wait for it."
+        f"process (`fuser '{gate}'` prints its id) or wait for it."
     )
 
 

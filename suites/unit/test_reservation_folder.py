@@ -138,7 +138,9 @@ def test_folder_of_another_ordinary_user_is_refused(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
 
     with (
-        pytest.raises(RequirementError, match=r"must be root's, or yours.*belongs to user 1234"),
+        pytest.raises(
+            RequirementError, match=r"must belong to root or to you.*belongs to user 1234"
+        ),
         shared(folder).enter(Note("a")),
     ):
         pass

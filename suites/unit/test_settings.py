@@ -71,7 +71,7 @@ def test_timeout_multiplier_is_the_option_else_the_environment_else_one(
 def test_timeout_multiplier_out_of_range_is_refused(value: str) -> None:
     with pytest.raises(
         BadInputError,
-        match=rf"--timeout-multiplier or HARNESS_TIMEOUT_MULTIPLIER: '{value}' does not say",
+        match=rf"--timeout-multiplier or HARNESS_TIMEOUT_MULTIPLIER: '{value}' is not a factor",
     ):
         timeout_multiplier(value, {})
 
