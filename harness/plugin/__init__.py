@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import harness.plugin.plain_imports  # noqa: F401 - before the imports that it is about
+import harness.plugin.plain_imports  # noqa: F401 - it changes the imports below
 
 # isort: split
 import shutil
@@ -147,14 +147,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def _require_named(settings: Settings, *, image: str) -> None:
     """Raise BadInputError or RequirementError if an image or a QEMU that the user named is missing.
 
-    Otherwise each test would fail for the image, or be skipped for QEMU.
+    Without this check, each test would fail because of the image, or be skipped because of QEMU.
     """
     if settings.qemu != Settings().qemu and shutil.which(settings.qemu) is None:
         raise BadInputError(
             f"There is no program '{settings.qemu}' on this host.", source="--qemu"
         )
     if image != TESTED_IMAGES:
-        # Runs of specs need no images, and should not load what reads them.
+        # Runs of specs need no images, and should not load the module that reads them.
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415
 
         try:
@@ -169,14 +169,14 @@ def _require_named(settings: Settings, *, image: str) -> None:
 
 
 def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
-    """Return the option; a machine that will be debugged while it runs keeps its GPUs."""
+    """Return the option's value; with --pdb NEVER, since saving a machine would unplug its GPUs."""
     if config.getoption("usepdb", default=False):
         return FailureCheckpoint.NEVER
     return FailureCheckpoint(config.getoption("--failure-checkpoint"))
 
 
 def _machine_shell(config: pytest.Config) -> MachineShell | None:
-    """Return the option; raises BadInputError if workers would have no terminal for the shell."""
+    """Return the option's value; raises BadInputError if xdist's workers would have no terminal."""
     word = config.getoption("--machine-shell")
     if word is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes Allure's files with short text that is safe to show; a full disk does not end the run."""
+"""Writes Allure's files with short, safe texts; a full disk does not end the run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _TEXTS = (".txt", ".json", ".xml", ".csv", ".tsv", ".yaml", ".uri")
 class AllureFiles(AllureFileLogger):
     """Replaces Allure's own writer, and writes the same files.
 
-    A lone surrogate or a full disk makes Allure's own writer end the run. This writer makes each
-    text visible, and `error` names the first file that could not be written, with the reason.
+    A lone surrogate or a full disk makes Allure's own writer end the run. This writer escapes
+    unprintable characters and goes on when a file can't be written; `error` then names the first
+    such file, with the reason.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +89,7 @@ class AllureFiles(AllureFileLogger):
         except OSError as error:
             if self.error is None:
                 self.error = (name, error)
-            # Remove half-written files, which have this ending.
+            # Remove half-written files, whose names have this ending.
             for part in self._report_dir.glob("*.tmp"):
                 with contextlib.suppress(OSError):
                     part.unlink()
@@ -100,7 +101,7 @@ def _text_of(body: str | bytes) -> str:
 
 
 def _clean(value: _T, limit: int = MESSAGE_BYTES) -> _T:
-    """Make each text of a result visible and short; change objects in place."""
+    """Escape and shorten each text of a result; objects are changed in place."""
     changed: object = value
     if isinstance(value, str):
         changed = visible(shortened(value, limit))

@@ -162,7 +162,7 @@ class AllureReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the facts of a worker's machines, and the error if the worker could not write."""
+        """Take the facts of a worker's machines, and the error if the worker could not write a file."""
         self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)
@@ -191,7 +191,7 @@ class AllureReport:
         result.fullName = shown_id(result.fullName)
         result.testCaseId = md5(result.fullName)  # type: ignore[no-untyped-call]
         if result.status in {Status.FAILED, Status.BROKEN} and self._status is not None:
-            # Allure takes every exception group for broken.
+            # Allure gives the status 'broken' to every exception group.
             result.status = self._status
         self._name(result, item)
         facts = facts_of(item)
@@ -230,7 +230,8 @@ class AllureReport:
         present = {parameter.name for parameter in result.parameters}
         for name, value in facts.items():
             if name not in present:
-                # For Allure's history, another VM driver makes it another test; another host does not.
+                # In Allure's history, a run under another VM driver is another test, but a run on
+                # another host is the same test.
                 is_variant = name == "machine_driver" and value != MachineDriver.QEMU.value
                 result.parameters.append(
                     Parameter(name=name, value=value, excluded=None if is_variant else True)
@@ -290,7 +291,7 @@ class AllureReport:
 
 @contextlib.contextmanager
 def _digests_of_any_text() -> Iterator[None]:
-    """Let Allure take parameters with a lone surrogate, at which Allure's own digest fails."""
+    """Let Allure accept parameters with a lone surrogate, for which its own digest function fails."""
 
     def md5_of_bytes(*parts: object) -> str:
         return str(

@@ -54,8 +54,8 @@ def words_of(docstring: str | None, case: str | None) -> TestWords:
 def suites_of(node_id: str) -> dict[str, str]:
     """Return the suite labels of a test by its node id.
 
-    The parent suite is the two folders at the top, the suite is the folder in them or else the
-    file, and the sub suite is the rest.
+    The parent suite is the two top folders, the suite is the next folder or else the file, and the
+    sub suite is the rest of the path.
     """
     # Split at `::` first, since a path may have brackets too.
     path, _, rest_of_id = node_id.partition("::")
@@ -76,7 +76,7 @@ def suites_of(node_id: str) -> dict[str, str]:
 
 
 def severity_of(path: str, severities: Mapping[str, str]) -> str | None:
-    """Return the severity of the innermost folder or file in `severities` that has the test's file."""
+    """Return the severity of the innermost folder or file in `severities` that contains the test."""
     fitting = [
         place for place in severities if path == place or path.startswith(f"{place.rstrip('/')}/")
     ]
@@ -88,9 +88,9 @@ def shown_parameters(
 ) -> dict[str, str]:
     """Return the parameters of a test as texts that are the same in each process and checkout.
 
-    By these texts, Allure recognises a test in other runs. If a value's text has a memory address, or
-    equals another value's text, `case` replaces it: pytest's id of the parameters. `root` is the
-    checkout.
+    Allure recognises a test in other runs by these texts. If a value's text has a memory address,
+    or equals another value's text, it is replaced by `case`, which is pytest's id of the
+    parameters. `root` is the checkout.
     """
     return {
         name: (_text(value) or case or type(value).__qualname__).replace(f"{root}/", "")
@@ -101,7 +101,7 @@ def shown_parameters(
 def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
     """Return the id that Allure 2 gives a test in all runs, for any order of parameters.
 
-    Allure 3 itself makes an id of the same values.
+    Allure 3 makes its own id from the same values.
     """
     parts = [full_name, *(f"{name}={value}" for name, value in sorted(parameters))]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]

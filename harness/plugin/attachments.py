@@ -1,4 +1,4 @@
-"""Selects the files of kept evidence for Allure's result: as steps, with types and names."""
+"""Attaches files of kept evidence to Allure's result, with types and names, in a step per folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harness.provisioner.declaration import Declaration
 
-#: Files that readers of a report look for first; all others are in the evidence folder.
+#: Files that readers of a report look for first; all other files are only in the evidence folder.
 _ATTACHED = (
     # Pages made from the evidence, such as a timeline.
     "*.html",
@@ -67,7 +67,7 @@ _TYPES = {
     ".png": AttachmentType.PNG,
     ".xml": AttachmentType.XML,
 }
-#: Players know the type by this name; Allure has none for it.
+#: Players recognise a recording by this ending; Allure has no type for recordings.
 _RECORDING = ".cast"
 _RECORDING_TYPE = "application/x-asciicast"
 
@@ -117,7 +117,7 @@ def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
 
 
 def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
-    """Return an event's name, the guest's path of a guest's file, or the path within the folder."""
+    """Return an event's name, the path of a guest's file in the guest, or the path within the folder."""
     relative = path.relative_to(top).as_posix()
     if top.name != "files":
         return relative

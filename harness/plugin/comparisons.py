@@ -36,18 +36,18 @@ def _state_lines(left: object, right: object) -> Iterator[str]:
     from harness.evidence.state import NodeState  # noqa: PLC0415 - it is loaded by now
     from harness.evidence.state_diff import CHANGES_AT_REST, StateDiff  # noqa: PLC0415
 
-    assert isinstance(left, NodeState)  # noqa: S101 - the caller looked
+    assert isinstance(left, NodeState)  # noqa: S101 - the caller has checked this
     assert isinstance(right, NodeState)  # noqa: S101
-    yield f"two states of node '{left.node}', which `expect.unchanged` compares"
+    yield f"two states of node '{left.node}'; `expect.unchanged` compares them"
     found = StateDiff.between(left, right, CHANGES_AT_REST)
-    # The line above counts too.
-    yield from (found.render(_MOST_LINES - 1) or "nothing differs but what changes at rest").split(
-        "\n"
-    )
+    # The line above counts towards the limit too.
+    yield from (
+        found.render(_MOST_LINES - 1) or "only values that change on an idle node differ"
+    ).split("\n")
 
 
 def _field_lines(left: object, right: object) -> Iterator[str]:
-    assert dataclasses.is_dataclass(left)  # noqa: S101 - the caller looked
+    assert dataclasses.is_dataclass(left)  # noqa: S101 - the caller has checked this
     fields = [each.name for each in dataclasses.fields(left) if each.compare]
     differing = [name for name in fields if getattr(left, name) != getattr(right, name)]
     title = getattr(left, "name", None)

@@ -61,7 +61,7 @@ def _add_history(machine: LabMachine, folder: Path) -> None:
 
 
 def _add_difference(machine: LabMachine, folder: Path) -> None:
-    """Write the changes since the last state that the test took, if it took one."""
+    """Write the changes of the node since the last state that the test recorded, if there is one."""
     before = machine.last_state
     if before is None:
         return

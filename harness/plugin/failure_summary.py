@@ -20,10 +20,10 @@ _CAUSE = "cause"
 #: The beginnings of an error's lines about the failed command and its output.
 _OF_COMMAND = ("command: ", "stderr: ")
 _SILENT = "stderr: -"
-#: The title of a failure's section with the same lines.
+#: The title of a failure's section that has the lines of `_OF_COMMAND`.
 _WHY = "why"
 _MISSING = "missing_requirement"
-#: Lines of the summary fit a terminal.
+#: The width of the summary's lines, which fit a terminal.
 _COLUMNS = 80
 _CAUSE_LINES = 3
 #: The number of entries shown from a list of findings, such as the differences between two states.
@@ -50,7 +50,7 @@ def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterab
 def write_causes(
     terminalreporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]
 ) -> None:
-    """Name the cause of each failure, since pytest cuts its lines before the cause."""
+    """Print the cause of each failure, since pytest cuts the lines of its summary before the cause."""
     for report in reports:
         causes = [value for name, value in report.user_properties if name == _CAUSE]
         if causes:
@@ -87,9 +87,10 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
 def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
     """Return the common cause of a failure, if there is one, and all known explanations.
 
-    First comes what the evidence shows, then the first line of the error, then its lines about the command or,
-    without any, the first entries of its list of findings. For an error of the test itself, which pytest shows
-    well, only common causes are named.
+    The explanations are, in this order: the causes that the evidence shows, the first line of the
+    error, and the error's lines about the failed command or, if there are none, the first entries
+    of its list of findings. For an error of the test itself, which pytest shows well, only common
+    causes are returned.
     """
     own = next(errors_in(error, EvidencedError), None)
     if own is None and not folders:
@@ -113,7 +114,7 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
         said = [
             line for line in block if line.startswith(_OF_COMMAND) and line.rstrip(".") != _SILENT
         ]
-        # A list of what was found, in lines that begin with spaces.
+        # The lines of a list of findings begin with spaces.
         said = said or [line for line in block if line.startswith("  ")][:_FINDINGS]
         sentences += [first, *said]
     return named, list(dict.fromkeys(sentences))

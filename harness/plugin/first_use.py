@@ -1,4 +1,4 @@
-"""Announces before the first test what the run makes first, such as images, and for about how long."""
+"""Announces before the first test which images and states the run makes, and for about how long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _IMAGE_S, _PACKAGE_S = 60.0, 2.0
 #: Seconds to compile the driver's module, for a recipe with a licence.
 _COMPILE_S = 300.0
-#: Seconds under KVM for a node image of a cloud image, a bake, a saved state; TCG's factor multiplies them.
+#: Seconds under KVM to make a node image from a cloud image, a bake, and a saved state. Under TCG,
+#: they are multiplied by TCG's factor.
 _PREPARE_KVM_S, _BAKE_KVM_S, _STATE_KVM_S = 12.0, 12.0, 6.0
 #: The worker of xdist that makes the announcement.
 _SPEAKER = "gw0"
@@ -44,7 +45,7 @@ class Making:
 def register(
     config: pytest.Config, settings: Settings, listener: Callable[[], ProgressListener]
 ) -> None:
-    """Register the announcement, except for runs without machines of this host."""
+    """Register the announcement, except for runs that start no machines on this host."""
     option = config.option
     is_plan = option.collectonly or option.setupplan or config.getoption("--machine-plan")
     if not is_plan and settings.machine_driver is MachineDriver.QEMU:
@@ -52,7 +53,7 @@ def register(
 
 
 class FirstUse:
-    """Prints the announcement below the number of tests, or by a worker's progress."""
+    """Prints the announcement below the number of tests; a worker of xdist sends it as progress."""
 
     def __init__(self, settings: Settings, listener: Callable[[], ProgressListener]) -> None:
         self._settings = settings
@@ -111,12 +112,13 @@ def makings_of(
     patience: float,
     load: float,
 ) -> Iterator[Making]:
-    """Estimate the time to make what is missing, from the last time here, else from recipe and host.
+    """Estimate the time to make each missing image or state.
 
-    The host's speed comes from what it made before, else from its load: the processes that are ready
-    to run, for each processor.
+    The estimate is the time of the last build on this host. Without such a time, the estimate comes
+    from the recipe and the host's speed. The speed comes from earlier builds, else from `load`: the
+    number of runnable processes for each processor.
     """
-    from harness.plugin.machine_plan import Kind  # noqa: PLC0415 - with the caller's
+    from harness.plugin.machine_plan import Kind  # noqa: PLC0415 - the caller has loaded it
 
     last = {(each.name, each.is_derived): each.seconds for each in times}
     made = [
@@ -141,7 +143,7 @@ def makings_of(
 
 
 def _by_recipe(name: str, catalogue: Catalogue, patience: float, *, is_derived: bool) -> float:
-    from harness.image.catalogue import Recipe  # noqa: PLC0415 - with the caller's
+    from harness.image.catalogue import Recipe  # noqa: PLC0415 - the caller has loaded it
 
     if is_derived:
         return _BAKE_KVM_S * patience
@@ -169,7 +171,7 @@ def render(makings: Sequence[Making], *, cache: str) -> list[str]:
             + (f", {making.basis}" if making.basis else "")
             for making in makings
         ),
-        f"  Progress is shown meanwhile; later runs take it from '{cache}'.",
+        f"  Progress is shown meanwhile; later runs take these items from '{cache}'.",
     ]
 
 
@@ -178,7 +180,7 @@ def _things(count: int) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return a duration as precisely as it is known."""
+    """Return a duration as text, rounded to the precision of an estimate."""
     if seconds < 90:
         return f"{max(10, round(seconds, -1)):.0f} s"
     return f"{seconds / 60:.0f} min"

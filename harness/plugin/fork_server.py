@@ -38,7 +38,7 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 _LOOK_S = 0.25
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _CHUNK = 1 << 16
-#: Fixtures of which every test on a machine has one, directly or through other fixtures.
+#: Every test on a machine uses one of these fixtures, directly or through other fixtures.
 _NEEDS_MACHINE = frozenset({"lab", "existing_node"})
 _ERROR_CHARACTERS = 4000
 _WHY_BYTES = 1000
@@ -68,7 +68,7 @@ class _Reads:
 
 
 class ForkServer:
-    """A plugin of pytest: serves requests after tests are collected, and runs the requested tests in a fork."""
+    """A plug-in of pytest that, after collection, runs the requested tests of each request in a fork."""
 
     def __init__(
         self, link: socket.socket, scripts: Sequence[str], *, with_machines: bool
@@ -138,14 +138,14 @@ class ForkServer:
             return
         if report.failed:
             self.failed.append(report.nodeid)
-            # without tracebacks pytest keeps where and why a test ended
+            # Even without tracebacks, pytest keeps the place and the message of the failure.
             crash = getattr(report.longrepr, "reprcrash", None)
             self._why = self._why or str(crash.message if crash else report.longreprtext)
         self._tell({"after": report.nodeid})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """End a fork before pytest prints its summary; plug-ins load many modules for it."""
+        """End a fork before pytest prints its summary, for which plug-ins load many modules."""
         if self.is_fork:
             self.finish()
 
@@ -177,7 +177,7 @@ class ForkServer:
         os.ftruncate(1, 0)
 
     def _prepare(self, config: pytest.Config) -> None:
-        """Switch the recording of lines on or off; carry lines as an xdist worker does, without a report."""
+        """Switch the recording of lines on or off; a fork passes lines on as an xdist worker does."""
         request = self.request or {}
         config.option.maxfail = 1
         if request.get("traces"):
@@ -225,7 +225,7 @@ class ForkServer:
     # --- the watch over a fork ------------------------------------------------------------
 
     def _watch(self, child: int, reading: int, request: Mapping[str, Any]) -> dict[str, object]:
-        """Wait for the fork, or end it when one test takes too long; return its message."""
+        """Wait for the fork, and end it if a test takes too long; return the fork's message."""
         started = time.monotonic()
         told = _Lines(reading)
         reached: str | None = None

@@ -24,14 +24,14 @@ from harness.visible_text import visible
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-#: The suffix of a repeated name of a spec's example in a node id.
+#: The end of an example's node id, if another example of the spec has the same name.
 _LINE = re.compile(r" <line \d+>\Z")
 #: The property that marks a case whose failure is an error; the written file does not have it.
 _MARK = "harness_error_in_call"
 
 
 def register(config: pytest.Config) -> None:
-    """Tell failures and errors apart in this run's file, if any; workers of xdist write no file."""
+    """Tell failures and errors apart in this run's JUnit file, if any; workers of xdist write none."""
     path = config.getoption("xmlpath", None)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(JUnitErrors(Path(path), config), "harness-junit")
@@ -40,7 +40,7 @@ def register(config: pytest.Config) -> None:
 class JUnitErrors:
     """Marks the reports of broken tests by a property, and changes pytest's file accordingly.
 
-    Pytest writes each error in a test's body as a failure, and has no hook that chooses.
+    Pytest writes each error in a test's body as a failure, and has no hook to change that.
     """
 
     def __init__(self, path: Path, config: pytest.Config) -> None:
@@ -67,7 +67,8 @@ class JUnitErrors:
         elif report.when == "teardown" and report.passed and report.nodeid in self._broken:
             report.user_properties.append((_MARK, "true"))
 
-    # The innermost wrapper, because pytest's terminal names the file right after it.
+    # This is the innermost wrapper, because pytest's terminal prints the file's name right after
+    # it.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Let pytest write into memory, then write a temporary file and rename it.

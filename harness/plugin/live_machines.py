@@ -113,16 +113,16 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
         ids = [line[len(HELD) :] for line in said.splitlines() if line.startswith(HELD)]
         if not ids and (ended := _ENDED.search(said)):
             raise HarnessError(
-                f"The process that was to hold the machine ended with exit code {ended[1]} after it said: "
+                f"The process that was to hold the machine ended with exit code {ended[1]} after it printed: "
                 f"{said[: ended.start()].strip() or '-'}"
             )
-        return Observation(ids[0] if ids else None, f"its holder said: {said.strip() or '-'}")
+        return Observation(ids[0] if ids else None, f"its holder printed: {said.strip() or '-'}")
 
     return wait_for("the kept machine", poll, Deadline.after(_HELD_S))
 
 
 def ways_in(machines: Iterable[LabMachine]) -> list[str]:
-    """Return how to enter each machine that runs, from another terminal."""
+    """Return the command that enters each running machine from another terminal."""
     return [f"harness shell --machine {each.folder.name}" for each in machines if each.has_vm]
 
 
@@ -134,7 +134,7 @@ def run_command(config: pytest.Config, machine: LabMachine, command: str) -> int
 
 @contextlib.contextmanager
 def _own_terminal(config: pytest.Config) -> Iterator[None]:
-    """Give the terminal to the code in the block, without pytest's capture."""
+    """Give the terminal to the code in the context, without pytest's capture."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with contextlib.ExitStack() as left:
         left.enter_context(terminal_left(config))
@@ -148,7 +148,7 @@ def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
     """Open a shell in a machine, at this process's terminal; the run continues when it ends."""
     with _own_terminal(config):
         sys.stderr.write(
-            f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on at its end\n"
+            f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on when the shell ends\n"
         )
         try:
             run_in(Roster(roster_folder()).find(machine.folder.name))

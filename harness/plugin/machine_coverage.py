@@ -40,7 +40,7 @@ def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
         hits, refused = read_hits(node.guest, scripts_in(sources))
     except HarnessError as error:
         notes_of(config).add(
-            f"The coverage lacks what ran in machine '{node.request.name}', which gave no traces at "
+            f"The coverage lacks the code that ran in machine '{node.request.name}', which sent no traces at "
             f"its end: {str(error).splitlines()[0]}"
         )
         return

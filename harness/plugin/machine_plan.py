@@ -52,11 +52,11 @@ class Need:
     name: str
     status: str
     is_missing: bool = False
-    """It is not cached, so the first test that needs it makes or downloads it."""
+    """The image or state is not cached, so the first test that needs it makes or downloads it."""
 
 
 class _UnknownFixtureError(Exception):
-    """The fixture is a suite's own, and a plan does not run a suite's code."""
+    """The suite itself defines the fixture, and a plan does not run a suite's code."""
 
 
 class _Fixtures:
@@ -179,8 +179,8 @@ class MachinePlan:
         seconds = sum(each.duration_s for each in tests.values()) / max(1, self._workers)
         with_workers = f" with {self._workers} workers" if self._workers > 1 else ""
         return (
-            f"time: about {_duration(seconds)}{with_workers}, by the durations of {known} of {len(tests)} tests in "
-            f"'{self._durations.name}', and the time to make uncached items"
+            f"time: about {_duration(seconds)}{with_workers} from the durations of {known} of {len(tests)} tests in "
+            f"'{self._durations.name}', plus the time to make uncached items"
         )
 
 

@@ -1,4 +1,4 @@
-"""Node ids of tests, without the group that xdist appends, and as names of folders."""
+"""Changes node ids of tests: removes the group that xdist appends, and makes names of folders."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ class ProgressReporter:
             and os.isatty(self._errors)
             and not self._is_ci
             and os.environ.get("TERM", "dumb") != "dumb"
-            # With any other capture, tests or their child processes print to the terminal.
+            # With any other value of `--capture`, tests or their child processes print to the
+            # terminal.
             and self._config.getoption("capture", "no") == "fd"
         )
 
@@ -131,7 +132,7 @@ class ProgressReporter:
         self.go_on()
 
     def pause(self) -> None:
-        """Leave the terminal to a person; each call needs a call of `go_on`."""
+        """Leave the terminal to a person; each call must be followed by a call of `go_on`."""
         self._pauses += 1
         if self._shown is not None:
             self._shown.pause()
@@ -171,10 +172,10 @@ def terminal_left(config: pytest.Config) -> Iterator[None]:
 
 
 class _OpenLine:
-    """Tells whether, since the last call, pytest has written a line without its end."""
+    """Tells whether pytest has begun a line since the last call, and has not ended it."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
-        # All that the reporter prints goes through this writer, which has no public name.
+        # All output of the reporter goes through this writer, which has no public name.
         self._writer = reporter._tw  # noqa: SLF001
         self._seen = 0
 
@@ -196,7 +197,7 @@ def _size_of(descriptor: int) -> tuple[int, int]:
 
 def _write_all(descriptor: int, text: str) -> None:
     rest = text.encode(errors="replace")
-    # A terminal that is gone must not end a test.
+    # An error of a closed terminal must not end a test.
     with contextlib.suppress(OSError):
         while rest:
             rest = rest[os.write(descriptor, rest) :]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: The name under which the plugin registers its Reporter.
 REPORTER = "harness-reporter"
 
-#: Exceptions of a test that has not failed.
+#: Exceptions that end a test without a failure.
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
 _KEPT = "machine_kept"
@@ -60,8 +60,8 @@ class EvidenceSource(Protocol):
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Write all available evidence to `folder`, replacing the evidence of an earlier run.
 
-        Yield each folder of evidence as it is kept: its old path and its new path. `error` is the
-        error that ended the test, or None if it passed.
+        Yield the old and the new path of each folder of evidence when it has been kept. `error` is
+        the error that ended the test, or None if it passed.
         """
         ...
 
@@ -127,7 +127,7 @@ class Reporter:
             hide_own_frames()
         made = yield
         if made.failed and call.when == "call" and not kept:
-            # A strict xfail that passed.
+            # The test is a strict xfail that passed.
             kept = self._keep(item, None)
         if error is not None:
             note_reason(made, error, [one.folder for one in kept])
@@ -135,7 +135,8 @@ class Reporter:
             made.user_properties.append((_MISWRITTEN, "true"))
         elif made.failed and error is not None and not is_verdict(error):
             mark_broken(made)
-            # JUnit takes its properties from the teardown's report, which copies the item's.
+            # JUnit takes its properties from the teardown's report, which copies the item's
+            # properties.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
         for one in kept:
@@ -195,7 +196,7 @@ class Reporter:
             one.saved, one.kept = saved.sentence, saved.kept
 
     def pytest_enter_pdb(self, config: pytest.Config) -> None:
-        """Say how to enter the machines of a test that stopped in the debugger."""
+        """Print how to enter the machines of a test that stopped in the debugger."""
         if not self._machines():
             return
         from harness.plugin.live_machines import ways_in  # noqa: PLC0415
@@ -266,7 +267,7 @@ class Reporter:
             terminalreporter.write_line(
                 f"expectations not met: {len(reports) - broken - miswritten}; "
                 f"the harness could not tell: {broken}"
-                + (f"; tests that ask for no known fixture: {miswritten}" if miswritten else "")
+                + (f"; tests that ask for an unknown fixture: {miswritten}" if miswritten else "")
             )
         write_missing(terminalreporter)
 
@@ -305,7 +306,7 @@ def shell_before(config: pytest.Config, machine: LabMachine) -> None:
 
 
 def _names(sources: Iterable[EvidenceSource]) -> list[str]:
-    """Return a folder's name for each source; namesakes are numbered."""
+    """Return a folder name for each source; equal names get numbers."""
     names: list[str] = []
     for source in sources:
         possible = (source.name if n == 1 else f"{source.name}-{n}" for n in itertools.count(1))

@@ -1,4 +1,4 @@
-"""Registers the plug-ins that complete the reports of pytest and Allure, if a run writes some."""
+"""Registers the plug-ins that complete the reports of pytest and Allure, if a run writes reports."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Register these plug-ins; raises pytest.UsageError if the configuration is wrong."""
+    """Register the plug-ins for reports; raises pytest.UsageError if the configuration is wrong."""
     junit.register(config)
     allure = config.getoption("allure_report_dir", None)
     xml = config.getoption("xmlpath", None)
     given = "--report-dir" if config.getoption("--report-dir", None) else None
     try:
-        # Workers of xdist write after the process that started them.
+        # Workers of xdist need no check: the process that started them has made it.
         is_first = not config.option.collectonly and not hasattr(config, "workerinput")
         if xml and is_first and is_replaceable(Path(xml).expanduser()):
             require_writable(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 MARKERS = (
-    "further_image: set on a test that runs with an image after the first; do not write it",
+    "further_image: the harness sets it on tests that run with an image after the first; do not set it yourself",
     "gpu_script(device_id, **behaviour): faults of an emulated GPU; keywords are fields of GpuScript",
     "nightly: takes too long for each change; './dev test' leaves it out",
     "pin_image(reason): run with the first image only, because the image makes no difference",
@@ -40,9 +40,9 @@ def add_markers(config: pytest.Config) -> None:
 def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
     """Return the images that a test runs with, as parameters of the test.
 
-    All images of the run, or the first one if the test has a marker `pin_image`. Images after the
-    first have the marker `further_image`, so that `-m` can select them. Raises BadInputError,
-    which names the test, if the marker has no reason.
+    These are all images of the run, or only the first if the test has a marker `pin_image`. Images
+    after the first have the marker `further_image`, so that `-m` can select them. Raises
+    BadInputError, which names the test, if the marker has no reason.
     """
     marker = test.get_closest_marker("pin_image")
     if marker is None:
@@ -85,8 +85,8 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 def requirements(settings: Settings) -> Iterator[None]:
     """Skip the test with the reason if the host lacks something; under CI, let it fail.
 
-    A skipped suite looks like a passed suite. Nobody reads the skips in CI, nor in a lab that requires
-    a GPU.
+    A skipped suite looks like a passed suite. Nobody reads the list of skips in CI, or in a lab
+    that requires a GPU.
     """
     try:
         yield

@@ -79,7 +79,7 @@ def register(config: pytest.Config) -> None:
 
 
 def _send_reports_to(folder: Path, config: pytest.Config) -> None:
-    """Let the run's reports go into `folder`, unless an option names another place for one."""
+    """Write the run's reports into `folder`, except a report whose option names another path."""
     option = config.option
     if not option.xmlpath:
         option.xmlpath = str(folder / JUNIT)
@@ -174,7 +174,7 @@ class ShardPlugin:
         known = [each for each in (self._first_test, first_test) if each is not None]
         self._first_test = min(known, default=None)
 
-    # The outermost wrapper, since other plug-ins may change the exit status at the end.
+    # This is the outermost wrapper, since other plug-ins may change the exit status at the end.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
         self, session: pytest.Session, exitstatus: int
@@ -188,7 +188,7 @@ class ShardPlugin:
             )
         is_empty = self._collection is not None and not self._tests and self._collection[1] > 0
         if is_empty and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            # There are more shards than tests.
+            # This shard has no tests, since there are more shards than tests.
             session.exitstatus = pytest.ExitCode.OK
         result = yield
         if self.reports is not None and self._collection is not None and not self._is_superseded():
@@ -238,7 +238,7 @@ class ShardPlugin:
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return the name of the family of tests that share an image and saved states, else a file.
+    """Return the name of a test's family: the tests that share its image and saved states, or its file.
 
     Images and saved states are session fixtures that depend on the lab or on the choice of the image.
     """
@@ -270,5 +270,5 @@ def shared_fixtures(item: pytest.Item) -> Iterator[str]:
     for name, known in definitions.items():
         closest = known[-1]
         if closest.scope == "session" and name not in _ROOTS and depends(name, frozenset()):
-            # A suite may have a fixture of its own under this name.
+            # A suite may define another fixture with this name.
             yield f"{closest.baseid}::{name}" if closest.baseid else name

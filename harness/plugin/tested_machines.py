@@ -17,7 +17,7 @@ _FACTS: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 
 
 def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: Settings) -> None:
-    """Note the facts of the machines that a test has now; if values differ, all are listed."""
+    """Note the facts of the machines that a test has now; all different values are listed."""
     found: dict[str, dict[str, None]] = {}
     for machine in machines:
         # A test without machines should not load the lab.
@@ -33,7 +33,7 @@ def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: S
         # The test may have started machines after its set-up.
         before = (name, known.get(name))
         known[name] = ", ".join(values)
-        # JUnit takes its properties from the teardown's report, which copies the item's.
+        # JUnit takes its properties from the teardown's report, which copies the item's properties.
         item.user_properties[:] = [each for each in item.user_properties if each != before]
         item.user_properties.append((name, known[name]))
 

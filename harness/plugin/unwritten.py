@@ -1,4 +1,4 @@
-"""Reports that a report could not be written, for example on a full disk, and ends the run with an error."""
+"""Prints that a report could not be written, for example on a full disk, and makes the run fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def note_unwritten(session: pytest.Session, what: object, reason: object) -> Non
 
 
 def reason_of(error: object) -> str:
-    """Return the words of the operating system, or of another error."""
+    """Return the operating system's words for an OSError, or the text of any other error."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 #: Errors that mean that the node is wrong. Any other error means that the harness could not tell.
-#: Allure draws the same line between failed and broken.
+#: Allure distinguishes *failed* and *broken* in the same way.
 _VERDICTS = (AssertionError, pytest.fail.Exception)
 #: An attribute of a report, which xdist carries to the controller.
 _ATTRIBUTE = "harness_could_not_tell"

@@ -1,4 +1,4 @@
-"""The gate for pytest's reports: safe to show, and of limited size.
+"""The gate for pytest's reports, which makes them safe to show and limits their size.
 
 Each report passes this gate before the terminal, xdist and JUnit's file get it, so that text of
 guests, files and shell code can't control them. What tests print with `-s` does not pass the gate.
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Room for the name of an error's class, and for the sentence that says where the evidence is.
+#: The limit of a message in a report. It has room for the name of the error's class, and for the
+#: sentence that says where the evidence is.
 _REPORTED_BYTES = MESSAGE_BYTES + 1024
-#: How pytest marks the lines of a message, below the source.
+#: The mark that pytest puts before the lines of a message, below the lines of source.
 _MARK = "E "
-#: pytest's own classes of tracebacks, whose fields have text.
+#: The package of pytest's traceback classes, whose fields contain text.
 _PARTS = "_pytest._code."
 _PLAIN = frozenset({int, float, bool, type(None)})
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 class ReportGate:
-    """Makes reports visible and short; the whole text goes into a file in the test's evidence folder."""
+    """Escapes and shortens reports; a whole text is kept as a file in the test's evidence folder."""
 
     def __init__(self, config: pytest.Config, evidence: Path) -> None:
         self._config = config
@@ -50,7 +51,8 @@ class ReportGate:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         # Reporters of other plug-ins draw on the terminal in their own way.
         if type(reporter) is pytest.TerminalReporter:
-            # All of its output goes through this writer, which has no public way to a filter.
+            # All of the reporter's output goes through this writer, which has no public hook for a
+            # filter.
             writer = reporter._tw  # noqa: SLF001
             stream = VisibleStream(writer._file, has_colours=writer.hasmarkup)  # noqa: SLF001
             writer._file = cast("TextIO", stream)  # noqa: SLF001
@@ -62,7 +64,8 @@ class ReportGate:
         if shown == item.nodeid:
             return
         location = _changed(item.location, _clean)
-        # There is no public way to another id. Since pytest 9.1 it is an object that is parsed.
+        # There is no public way to change the id. Since pytest 9.1, the id is an object and not a
+        # text.
         own = getattr(item, "_id", None)
         name, value = ("_nodeid", shown) if own is None else ("_id", type(own).parse(shown))
         setattr(item, name, value)
@@ -73,7 +76,7 @@ class ReportGate:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep sentences that an error shows only in part."""
+        """Write a command's whole error to a file if the error's message shows only a part."""
         if call.excinfo is not None:
             for number, error in enumerate(errors_in(call.excinfo.value, EvidencedError), 1):
                 if error.whole_text is None and is_longer(error.sentence, MESSAGE_BYTES):
@@ -191,9 +194,10 @@ def _clean(text: str, most: int, rest: str = "") -> str:
 
 
 def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
-    """Return a part of a report with `change` applied to each text, by the bytes that it may have.
+    """Return a part of a report with `change` applied to each text.
 
-    Objects of pytest's tracebacks are changed in place.
+    `change` gets a text, and the number of bytes that the text may have. Objects of pytest's
+    tracebacks are changed in place.
     """
     changed: object = value
     match value:
@@ -219,7 +223,7 @@ def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
 
 
 def _lines(lines: list[str], most: int, change: Callable[[str, int], str]) -> list[str]:
-    """Return the lines of a traceback's entry: source, then the message, which has its own limit."""
+    """Change the lines of a traceback's entry; its source and its message have different limits."""
     first = next((at for at, line in enumerate(lines) if line.startswith(_MARK)), len(lines))
     parts = ((lines[:first], most), (lines[first:], _REPORTED_BYTES))
     return [

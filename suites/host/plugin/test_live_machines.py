@@ -60,6 +60,7 @@ def test_holder_that_ends_is_an_error_at_once(holder: Path, tmp_path: Path) -> N
     write(holder, "echo 'harness: There is no QEMU.'; exit 2")
 
     with pytest.raises(
-        HarnessError, match=r"ended with exit code 2 after it said: harness: There is no QEMU\.$"
+        HarnessError,
+        match=r"ended with exit code 2 after it printed: harness: There is no QEMU\.$",
     ):
         hold(tmp_path, Settings())

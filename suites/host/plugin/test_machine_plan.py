@@ -86,7 +86,7 @@ def test_time_comes_from_recorded_durations_and_the_workers(inner: Inner) -> Non
 
     result.stdout.fnmatch_lines(
         [
-            "time: about 1 min 30 s with 2 workers, by the durations of 3 of 3 tests in '.test_durations'*"
+            "time: about 1 min 30 s with 2 workers from the durations of 3 of 3 tests in '.test_durations'*"
         ]
     )
 

@@ -54,7 +54,7 @@ def test_states_are_compared_as_a_difference_of_at_most_40_lines() -> None:
     lines = pytest_assertrepr_compare("==", before, after)
 
     assert lines is not None
-    assert lines[0] == "two states of node 'node', which `expect.unchanged` compares"
+    assert lines[0] == "two states of node 'node'; `expect.unchanged` compares them"
     assert "unit-0.service" in lines[2]
     assert len(lines) == 40
     assert lines[-1].startswith("… and ")
@@ -80,7 +80,7 @@ def test_equal_states_say_that_they_do_not_differ() -> None:
     lines = pytest_assertrepr_compare("==", _state({}), _state({}))
 
     assert lines is not None
-    assert lines[1] == "nothing differs but what changes at rest"
+    assert lines[1] == "only values that change on an idle node differ"
 
 
 def test_other_comparisons_are_explained_by_pytest() -> None:

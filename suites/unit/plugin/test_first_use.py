@@ -120,7 +120,7 @@ def test_announcement_has_each_item_and_the_total_time() -> None:
         "first use: this run makes 2 items first, which takes about 5 min here:",
         "  image a        about 4 min, by its recipe",
         "  saved state b  about 60 s",
-        "  Progress is shown meanwhile; later runs take it from '/cache'.",
+        "  Progress is shown meanwhile; later runs take these items from '/cache'.",
     ]
 
 

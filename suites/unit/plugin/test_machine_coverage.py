@@ -96,7 +96,9 @@ def test_note_names_the_machine_that_gave_no_traces(
     config = end_test(FakeConfig(tmp_path), FakeNode(request_of_node, None))
 
     (note,) = notes_of(config)
-    assert "what ran in machine 'n', which gave no traces at its end: The guest does" in note
+    assert (
+        "the code that ran in machine 'n', which sent no traces at its end: The guest does" in note
+    )
     assert "console" not in note, "One line of the error is enough."
 
 

@@ -260,7 +260,7 @@ def test_summary_counts_nodes_and_harness_apart() -> None:
 
     assert lines == [
         "kept: harness shell --machine one",
-        "expectations not met: 1; the harness could not tell: 2; tests that ask for no known fixture: 1",
+        "expectations not met: 1; the harness could not tell: 2; tests that ask for an unknown fixture: 1",
     ]
 
 
