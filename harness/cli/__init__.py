@@ -79,7 +79,7 @@ _COMMANDS = {
 }
 #: The exit code by which a shell reports a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
-#: Objects between two collections of garbage; Python's default is 700.
+#: The number of new objects between two garbage collections; Python's default is 700.
 _GC_THRESHOLD = 50_000
 
 
@@ -88,7 +88,7 @@ class _CommandModule(Protocol):
 
 
 class _ListedCommands:
-    """Adds commands with what the table says about them."""
+    """Adds commands with their help texts from the table."""
 
     def __init__(self, listing: Actions) -> None:
         self._listing = listing
@@ -97,7 +97,8 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: The ends of Python's and the loader's errors if memory or a limit forbids a thread or a module.
+#: The ends of the errors of Python and of the dynamic loader, if there is no memory for a thread or
+#: a module, or a limit forbids it.
 _LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 
@@ -138,10 +139,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     `harness shell` and `harness ssh` return the exit code of the command in the guest.
     """
     if argv is None:
-        # Objects of imports are not freed, so hundreds of collections meanwhile would take a tenth of
-        # the time in vain.
+        # Imports make objects that are never freed. Hundreds of garbage collections meanwhile would
+        # free nothing, and take a tenth of the time.
         gc.set_threshold(_GC_THRESHOLD)
-        # These modules take a fifth of a shell's start, and not every command reads their files.
+        # Loading these modules takes a fifth of a shell's start, and not every command needs them.
         load_on_use("pydantic", "yaml")
         argv = sys.argv[1:]
     words = list(argv)

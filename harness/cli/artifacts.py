@@ -47,7 +47,7 @@ def print_verification(
 
 
 def print_damage(artifacts: Iterable[CachedArtifact]) -> None:
-    """Print to stderr the reasons to refuse damaged folders."""
+    """Print to stderr why damaged folders are refused."""
     for artifact in artifacts:
         if artifact.damage is not None:
             print(f"harness: {artifact.damage}", file=sys.stderr)

@@ -134,7 +134,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     left = [folder for folder in chosen if folder.exists()]
     for folder in left:
         print(
-            f"harness: '{folder.name}' stays, since a machine uses it or a checkpoint made from it; `harness ps` "
+            f"harness: '{folder.name}' is kept, since a machine uses it, or a checkpoint made from it; `harness ps` "
             "lists machines.",
             file=sys.stderr,
         )

@@ -22,7 +22,7 @@ _DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|
 def without_commands(
     printed: Iterable[tuple[float, str]],
 ) -> Iterator[tuple[float, str]]:
-    """Yield the output of a console, each part with its seconds, without sequences that do more than draw.
+    """Yield the parts of a console's output with their times, without sequences that do more than draw.
 
     A guest's output may ask the terminal for its size, and the answer would be typed into the user's shell. It
     may also set the title or the clipboard.

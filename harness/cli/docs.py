@@ -61,13 +61,17 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _pages() -> dict[str, Callable[[], str]]:
-    # The pages list the options of pytest too, whose module commands do not import.
+    # Imported by name: the pages list the options of pytest too, and commands must not import that
+    # module.
     documentation: _Documentation = importlib.import_module("harness.reference")
     return documentation.pages()
 
 
 def choose_page(word: str, names: Collection[str]) -> str:
-    """Return the name of the page that a person means; the last part of a name is enough if one page has it."""
+    """Return the name of the page that a person means.
+
+    The last part of a name is enough if only one page has this part.
+    """
     name = word.removesuffix(".md")
     if name in names:
         return name

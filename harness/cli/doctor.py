@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        # Folded and not truncated: people need the end of a path.
+        # The text is folded and not truncated, since people need the end of a path.
         table = Table("requirement", "state", Column("found, or what to do", overflow="fold"))
         for finding in findings:
             state = "[red]missing[/]" if finding.is_needed else "[yellow]optional[/]"
@@ -122,7 +122,8 @@ def _program(
             package=package,
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
-    # Some programs print their version with an exit code other than 0; these codes mean no run at all.
+    # Some programs print their version with an exit code other than 0; these codes mean that the
+    # program did not run.
     if answer.timed_out or answer.exit_code < 0 or answer.exit_code in {126, 127}:
         return RequirementCheck(
             requirement=requirement,

@@ -1,4 +1,4 @@
-"""A project around existing shell scripts, for `harness init --provisioner DIR`; pure except for reading."""
+"""A project around existing shell scripts, for `harness init --provisioner DIR`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _MAIN_NAME = re.compile(
 )
 #: The condition before a script's last command, by which the script does nothing when it is sourced.
 _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
-#: The use of `$0`: in a sourced script it is the shell's name, so the script can't find its folder by it.
+#: The use of `$0`: in a sourced script, `$0` is the shell's name, so it does not lead to the
+#: script's folder.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
-#: Debian's packages of tools that scripts use and that no shipped image has, by the tool.
+#: Debian's packages of tools that scripts use and that no shipped image has, by the tool's name.
 _PACKAGES = {
     "dmidecode": "dmidecode",
     "envsubst": "gettext-base",

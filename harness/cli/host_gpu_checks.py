@@ -58,7 +58,7 @@ def _checks(
         ]
     if not is_needed:
         return []
-    found = "There is an inventory of GPUs, but this host has none of the catalogue's vendors."
+    found = "There is an inventory of GPUs, but this host has no GPU of the catalogue's vendors."
     remedy = "Look for the GPU with `lspci -nn`; if it left the bus, reboot the host."
     return [_check("GPUs of this host", found, remedy, is_met=False)]
 
@@ -78,7 +78,7 @@ def _is_wanted(gpu: HostGpu, kinds: frozenset[GpuKind]) -> bool:
 def _iommu(root: Path, *, has_groups: bool) -> RequirementCheck:
     name = "IOMMU"
     if has_groups:
-        return _check(name, "It is on: the kernel has IOMMU groups.", is_met=True)
+        return _check(name, "The IOMMU is on: the kernel has IOMMU groups.", is_met=True)
     vendor = _processor(root)
     parameters = _text(root / "proc/cmdline").split()
     if vendor == "GenuineIntel":

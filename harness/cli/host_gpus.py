@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import HostFunction, HostGpu
     from harness.gpu.passthrough.pool import GpuPool
 
-#: Tells the command of `run` the addresses of the leased functions; commas separate the addresses of one GPU.
+#: The environment variable that tells the command of `harness gpu host run` the addresses of the
+#: leased PCI functions; commas separate the addresses of one GPU.
 ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
 _WAIT_S = 600.0
 

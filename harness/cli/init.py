@@ -42,7 +42,8 @@ _RECIPE = "images/node.yaml"
 #: The image that the new project's recipe extends.
 _SHIPPED_IMAGE = "debian-12"
 
-#: The section that configures pytest in each file; pytest reads only the first such file.
+#: The section that configures pytest in each file; pytest reads only the first file with its
+#: section.
 _PYTEST_SECTIONS = {
     "pytest.toml": re.compile(""),
     ".pytest.toml": re.compile(""),
@@ -215,7 +216,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[tuple[list[Path], list[Path]]]:
-    """Give lists for the folders and files that the block makes; remove them if the block raises."""
+    """Yield lists for the folders and files that the block makes, which are removed if it raises."""
     folders: list[Path] = []
     files: list[Path] = []
     try:

@@ -207,7 +207,7 @@ def _old_bundles(arguments: argparse.Namespace) -> list[Bundle]:
 
 
 def _end(machine: RunningMachine) -> None:
-    """End a kept machine by ending its holder process; raises WaitTimeoutError if that does not end."""
+    """End a kept machine by ending its holder process; raises WaitTimeoutError if the process runs on."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(machine.process, signal.SIGTERM)
 

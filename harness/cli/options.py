@@ -39,7 +39,7 @@ def positive_number(word: str) -> int:
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of output for programs."""
+    """Add the option for output that programs read."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -83,7 +83,7 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Add the shared store."""
+    """Add the options for the shared store."""
     add_to_command(parser, "--store", "--store-push")
 
 
@@ -93,12 +93,12 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_provisioner_option(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of a provisioner."""
+    """Add the option that selects a provisioner."""
     add_to_command(parser, "--provisioner")
 
 
 def add_gpu_options(parser: argparse.ArgumentParser) -> None:
-    """Add the folders of GPU models."""
+    """Add the option for folders of GPU models."""
     add_to_command(parser, "--gpu-models")
 
 

@@ -1,4 +1,4 @@
-"""The gate for the output of `harness`: safe to show, and errors of limited size."""
+"""The gate for the output of `harness`, which makes it safe to show and limits the size of errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MESSAGES = "messages"
 
 @contextlib.contextmanager
 def guarded(command: str) -> Iterator[None]:
-    """Make the output of a command in this context visible.
+    """Escape the unprintable characters in the output of a command in this context.
 
     Shells, consoles and logs of machines write to the descriptors directly, past this gate.
     """

@@ -110,7 +110,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _in_clone(arguments: argparse.Namespace) -> int:
-    # The machines' packages take longer to load than a command in a running machine does.
+    # Loading the machines' packages takes longer than running a command in a running machine.
     from harness.lab import Lab  # noqa: PLC0415
 
     settings = settings_of(arguments)
@@ -168,7 +168,7 @@ def _models(words: Sequence[str] | None, lab: Lab) -> list[GpuModel]:
     names = [_DEFAULT_GPU] if words is None else [word for word in words if word != _NO_GPU]
     if not names:
         return []
-    from harness.gpu.catalogue import find_model  # noqa: PLC0415 - as above
+    from harness.gpu.catalogue import find_model  # noqa: PLC0415 - most shells need no bake
 
     return [find_model(name, *lab.settings.gpu_models) for name in names]
 

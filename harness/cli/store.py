@@ -121,7 +121,7 @@ def _require_movable(folder: Path) -> None:
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
-            f"Its disk refers to '{backing_name(disk)}' by a path of this host; remove it from "
+            f"Its disk refers to '{backing_name(disk)}' by a path on this host; remove it from "
             "the cache, and the next run makes a disk that can be moved."
         )
 
@@ -143,7 +143,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
-    """Raise BadInputError for a name with which nothing `there` begins."""
+    """Raise BadInputError for a name that is not the beginning of any name in `there`."""
     for name in names:
         if not name or not any(each.startswith(name) for each in there):
             raise BadInputError(

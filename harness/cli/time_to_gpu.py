@@ -43,7 +43,7 @@ _DEFAULT = "(default: {}; with --payload=nvidia {})"
 
 
 def add_time_to_gpu(subjects: Actions) -> None:
-    """Add the command that measures."""
+    """Add the command `harness bench time-to-gpu`."""
     parser = subjects.add_parser(
         "time-to-gpu",
         help="measure the time from a ready node to a usable GPU, for each way to install the driver",
@@ -178,7 +178,7 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compare(subjects: Actions) -> None:
-    """Add the command that compares two results."""
+    """Add the command `harness bench compare`."""
     parser = subjects.add_parser("compare", help="compare two runs of time-to-gpu")
     parser.add_argument("before", type=Path, metavar="A.JSON", help="report.json of the first run")
     parser.add_argument("after", type=Path, metavar="B.JSON", help="report.json of the second run")

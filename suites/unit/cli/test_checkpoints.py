@@ -208,7 +208,7 @@ def test_checkpoint_in_use_stays(
 
     assert parent.folder.exists()
     assert not child.folder.exists()
-    assert "stays, since a machine uses it" in capsys.readouterr().err
+    assert "is kept, since a machine uses it" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("two")

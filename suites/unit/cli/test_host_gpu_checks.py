@@ -113,7 +113,7 @@ def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
     host.remove(GPU)
     host.remove(SECOND)
 
-    assert "this host has none" in missing(host, inventory)["GPUs of this host"].found
+    assert "this host has no GPU of" in missing(host, inventory)["GPUs of this host"].found
 
 
 @pytest.mark.parametrize(

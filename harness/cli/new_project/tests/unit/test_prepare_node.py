@@ -1,4 +1,4 @@
-"""Functions of scripts/prepare_node.sh, in a shell of its own with mocked commands."""
+"""Tests functions of scripts/prepare_node.sh in a shell with mocked commands."""
 
 from __future__ import annotations
 
