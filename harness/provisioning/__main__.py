@@ -96,7 +96,7 @@ class Session:
         if tear_down(self.node, scope) is TeardownStatus.INCOMPLETE and not is_opted_out:
             raise ProvisioningError(
                 ExitCode.GPU_DRIVERS_START_FAIL,
-                "The driver was not completely removed; the log names what is left.",
+                "The driver was not completely removed; the log names the remaining parts.",
             )
 
     def validate(self) -> None:

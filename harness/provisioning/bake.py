@@ -176,7 +176,8 @@ def withdraw(node: NodeContext, configuration: Configuration) -> None:
     """Remove a failed build and its record, but keep its logs.
 
     The driver image removes the record before it builds, and a teardown without a record removes
-    nothing. So a record that claims nothing is written first, which also covers an interrupted teardown.
+    nothing. So this function first writes a record without facts; after an interrupted teardown,
+    this record makes the next run remove the rest.
     """
     try:
         node.files.write(configuration.gpu_dkms_marker_file, PROVISIONAL_RECORD)

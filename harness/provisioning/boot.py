@@ -83,7 +83,7 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
 
 
 def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]:
-    """Return the steps that write the configuration of pods' runtime and restart it."""
+    """Return the steps that write the configuration of the pods' runtime, and restart this runtime."""
     if facts.runtime is None:
         return []
     if facts.runtime.engine is Engine.CRI_O:

@@ -47,7 +47,7 @@ class CdiSupport(enum.Enum):
 
     NATIVE = "native"
     CAPABLE = "capable"
-    """Supported but switched off; a change of the configuration and a restart make it native."""
+    """CDI is supported but switched off; a changed configuration and a restart make it native."""
     ABSENT = "absent"
 
 
@@ -64,10 +64,10 @@ def detect_support(
 ) -> CdiSupport:
     """Return the CDI support of a runtime by its configuration; its version is only a fallback.
 
-    `dump` is the output of `containerd config dump` and `version` of `containerd --version`, None
-    if they failed; an unknown version counts as the oldest. containerd 2.4 removed the key
-    `enable_cdi` because CDI is always on there (containerd 14166), so a missing key has opposite
-    meanings in old and new releases.
+    `dump` is the output of `containerd config dump`, and `version` is the output of `containerd
+    --version`; each is None if the command failed. An unknown version counts as the oldest.
+    containerd 2.4 removed the key `enable_cdi` because CDI is always on there (containerd 14166),
+    so a missing key has opposite meanings in old and new releases.
     """
     if engine is Engine.CRI_O:
         return CdiSupport.NATIVE
@@ -134,11 +134,12 @@ class RuntimeChoice:
 
 
 def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> RuntimeChoice:
-    """Choose by the operator's decision table.
+    """Choose by the decision table of the GPU operator.
 
-    Native nodes get the settings of the operator since v25.10 (gpu-operator 1578). The operator uses
-    these settings on all nodes, so pods on older runtimes get no GPU. Here older runtimes get the
-    settings of the proposal (gpu-operator 1285).
+    Nodes whose runtime supports CDI natively get the settings that the operator uses since v25.10
+    (gpu-operator 1578). The operator uses these settings on all nodes, so pods on older runtimes
+    get no GPU. Here, nodes with older runtimes get the settings of the proposal (gpu-operator
+    1285).
     """
     if not is_cdi_enabled:
         if engine is Engine.CRI_O:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 #: A process that `spawn` started.
 ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 
-#: The words of a command. A string is not allowed: as a sequence of strings it would be its letters.
+#: The words of a command. A string is not allowed, since Python would take each letter for a word.
 Argv: TypeAlias = "list[str] | tuple[str, ...]"
 
-#: The characters of a command and of each of its outputs in a message, which is below 8 KiB in all.
+#: The number of characters that a message shows of a command, and of each of its outputs. The whole
+#: message stays below 8 KiB.
 _SHOWN_CHARACTERS = 2500
 #: The bytes that are kept of the output of one command.
 OUTPUT_BYTES = 64 << 20
@@ -54,7 +55,7 @@ def argv_refusal(argv: object) -> str | None:
         return "A command has at least one word, its program, but this list is empty."
     others = [word for word in argv if not isinstance(word, str)]
     if others:
-        return f"Each word of a command is a string, but {others[0]!r} is none; write str(…)."
+        return f"Each word of a command is a string, but {others[0]!r} is not; write str(…)."
     return None
 
 
@@ -94,7 +95,7 @@ class CommandResult:
         """
         limit = " (time limit)" if self.timed_out else ""
         if self.wrote_too_much:
-            limit = " (killed, since it wrote more than is kept)"
+            limit = " (killed, since its output exceeded the limit)"
         return (
             f"command: {_beginning_of(shlex.join(self.argv), shown_characters)}\n"
             f"exit code: {self.exit_code}{limit}, after {self.duration_s:.1f} s\n"
@@ -154,14 +155,14 @@ class Runner(Protocol):
     ) -> CommandResult:
         """Run `argv` without a shell; `env` is added to the environment.
 
-        A failed command gives a result, not an exception. Raises TypeError if `argv` is a string
-        and not a list of words.
+        For a failed command, the result is returned too, and no exception is raised. Raises
+        TypeError if `argv` is a string and not a list of words.
         """
         ...
 
 
-#: Time to read output after the command's own process has ended, while processes that it left hold
-#: the pipe: the rest of a pipeline's output comes at once, a daemon keeps the pipe open.
+#: The time to read output after the command's own process has ended, while processes that it left
+#: hold the pipe open. The rest of a pipeline's output comes at once; a daemon holds the pipe open.
 _LEFT_BEHIND_S = 5.0
 #: Time for a killed group to close its output.
 _KILLED_S = 1.0
@@ -171,9 +172,10 @@ _CHUNK = 1 << 16
 class LocalRunner:
     """Runs commands on this machine, each in a process group that is killed at its time limit.
 
-    Processes that outlive the command's own process and hold its output, such as a daemon, get a few
-    seconds. Then they are killed if they are in the process group; processes in another session are
-    not killed. A command that writes more than `most_output_bytes` is killed.
+    Processes that outlive the command's own process and hold its output open, such as a daemon, may
+    write for a few more seconds. Then they are killed if they are in the process group; processes
+    in another session are not killed. A command that writes more than `most_output_bytes` is
+    killed.
     """
 
     def __init__(self, *, most_output_bytes: int = OUTPUT_BYTES) -> None:
@@ -221,7 +223,7 @@ class LocalRunner:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             return result(code, b"", str(error).encode(errors="replace"))
         except ValueError as error:
-            # A word has a NUL.
+            # A word contains a NUL character.
             return result(126, b"", str(error).encode())
         try:
             exit_code, out, err = _finish(
@@ -249,10 +251,10 @@ class LocalRunner:
 def _finish(
     process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float, most_bytes: int
 ) -> tuple[int | None, bytearray, bytearray]:
-    """Return exit code, stdout and stderr of `process`; no code if the limit ended it.
+    """Return exit code (None if the time limit ended `process`), stdout and stderr.
 
-    Returns in bounded time, even if another process holds the output. A process that hangs in the
-    kernel cannot be killed; it is reaped later, without waiting.
+    Returns within a bounded time, even if another process holds the output open. A process that
+    hangs in the kernel cannot be killed; it is reaped later, without waiting.
     """
     limit = time.monotonic() + timeout_s
     with contextlib.closing(_Pipes(process, stdin, most_bytes)) as pipes:
@@ -417,7 +419,8 @@ def spawn(
     try:
         return starting.result()
     except BaseException:
-        # The wait was interrupted while the other thread starts the process; end the process then.
+        # The wait was interrupted while the other thread starts the process: kill it once it has
+        # started.
         starting.add_done_callback(_kill_started)
         raise
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
 BOOT_RETRY_BUDGET_S = 780.0
 BAKE_RETRY_BUDGET_S = 7200.0
-"""The attempts of a bake may take an hour and a half, since no node waits for a bake."""
+"""Longer than for a boot: all attempts of a bake may take 1.5 hours, and no node waits for a bake."""
 WHOLE_LIMIT_MARGIN_S = 120.0
-"""Time from the end of retries to the limit of the whole run: 780 s and 15 minutes in AKS."""
+"""Seconds from the end of retries to the limit of the run; for a boot, from 780 s to AKS's 15 minutes."""
 
 
 class ConfigurationError(Exception):
@@ -77,7 +77,7 @@ class Configuration:
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
     """Path of the prebake record."""
     retry_budget_s: float | None = None
-    """Seconds after the start when retries stop; None for the default of the command."""
+    """Seconds after the start when retries stop; None means the default of the command."""
 
     @property
     def has_prebake_flag(self) -> bool:
@@ -92,7 +92,7 @@ class Configuration:
     def image(self, driver_type: str) -> DriverImage:
         """Return the driver image for a type.
 
-        Raises ConfigurationError if the fields that name it are not set.
+        Raises ConfigurationError if the fields that name the image are not set.
         """
         if self.gpu_driver_version is None:
             raise ConfigurationError(_missing("gpu_driver_version"))
@@ -111,7 +111,7 @@ def _missing(key: str) -> str:
 
 
 def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
-    """Read the file, let the environment's upper-case names override it, and validate.
+    """Read the file, override it by environment variables with upper-case names, and validate the result.
 
     Raises ConfigurationError, which names the field, or the file if it is not a JSON object.
     """

@@ -20,7 +20,7 @@ INSTALL_CONTAINER = "gpuinstall"
 BUILD_CONTAINER = "gpuprebuild"
 _RESOLVING = re.compile(r"failed to resolve (?:reference|image)")
 LOCAL = Retry(timeout_s=60)
-"""For commands that only change containerd's local store."""
+"""The limit of a command that only changes containerd's local store."""
 
 
 class ContainerImage(Protocol):
@@ -59,9 +59,9 @@ def pull(image: ContainerImage) -> Run:
 def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
     """Return whether a failed pull says that the registry has no image by this name.
 
-    Only an error about resolving the name says so. "not found" may also be about a layer, local
-    content or a snapshot of an image that exists; then another try, or another node of the registry,
-    may help (containerd 3604, 4397 and 10749).
+    Only an error about resolving the name has this meaning. "not found" may also be about a layer,
+    local content or a snapshot of an image that exists; then another try, or another node of the
+    registry, may help (containerd 3604, 4397 and 10749).
     """
     answer = f"{image.pull_reference}: not found"
     return any(
@@ -131,10 +131,11 @@ def _removal(container: str) -> tuple[tuple[str, ...], ...]:
 
 
 def remove_left_container(container: str) -> tuple[When]:
-    """Remove the container that a killed run or a loss of power left.
+    """Remove the container that was left by a killed run or by a power loss.
 
-    Otherwise its name would be in use, the only attempt of the fast path would fail, and the driver
-    would be built again. If its processes still ran, they would disturb the new container.
+    Otherwise the container's name would be in use, the only attempt of the fast path would fail,
+    and the driver would be built again. Processes of the old container would disturb the new
+    container.
     """
     return (
         When(
@@ -155,7 +156,7 @@ def _prints_something(result: CommandResult) -> bool:
 
 
 def remove(image: ContainerImage) -> Run:
-    """Remove the image asynchronously, because waiting costs the boot seconds.
+    """Remove the image asynchronously, because waiting would delay the boot by seconds.
 
     A run that was killed after the pull may also have left the name from the registry, which would
     keep the image's content for ever. It is not an error if a name does not exist.

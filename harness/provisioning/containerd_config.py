@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
-#: containerd's own file, or the temporary file beside it that is about to replace it.
+#: containerd's own file, or the temporary file beside this file that will replace it.
 _OWN_FILE = re.compile(r"/etc/containerd/(config\.toml|\.config\.toml\.[a-z0-9_]{8})")
 FALLBACK_RUNTIME = "runc"
 DEFAULT_RUNTIME_TABLE = "default_runtime"
@@ -196,7 +196,7 @@ class WantedRuntimes:
         default = default_runtime(dump, cri)
         is_nvidia = default in runtimes and runtimes[default].is_nvidia
         if self.has_nvidia and is_cri_disabled(dump):
-            yield "Its CRI plugin is disabled, without which it runs no pods."
+            yield "Its CRI plugin is disabled, so containerd runs no pods."
         if self.has_nvidia and not has_nvidia_runtime(dump, cri):
             yield (
                 f"None of its runtimes {sorted(runtimes)} has '{CONTAINER_RUNTIME}' as its 'BinaryName', "

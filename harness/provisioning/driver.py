@@ -52,7 +52,8 @@ def is_configured(configuration: Configuration, decision: Decision) -> bool:
     """Return whether the driver is installed and configured, not only validated.
 
     After a teardown there is no driver to validate or, after an incomplete teardown, a wrong driver
-    (AgentBaker 9544). So the node gets a full install in both modes.
+    (AgentBaker 9544). So the node gets a full install, even if the configuration asks only for
+    validation.
     """
     return configuration.config_gpu_driver_if_needed or decision.action.has_teardown
 
@@ -103,7 +104,7 @@ def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
 
 
 def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
-    """Return the action of a teardown; its description lists what it would remove now."""
+    """Return the action of a teardown; its description lists the paths that it would remove now."""
 
     def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."

@@ -19,7 +19,7 @@ _PREFIX = re.compile(
     r"^(?:.*?\bkernel: )?\s*(?:<\d+>)?(?:[a-z]+ *:[a-z]+ *: )?(?:\d{4}-\d\d-\d\dT\S+ )?"
     r"(?:\[(?:[\d. +<>-]+| *[CT]\d+|[A-Z][a-z]{2}[ \d][^\]]*)\]\s*)*"
 )
-"""The text that `dmesg` or the journal prints before a message; its further lines are indented.
+"""The text that `dmesg` or the journal prints before a message; further lines of the message are indented.
 
 The text has the facility and level, the time, and the thread or processor (`CONFIG_PRINTK_CALLER`)."""
 _LONGEST_LINE = 4096
@@ -49,7 +49,7 @@ class DriverMessage:
         return self.words is not None and self.words.condemns_node
 
     def is_of(self, version: str | None) -> bool:
-        """Return whether this release logged the message, or may have; None stands for any release.
+        """Return whether this release logged or may have logged the message; None means any release.
 
         The log covers the whole boot, including messages of a driver that was replaced since. A
         message without a version, between loads of two releases, may be from either release.
@@ -61,7 +61,7 @@ class DriverMessage:
     def describe(self) -> str:
         """Return the meaning of the message and a remedy, or the line itself if it is unknown."""
         if self.words is None:
-            return f"The driver said '{self.line}', which is not known."
+            return f"The driver logged '{self.line}', an unknown message."
         meaning = self.words.meaning.format_map(defaultdict(lambda: "?", self.fields))
         return f"{meaning} {self.words.remedy}".rstrip()
 

@@ -43,10 +43,10 @@ class Severity(enum.Enum):
 class DriverWords:
     """A text of the driver, and its meaning.
 
-    A space in `pattern` matches any blank or line break of the text. `meaning` may name groups of
-    `pattern`. `remedy` says what to do about a fault. `can_retry_help` is whether the same command may
-    succeed when it is run again; `can_rebuild_help` is whether a new install of the same driver may
-    succeed.
+    A space in `pattern` matches any blank or line break of the text. `meaning` may contain the
+    names of groups of `pattern`. `remedy` says how to repair a fault. `can_retry_help` is whether
+    the same command may succeed when it is run again; `can_rebuild_help` is whether a new install
+    of the same driver may succeed.
     """
 
     pattern: re.Pattern[str]
@@ -545,7 +545,7 @@ _XIDS = (
         numbers=(64, 157, 161),
         meaning="Bad memory of a GPU could not be retired.",
         name="the GPU's memory has errors",
-        remedy="Reset the GPU; if it happens again, replace it.",
+        remedy="Reset the GPU; if it happens again, replace the GPU.",
     ),
     _Xids(numbers=(74, *range(144, 151), 155), meaning="An NVLink of a GPU has an error."),
     _Xids(

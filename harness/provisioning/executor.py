@@ -126,7 +126,7 @@ class Executor:
         )
 
     def _enter(self, groups: tuple[str, ...]) -> None:
-        """Close the event groups that end here, innermost first, and open new ones."""
+        """Close the event groups that are not in `groups`, innermost first, and open the new groups."""
         kept = 0
         while kept < min(len(groups), len(self._groups)) and (
             self._groups[kept].event == groups[kept]

@@ -109,7 +109,7 @@ def collect_facts(
 
 
 def look_up_opt_out(node: NodeContext, configuration: Configuration) -> tuple[Metadata, bool]:
-    """Return the metadata, and whether this node gets no driver (always so without a GPU).
+    """Return the metadata, and whether this node gets no driver (always true without a GPU).
 
     Raises ProvisioningError 224 if the machine's tags are unknown.
     """

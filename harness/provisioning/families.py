@@ -1,4 +1,4 @@
-"""Families of Linux distributions, and the source of the driver of each."""
+"""Families of Linux distributions, and the source of the driver for each family."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def os_release_fields(text: str) -> dict[str, str]:
 
 
 def family_of(os_release: str) -> Family:
-    """Return the family of an os-release file, by ID and then by ID_LIKE."""
+    """Return the family of the distribution of an os-release file, by ID and then by ID_LIKE."""
     fields = os_release_fields(os_release)
     names = " ".join(fields[key] for key in ("ID", "ID_LIKE") if key in fields).split()
     return next((_MEMBERS[name] for name in names if name in _MEMBERS), Family.OTHER)
@@ -57,7 +57,7 @@ def driver_source(family: Family) -> DriverSource:
 
 
 def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
-    """Return the units that a driver needs besides the units of every family.
+    """Return the units that a driver needs besides the units that it needs in every family.
 
     On Azure Linux provisioning starts the licence daemon, and only for GRID drivers: with any
     other driver the daemon fails, and so would the boot.

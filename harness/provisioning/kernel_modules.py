@@ -158,7 +158,7 @@ def parse_proc_modules(text: str) -> tuple[LoadedModule, ...]:
 
 
 def driver_modules(modules: tuple[LoadedModule, ...]) -> tuple[LoadedModule, ...]:
-    """Return the driver's modules among the loaded modules, in the order in which they unload."""
+    """Return the driver's modules among the loaded modules, in the order in which they are unloaded."""
     by_name = {module.name: module for module in modules}
     return tuple(by_name[name] for name in UNLOAD_ORDER if name in by_name)
 

@@ -55,8 +55,8 @@ def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
 def partition(runner: Runner, profile: str) -> None:
     """Partition the GPU.
 
-    Raises UnknownProfileError, and CommandError if the GPU refuses. Between switching MIG on and the
-    next reboot, the GPU is expected to refuse.
+    Raises UnknownProfileError, and CommandError if the GPU refuses the partition. Until the reboot
+    after MIG is switched on, the GPU is expected to refuse.
     """
     for argv in partition_commands(profile):
         runner.run(argv, timeout_s=PARTITION_LIMIT_S).check("Partitioning the GPU")
@@ -123,7 +123,7 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
 def reboot_step() -> Step:
     """Return the step that reboots a node whose GPU is not in MIG mode yet.
 
-    A reboot gives no MIG to a GPU without it, so none is scheduled for such a GPU.
+    A reboot does not help a GPU that has no MIG, so no reboot is scheduled for such a GPU.
     """
     return Step(
         name="schedule-reboot",
@@ -145,7 +145,7 @@ def reboot_step() -> Step:
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     """Return whether a GPU has MIG and is not in MIG mode.
 
-    Raises StepFailedError if the output does not say: then it is unknown whether a reboot helps.
+    Raises StepFailedError if the output has no mode: then it is unknown whether a reboot helps.
     """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:

@@ -147,12 +147,12 @@ class NodeFiles:
         self._write(path, text, mode, owner=None)
 
     def rewrite(self, path: str, text: str, *, check: Callable[[str], None] | None = None) -> None:
-        """Write another text to a file of the user, which keeps its owner, group and mode.
+        """Replace the text of a user's file, which keeps its owner, group and mode.
 
-        A file that does not exist is written as by `write`. If `path` is a symbolic link, its target is
-        written, as by an editor. `check` gets the path of the new file before this file replaces the
-        target, and may raise an exception to refuse it. Raises OSError, and UnsafePathError if a link
-        leads out of `top`.
+        A file that does not exist is written as by `write`. If `path` is a symbolic link, its
+        target is written, as by an editor. `check` gets the path of the new file before this file
+        replaces the target, and may raise an exception to refuse the new file. Raises OSError, and
+        UnsafePathError if a link leads out of `top`.
         """
         path = self._behind_links(path)
         try:
@@ -224,8 +224,8 @@ class NodeFiles:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text.encode())
                 os.fchmod(file.fileno(), 0o644)
-            # link(2) refuses an existing name, which open(O_EXCL) does too, but it shows the
-            # file only when it is complete.
+            # link(2) refuses an existing name, as open(O_EXCL) does, but gives the file its name
+            # only when the file is complete.
             target.hardlink_to(beside)
         except FileExistsError:
             return False
@@ -262,7 +262,7 @@ class NodeFiles:
             target.unlink(missing_ok=True)
 
 
-# A run asks for the same paths again and again.
+# Cached, since a run uses the same paths again and again.
 @functools.lru_cache(maxsize=256)
 def _place(top: Path, path: str) -> Path:
     parts = path.split("/")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """The number of attempts, the pause between them and the time limit of each, in seconds."""
+    """The number of attempts, the pause between them, and the time limit of each attempt, in seconds."""
 
     attempts: int = 1
     pause_s: float = 0.0
@@ -35,7 +35,7 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class PermanentFailure:
-    """A failure that a retry cannot repair; `exit_code` is set if the failure has its own."""
+    """A failure that a retry cannot repair; `exit_code` is set if the failure has one of its own."""
 
     message: str
     exit_code: ExitCode | None = None
@@ -164,7 +164,7 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that come before this one, including the step whose fallback it is."""
+        """Return the steps that run before this step, including the step that it is the fallback for."""
         return (*self.needs, self.only_after_failure_of)
 
     @property
@@ -199,7 +199,7 @@ class Plan:
 
     @classmethod
     def order(cls, steps: list[Step]) -> Plan:
-        """Order steps so that each step comes after its needs; otherwise keep the given order.
+        """Order steps so that each step runs after the steps in its `needs`; else keep the given order.
 
         A need that is not in the plan is ignored: the plan of this node does not have that step.
 

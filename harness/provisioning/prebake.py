@@ -1,4 +1,4 @@
-"""The prebake record, and the decision of a boot that is based on it."""
+"""The prebake record, and the decision of a boot, which is based on the record."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 RECORD_DIRECTORY = "/opt/azure/aks-gpu"
 DEFAULT_RECORD_PATH = f"{RECORD_DIRECTORY}/dkms-marker"
 PROVISIONAL_RECORD = "state=building\n"
-"""The record that a bake writes before it builds. It is corrupt, which tells a node after a killed
-bake that there are files to remove."""
+"""The record that a bake writes before it builds.
+
+The record is corrupt on purpose: after a killed bake, it tells a node that there are files to
+remove.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ def parse_record(text: str) -> Record:
 
 
 def read_record(files: NodeFiles, path: str) -> Record | None:
-    """Return the record at `path`; None if there is no file, a corrupt one if unreadable."""
+    """Return the record at `path`; None if there is no file, a corrupt record if it is unreadable."""
     try:
         text = files.read(path)
     except UnreadableFileError:
@@ -104,7 +107,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The action of the node and its reason; without an action there is no reason."""
+    """The action that a boot takes with the driver, and the reason; None if there is no action."""
 
     action: Action
     reason: Reason | None = None

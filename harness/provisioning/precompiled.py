@@ -80,7 +80,7 @@ def os_tag(os_release: str) -> str:
 
 
 def label_value(kernel: str) -> str:
-    """Return a kernel as labels and tags spell it: `_` for each `+` of Debian 13's versions.
+    """Return a kernel's name as in labels and tags: with `_` for each `+` of Debian 13's versions.
 
     Node feature discovery writes its label in this way, and strips such characters at the ends, for
     example the `+` of Container-Optimized OS. A registry refuses a tag with such characters.
@@ -91,8 +91,8 @@ def label_value(kernel: str) -> str:
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
 
-    The operator uses the same suffix. So it gives two DaemonSets of one kernel, for pages of 4 and
-    64 KiB, the same name, and makes an invalid name from `5.14.0-427.el9.x86_64+rt`.
+    The operator uses the same suffix. Two of its DaemonSets for one kernel, for pages of 4 and of
+    64 KiB, therefore have the same name, and its name for `5.14.0-427.el9.x86_64+rt` is invalid.
     """
     name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
     return ".".join(part for each in name.split(".") if (part := each.strip("-")))
@@ -108,7 +108,7 @@ class ClusterNode:
 
     @property
     def architecture(self) -> str | None:
-        """Return the processor by its label, or by the name of the kernel."""
+        """Return the processor of the node from its label, or else from the name of its kernel."""
         label = self.labels.get(ARCHITECTURE_LABEL)
         named = _ARCHITECTURE.search(self.labels.get(KERNEL_LABEL, ""))
         if label or named is None:
@@ -137,9 +137,9 @@ class KernelGroup:
 
     @property
     def name_suffix(self) -> str:
-        """Return the end of the name of the group's DaemonSet; it differs from the other groups' ends.
+        """Return the end of the name of the group's DaemonSet; no other group has the same end.
 
-        Kernels with pages of 64 KiB have another name than kernels of the same version with
+        A kernel with pages of 64 KiB has a different name than the kernel of the same version with
         smaller pages.
         """
         named = _ARCHITECTURE.search(label_value(self.kernel))
@@ -202,7 +202,7 @@ def _overlaps(groups: Sequence[KernelGroup]) -> Iterator[str]:
 
 
 def _shared(nodes: Sequence[ClusterNode]) -> dict[str, str]:
-    """Return the labels that all nodes of a group have with one value."""
+    """Return the labels that all nodes of a group have with the same value."""
     first, *others = (node.selector for node in nodes)
     return {key: value for key, value in first.items() if all(o.get(key) == value for o in others)}
 
@@ -257,5 +257,5 @@ def choose_driver(
 
 
 def may_delete(*, desired: int, misscheduled: int) -> bool:
-    """Return whether a DaemonSet may be deleted: no node wants it and none runs it."""
+    """Return whether a DaemonSet may be deleted: no node should run it, and no node runs it."""
     return desired == 0 and misscheduled == 0

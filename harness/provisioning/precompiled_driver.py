@@ -56,7 +56,7 @@ def precompiled_image(configuration: Configuration, facts: NodeFacts) -> Precomp
 def install_step(
     image: PrecompiledImage, configuration: Configuration, facts: NodeFacts, like: Step
 ) -> Step:
-    """Return the step, which equals `like`, the install of the driver image, except for its image.
+    """Return the step, which is `like`, the install of the driver image, with another image.
 
     If this step fails, the driver is built, unless the configuration forbids that.
     """
@@ -73,7 +73,7 @@ def install_step(
         name=INSTALL_PRECOMPILED,
         actions=(
             _fetch(image, facts.node_name, has_fallback=has_fallback),
-            # Otherwise the unit nvidia-modprobe would compile, for this kernel, what a bake registered in DKMS.
+            # Otherwise nvidia-modprobe would compile the baked driver in DKMS for this kernel.
             Remove(path=DKMS_TREE),
             *before,
             replace(run, judge=getattr(build, "judge", None)),

@@ -54,7 +54,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
         if permanent is not None:
             raise StepFailedError(f"{permanent.message}\n{result.render()}", permanent.exit_code)
         if attempt > 1 and result.timed_out and node.retries.has_passed():
-            # This attempt was cut off, so only the attempt before shows what fails.
+            # This attempt was interrupted, so only the previous attempt shows the failure.
             raise StepFailedError(
                 f"The time budget of the node was used up during attempt {attempt}. "
                 f"Attempt {attempt - 1} failed too: {seen}"

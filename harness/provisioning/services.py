@@ -80,7 +80,7 @@ assert PAYLOAD_DIRECTORY not in CACHE_DIRECTORIES  # noqa: S101  # removed on an
 
 
 def choose_mode(configuration: Configuration, *, is_tagged: bool) -> Mode | None:
-    """Choose the mode from the configuration and the machine's tag; None for off.
+    """Choose the mode from the configuration and the machine's tag; None if no mode is on.
 
     Raises ProvisioningError if both are on, because two services would allocate the same GPU.
     """
@@ -123,7 +123,7 @@ def render_dra_driver(node_name: str) -> str:
 
 
 def render_exporter() -> str:
-    """Render the drop-in that moves the exporter to 19400: port 9400 is left to users."""
+    """Render the drop-in that moves the exporter to port 19400, and leaves port 9400 to users."""
     return (
         "[Service]\n"
         "StandardOutput=journal\n"
@@ -296,7 +296,7 @@ def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
 
 
 def _package_version(path: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
-    """Return a key that sorts archives, `PACKAGE_VERSION_ARCH.deb` or without `_ARCH`, by their version.
+    """Return a key that sorts archives by version: `PACKAGE_VERSION_ARCH.deb`, or without `_ARCH`.
 
     `%3a` in a name stands for the colon after an epoch.
     """
@@ -334,7 +334,8 @@ def add_node_label(text: str, label: str) -> str:
         line = render_assignment(KUBELET_LABELS, label)
         separator = "" if not text or text.endswith("\n") else "\n"
         appended = f"{text}{separator}{line}\n"
-        # An open quote or a final backslash includes the next line; before systemd 253, in a comment too.
+        # An open quote or a final backslash includes the next line. Before systemd 253, this is
+        # also true in a comment.
         is_open = text.removesuffix("\n").endswith("\\") or not _labels(appended)
         return f"{line}\n{text}" if is_open else appended
     last = found[-1]

@@ -86,7 +86,7 @@ def reset_failed(*units: str) -> Run:
 def is_loaded_query(unit: str) -> tuple[str, ...]:
     """Return the command that prints `loaded` if the unit exists.
 
-    Unlike `systemctl cat`, this command does not report a unit for a folder of drop-ins alone.
+    Unlike `systemctl cat`, this command does not report a unit that has only a folder of drop-ins.
     """
     return ("systemctl", "show", "--property=LoadState", "--value", unit)
 

@@ -46,8 +46,8 @@ class Metadata:
 def read_metadata(files: NodeFiles) -> Metadata:
     """Read the cache.
 
-    Raises TagLookupError if the cache is missing, unreadable or has another form: a node must not
-    guess whether it opted out.
+    Raises TagLookupError if the cache is missing, unreadable or not in the expected form: a node
+    must not guess whether it opted out.
     """
     try:
         text = files.read(CACHE_PATH)

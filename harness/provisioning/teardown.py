@@ -89,7 +89,7 @@ class Residue:
 
     @property
     def is_ours_loaded(self) -> bool:
-        """Return whether the loaded driver is the recorded one, not a package's driver of this version."""
+        """Return whether the loaded driver is the record's driver, not a package's of the same version."""
         return (
             self.record is not None
             and self.resident_version == self.record.driver_version
@@ -147,7 +147,7 @@ def observe(node: NodeContext, scope: Scope) -> Residue:
 
 
 def _observe_files(node: NodeContext, scope: Scope) -> Residue:
-    """Return the parts that files show, without running a command."""
+    """Return the parts that can be found in files, without running a command."""
     files = node.files
     module_files = tuple(
         path for kernel in kernels(files) for path in installed_files(files, kernel)
@@ -207,7 +207,7 @@ def _other_trees(files: NodeFiles) -> tuple[str, ...]:
 def _sources(
     files: NodeFiles, record: Record | None, dkms_versions: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the sources of the record's version and of those in DKMS.
+    """Return the sources of the record's version and of the versions in DKMS.
 
     A record without a version does not identify the sources, so all sources for DKMS count.
     """
@@ -232,10 +232,10 @@ def _module_version(node: NodeContext, path: str) -> str | None:
 def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
-    A version anywhere that differs from the record's version is the customer's, even beside the
-    baked version. Any version from the distribution's packages is the customer's too; their module has
-    another name in the DKMS tree. If the record has no version, the two cannot be distinguished, and
-    the driver is removed completely.
+    If any part on the node has another version than the record, this version is the customer's,
+    even beside the baked version. Any version from the distribution's packages is the customer's
+    too; their module has another name in the DKMS tree. If the record has no version, the two
+    cannot be distinguished, and the driver is removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None
@@ -251,7 +251,7 @@ def customer_version(residue: Residue) -> str | None:
 
 
 def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
-    """Choose the parts to remove; pure, so that `plan` can print it."""
+    """Choose the parts to remove; pure, so that `plan` can print the choice."""
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
     ours = None if residue.record is None else residue.record.driver_version

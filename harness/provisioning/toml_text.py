@@ -1,7 +1,7 @@
 """Reads and edits TOML as text, which keeps comments, order and spacing.
 
-Python 3.10 has no TOML parser, and no Python has a writer. This module parses tables, keys and the
-extent of values; it does not interpret values.
+Python 3.10 has no TOML parser, and no version of Python has a TOML writer. This module parses
+tables, keys and the extent of values; it does not interpret values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TomlTextError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class TomlEntry:
-    """A table's header, or a key with its value; `first` and `last` are its lines.
+    """A table's header, or a key with its value; `first` and `last` are the indexes of its lines.
 
     `name` is the key as written, with its indentation; `comment` is the comment after the value,
     with its `#`.
@@ -69,7 +69,7 @@ class TomlEntry:
         return self.value is None
 
 
-# A boot asks for the values of a few texts tens of times.
+# Cached, since a boot reads the values of a few texts tens of times.
 @functools.lru_cache(maxsize=8)
 def read_entries(text: str) -> tuple[TomlEntry, ...]:
     """Return the headers and keys of a text, each with its full path."""
@@ -186,7 +186,8 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
 def read_values(text: str) -> dict[Key, str]:
     """Return the text of each value by its path, including values in inline tables.
 
-    If a key occurs twice, which TOML forbids, the first counts, which `set_value` changes too.
+    If a key occurs twice, which TOML forbids, the first occurrence counts; `set_value` changes the
+    first occurrence too.
 
     Raises TomlTextError if the text cannot be parsed.
     """
@@ -219,7 +220,7 @@ def _add_value(values: dict[Key, str], path: Key, value: str, number: int) -> No
 
 
 def _end_of_value(value: str, start: int) -> int:
-    """Return where a value in an inline table ends."""
+    """Return the position where a value in an inline table ends."""
     depth = 0
     for token in _TOKEN.finditer(value, start):
         if depth == 0 and token[0] in {",", "}"}:

@@ -67,8 +67,9 @@ DUMP_TIMEOUT_S = 60.0
 class RuntimeFacts:
     """containerd's configuration file (None if it is missing) and the CDI support of the pods' runtime.
 
-    `dump` is the output of `containerd config dump`, None if it failed. `is_stale` says that the file
-    was written after containerd started, for example by a run that was killed before the restart.
+    `dump` is the output of `containerd config dump`, None if it failed. `is_stale` is true if the
+    file was written after containerd started, for example by a run that was killed before the
+    restart.
     """
 
     text: str | None
@@ -130,7 +131,7 @@ def _lacks_runc(text: str, cri: Key, dump: str | None) -> bool:
 
 
 def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
-    """Return the wanted state of containerd after it has read `gpu_configuration`."""
+    """Return the wanted content of containerd's dump, after containerd has read `gpu_configuration`."""
     return WantedRuntimes(
         has_nvidia=True,
         is_nvidia_default=facts.choice.is_default and not _has_runtime(facts),
@@ -149,10 +150,10 @@ def _has_runtime(facts: RuntimeFacts) -> bool:
 def _with_format(text: str) -> str:
     """Return the text with the key `version` added, unless that would change the text's meaning.
 
-    A file without `version` has format 1, whose tables containerd 2 ignores (containerd 8275). A file
-    keeps its format if it has `version`, tables of plugins or short names of plugins. In another format
-    the tables have other names, and containerd does not start with a short name, such as the name in
-    the file of Docker's package.
+    A file without `version` has format 1, whose tables containerd 2 ignores (containerd 8275). A
+    file keeps its format if it has `version`, tables of plugins or short names of plugins. In
+    another format the tables have other names, and containerd does not start if the file has a
+    short name, as the file of Docker's package has.
     """
     if has_short_names(text):
         return text
@@ -240,7 +241,7 @@ def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
 
 
 def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
-    """Write containerd's configuration, after containerd has accepted it beside the present one."""
+    """Write containerd's configuration; replace the present file only if containerd accepts the new."""
     write = Write(path=CONTAINERD_CONFIG, text=text)
 
     def check(node: NodeContext, path: str) -> None:
@@ -285,7 +286,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
-    """Give CRI-O the nvidia runtime or, if there is none, its hook; nothing if `choice` is None.
+    """Give CRI-O the nvidia runtime or, if `choice` has none, the hook; None gives CRI-O nothing.
 
     CRI-O reads these files when it starts.
     """

@@ -1,4 +1,4 @@
-"""Detection, in the driver's own words, of a failure that no further attempt can repair."""
+"""Detects, by the driver's own messages, a failure that no further attempt can repair."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def judge_probe(
     """Detect that the same command cannot succeed when it is run again.
 
     With a `version`, messages of other releases are left out: a driver that was replaced since may
-    have logged them earlier in this boot. Without it, the installed release is unknown, and
-    messages of any release count.
+    have logged them earlier in this boot. Without a `version`, the installed release is unknown,
+    and messages of any release count.
     """
     return _judge(node, result, version, lambda words: not words.can_retry_help)
 
@@ -80,7 +80,7 @@ def _judge(
 
 
 def _read_reasons(node: NodeContext, version: str | None, is_hopeless: _IsHopeless) -> list[str]:
-    """Return the kernel log's reasons against another attempt; an empty list if it cannot be read.
+    """Return the kernel log's reasons against another attempt; an empty list if the log cannot be read.
 
     Messages that a GPU is not supported come first, since they cause other messages.
     """

@@ -84,7 +84,7 @@ class Deadline:
         return True
 
     def account(self) -> str:
-        """Return a blank and a sentence about the time that did not count, or an empty text."""
+        """Return a blank and a sentence about time that the deadline does not count, or an empty text."""
         return ""
 
 
@@ -94,7 +94,7 @@ class WaitTimeoutError(Exception):
 
 @dataclass(frozen=True)
 class Observation(Generic[T]):
-    """The result of one look: a value if the wait is over, and a description of what was seen."""
+    """The result of one check: a value if the wait is over, and a description of the state seen."""
 
     value: T | None
     seen: str
@@ -107,7 +107,7 @@ def wait_for(
     *,
     interval_s: float = 0.1,
 ) -> T:
-    """Look until `look` returns a value.
+    """Call `look` until its observation has a value, and return the value.
 
     `look` may raise an exception to end the wait early, if the expected state can no longer be
     reached. Where an event can be waited for, wait for the event and do not poll.

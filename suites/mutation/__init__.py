@@ -1,1 +1,1 @@
-"""Mutation tests: bugs planted in provisioning, which its unit suite must detect."""
+"""Mutation tests: they plant bugs in a package, whose tests must detect the bugs."""

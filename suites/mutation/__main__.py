@@ -1,13 +1,13 @@
 """Mutation tests.
 
-python -m suites.mutation                   the tool, over all of provisioning
-python -m suites.mutation --package expect  the tool, over another package
-python -m suites.mutation --package lab --module node   the tool, over a module of it
-python -m suites.mutation --targets         the behaviours of the contract's list
-python -m suites.mutation --corpus          the defects of the regression corpus
-python -m suites.mutation --example         defects of the example provisioner, on nodes
-python -m suites.mutation --machines        defects of provisioning, on nodes
-python -m suites.mutation --file PATCH      the bugs of unified diffs, in the tiers asked for
+python -m suites.mutation                   run mutmut over all of provisioning
+python -m suites.mutation --package expect  run mutmut over another package
+python -m suites.mutation --package lab --module node   run mutmut over a module of a package
+python -m suites.mutation --targets         plant a bug for each behaviour in the contract's list
+python -m suites.mutation --corpus          plant the defects of the regression corpus
+python -m suites.mutation --example         plant defects of the example provisioner, test nodes
+python -m suites.mutation --machines        plant defects of provisioning, test nodes
+python -m suites.mutation --file PATCH      plant the bugs of unified diffs, run the chosen tiers
 """
 
 from __future__ import annotations
@@ -44,17 +44,25 @@ def build_parser() -> argparse.ArgumentParser:
         prog="mutants", description="Plant bugs in a package and run its unit suite."
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
-    which.add_argument("--corpus", action="store_true", help="the defects of the corpus")
     which.add_argument(
-        "--example", action="store_true", help="six defects of the example provisioner, on nodes"
+        "--targets",
+        action="store_true",
+        help="plant a bug for each of the contract's 32 behaviours",
+    )
+    which.add_argument(
+        "--corpus", action="store_true", help="plant the defects of the regression corpus"
+    )
+    which.add_argument(
+        "--example",
+        action="store_true",
+        help="plant six defects of the example provisioner, and test nodes",
     )
     which.add_argument(
         "--machines",
         metavar="PATTERN",
         nargs="?",
         const="",
-        help="realistic defects of provisioning, on nodes, or those whose family and name match",
+        help="plant realistic defects of provisioning, all or those whose FAMILY: NAME matches, and test nodes",
     )
     parser.add_argument(
         "--file",
@@ -62,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         default=[],
-        help="plant the bug of a unified diff, or those of a folder (repeatable)",
+        help="plant the bug of a unified diff, or the bugs of all diffs in a folder (repeatable)",
     )
     parser.add_argument(
         "--tier",
@@ -81,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--new-bake",
         action="store_true",
-        help="with --file: bake a node's image with each bug, not once without",
+        help="with --file: bake the node's image again with each bug, and not only once without a bug",
     )
     parser.add_argument("--json", action="store_true", help="with --file: print JSON")
     parser.add_argument(
@@ -91,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--package",
         choices=sorted(PACKAGES),
         default="provisioning",
-        help="what the tool mutates (default: provisioning)",
+        help="the package that mutmut mutates (default: provisioning)",
     )
     parser.add_argument(
         "--module",
@@ -145,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plant_files(arguments: argparse.Namespace) -> int:
-    """Plant the bugs of patches; print a mistake in what was asked for, and return 2."""
+    """Plant the bugs of patches, and return the exit code; for wrong arguments, print why and return 2."""
     try:
         plan = PatchPlan(
             patches=tuple(find_patches(arguments.file)),
@@ -163,7 +171,7 @@ def plant_files(arguments: argparse.Namespace) -> int:
 def run_all(
     mutant_runner: MutantRunner, plants: Iterable[tuple[Plant, tuple[str, ...]]], total: int
 ) -> int:
-    """Plant one bug after the other, and print which test killed it."""
+    """Plant one bug after the other, and print for each which test killed it."""
     killed = 0
     for plant, selection in plants:
         result = mutant_runner.run(plant, *selection)

@@ -1,4 +1,4 @@
-"""Plants the defects of `machine_plants`, and runs tests on machines with each."""
+"""Plants the defects of `machine_plants`, and runs machine tests with each defect."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _PROVISIONER = "harness/provisioner/gpu_node.py"
 _BAKE_KEY = "bake_key=payload.digest"
-#: Seconds for the images, the bake and the saved states that all runs share.
+#: The time limit for making the images, the bake and the saved states that all runs share.
 _PREPARE_S = 2700.0
 
 
 class MachineRunner(MutantRunner):
-    """Runs machine tests on a copy of the sources, with the image that the unplanted ones baked."""
+    """Runs machine tests on a copy of the sources, with the image that the sources without a defect baked."""
 
     limit_s = 900.0
 
     def pin_bake(self) -> None:
-        """Let the copy use the image that is baked already; the defects are not about the bake."""
+        """Let the copy use the image that is already baked; the defects do not change the bake."""
         path = self.top / _PROVISIONER
         text = path.read_text()
         if text.count(_BAKE_KEY) != 1:
@@ -44,7 +44,7 @@ class MachineRunner(MutantRunner):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of a defect: the test that caught it, or why there is none."""
+    """The result for a defect: the test that caught the defect, or why no test did."""
 
     killer: str | None
     why_not: str = "NOT CAUGHT"
@@ -55,10 +55,10 @@ class Verdict:
 
 
 def run_plants(repository: Path, wanted: str | None, image: str, children: int) -> int:
-    """Plant each defect whose name or family matches `wanted`, and print what caught it.
+    """Plant each defect whose family and name match `wanted`, and print which test caught it.
 
-    At first the tests of the first one run without it. `children` plants run at the same time,
-    each with a machine. Returns 0 if all but two of them were caught, else 1.
+    First, the tests of the first defect run without a defect. `children` defects are tried at the
+    same time, each with a machine. Returns 0 if at most two defects were not caught, else 1.
     """
     chosen = [
         each
@@ -76,7 +76,7 @@ def run_plants(repository: Path, wanted: str | None, image: str, children: int) 
 
 
 def _prepare(repository: Path, each: MachinePlant, image: str) -> None:
-    """Make what the runs share; raises PlantError if the tests fail without a defect."""
+    """Make the images and states that the runs share; raises PlantError if tests fail without a defect."""
     with TemporaryDirectory(prefix="plant-") as folder:
         runner = MachineRunner.copy(repository, Path(folder))
         runner.limit_s = _PREPARE_S

@@ -1,4 +1,4 @@
-"""Plants bugs in a copy of the sources, one at a time, and finds the test that kills each."""
+"""Plants bugs in a copy of the sources, one at a time, and finds the test that kills each bug."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .plants import Plant
 
 COPIED = ("harness", "suites", "fixtures", "pyproject.toml", "conftest.py")
-#: A test that failed, whose set-up failed, or a file of tests that could not be collected.
+#: Finds a test that failed or whose set-up failed, or a test file that could not be collected.
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (suites/\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ def copy_sources(repository: Path, top: Path) -> None:
 
 
 class PlantError(HarnessError):
-    """A bug cannot be planted, or the suite fails without one."""
+    """A bug cannot be planted, or the suite fails without a bug."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Parts of the library to plant bugs in, and the tests that have to notice."""
+"""The packages in which mutmut plants bugs, and the tests that have to detect the bugs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """Sources below `harness`, and what of the suites runs for each mutant of them.
+    """Sources below `harness`, and the tests that run for each mutant of these sources.
 
-    `left_out` are sources that are not mutated, `deselected` tests that can't run in mutmut's copy.
-    Where there are `only` some sources, no others are mutated.
-    At least the share `least` of the mutants has to be killed.
+    `left_out` are sources that are not mutated; `deselected` are tests that can't run in mutmut's
+    copy. If `only` has files, no other files are mutated. At least the share `least` of the mutants
+    has to be killed.
     """
 
     source: str
@@ -51,7 +51,8 @@ class Package:
             "do_not_mutate": list(self.left_out),
             "also_copy": ["harness", "suites", "fixtures", "conftest.py"],
             "pytest_add_cli_args_test_selection": list(self.tests),
-            # A signal of a time limit would end the process that runs all mutants.
+            # pytest-timeout's signal would end the process that runs all mutants, so the plug-in is
+            # off.
             "pytest_add_cli_args": [
                 *("-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout"),
                 *(f"--deselect={test}" for test in self.deselected),
@@ -61,7 +62,7 @@ class Package:
         return f"\n[tool.mutmut]\n{''.join(rows)}"
 
     def write_configuration(self, top: Path) -> None:
-        """Let mutmut in the copy `top` of the repository work on this package."""
+        """Configure mutmut, in the copy `top` of the repository, for this package."""
         with (top / "pyproject.toml").open("a") as file:
             file.write(self.render_configuration())
 
@@ -72,9 +73,9 @@ PACKAGES = {
     "provisioning": Package(
         source="harness/provisioning",
         tests=("suites/unit/provisioning",),
-        # It kills process groups: a mutant of it may end more than the test's own.
+        # The module kills process groups: a mutant may kill groups that are not the test's.
         left_out=("harness/provisioning/command.py",),
-        # The copy that mutmut tests imports mutmut itself, which this test would refuse.
+        # The mutated sources import mutmut itself, which this test would refuse.
         deselected=(
             "suites/unit/provisioning/test_main.py::test_package_imports_only_itself_and_the_standard_library",
         ),
@@ -83,7 +84,7 @@ PACKAGES = {
     "expect": Package(
         source="harness/expect",
         tests=(*_EXPECT_TESTS, "suites/unit/test_entry_points.py"),
-        # mutmut adds functions to the copy.
+        # mutmut adds functions to the mutated sources, which this test would report.
         deselected=(
             "suites/unit/expect/test_expectations.py::test_every_public_expectation_is_exported",
         ),
@@ -93,7 +94,8 @@ PACKAGES = {
     "machine": Package(
         source="harness/machine",
         tests=("suites/unit/machine", "suites/host/checkpoint"),
-        # They kill processes by their ids.
+        # These modules kill processes by their ids, so a mutant may kill a process that is not the
+        # test's.
         left_out=(
             "harness/machine/libvirt/private_daemon.py",
             "harness/machine/libvirt/watchdog.py",

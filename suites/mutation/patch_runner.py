@@ -1,4 +1,4 @@
-"""Plants bugs that are unified diffs, each in a copy of the tree, and tells which tier catches it."""
+"""Plants bugs from unified diffs, each in a copy of the tree, and finds the tier that catches each."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 _GIT_S = 120.0
 _HOUR_S = 3600.0
-#: The fixtures themselves are part of the product; these are what tests read.
+#: The folders of tests and of the data that tests read. A patch must not change them; `fixtures`
+#: itself is part of the product.
 _NOT_BUGS = ("suites", "fixtures/data")
 
 
 class Tier(enum.Enum):
-    """A tier of tests: its name, the folder with them, and the seconds that they have."""
+    """A tier of tests: its name, the folder of its tests, and the time limit of the tests in seconds."""
 
     UNIT = ("unit", "suites/unit", _HOUR_S)
     HOST = ("host", "suites/host", 2 * _HOUR_S)
@@ -54,7 +55,7 @@ class Tier(enum.Enum):
 
     @classmethod
     def of_test(cls, test: str) -> Tier:
-        """Return the tier that a path of a test is in; raises BadInputError for another path."""
+        """Return the tier of a test's path; raises BadInputError for a path that is in no tier."""
         for tier in cls:
             if f"{test}/".startswith(f"{tier.folder}/"):
                 return tier
@@ -64,13 +65,13 @@ class Tier(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The tests of a tier that run: those at these paths, or all where none are named."""
+    """The tests of a tier that run: the tests at the paths `tests`, or all if `tests` is empty."""
 
     tier: Tier
     tests: tuple[str, ...] = ()
 
     def runs(self, top: Path, changed: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Yield the arguments of each run of pytest: what lies nearest to the bug goes first."""
+        """Yield the arguments of each run of pytest: the tests that mirror changed files run first."""
         if self.tests:
             yield self.tests
             return
@@ -92,10 +93,10 @@ class Selection:
 
 
 def select(tiers: Sequence[str], tests: Sequence[str]) -> tuple[Selection, ...]:
-    """Return what runs, cheap tiers first: these tiers, or those of the named tests.
+    """Return the selected tests, cheap tiers first: of these tiers, or of the tiers of `tests`.
 
-    Without either it is the unit tier and the host tier. Raises BadInputError for unknown tiers, and
-    for tests of a tier that is not among those asked for.
+    Without tiers and tests, the unit tier and the host tier are selected. Raises BadInputError for
+    an unknown tier, and for a test whose tier is not in `tiers`.
     """
     named: dict[Tier, tuple[str, ...]] = {}
     for test in tests:
@@ -104,7 +105,7 @@ def select(tiers: Sequence[str], tests: Sequence[str]) -> tuple[Selection, ...]:
     wanted = {Tier.of_word(word) for each in tiers for word in each.split(",")}
     if wanted and (other := set(named) - wanted):
         test = named[other.pop()][0]
-        raise BadInputError(f"'{test}' belongs to no tier of '--tier'.", source="--tests")
+        raise BadInputError(f"'{test}' is in no tier that '--tier' names.", source="--tests")
     wanted = wanted or set(named) or {Tier.UNIT, Tier.HOST}
     return tuple(
         Selection(tier=tier, tests=named.get(tier, ())) for tier in Tier if tier in wanted
@@ -114,7 +115,7 @@ def select(tiers: Sequence[str], tests: Sequence[str]) -> tuple[Selection, ...]:
 def find_patches(files: Sequence[Path]) -> list[Path]:
     """Return the patches at these paths; a folder stands for its files that end in .patch or .diff.
 
-    Raises BadInputError for a path without any.
+    Raises BadInputError for a path without a patch.
     """
     found: list[Path] = []
     for path in files:
@@ -131,7 +132,7 @@ def find_patches(files: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What became of a planted bug: the tier and the test that caught it, or why it is not known."""
+    """The result for a planted bug: the tier and the test that caught it, or why the result is unknown."""
 
     patch: str
     changed: tuple[str, ...]
@@ -167,7 +168,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchPlan:
-    """What `plant_patches` does: each patch, with these tests, so many at a time."""
+    """The work of `plant_patches`: the patches, the tests, and how many patches run at the same time."""
 
     patches: tuple[Path, ...]
     selections: tuple[Selection, ...]
@@ -185,7 +186,8 @@ class PatchRunner:
         self._tests = MachineRunner(top, self._runner)
 
     def _git_apply(self, patch: Path, *options: str) -> CommandResult:
-        # Without a repository around the copy, git takes paths as they are.
+        # git must not find a repository around the copy, since it would take paths as relative to
+        # that repository.
         environment = {"GIT_CEILING_DIRECTORIES": str(self.top.parent), "LC_ALL": "C"}
         argv = ("git", "-C", str(self.top), "apply", *options, str(patch))
         return self._runner.run(argv, timeout_s=_GIT_S, env=environment)
@@ -193,8 +195,8 @@ class PatchRunner:
     def plant(self, patch: Path) -> tuple[str, ...]:
         """Apply a patch; return the paths of the changed files.
 
-        Raises BadInputError for one that does not apply, changes tests, or leaves a file that is no
-        Python.
+        Raises BadInputError for a patch that does not apply, changes tests, or leaves a file that
+        is not valid Python.
         """
         applied = self._git_apply(patch, "--numstat", "-z", "--apply")
         if not applied.ok:
@@ -211,7 +213,7 @@ class PatchRunner:
     def _check_changed(self, patch: Path, name: str) -> None:
         if any(PurePosixPath(name).is_relative_to(folder) for folder in _NOT_BUGS):
             raise BadInputError(
-                f"The patch changes '{name}'. A planted bug is one of the product, not of its tests.",
+                f"The patch changes '{name}'. A planted bug must be in the product, not in its tests.",
                 source=str(patch),
             )
         path = self.top / name
@@ -220,7 +222,7 @@ class PatchRunner:
                 ast.parse(path.read_bytes())
             except SyntaxError as error:
                 raise BadInputError(
-                    f"With the patch '{name}' is no Python: {error.msg}, line {error.lineno}.",
+                    f"With the patch, '{name}' is not valid Python: {error.msg}, line {error.lineno}.",
                     source=str(patch),
                 ) from None
 
@@ -243,10 +245,10 @@ class PatchRunner:
 
 
 def plant_patches(repository: Path, plan: PatchPlan, *, as_json: bool) -> int:
-    """Plant each patch in a copy, and print what caught it.
+    """Plant each patch in a copy, and print which test caught it.
 
-    At first every tier runs without a bug, and every patch is tried for whether it applies. Returns
-    0 if all were caught, 1 if one survived, and 2 where it is not known.
+    First, each patch is applied as a trial, and every tier runs without a bug. Returns 0 if all
+    bugs were caught, 1 if a bug survived, and 2 if a result is unknown.
     """
     project = Project(repository, ())
     files = project.files()
@@ -273,7 +275,7 @@ def plant_patches(repository: Path, plan: PatchPlan, *, as_json: bool) -> int:
             except PlantError as error:
                 trouble = str(error)
         finding = Finding(patch=patch.name, changed=changed, failure=failure, trouble=trouble)
-        # A round takes long: each verdict is shown as soon as it is known.
+        # All patches together take long, so each verdict is shown as soon as it is known.
         (sys.stderr if as_json else sys.stdout).write(finding.render())
         sys.stdout.flush()
         return finding
@@ -291,7 +293,7 @@ def plant_patches(repository: Path, plan: PatchPlan, *, as_json: bool) -> int:
 
 
 def report(findings: Sequence[Finding], *, as_json: bool) -> int:
-    """Print how many were caught, or everything as JSON; return the exit status."""
+    """Print how many bugs were caught, or all findings as JSON; return the exit status."""
     verdicts = [finding.verdict for finding in findings]
     counts = {word: verdicts.count(word) for word in ("caught", "survived", "unknown")}
     if as_json:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .packages import Package
 
 _RESULT = re.compile(r"^\s*(?P<name>\S+__mutmut_\d+): (?P<status>.+)$", re.MULTILINE)
-#: Statuses of killed mutants; a suite that never ends counts as one that fails.
+#: Statuses of killed mutants; a suite that never ends counts as a failed suite.
 _KILLED = frozenset({"killed", "timeout", "segfault", "suspicious"})
 _UNTRIED = "not checked"
 
@@ -65,7 +65,8 @@ def run_tool(
 def _try_mutants(top: Path, children: int, start: Callable[..., ChildProcess]) -> None:
     """Run mutmut, which shows its own progress."""
     argv = (sys.executable, "-m", "mutmut", "run", "--max-children", str(children))
-    # Mutants that never end may leave half a million files; these are removed with the run.
+    # Mutants that never end may leave half a million temporary files, which are removed with this
+    # folder.
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as scratch:
         process = start(argv, stdout=None, stderr=None, cwd=top, env={"TMPDIR": scratch})
         try:

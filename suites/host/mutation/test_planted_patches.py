@@ -115,7 +115,7 @@ def test_every_patch_that_cannot_be_planted_is_listed_with_the_reason(tree: Tree
     assert "good.patch" not in lines
     for part in (
         "other.patch: The patch does not apply to this tree: error: patch failed: product/pair.py:1",
-        "syntax.patch: With the patch 'product/pair.py' is no Python: invalid syntax, line 2.",
+        "syntax.patch: With the patch, 'product/pair.py' is not valid Python: invalid syntax, line 2.",
         "tests.patch: The patch changes 'suites/unit/test_pair.py'.",
         "text.patch: The patch does not apply to this tree: error: No valid patches in input",
     ):

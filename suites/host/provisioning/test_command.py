@@ -138,7 +138,7 @@ def test_command_that_writes_without_end_is_killed(to: str) -> None:
     assert result.wrote_too_much
     assert not result.timed_out
     assert 1 << 20 < len(result.stdout + result.stderr) < 2 << 20
-    assert "killed, since it wrote more than is kept" in result.render()
+    assert "killed, since its output exceeded the limit" in result.render()
 
 
 @pytest.mark.parametrize(

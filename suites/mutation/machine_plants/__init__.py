@@ -1,7 +1,8 @@
-"""Realistic defects of provisioning, each with the machine tests that are to catch it.
+"""Realistic defects of provisioning, each with the machine tests that should catch the defect.
 
-They are regressions that a change could bring, not flipped operators. `./dev plants` plants one
-after the other and runs only tests on machines. There is a module for each family of tests.
+The defects are regressions that a change could cause, and not flipped operators. `./dev plants`
+plants one after the other, and runs only tests on machines. Each family of tests has a module of
+defects.
 """
 
 from __future__ import annotations

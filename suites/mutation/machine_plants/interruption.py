@@ -6,7 +6,7 @@ from .plant import MachinePlant, plant
 
 PLANTS: tuple[MachinePlant, ...] = (
     plant(
-        "containerd keeps a configuration that is newer than its start",
+        "containerd is not restarted for a configuration that is newer than its start",
         "facts.py",
         (
             "is_stale=node.files.is_newer(CONTAINERD_CONFIG, toolkit.CONTAINERD_SOCKET),",
@@ -16,7 +16,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "new_configuration",
     ),
     plant(
-        "the record goes before the removal that may be interrupted",
+        "the record is removed before the driver, whose removal may be interrupted",
         "teardown.py",
         (
             "    _carry_out_removal(node, removal)\n    after",
@@ -26,7 +26,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "teardown and modules",
     ),
     plant(
-        "a bake leaves the record before it while it builds",
+        "the record of an earlier bake is kept while a bake builds",
         "bake.py",
         ("                    Write(path=record_path, text=PROVISIONAL_RECORD),\n", ""),
         "interruption/test_killed.py",

@@ -14,7 +14,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     ),
     corpus(22, "kernel/test_builds.py", "does_not_work"),
     plant(
-        "a loaded driver of another version is not seen",
+        "a loaded driver of another version is not detected",
         "driver.py",
         (
             "    resident = judge_resident_version(node, version=version)\n    return resident or judge_refusal",
@@ -38,7 +38,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "compile",
     ),
     plant(
-        "a flag counts as a part of a word",
+        "a feature flag is found inside a longer word",
         "configuration.py",
         (
             "return PREBAKE_FLAG in self.feature_flags",
@@ -48,7 +48,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "similar",
     ),
     plant(
-        "a device that cannot be probed at once is given up",
+        "a device that cannot be probed at once is not probed again",
         "driver.py",
         (
             "_UNTIL_READY = Retry(attempts=120, pause_s=5, timeout_s=25)",
@@ -122,7 +122,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "absent",
     ),
     plant(
-        "a bake takes no version but the latest",
+        "a bake accepts only the latest version",
         "bake.py",
         (
             '(version.get("latestVersion"), version.get("previousLatestVersion"))',
@@ -142,14 +142,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "type",
     ),
     plant(
-        "a bake has the usual driver type only",
+        "a bake ignores the configured driver type",
         "bake.py",
         ("configuration.gpu_driver_type or DEFAULT_DRIVER_TYPE", "DEFAULT_DRIVER_TYPE"),
         "kernel/test_failed_bake.py",
         "before",
     ),
     plant(
-        "a bake runs the driver image on each system",
+        "a bake runs the driver image on an unsupported system",
         "bake.py",
         (
             "arch in ARM64 or family_of(node.files.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:",
@@ -197,7 +197,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "prebuilt_module_is_loaded",
     ),
     plant(
-        "an attempt at its time limit takes the name of all later ones",
+        "an attempt at its time limit leaves its container, whose name later attempts need",
         "containerd.py",
         ("        cleanup=_removal(container),\n", ""),
         "kernel/test_retries.py",

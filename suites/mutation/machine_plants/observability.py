@@ -1,4 +1,4 @@
-"""Defects of events, lines, exit codes and the status."""
+"""Defects of events, log lines, exit codes and the status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     corpus(27, "observability/test_events.py", "marker"),
     corpus(28, "observability/test_events.py", "ready_node"),
     plant(
-        "SIGTERM leaves no outcome",
+        "a run that SIGTERM ends writes no outcome",
         "__main__.py",
         (
             "signal.signal(signal.SIGTERM, signal.default_int_handler)",
@@ -21,7 +21,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "143",
     ),
     plant(
-        "a lost GPU is waited for",
+        "a run waits for a lost GPU",
         "driver_words.py",
         ("15: LOST_GPU", "-15: LOST_GPU"),
         "observability/test_exit_codes.py",
@@ -62,14 +62,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "answer",
     ),
     plant(
-        "a command runs without the variables of its own",
+        "a command runs without its own environment variables",
         "retry.py",
         ("env = dict(run.env) or None", "env = None"),
         "observability/test_exit_codes.py",
         "tools",
     ),
     plant(
-        "there is no status where the tags cannot be looked up",
+        "there is no status if the tags cannot be looked up",
         "status.py",
         (
             "    except ProvisioningError as error:\n",
@@ -79,14 +79,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "decide",
     ),
     plant(
-        "a bake that fails before it builds removes an earlier one",
+        "a bake that fails before it builds removes an earlier bake",
         "__main__.py",
         ('if self._has_run("prepare-build"):', "if True:"),
         "observability/test_exit_codes.py",
         "bake and fails",
     ),
     plant(
-        "metadata without tags counts as one with none",
+        "metadata without a list of tags counts as metadata with an empty list",
         "tags.py",
         ('.get("tagsList")', '.get("tagsList", [])'),
         "observability/test_exit_codes.py",
@@ -120,7 +120,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "of_another_kind",
     ),
     plant(
-        "a managed node is torn down as one that opted out",
+        "a managed node is torn down as a node that opted out",
         "driver.py",
         (
             "scope = teardown_scope(configuration, is_opted_out=False)",
@@ -150,7 +150,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "counted_by and version",
     ),
     plant(
-        "a configuration that is cut is a defect of the program",
+        "a truncated configuration is reported as a defect of the program",
         "configuration.py",
         (
             "    except (ValueError, RecursionError) as error:",
@@ -190,7 +190,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "component",
     ),
     plant(
-        "a GRID node tells of the removal after it",
+        "a GRID node logs the removal only after the removal",
         "driver.py",
         (
             "actions.insert(0, log_line(render_grid_line(facts.driver_type, facts.record)))",
@@ -200,7 +200,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "marker_was_of_another_kind",
     ),
     plant(
-        "a plan does not say what is removed",
+        "a plan does not list the paths that a teardown removes",
         "facts.py",
         ("choose_removal(scope, observe(node, scope)).describe() if has_teardown else ()", "()"),
         "observability/test_events.py",

@@ -1,4 +1,4 @@
-"""A defect of provisioning, with the machine tests that are to catch it."""
+"""A defect of provisioning, with the machine tests that should catch the defect."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class MachinePlant:
     plant: Plant
     tests: str
     only: str | None = None
-    """pytest's `-k`, where not all of the tests are about it."""
+    """The value of pytest's `-k`, if only some of the tests are about the defect."""
     hidden_by: str | None = None
-    """What keeps the defect from showing on a machine; unit tests alone see it."""
+    """Why the defect has no effect on a machine, so that only unit tests detect it."""
 
     @property
     def family(self) -> str:
@@ -33,7 +33,7 @@ class MachinePlant:
 def plant(
     name: str, file: str, change: tuple[str, str], tests: str, only: str | None = None
 ) -> MachinePlant:
-    """Return the defect that replaces a text, which occurs once in a module of provisioning."""
+    """Return the defect that replaces a text, which must occur once in a module of provisioning."""
     old, new = change
     return MachinePlant(
         plant=Plant(name=name, file=file, old=old, new=new), tests=tests, only=only

@@ -23,10 +23,10 @@ PLANTS: tuple[MachinePlant, ...] = (
         "used",
     ),
     plant(
-        "the baked driver goes before the precompiled one is there",
+        "the baked driver is removed before the precompiled driver is pulled",
         "precompiled_driver.py",
         (
-            "            _fetch(image, facts.node_name, has_fallback=has_fallback),\n            # Otherwise the unit nvidia-modprobe would compile, for this kernel, what a bake registered in DKMS.\n            Remove(path=DKMS_TREE),\n",
+            "            _fetch(image, facts.node_name, has_fallback=has_fallback),\n            # Otherwise nvidia-modprobe would compile the baked driver in DKMS for this kernel.\n            Remove(path=DKMS_TREE),\n",
             "            Remove(path=DKMS_TREE),\n            _fetch(image, facts.node_name, has_fallback=has_fallback),\n",
         ),
         "precompiled/test_precompiled.py",

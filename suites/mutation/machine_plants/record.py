@@ -120,20 +120,20 @@ PLANTS: tuple[MachinePlant, ...] = (
         "both",
     ),
     plant(
-        "a type of GRID is not of its kind",
+        "a driver type that begins with its kind is not of this kind",
         "nvidia.py",
         ("if driver_type.startswith(kind):", 'if driver_type in {kind, f"{kind}-lts"}:'),
         "record/test_driver_type.py",
         "RTX and GRID",
     ),
     plant(
-        "an empty value is not unset",
+        "an empty value does not count as unset",
         "configuration.py",
         ('if value is None or value == "":', "if value is None:"),
         "record/test_inputs.py",
     ),
     plant(
-        "an install is asked for in any case of letters",
+        "the setting for an install is read without regard to case",
         "configuration.py",
         ('return value in (True, "true")', 'return str(value).lower() == "true"'),
         "record/test_inputs.py",
@@ -164,7 +164,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "mixed and case",
     ),
     plant(
-        "of several feature flags none counts",
+        "several feature flags are read as one flag",
         "configuration.py",
         ('for flag in value.split(",")', "for flag in [value]"),
         "observability/test_exit_codes.py",
@@ -190,7 +190,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "what_a_boot_would_decide",
     ),
     plant(
-        "the list of an older DKMS is not understood",
+        "the output of an older DKMS is not parsed",
         "kernel_modules.py",
         ("(?:/|, ?)(?P<version>", "/(?P<version>"),
         "record/test_decision.py",
@@ -204,7 +204,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another and name",
     ),
     plant(
-        "arm64 is known by one of its names",
+        "only one of the names of arm64 is known",
         "facts.py",
         ('ARM64 = frozenset({"aarch64", "arm64"})', 'ARM64 = frozenset({"arm64"})'),
         "record/test_inputs.py",

@@ -8,14 +8,14 @@ PLANTS: tuple[MachinePlant, ...] = (
     corpus(15, "registry/test_pull.py", "dot"),
     corpus(16, "registry/test_pull.py", "sovereign"),
     plant(
-        "the driver image is pulled although it is there",
+        "the driver image is pulled although the node has it",
         "containerd.py",
         ("is_met=_prints_nothing", "is_met=lambda _: True"),
         "registry/test_pull.py",
         "present",
     ),
     plant(
-        "an attempt is not limited to what is left of the time budget",
+        "an attempt is not limited to the remaining time budget",
         "retry.py",
         ("limit = node.retries.cap(run.retry.timeout_s)", "limit = run.retry.timeout_s"),
         "registry/test_pull.py",
@@ -32,7 +32,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "missing_image_gives_up",
     ),
     plant(
-        "a driver image that stays fails the install",
+        "a driver image that cannot be removed fails the install",
         "driver.py",
         (
             "        actions=(containerd.remove(image),),\n        exit_code=None,",

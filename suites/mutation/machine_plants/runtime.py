@@ -57,7 +57,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "early_failures",
     ),
     plant(
-        "CRI-O goes on with the files that it has read",
+        "CRI-O is not restarted after its files are written",
         "toolkit.py",
         (
             "return (drop, hook, where_loaded(CRI_O_UNIT, *start(CRI_O_UNIT, 30)))",
@@ -77,7 +77,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "CRI-O and not without",
     ),
     plant(
-        "CRI-O gets the path of the hook for that of the runtime",
+        "CRI-O gets the path of the hook as the path of the runtime",
         "toolkit.py",
         (
             'f"runtime_path = {render_string(CONTAINER_RUNTIME)}\\n"',
@@ -101,7 +101,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "without and devices",
     ),
     plant(
-        "folders of CDI specs say nothing about CDI",
+        "the setting for folders of CDI specs does not count as CDI support",
         "cdi.py",
         (
             'if "cdi_spec_dirs" in keys or _is_at_least(number, (2, 4, 0)):',
@@ -111,7 +111,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "folders",
     ),
     plant(
-        "a native node gets the prefix of older ones",
+        "a node with native CDI gets the annotation prefix of older runtimes",
         "cdi.py",
         (
             "    if choice.annotation_prefix == LEGACY_PREFIX:\n        environment",
@@ -128,7 +128,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "imports",
     ),
     plant(
-        "the early step for CDI leaves no event",
+        "the early step for CDI writes no event",
         "driver.py",
         ('event=f"{_CONFIGURE_STEP}.configureNvidiaCDIRefresh",', "event=None,"),
         "runtime/test_refresh.py",

@@ -1,4 +1,4 @@
-"""Defects of units: base services, monitoring, owners of the GPUs, MIG."""
+"""Defects of units: base services, monitoring, GPU allocators, MIG."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .plant import MachinePlant, corpus, plant
 PLANTS: tuple[MachinePlant, ...] = (
     corpus(26, "services/test_gpu_owners.py", "contains"),
     plant(
-        "the device plugin is not awaited",
+        "the node does not wait for the device plugin",
         "services.py",
         (
             "            actions=start(DEVICE_PLUGIN, START_LIMIT_S),",
@@ -17,7 +17,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "device_plugin",
     ),
     plant(
-        "monitoring is awaited",
+        "the node waits for monitoring",
         "systemd.py",
         (
             'argv=("systemctl", "restart", "--no-block", unit),',
@@ -27,14 +27,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "slow or hanging",
     ),
     plant(
-        "files can be read by root alone",
+        "files of provisioning can be read only by root",
         "node_files.py",
         ("os.fchmod(file.fileno(), mode)", "pass"),
         "services/test_configuration.py",
         "readable_for_all",
     ),
     plant(
-        "a profile makes an instance too few",
+        "a MIG profile makes one instance too few",
         "mig.py",
         ('"MIG1g": "19,19,19,19,19,19,19"', '"MIG1g": "19,19,19,19,19,19"'),
         "services/test_mig.py",
@@ -75,7 +75,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "are_enabled",
     ),
     plant(
-        "the DRA driver goes on where it is switched off",
+        "the DRA driver keeps running after it is switched off",
         "services.py",
         (
             "UNITS = (DEVICE_PLUGIN, DRA_DRIVER, DCGM, DCGM_EXPORTER)",
@@ -95,7 +95,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "owner_and_mode",
     ),
     plant(
-        "a GPU that takes its time is not partitioned",
+        "a slow GPU is not partitioned",
         "mig.py",
         ("START_LIMIT_S = 300.0", "START_LIMIT_S = 3.0"),
         "services/test_mig.py",
@@ -146,14 +146,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "tells and Mixed",
     ),
     plant(
-        "the output of the exporter goes where its unit says",
+        "the exporter's output does not go to the journal",
         "services.py",
         ('        "StandardOutput=journal\\n"\n', ""),
         "services/test_configuration.py",
         "options_of",
     ),
     plant(
-        "the unit that partitions is not told the layout",
+        "the unit that partitions the GPU does not get the layout",
         "mig.py",
         ("""        f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout}"\\n'\n""", ""),
         "services/test_configuration.py",
@@ -211,7 +211,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "changes_its_mode and DRA",
     ),
     plant(
-        "packages have one attempt",
+        "an installation of packages has only one attempt",
         "services.py",
         ("APT = Retry(attempts=10, pause_s=2, timeout_s=300)", "APT = Retry(timeout_s=300)"),
         "services/test_monitoring.py",
@@ -266,7 +266,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "not_needed and running",
     ),
     plant(
-        "a failed step leaves no event",
+        "a failed step writes no event",
         "executor.py",
         (
             "        if step.event is not None:",
@@ -286,7 +286,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "changes_its_mode and DRA",
     ),
     plant(
-        "a label takes the place of the other lines of kubelet's defaults",
+        "a label replaces the other lines of kubelet's defaults",
         "services.py",
         (
             'return f"{text[: last.start]}{line}{text[last.end :]}"',
@@ -296,14 +296,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "file_of_the_user",
     ),
     plant(
-        "the quotes of a user's labels come between them",
+        "the quotes of a user's labels become parts of labels",
         "services.py",
         ("last.value.split", "text[last.start : last.end].partition('=')[2].split"),
         "services/test_configuration.py",
         "file_of_the_user",
     ),
     plant(
-        "the first label takes the place of kubelet's defaults",
+        "the first label replaces kubelet's other defaults",
         "services.py",
         ('f"{text}{separator}{line}\\n"', 'f"{line}\\n"'),
         "services/test_configuration.py",
@@ -317,7 +317,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "device_plugin_that_never_starts and failing",
     ),
     plant(
-        "one GPU in MIG mode speaks for all",
+        "one GPU in MIG mode counts for all GPUs",
         "mig.py",
         ('return "Disabled" in modes', 'return "Enabled" not in modes'),
         "services/test_mig.py",

@@ -17,7 +17,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     corpus(23, "teardown/test_modules.py", "dkms_builds"),
     corpus(29, "teardown/test_modules.py", "similar_name"),
     plant(
-        "the record goes although the removal is incomplete",
+        "the record is removed although the removal is incomplete",
         "teardown.py",
         (
             "is_clean = _has_nothing_left(node, after, removal) and _is_removed(node, scope.record_path)",
@@ -44,7 +44,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "caches",
     ),
     plant(
-        "the removal ends at the first path that stays",
+        "the removal ends at the first path that cannot be removed",
         "teardown.py",
         (
             "            _is_removed(node, path)\n",
@@ -81,7 +81,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "idle",
     ),
     plant(
-        "the version of the customer's driver is the module's",
+        "the version of the module counts as the version of the customer's driver",
         "teardown.py",
         (
             'f" installed_version={removal.customer_version}"',
@@ -111,7 +111,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "configured_path",
     ),
     plant(
-        "links to our version stay beside the driver of a customer",
+        "links to the baked version are kept beside the driver of a customer",
         "teardown.py",
         (
             'links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))',
@@ -121,7 +121,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another_kernel",
     ),
     plant(
-        "a module of the driver counts as one of others",
+        "a module of the driver counts as a module of another driver",
         "kernel_modules.py",
         (
             '*("nvidia_uvm", "nvidia_drm", "nvidia_modeset",',
@@ -131,7 +131,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "each_module_of",
     ),
     plant(
-        "a module of others that holds the driver is overlooked",
+        "a module of another driver that uses the driver is overlooked",
         "kernel_modules.py",
         (
             "not ours.issuperset(module.holders) or module.references > len(module.holders)",
@@ -151,7 +151,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "payload_and",
     ),
     plant(
-        "a teardown does not know the configured path of the record",
+        "a teardown ignores the configured path of the record",
         "facts.py",
         (
             "record_path=configuration.gpu_dkms_marker_file,",
@@ -188,7 +188,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "managed_node_is_a_failure",
     ),
     plant(
-        "the sources of a customer's driver go too",
+        "the sources of a customer's driver are removed too",
         "teardown.py",
         (
             "tuple(path for path in residue.sources if _source_version(path) == ours)",
@@ -198,7 +198,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "preserved and DKMS",
     ),
     plant(
-        "the record goes although a file of ours stays beside a customer's driver",
+        "the record is removed although a baked file is left beside a customer's driver",
         "teardown.py",
         (
             "    if any(node.files.exists(path) for path in removal.paths):\n        return False\n",
@@ -208,7 +208,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "stays_beside",
     ),
     plant(
-        "all sources of a driver are ours",
+        "all sources of drivers count as sources of the baked driver",
         "teardown.py",
         (
             "tuple(path for path, version in found.items() if version in {recorded, *dkms_versions})",
@@ -218,7 +218,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "nothing_names",
     ),
     plant(
-        "each folder of DKMS is a version",
+        "each folder in DKMS's tree counts as a version",
         "teardown.py",
         (
             'if name != "original_module" and files.is_directory(path)',

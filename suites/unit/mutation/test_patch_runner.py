@@ -39,7 +39,7 @@ def test_tiers_run_from_the_fastest_to_the_slowest(
     [
         (["unit,e2e"], [], "There is no tier 'e2e'; the tiers are unit, host, machine."),
         ([], ["suites/united"], "'suites/united' is not below 'suites/unit', 'suites/host', "),
-        (["unit"], ["suites/host/a"], "'suites/host/a' belongs to no tier of '--tier'."),
+        (["unit"], ["suites/host/a"], "'suites/host/a' is in no tier that '--tier' names."),
     ],
 )
 def test_unknown_tiers_and_tests_are_refused(

@@ -20,8 +20,8 @@ from harness.provisioning.command import CommandError, CommandResult, argv_refus
         ({"a": 1}, "{'a': 1} is no command; write a list of words"),
         ([], "A command has at least one word, its program, but this list is empty."),
         ((), "A command has at least one word, its program, but this list is empty."),
-        ([1, "x"], "Each word of a command is a string, but 1 is none; write str(…)."),
-        (["x", None, 2], "Each word of a command is a string, but None is none; write str(…)."),
+        ([1, "x"], "Each word of a command is a string, but 1 is not; write str(…)."),
+        (["x", None, 2], "Each word of a command is a string, but None is not; write str(…)."),
     ],
 )  # fmt: skip
 def test_words_of_a_command_are_distinguished_from_other_values(
@@ -52,11 +52,11 @@ def result(**fields: object) -> CommandResult:
         ({"exit_code": 124, "timed_out": True}, "exit code: 124 (time limit), after 0.0 s"),
         (
             {"exit_code": -9, "wrote_too_much": True},
-            "exit code: -9 (killed, since it wrote more than is kept), after 0.0 s",
+            "exit code: -9 (killed, since its output exceeded the limit), after 0.0 s",
         ),
         (
             {"exit_code": -9, "wrote_too_much": True, "timed_out": True},
-            "exit code: -9 (killed, since it wrote more than is kept), after 0.0 s",
+            "exit code: -9 (killed, since its output exceeded the limit), after 0.0 s",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_unknown_words_are_unknown(line: str) -> None:
 
     assert message.words is None
     assert not message.condemns_node
-    assert message.describe() == f"The driver said '[    9.1] {line}', which is not known."
+    assert message.describe() == f"The driver logged '[    9.1] {line}', an unknown message."
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_teardown_of_a_managed_node_fails_when_it_is_incomplete(
     assert invocation.run("teardown", GPU_NODE) == 84
 
     assert invocation.outcome()["error"] == (
-        "The driver was not completely removed; the log names what is left."
+        "The driver was not completely removed; the log names the remaining parts."
     )
     assert "gpu_node=true status=incomplete" in invocation.prebake_lines()[0]
 
