@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: The file in a machine with the exit code of the provisioner's last command, if it ended since the boot.
+#: The file in a machine with the exit code of the provisioner's command that ended last since the
+#: boot.
 EXIT_CODE_PATH = "/run/gpu-node-exit-code"
 #: The folder in a machine with a numbered folder for each run, which `run-provisioner.sh` writes.
 RUNS_FOLDER = "/var/lib/cloud/instance/provisioner-runs"
@@ -135,16 +136,17 @@ class EvidenceDeclaration:
 class Provisioner:
     """A program that provisions nodes, as a project declares it.
 
-    Commands are argv; they run as root. cloud-init writes `files` and runs `run` at the first
-    boot; `bake` runs instead if an image is baked; a test runs the other commands by `Node.provision`.
+    Commands are lists of words; they run as root. cloud-init writes `files` and runs `run` at the
+    first boot; `bake` runs instead if an image is baked; a test runs the other commands by
+    `Node.provision`.
     """
 
     name: str
-    """Its name, for messages and for `--provisioner`."""
+    """The provisioner's name, for messages and for `--provisioner`."""
     run: Argv
     """The command at boot."""
     source: str = ""
-    """The file that declares it, for messages."""
+    """The file that declares the provisioner, for messages."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the machine."""
     folders: Sequence[str] = ()
@@ -168,11 +170,11 @@ class Provisioner:
     evidence: EvidenceDeclaration = field(default_factory=EvidenceDeclaration)
     """Additional evidence to collect."""
     metadata_path: str | None = None
-    """The JSON file from which it reads a virtual machine's tags and size."""
+    """The JSON file from which the provisioner reads a virtual machine's tags and size."""
     timeout_s: float = 60.0
     """Seconds that a first boot may take under KVM; TCG gets ten times as many."""
     bake_key: str | None = None
-    """A key of everything on which the result of a bake depends; by default the digest of all its inputs."""
+    """A key of everything on which the result of a bake depends; by default the digest of all inputs."""
 
     def __post_init__(self) -> None:
         for name, argv in self._commands().items():
@@ -217,7 +219,7 @@ class Provisioner:
         return commands[name]
 
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
-        """Return the argv that runs the command `name` in a guest, as a run with its own number.
+        """Return the argv that runs the command `name` in a guest, with a folder in RUNS_FOLDER for the run.
 
         If `output` names a file, the command's output is appended to it too. The exit code is written
         to a file, since cloud-init only reports *that* a command failed. Raises BadInputError if

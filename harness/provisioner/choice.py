@@ -18,14 +18,15 @@ def choose_provisioner(word: str) -> Provisioner:
 
 
 def _read(path: Path) -> Provisioner:
-    # Imported here, since it loads more slowly than a clone starts, and the harness's provisioner has no file.
+    # Imported here, since the module loads more slowly than a clone starts, and the harness's own
+    # provisioner needs no file.
     from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
 
     return read_provisioner(path)
 
 
 def absolute(word: str, folder: Path) -> str:
-    """Return a path, which may be relative to `folder`, as an absolute path, and a name unchanged."""
+    """Return a name unchanged, and a path, which may be relative to `folder`, as an absolute path."""
     return str(folder / word) if _is_path(word) else word
 
 

@@ -1,4 +1,4 @@
-"""How a provisioner's result is read, as a file of the evidence: `provisioner.json`."""
+"""The file `provisioner.json` of the evidence: how the provisioner's result is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Declaration:
     files: tuple[str, ...] = ()
     """Paths of the files that were collected in addition, which may be patterns."""
     commands: tuple[str, ...] = ()
-    """Names of the commands that ran in addition."""
+    """Names of the commands whose output was collected in addition."""
 
     def named(self, exit_code: int | None) -> str:
         """Return an exit code with its name, for messages."""
@@ -93,13 +93,13 @@ class Declaration:
         )
 
 
-#: The provisioner of a node whose evidence names none, such as an existing node.
+#: The provisioner of a node whose evidence names no provisioner, such as an existing node.
 GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_node.OUTCOME)
 
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter[Declaration]:
-    """Return the adapter that reads and writes the file; it is slow to build, and a clone needs none."""
+    """Return the adapter that reads and writes the file; it is made on use, since making it is slow."""
     return pydantic.TypeAdapter(Declaration)
 
 

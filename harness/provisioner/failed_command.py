@@ -29,7 +29,7 @@ _OWN_TRAP = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class FailedCommand:
-    """A command that failed outside a condition; `file` and `line` are bash's."""
+    """A command that failed outside a condition; `file` and `line` are as bash reports them."""
 
     command: str
     exit_code: int

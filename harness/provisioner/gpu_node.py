@@ -53,12 +53,12 @@ OUTCOME = OutcomeDeclaration(
             started="/started",
         ),
     ),
-    # The events of Azure's agent have no field for the end, so the operation's id has it.
+    # The events of Azure's agent have no field for the end, so the operation's id contains the end.
     events=EventFiles(
         path=f"{EVENTS_FOLDER}/*", name="/TaskName", started="/Timestamp", ended="/OperationId"
     ),
     log=LogPatterns(
-        # The pattern finds fields by key, since their order has changed before.
+        # The pattern finds fields by key, since the order of the fields has changed before.
         decision=r"AKS_GPU_PREBAKE (?=.*\bevent=decision\b)(?=.*\baction=(?P<decision>[^\s'\"]+))"
         r"(?=.*\breason=(?P<reason>[^\s'\"]+))",
         step=r"step (?P<name>[a-z-]+) (?P<status>done|failed) after (?P<duration_s>[0-9.]+) s",

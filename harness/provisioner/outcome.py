@@ -34,7 +34,8 @@ def _path(value: str) -> str:
 
 def _expression(value: str, known: frozenset[str], main: str) -> str:
     try:
-        # The value becomes part of a longer expression, so it can't set flags for all of it.
+        # The value becomes part of a longer expression, so it must not set flags for the whole
+        # expression.
         compiled = re.compile(f"(?:{value})")
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
@@ -134,7 +135,7 @@ class EventFiles:
     started: Pointer | None = None
     """JSON pointer in an event to its start: ISO 8601, or seconds since the epoch."""
     ended: Pointer | None = None
-    """JSON pointer in an event to its end, in the same form."""
+    """JSON pointer in an event to its end: ISO 8601, or seconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

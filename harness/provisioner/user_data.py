@@ -55,9 +55,9 @@ def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, objec
     """Return the cloud-config `ours` merged with the provisioner's, as cloud-init would merge them.
 
     By default, cloud-init lets values of the later document replace values of the earlier document.
-    Here that would break the machine or drop the provisioner's values, so it is refused: a key may be
-    in both documents only with equal values, or if `merge_how` of the later document joins mappings
-    and lists without a loss. Raises BadInputError, which names the key.
+    Here that would break the machine or drop the provisioner's values, so such a merge is refused:
+    a key may be in both documents only with equal values, or if `merge_how` of the later document
+    joins mappings and lists without a loss. Raises BadInputError, which names the key.
     """
     theirs = dict(provisioner.user_data)
     rules = _Rules.of(theirs, provisioner)
@@ -152,7 +152,7 @@ def _mergers(given: object, source: str) -> Iterator[tuple[str, frozenset[str]]]
                 yield found["name"], frozenset(re.findall(r"\w+", found["options"]))
             return
         if not isinstance(given, list):
-            raise TypeError(given)  # noqa: TRY301 - the same
+            raise TypeError(given)  # noqa: TRY301 - one sentence for all forms
         for each in given:
             if isinstance(each, dict):
                 yield str(each["name"]), frozenset(each["settings"])

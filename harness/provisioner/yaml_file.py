@@ -55,7 +55,7 @@ Argv = Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)]
 Mode = Annotated[str, BeforeValidator(_mode)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-#: The name of the file with a command's output, beside which is NAME.exit-code.
+#: The name of the file with a command's output; the exit code is in NAME.exit-code beside it.
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
 
@@ -112,7 +112,7 @@ class ProvisionerFile:
     schema: Literal[1]
     """Always 1."""
     name: Name
-    """Its name, for messages."""
+    """The provisioner's name, for messages."""
     run: Argv
     """The command at the first boot, as a list of words. Commands run as root."""
     files: Mapping[GuestPath, FileSource] = field(default_factory=dict)
