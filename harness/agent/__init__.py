@@ -1,7 +1,7 @@
-"""The guest agent: a program of the standard library only, which runs in every checkpoint.
+"""The guest agent: a program in every checkpoint, which needs only Python's standard library.
 
-The host sends it as a zipapp over the port that the agent then serves. The client on the host is
-`harness.machine.channels.agent`, which also uses `frames`.
+The host sends the agent as a zipapp over the port that the agent then serves. The client on the
+host is `harness.machine.channels.agent`, which also uses `frames`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ PROTOCOL = 2
 """The protocol version; increased with each change."""
 
 OLDEST_PROTOCOL = 1
-"""The oldest version that the client understands; a saved machine has the agent of its time."""
+"""The oldest version that the client understands; a saved machine has the agent with which it was saved."""
 
 TERMINAL_PROTOCOL = 2
 """The first version in which `run` has `terminal` and `fallback`, and which has `resize`."""

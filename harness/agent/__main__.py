@@ -1,4 +1,4 @@
-"""The program: the loader calls `serve`, and tests start it as a process."""
+"""The agent's program: the loader calls `serve`, and tests start this module as a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GARBAGE = 10_000
 def serve(fd: int, digest: str, *, is_guest: bool) -> None:
     """Serve the host at the other end of `fd`.
 
-    The host may change the clock, entropy and name of the system only if it is a guest.
+    The host may change the clock, entropy and name of this system only if the system is a guest.
     """
     # Exclude existing objects from garbage collection: in a clone, each page that a collection
     # touches becomes a private copy.
@@ -28,7 +28,7 @@ def serve(fd: int, digest: str, *, is_guest: bool) -> None:
 
 
 def main() -> None:
-    """Serve the descriptor of the first argument; do not change this system."""
+    """Serve the descriptor that the first argument names; do not change this system."""
     serve(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "", is_guest=False)
 
 

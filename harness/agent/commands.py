@@ -59,9 +59,9 @@ class CapturedOutput(Sink):
 class Command:
     """A running command.
 
-    It ends when its process has ended and no process has its output open. At the time limit the whole
-    process group gets SIGTERM, then SIGKILL; the leader is reaped last, so that its pid is not
-    reused while its group may still be signalled.
+    The command ends when its process has ended and no process holds its output open. At the time
+    limit the whole process group gets SIGTERM, then SIGKILL; the leader is reaped last, so that its
+    pid is not reused while its group may still be signalled.
     """
 
     _LINE_END = "\n"
@@ -158,7 +158,7 @@ class Command:
     # Input
 
     def feed(self, chunk: bytes) -> None:
-        """Pass on stdin; it is discarded if the command no longer reads it."""
+        """Pass input on to the command; discard the input if the command no longer reads it."""
         if self._stdin_fd is None:
             self._sink.took_stdin(len(chunk))
             return
@@ -223,8 +223,8 @@ class Command:
 
     def _on_kill(self) -> None:
         self.signal(signal.SIGKILL)
-        # Do not wait for a process outside of the group that has the output open, or for a process that
-        # hangs in the kernel.
+        # Do not wait longer for a process that is outside of the group and has the output open, or
+        # that hangs in the kernel.
         self._timer = self._loop.call_later(_UNKILLABLE_S, self._end)
 
     def _on_exit(self, _events: int) -> None:

@@ -26,7 +26,7 @@ _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
 
 
 class _Read(Job):
-    """Sends chunks of an open descriptor as the host consumes them, then their size."""
+    """Sends chunks of an open descriptor as the host consumes them, then the size of them all."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         super().__init__(answers, request)
@@ -123,7 +123,7 @@ class RangesRead(_Read):
         return b"".join(parts)
 
     def _announce(self) -> None:
-        """Have the kernel read ahead, since small reads one by one cost an emulated disk most."""
+        """Let the kernel read ahead, since an emulated disk is slowest with small reads, one by one."""
         while self._not_announced and len(self._left) - len(self._not_announced) < _ANNOUNCED:
             at, length = self._not_announced.popleft()
             os.posix_fadvise(self._fd, at, length, os.POSIX_FADV_WILLNEED)
@@ -244,7 +244,7 @@ class Inotify:
         """Watch `folder` in place of the previous one; return False if it was watched already."""
         watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), _WATCHED)
         if watch < 0:
-            # The folder was removed; another folder is the nearest now.
+            # The folder was removed, so another folder is now the nearest.
             return True
         if watch == self._watch:
             return False

@@ -33,7 +33,7 @@ class Job:
         self._consumed = 0
         answers.jobs[request] = self
 
-    # Calls for frames of the host
+    # Methods that the server calls for frames from the host
 
     def feed(self, chunk: bytes) -> None:
         """Receive a part of the stream from the host."""
@@ -54,7 +54,7 @@ class Job:
         """Stop, and answer that the job was cancelled."""
         self.finish({"cancelled": True})
 
-    # Calls of the server
+    # Further methods that the server calls
 
     def resume(self) -> None:
         """Continue after the port had no room."""
@@ -62,7 +62,7 @@ class Job:
     def drop(self) -> None:
         """Release all resources without an answer."""
 
-    # Calls of the job itself
+    # Methods that the job itself calls
 
     def output(self, kind: int, chunk: bytes) -> None:
         self.answers.port.output(encode(kind, self.request, chunk))
@@ -76,7 +76,7 @@ class Job:
             self.answers.port.answer(frame)
 
     def report_progress(self, seen: dict[str, object]) -> None:
-        """Report the last observation; the host shows it if its deadline passes."""
+        """Report the last observation, which the host shows if the host's deadline passes."""
         self.output(DATA, to_json(seen))
 
     def finish(self, result: dict[str, object]) -> None:

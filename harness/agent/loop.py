@@ -21,8 +21,9 @@ _LONGEST_S = 3600.0
 class Loop:
     """Calls back for events.
 
-    It uses poll directly, because layers above poll cost an emulated guest time. With epoll, the few
-    descriptors that are added and removed all the time would need more system calls.
+    The loop uses poll directly, because each layer above poll costs time in an emulated guest.
+    epoll would need more system calls, since the few descriptors are added and removed all the
+    time.
 
     A callback belongs to the `owner` at the time of its registration, as do callbacks that it
     registers. An exception of a callback goes to `on_error` with its owner; other callbacks
@@ -103,7 +104,7 @@ class Loop:
         owner = entry[0]
         self._on_error(owner, error)
         if owner != NOBODY and self._callbacks.get(fd) is entry:
-            # Remove it: it is still registered, and would be reported again and again.
+            # The descriptor is still registered, and would be reported again and again.
             self.remove(fd)
 
 

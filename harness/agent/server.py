@@ -98,7 +98,7 @@ class Server:
     def _on_error(self, request: int, error: Exception) -> None:
         """Report an error for one request only."""
         if request == NOBODY:
-            # An error of the port. systemd restarts the agent.
+            # This is an error of the port: end the agent, which systemd restarts.
             raise error
         job = self._jobs.get(request)
         if job is not None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: (bus_foreach_bus() in its src/core/dbus.c); only root may connect.
 PRIVATE_SOCKET = "/run/systemd/private"
 _ASK_S = 20.0
-#: Seconds between two queries while systemd sends no signal: with its socket, and without it.
+#: Seconds between two queries while systemd sends no signal: with a connection to systemd, and
+#: without.
 _QUIET_S = 5.0
 _BLIND_S = 0.5
 #: Minimum seconds between two queries. A query itself makes systemd send signals, so the gap grows
