@@ -1,6 +1,7 @@
 """A process in QEMU's role: it accesses an emulated GPU as fast as the GPU answers, and prints the rate.
 
-`harness bench gpu` starts it as a process of its own, since QEMU and the device share no interpreter either.
+`harness bench gpu` starts a separate process, since QEMU and the device share no interpreter
+either.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
         with _project() as folder:
             write_suite(folder)
             run(folder, False)  # fills the cache of bytecode
-            # Alternate the two, since the speed of a host changes within minutes.
+            # Alternate the two measurements, since the speed of a host changes within minutes.
             pairs = [(run(folder, False), external_cpu_s(folder)) for _ in range(rounds)]
             others = [shuffled(folder, False) for _ in range(rounds)] if shuffled else []
         with _project() as folder:

@@ -32,28 +32,28 @@ SHELLSPEC_PREFIX = "shellspec_"
 #: The measures, in the order in which they are shown.
 FIGURES: Mapping[str, str] = {
     "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers, bytecode cached",
-    "realistic_external_cpu_s": "the part of it used by the commands that the specs run, by wait4's accounting",
+    "realistic_external_cpu_s": "the part of realistic_cpu_s that the specs' own commands used, by wait4's accounting",
     "realistic_overhead_ms": "realistic_cpu_s less realistic_external_cpu_s, for one example",
-    "realistic_wall_s": "wall time of the same run",
+    "realistic_wall_s": "wall time of the run of realistic_cpu_s",
     "realistic_shuffled_cpu_s": "realistic_cpu_s with a plugin of pytest that shuffles all tests",
     "startup_cpu_s": "CPU time of one file with one example, without a bytecode cache",
     "function_mocks_ms": "one of 200 examples with three function mocks, start-up left out",
-    "command_mocks_ms": "the same, but with three Mock blocks",
+    "command_mocks_ms": "one of 200 examples with three Mock blocks, start-up left out",
     "sourced_script_ms": "the time that sourcing a script of 3,000 lines adds to an example",
     "workers_speedup": "5,000 examples without workers, divided by their time on two workers, with start-up",
     "sleeping_examples_s": "1,000 examples that each sleep 5, in virtual time, start-up included",
     "fixture_case_ms": "a test with the shell fixture that writes three files, with 6,000 lines sourced",
-    "timeout_mock_ms": "a call of a mock through timeout in such a test",
+    "timeout_mock_ms": "a call of a mock through timeout in a test with the shell fixture",
     "load_before": "the host's load average over a minute, before the measurement",
-    "load_after": "the same after it; the figures of a busy host mean little",
+    "load_after": "the load average after the measurement; the figures of a busy host mean little",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShellBench:
-    """The figures; `workers_speedup` is 0 if it was left out.
+    """The figures; `workers_speedup` is 0 if this measurement was left out.
 
-    `shellspec` has the realistic figures of shellspec, or None if it is not on PATH.
+    `shellspec` has the realistic figures of shellspec; None if shellspec is not on PATH.
     """
 
     realistic: RealisticBench

@@ -26,7 +26,7 @@ class Advice:
     unneeded_time: float
     """The node start at the quantile, with the margin: an idle node is kept while a new node would start."""
     delay_after_add: float
-    """The same time, so that a new node is not judged before it can have a GPU."""
+    """Equal to `unneeded_time`, so that a new node is not judged before it can have a GPU."""
     quantile: float
     margin: float
     n: int

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BETWEEN = "between steps"
 REGISTRATION = "registration"
 PROVISIONER = "provisioner"
-#: The error with which NVIDIA's own driver opens a GPU that has no engine.
+#: The error with which NVIDIA's own driver refuses to open a GPU that has no engine.
 NO_ENGINE = "EIO"
 
 
@@ -39,9 +39,9 @@ class Moments:
 
     ready_s: float
     ready_wall_s: float
-    """The same moment by the wall clock, which provisioners use for their timestamps."""
+    """The moment `ready_s` by the wall clock, which provisioners use for their timestamps."""
     ended_s: float
-    """When the provisioner's command had ended."""
+    """When the provisioner's command ended."""
     capacity_s: float
     """When the GPU capacity was advertised for the last time."""
     allocated_s: float | None
@@ -51,7 +51,7 @@ class Moments:
 def moments_of(
     events: Sequence[Mapping[str, object]], payload: Payload = Payload.STAND_IN
 ) -> Moments | None:
-    """Return the summary of the events of one sample; None while it has not reached its end.
+    """Return the summary of the events of one sample; None before the events of its end.
 
     The end is the first allocation after the kubelet's last start; the provisioner's command has to
     have ended too. Raises ExpectationError for a GPU that cannot be opened, unless the GPU is emulated
@@ -100,7 +100,7 @@ def moments_of(
 
 
 def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
-    """Return the parts of the wait in their order; together they are the wait.
+    """Return the parts of the wait in their order; their sum is the wait.
 
     Steps run one after another; the gaps between them are the provisioner's own time. The time after
     the last step that began before the end is the registration with the kubelet. A step without a
@@ -146,7 +146,7 @@ def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
 
 
 def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return the share of the wait after which each unit was ready, the first one first."""
+    """Return the share of the wait after which each unit was ready; earlier units come first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for unit in sample.units if sample.wait_s > 0 else ():

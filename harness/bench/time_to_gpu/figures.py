@@ -41,10 +41,10 @@ class Published:
 #: The figures that `--json` prints besides those of each mode; each has an interval and n.
 MEASURES: Mapping[str, str] = {
     "ratio_prebaked": "the wait of fresh prebaked nodes, divided by the wait with a build at boot",
-    "ratio_precompiled_near": "the wait with a precompiled driver from a near registry, divided likewise",
-    "ratio_precompiled_far": "the wait with a precompiled driver from a far registry, divided likewise",
-    "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, divided likewise",
-    "ratio_policy_reset_precompiled_near": "the same with a precompiled driver from a near registry",
+    "ratio_precompiled_near": "the wait with a precompiled driver from a near registry, divided by the same wait",
+    "ratio_precompiled_far": "the wait with a precompiled driver from a far registry, divided by the same wait",
+    "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, divided by the wait with a build",
+    "ratio_policy_reset_precompiled_near": "the ratio after a policy reset with a precompiled driver from a near registry",
     "ratio_teardown": "the time of the fast deregistration, divided by the time of `dkms remove --all`",
 }
 _T4 = "T4, g4dn.xlarge, OpenShift 4.13, driver 525.125.06"
@@ -101,11 +101,11 @@ class ModeFigures:
     waits: tuple[float, ...]
     wait: Estimate
     ratio: Estimate | None
-    """The wait divided by the wait of the build at boot; None for that build, or if it was not measured."""
+    """The wait divided by the wait of the build at boot; None for that build, or without its wait."""
     parts: Mapping[str, Estimate]
     """Shares of the wait, the largest first."""
     units: Mapping[str, Estimate]
-    """The share of the wait after which each unit was ready, by systemd's stamps, the first one first."""
+    """The share of the wait after which each unit was ready, by systemd's timestamps, in this order."""
     compile_share: Estimate | None
     published: tuple[Published, ...] = ()
 
@@ -146,7 +146,7 @@ class Figures:
     experiments: Mapping[Experiment, tuple[ModeFigures, ...]]
     savings: tuple[Saving, ...]
     teardown: Estimate | None
-    """The fast deregistration as a share of `dkms remove --all`."""
+    """The time of the fast deregistration, divided by the time of `dkms remove --all`."""
     advice: tuple[ModeAdvice, ...]
     unit_s: float
     """The median of the build at boot in seconds: the unit of the advice."""
@@ -326,7 +326,7 @@ def conclusions(figures: Figures) -> list[str]:
 
 
 def _conclusion(experiment: Experiment, each: ModeFigures) -> str:
-    assert each.ratio is not None  # noqa: S101 - the caller has looked
+    assert each.ratio is not None  # noqa: S101 - the caller has checked this
     ratio, subject = each.ratio, f"{experiment.value}, {each.mode.value}"
     if not ratio.is_claimable:
         return (

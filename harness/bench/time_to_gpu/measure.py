@@ -66,12 +66,12 @@ class Plan:
     """The number of samples of each kind."""
 
     scale_ups: int
-    """Fresh nodes of each mode."""
+    """The number of fresh nodes of each mode."""
     resets: int
     """The number of these nodes whose policy is reset once."""
     trims: int
     teardowns: int
-    """Of each way."""
+    """The number of teardowns of each way."""
     is_judged: bool
     """Whether the first teardown of each kind is compared with a node that never had the driver."""
     modes: Sequence[Mode]

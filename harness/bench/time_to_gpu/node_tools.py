@@ -55,8 +55,8 @@ _UNPACK = (
 def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequence[Path]:
     """Return the wheels of the guest's packages for a version of Python, such as `3.11`.
 
-    `packages` is a requirements file with digests, by default that of the kubelet and the device
-    plugin.
+    `packages` is a requirements file with digests, by default the file for the kubelet and the
+    device plugin.
 
     pip downloads them once and checks their digests. Raises RequirementError if the wheels can't
     be downloaded.

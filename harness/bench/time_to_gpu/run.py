@@ -46,9 +46,9 @@ class Options:
 
     is_quick: bool = False
     samples: int = 5
-    """Fresh nodes of each mode, and nodes of each variant of a trim."""
+    """The number of fresh nodes of each mode, and of nodes of each variant of a trim."""
     resets: int = 5
-    """Fresh nodes of each mode whose policy is reset afterwards; 0 for no resets."""
+    """The number of fresh nodes of each mode whose policy is reset afterwards; 0 for no resets."""
     trims: int = 5
     teardowns: int = 5
     is_judged: bool = True
@@ -64,9 +64,9 @@ class Options:
     minutes: float = MINUTES
     """Tasks that would not end within this time are left out, and the report has the other samples."""
     own: Provisioner | None = None
-    """The user's own provisioner, measured beside the harness's."""
+    """The user's own provisioner, measured beside the harness's provisioner."""
     payload: Payload = Payload.STAND_IN
-    """The driver; the lab's image has to contain it."""
+    """The driver to measure; the lab's image has to contain this driver."""
 
 
 #: The options with NVIDIA's own driver. Its image has the module, so no node can be compared with a node that

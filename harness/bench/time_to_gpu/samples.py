@@ -105,10 +105,12 @@ class Sample:
     wait_s: Seconds
     """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
     allocated_s: Seconds | None
-    """From the same moment until the kubelet has allocated a GPU and opened its device node; None if NVIDIA's
-    own driver refused to open an emulated GPU."""
+    """From the start of `wait_s` until the kubelet has allocated a GPU and opened its device node.
+
+    None if NVIDIA's own driver refused to open an emulated GPU.
+    """
     segments: tuple[Segment, ...] = ()
-    """The critical path, in order; together they are the wait."""
+    """The parts of the critical path, in order; their sum is the wait."""
     units: tuple[UnitTimes, ...] = ()
     """The units that were started within the wait, by the moment at which they were ready."""
     compile_s: float | None = None
@@ -201,7 +203,8 @@ _ADAPTER = pydantic.TypeAdapter(Benchmark)
 def read_benchmark(file: Path) -> Benchmark:
     """Read the JSON that a run has written.
 
-    Raises BadInputError, which names the file, if it is not such a result, or has another schema.
+    Raises BadInputError, which names the file, if the file is not a result of a run, or has another
+    schema.
     """
     document = read_data_file(file, dict[str, object])
     if document.get("schema") != SCHEMA:

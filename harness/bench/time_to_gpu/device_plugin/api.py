@@ -83,7 +83,7 @@ def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) ->
 
 
 class Restartable:
-    """A server of gRPC that can be started and stopped again; used by several threads."""
+    """A gRPC server that can be stopped and started again, by any of several threads."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

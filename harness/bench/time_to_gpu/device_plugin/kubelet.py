@@ -95,7 +95,7 @@ class Kubelet(api.Restartable):
         return api.message("Empty")()
 
     def _watch(self, channel: Any, resource: str) -> None:
-        """Follow a plugin's devices until its stream ends, and allocate the first healthy one."""
+        """Follow a plugin's devices until its stream ends, and allocate the first healthy device."""
         calls = _calls(channel)
         capacity, is_allocated = 0, False
         try:
