@@ -29,7 +29,7 @@ class PullFault:
     cut_after_bytes: int | None = None
     """Close the connection each time this position of a blob is reached, even if a client resumes there."""
     bytes_per_s: int | None = None
-    """The highest speed at which blobs are sent."""
+    """The highest speed at which blobs are sent, in bytes per second."""
     delay_s: float = 0.0
     """The time to wait before each answer."""
 
@@ -61,7 +61,7 @@ class RegistryRequest:
     path: str
     started_s: float
     ended_s: float
-    """The time at which data was last sent."""
+    """The time at which a part of the answer was last sent."""
     status: int | None = None
     """None until there is an answer."""
     body_bytes: int = 0
@@ -107,8 +107,8 @@ class Pull:
 def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool:
     """Return whether a client's pull begins with this request.
 
-    containerd begins with a HEAD request for the tag's manifest, over a new connection. After a 429
-    it repeats a request over the same connection.
+    containerd begins with a HEAD request for the tag's manifest, over a new connection. After an
+    answer 429, containerd repeats the request over the same connection.
     """
     is_tag = "/manifests/" in path and "/manifests/sha256:" not in path
     return is_first_of_connection and method == "HEAD" and is_tag

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _OPENSSL_S = 60.0
-#: Days of validity; no run is longer.
+#: Days for which a certificate is valid; no run takes longer.
 _DAYS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A self-signed certificate with its key; a client that trusts it trusts no other server by it."""
+    """A self-signed certificate with its key; it makes a client trust only this server."""
 
     certificate: Path
     key: Path

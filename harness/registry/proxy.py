@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 14
 #: The limit of an answer without a length, such as a list of tags, which is held in memory.
 _HELD_BYTES = 16 << 20
-#: At a limited speed, an answer is sent in so many pieces per second.
+#: The number of pieces per second in which an answer is sent at a limited speed.
 _PIECES_PER_S = 10
 _UPSTREAM_S = 60.0
 _CLOSE_S = 10.0
@@ -49,7 +49,7 @@ _ERRORS = {
 
 
 class RegistryProxy:
-    """Listens on the host's loopback; the end of its `with` block ends its threads too.
+    """Listens on the host's loopback interface; the end of the `with` block ends the threads too.
 
     `upstream` opens a connection to the registry; without `tls` clients speak plain HTTP.
     """
@@ -67,7 +67,7 @@ class RegistryProxy:
             kwargs={"poll_interval": 0.05},
             name="registry-proxy",
         )
-        # An interrupted run does not wait for it.
+        # An interrupted run does not wait for this thread.
         self._thread.daemon = True
 
     @property
@@ -109,7 +109,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Return whether a connection is served; the limit is there since each has a thread."""
+        """Return whether a connection is served; connections are limited, since each has a thread."""
         with self._lock:
             is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
         if is_one_too_many:
@@ -213,7 +213,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             super().finish()
         if self.server.tls is not None:
-            # TLS is not shut down properly: a connection that is cut has no such end.
+            # TLS is not shut down, because a cut connection must not look properly ended.
             cast("socket.socket", self.request).close()
 
     @override

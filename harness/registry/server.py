@@ -34,7 +34,7 @@ PACKAGE = "docker-registry"
 _PROGRAM = "usr/bin/docker-registry"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 _LINKER = f"{_LIBRARIES}/ld-linux-x86-64.so.2"
-#: All files that the program loads: it is written in Go and uses only the C library.
+#: All files that the program loads: the program is written in Go and uses only the C library.
 _FILES = (_PROGRAM, _LINKER, f"{_LIBRARIES}/libc.so.6")
 _SOCKET = "socket"
 _START_S = 30.0
@@ -69,7 +69,8 @@ def ensure_registry_program(
 def render_configuration(storage: Path) -> str:
     """Render the configuration of a registry that stores in a folder; pure.
 
-    It listens on a Unix socket in its working directory: all users of the host could reach a port.
+    The registry listens on a Unix socket in its working directory, since all users of the host
+    could reach a port.
     """
     return json.dumps(
         {

@@ -1,4 +1,4 @@
-"""The timeline of a machine: when work ran, which work waited for which, and the critical path; plain values.
+"""The timeline of a machine as plain values: when work ran, what it waited for, and the critical path.
 
 Times are seconds since the start of the kernel in the first boot that is shown.
 """
@@ -30,7 +30,7 @@ class SpanState(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One piece of work; if it had not ended, it lasts until the end of the timeline."""
+    """One piece of work; work that had not ended lasts until the end of the timeline."""
 
     lane: Lane
     name: str
@@ -39,9 +39,9 @@ class Span:
     state: SpanState = SpanState.DONE
     detail: str | None = None
     blockers: tuple[str, ...] = ()
-    """The names of the work for which it waited last before it began."""
+    """The names of the work for which this work waited last before it began."""
     blocked_from_s: float | None = None
-    """The time from which it waited only for its blockers."""
+    """The time from which the work waited only for its blockers."""
     is_critical: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Span:
 
     @property
     def blocked_s(self) -> float:
-        """Return the seconds in which it waited only for its blockers."""
+        """Return the seconds in which the work waited only for its blockers."""
         return 0.0 if self.blocked_from_s is None else self.start_s - self.blocked_from_s
 
 

@@ -1,4 +1,4 @@
-"""The boots of a machine by its journal, joined to one time axis; pure."""
+"""The boots of a machine, read from its journal and joined to one time axis; pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Boots:
 
     @classmethod
     def of(cls, entries: Sequence[JournalEntry], *, most: int) -> Boots:
-        """Return the latest boots in a journal, at most `most`; boots of the image's build are older."""
+        """Return the latest boots in a journal, at most `most`; older boots are the image's build."""
         by_boot: dict[str, list[JournalEntry]] = {}
         for entry in entries:
             by_boot.setdefault(entry.boot, []).append(entry)
@@ -57,7 +57,8 @@ class Boots:
     def at_wall(self, wall_s: float) -> float | None:
         """Return the position on the timeline of a wall-clock time; None if it is before the timeline.
 
-        The clock may have been set, so the time is converted by the entry nearest to it.
+        The clock may have been set, so the time is converted by the journal entry nearest to the
+        time.
         """
         if not self._by_wall:
             return None

@@ -1,4 +1,4 @@
-"""DKMS's builds, from their logs, whose second line has the time of the beginning; pure."""
+"""DKMS's builds, from their logs, whose second line has the start time; pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DKMS_LOG = re.compile(
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
     """Return the build in a log of DKMS, which was last written at `ended` by the wall clock.
 
-    None if the path belongs to another file, if the log has no date, or if the build was before the
-    boots, such as in the image. Without `ended`, the build has no duration.
+    The result is None if the path belongs to another file, if the log has no date, or if the build
+    was before the boots, such as in the image. Without `ended`, the build has no duration.
     """
     found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()
     began = _date(lines[1]) if len(lines) > 1 else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SHIM = re.compile(r'msg="starting signal loop".*?path=\S*/(?P<id>[^/\s]+)')
 _CONNECTING = re.compile(r'msg="connecting to shim (?P<id>[^"\s]+)"')
 _GONE = re.compile(r'msg="(?:shim disconnected|shim reaped)".*?\bid=(?P<id>\S+)')
-#: Kubernetes' names: the message names the container and then its id.
+#: The message about a container of Kubernetes has the container's name and then its id.
 _NAMED = re.compile(
     r"CreateContainer within sandbox .*?&ContainerMetadata\{Name:(?P<name>[^,]+),.*?"
     r'returns container id \\"(?P<id>[0-9a-f]+)\\"'

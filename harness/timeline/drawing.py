@@ -167,7 +167,7 @@ def _draw_row(
 
 
 def _describe(axes: Any, place: int, spans: Sequence[Span], scale_pt: float, end_s: float) -> None:
-    """Write how long the last piece took and for what it waited: right of it, left of it, or on it."""
+    """Write how long the last piece took and what it waited for, beside the piece or on it."""
     last = spans[-1]
     words = _words(last)
     right_pt = (end_s * 1.02 - last.end_s) * scale_pt - 8
@@ -187,7 +187,7 @@ def _describe(axes: Any, place: int, spans: Sequence[Span], scale_pt: float, end
             _write(axes, place, first_s, -4.0, text, align="right")
             return
         if last.blocked_from_s is not None and width <= last.start_s * scale_pt - 8:
-            # Write it over the wait, which is a thin bar.
+            # Write the text over the wait, which is a thin bar.
             _write(axes, place, last.start_s, -4.0, text, align="right", is_boxed=True)
             return
     room_pt = last.duration_s * scale_pt - 8

@@ -36,7 +36,7 @@ tr.critical td:nth-child(3) { font-weight: 600; color: #D55E00; }
 
 
 def render_page(timelines: Sequence[Timeline]) -> str:
-    """Render the page; without matplotlib it has only the table, and says so."""
+    """Render the page; without matplotlib, it has only the table, and a sentence about the reason."""
     titles = " and ".join(each.title for each in timelines)
     parts = [f"<h1>Timeline of {html.escape(titles)}</h1>", _picture(timelines, titles)]
     for timeline in timelines:

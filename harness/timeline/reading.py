@@ -49,9 +49,9 @@ _STATES = {
     "error": SpanState.FAILED,
     "running": SpanState.RUNNING,
 }
-#: The fields in which Azure's guest agent has the begin and the end of an event.
+#: The fields with the start and the end of an event of Azure's guest agent.
 _AZURE_BEGIN, _AZURE_END = "/Timestamp", "/OperationId"
-#: A silence of the console that ends a piece of its output.
+#: A pause of the console of this length, in seconds, ends a piece of its output.
 _SILENCE_S = 5.0
 _UNREADABLE = (
     *(HarnessError, OSError, EOFError, zlib.error),
@@ -62,7 +62,7 @@ _UNREADABLE = (
 _GZIP = 16 + zlib.MAX_WBITS
 #: Gathering stops at this size; one byte more shows that the journal is longer.
 _JOURNAL_LIMIT = (JOURNAL_MIB << 20) + 1
-#: A kernel begins to write its log within this number of seconds.
+#: A kernel begins to write its log within this number of seconds after its start.
 _BOOT_S = 5.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 #: The logs of DKMS in evidence without a history.
@@ -131,7 +131,8 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
         moments += _panics(reader, boots)
     continued_s = _continued(reader, boots)
     if continued_s is not None:
-        # Until the guest's clock is set it shows the checkpoint's time, so all entries are older.
+        # Until the guest's clock is set, it shows the time of the checkpoint, so all journal
+        # entries look older.
         continued_s = min(continued_s, end_s)
         moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(
@@ -251,7 +252,10 @@ def _end(reader: _Reader, boots: Boots) -> float:
 
 
 def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the starts of units: in the last boot by systemd's timestamps, in earlier ones by the journal."""
+    """Return the starts of units.
+
+    They are from systemd's timestamps for the last boot, and from the journal for earlier boots.
+    """
     spans = [
         span
         for boot in boots.all[:-1]
@@ -326,7 +330,7 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
-    """Yield the events with begin and end, from the declared fields or those of Azure's guest agent."""
+    """Yield events with start and end, from the declared fields or the fields of Azure's guest agent."""
     declared = evidence.provisioner.outcome.events
     if declared is None:
         return
@@ -360,7 +364,7 @@ def _provisioner_start(boots: Boots) -> float | None:
 
 
 def _builds(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return DKMS's builds; a build begins at the time in its log's second line and ends at the last write."""
+    """Return DKMS's builds, each from the time in its log's second line to the last write to the log."""
     try:
         ends = {
             path: found.modified_at_s

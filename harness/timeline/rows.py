@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST_UNITS = 26
 #: Units that took a smaller share of the timeline are left out, unless they are critical or failed.
 _LEAST_SHARE = 0.004
-#: The most rows, since a PNG has at most 65 536 pixels in height.
+#: The largest number of rows, since a PNG is at most 65 536 pixels high.
 _MOST_ROWS = 300
 
 
@@ -26,7 +26,7 @@ class Row:
     lane: Lane | None
     name: str
     spans: tuple[tuple[Span, ...], ...]
-    """For each timeline, the pieces of work by that name."""
+    """For each timeline, the pieces of work with the row's name."""
     reasons: tuple[str | None, ...]
     """For each timeline, why the work could not be read."""
 
@@ -42,7 +42,7 @@ def shown_units(timeline: Timeline) -> set[str]:
 
 
 def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
-    """Return the rows in the order in which work began, in the first timeline that has it."""
+    """Return the rows, ordered by when their work began in the first timeline that has the work."""
     units = set().union(*(shown_units(each) for each in timelines))
     keys: dict[tuple[Lane, str], None] = {}
     for timeline in timelines:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: systemd starts a unit at most this number of seconds after the units for which it waits, even under
 #: TCG. A later start had another reason, such as a command.
 _DISPATCH_S = 3.0
-#: The targets at which a boot ends, the last target first.
+#: The targets that end a boot, the last target first.
 _GOALS = ("cloud-init.target", "graphical.target", "multi-user.target")
 _INSIDE = (Lane.STEPS, Lane.DKMS, Lane.CONTAINERS)
 #: Timestamps of files and logs are rounded by up to this number of seconds.
@@ -25,7 +25,9 @@ _ROUNDING_S = 1.5
 def with_blockers(
     spans: Sequence[Span], units: Iterable[UnitTimes], *, began_s: float, offset_s: float
 ) -> list[Span]:
-    """Return the spans of units, each with its blocker: the last ready unit of those that it starts after.
+    """Return the spans of units, each with its blocker.
+
+    The blocker is, of the units that a unit starts after, the unit that was ready last.
 
     `began_s` is when systemd began; `offset_s` is added to the timestamps of `units`.
     """
@@ -65,9 +67,10 @@ def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[S
 
     Work that had ended at `since_s`, when the machine continued from a checkpoint, is not on the path.
 
-    The path is built from its end: the work that still waits or runs, else the boot's goal, or a step
-    that ended later. From there it goes back from each unit to the unit's blocker. Steps, builds and
-    containers within a span of the path are on the path too, as a chain without overlaps.
+    The path is built backwards. Its end is the work that still waits or runs, or else the boot's
+    goal or a step that ended after the goal. From there, the path goes back from each unit to the
+    unit's blocker. Steps, builds and containers within a span of the path are on the path too, as a
+    chain without overlaps.
     """
     critical: set[int] = set()
     units = {
