@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 
 DISK = "disk.qcow2"
-"""The disk of a folder, if it has one; overlays of derived folders lie on it."""
+"""The disk of a folder, if the folder has a disk; it is the backing file of derived folders' overlays."""
 
 STAMP = "verified.json"
-"""Records which files had the right digests, and their inode data at that time."""
+"""The file that records which files had the right digests, and the inode data at that time."""
 
 USED = "used"
-"""Locked by the users of a folder; its modification time is the time of the last use."""
+"""The file that users of a folder lock; its modification time is the time of the last use."""
 
 KEY_DIGITS = 16
 """The number of a key's digits that are part of file names."""
@@ -70,7 +70,7 @@ class ParentPin:
 
 @dataclass(frozen=True, kw_only=True)
 class StagingFolder:
-    """The place where a folder is made: `content` will be published, `work` is scratch space."""
+    """Where a folder is made: `content` will be published, `work` is for temporary files."""
 
     work: Path
     content: Path

@@ -51,9 +51,9 @@ class CachedArtifact:
 class ArtifactCache(Generic[M]):
     """The published folders of one format below `folder`; many processes may use one cache.
 
-    `store` makes and publishes them. `leftovers` are the store's hidden folders whose old files
-    `collect_unused` removes. `clean`, `removing` and `source` are as in `ArtifactStore`. If
-    `is_gated`, nothing is removed while a folder is published and opened.
+    `store` makes and publishes the folders. `leftovers` are the store's hidden folders, from which
+    `collect_unused` removes old files. `clean`, `removing` and `source` are as in `ArtifactStore`.
+    If `is_gated`, nothing is removed while a folder is published and opened.
     """
 
     def __init__(
@@ -144,7 +144,10 @@ class ArtifactCache(Generic[M]):
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these folders and all whose disks need them; folders in use, and what they need, stay."""
+        """Remove these folders and all folders whose disks need them.
+
+        Folders in use, and folders whose disks they need, are kept.
+        """
         names = {folder.name for folder in chosen}
         artifacts = self.ls()
         while more := {each.folder.name for each in artifacts if each.parent in names} - names:
@@ -157,7 +160,7 @@ class ArtifactCache(Generic[M]):
     def _remove(
         self, is_removable: Callable[[CachedArtifact, float], bool], *, reason: str
     ) -> list[Removal]:
-        """Remove folders, the least recently used first; the rule gets the total size of the others."""
+        """Remove folders, the least recently used first; the rule gets the size of the remaining folders."""
         doomed: list[Path] = []
         removals: list[Removal] = []
         if not self._folder.is_dir():
@@ -197,7 +200,7 @@ class ArtifactCache(Generic[M]):
             return removals
         with self._gate():
             if any(self.store.hidden_folder("work").iterdir()):
-                # A process that makes a folder at present may be about to use one of these folders.
+                # A process that is making a folder may be about to use one of these folders.
                 return removals
             for name in self._leftovers:
                 for path in sorted(self.store.hidden_folder(name).iterdir()):
@@ -218,7 +221,7 @@ class ArtifactCache(Generic[M]):
         return removals
 
     def _gate(self) -> contextlib.AbstractContextManager[None]:
-        """Serialise removals and publication, so that no child is published while its parent is removed."""
+        """Serialise removal and publication, so that no folder is published while its parent is removed."""
         return lease.hold(
             self.store.hidden_folder("locks") / "gate",
             timeout_s=_GATE_S,

@@ -17,8 +17,10 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a full disk, and of an exceeded quota."""
 
 _FULL_MIB = 32
-"""MiB; with less free space, a machine's failure is attributed to the full disk: QEMU dies of
-SIGBUS without a message when a page of its memory file gets no block."""
+"""With fewer MiB free, a machine's failure is attributed to the full disk.
+
+QEMU dies of SIGBUS without a message when there is no block for a page of its memory file.
+"""
 
 
 def free_bytes(folder: Path) -> int:

@@ -74,7 +74,7 @@ def _seek_data(descriptor: int, at: int, size: int) -> int:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        # lseek(2): there is only a hole from here to the end.
+        # The error of lseek(2) means that there is only a hole from here to the end.
         return size
 
 
@@ -189,7 +189,7 @@ class ManifestFormat(Generic[M]):
 
 
 def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
-    """Return facts about files for a stamp; they change with the files' content and with each boot."""
+    """Return facts about files for a stamp; the facts change with the content and with each boot."""
 
     def inode_of(path: Path) -> list[int]:
         stat = path.stat()

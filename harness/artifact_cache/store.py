@@ -132,7 +132,8 @@ class ArtifactStore:
                     progress.report(Stage.READY, f"it takes {allocated_bytes(folder) // MIB} MiB")
                     return result
                 finally:
-                    # Errors here are ignored: the original error matters more, and the next run cleans up.
+                    # Errors of the removal are ignored: the original error matters more, and the
+                    # next run cleans up.
                     with contextlib.suppress(OSError):
                         self._clean(staging.work)
 
@@ -190,7 +191,7 @@ class ArtifactStore:
         )
 
     def move_to_trash(self, folder: Path) -> Path:
-        """Rename a folder to a hidden path in one step, so that nobody opens an incomplete folder.
+        """Rename a folder to a hidden path in one step, so that no process opens a half-removed folder.
 
         Returns the new path, for the caller to remove.
         """
@@ -226,7 +227,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
-        """Yield whether no process makes the folder `name`; in the context none can begin to."""
+        """Yield whether no process makes the folder `name`; none can begin to while the context runs."""
         lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
         try:
             lock.acquire(blocking=False)
@@ -244,7 +245,7 @@ class ArtifactStore:
             return
         self._is_swept = True
         if (self.folder / ".work").is_dir():
-            # A cache that this user can only read can be used too.
+            # Errors are ignored, since a cache that this user can only read is usable too.
             with contextlib.suppress(OSError, HarnessError):
                 self.sweep()
 
@@ -304,7 +305,7 @@ class ArtifactStore:
 
 @contextlib.contextmanager
 def _failure_told(progress: Progress) -> Iterator[None]:
-    """Report that nothing is made any more if an error leaves this context."""
+    """Report that the folder was not made, if an error leaves this context."""
     try:
         yield
     except BaseException:

@@ -43,7 +43,7 @@ class Address:
         """
         match = _ADDRESS.fullmatch(text)
         if "@" in text:
-            # The message must not contain `text`, which has a password.
+            # The message must not quote `text`, which may contain a password.
             raise BadInputError(
                 "The address of a registry has a user or a password before '@'; give only "
                 "HOST[:PORT][/PATH], and log in by `docker login HOST[:PORT]`.",

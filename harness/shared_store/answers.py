@@ -41,7 +41,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 #: A token; RFC 6750 allows these characters and `=`.
 _TOKEN = re.compile(r"[!-~]{1,16384}")
 _NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
-#: Files of a folder that belong to this host only, and so are never shared.
+#: Files of a published folder that are about this host only, so they are never shared.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
 #: Upper bounds of gzip's overhead on data that can't be compressed, as a share and in bytes.
@@ -121,7 +121,7 @@ def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -
 
 
 def _slip(error: pydantic.ValidationError) -> str:
-    """Return the first problem of an invalid value, and its place."""
+    """Return the first problem of an invalid value, with its location."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     said = f"{first['msg']} at '{place}'" if place else first["msg"]
@@ -129,7 +129,7 @@ def _slip(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message; other values than texts may be large, so they are not quoted."""
+    """Return a value for a message; only texts are quoted, since other values may be large."""
     return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "a non-text value"
 
 
@@ -283,7 +283,7 @@ def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read_moment(text: str | None) -> dt.datetime | None:
-    """Return a time that has a time zone; None for a text of any other form."""
+    """Parse a time with a time zone; return None for a text of any other form."""
     try:
         found = dt.datetime.fromisoformat((text or "").replace("Z", "+00:00"))
     except ValueError:

@@ -55,11 +55,11 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a request ends without success.
+    """The limits at which a request ends without success.
 
-    A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after `tries` that
-    were too slow or brought no new byte. A pause that a registry requests by Retry-After is kept, up to
-    `longest_pause_s`.
+    A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after
+    `tries` tries that were too slow or received no new byte. A pause that a registry requests by
+    Retry-After is kept, up to `longest_pause_s`.
     """
 
     tries: int = 4
@@ -160,7 +160,7 @@ class RegistryClient:
         progress: Callable[[int], None],
         deadline: Deadline | None = None,
     ) -> None:
-        """Complete the file `part` with a blob's bytes; bytes that it already has are not fetched again.
+        """Complete the file `part` of a blob; bytes that the file already has are not fetched again.
 
         A blob with another digest is removed. Raises StoreError, and OSError of the disk.
         """
@@ -258,7 +258,7 @@ class RegistryClient:
         )
 
     def tags(self, repository: str, *, deadline: Deadline | None = None) -> list[str]:
-        """Return the tags of a repository by name; none if it does not exist."""
+        """Return the tags of a repository by name; no tags if the repository does not exist."""
         what = f"the list of '{repository}'"
         deadline = deadline or self.deadline()
         url: str | None = self.address.url(repository, "tags/list")
@@ -269,10 +269,10 @@ class RegistryClient:
                 return []
             page = read_page(
                 answer.body,
-                f"The list of '{repository}' in the store '{self.address}' is no JSON of tags",
+                f"The list of '{repository}' in the store '{self.address}' is not a list of tags in JSON",
             )
             following = next_page(answer.headers.get("Link"))
-            # Without this, a page without new tags would be requested again and again.
+            # Without this check, a page without new tags would be requested again and again.
             is_end = following is None or found.issuperset(page)
             found.update(page)
             if len(found) > STORE_TAGS.value:
@@ -327,7 +327,8 @@ class RegistryClient:
             elif have:
                 sink.truncate(0)
                 have = 0
-            # Bytes beyond the size make the digest wrong; they are dropped, so as not to fill the disk.
+            # One byte beyond the size makes the digest wrong; further bytes are dropped, since they
+            # could fill the disk.
             while have <= size and (chunk := response.read1(min(_CHUNK, size + 1 - have))):
                 sink.write(chunk)
                 have += len(chunk)

@@ -38,7 +38,7 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
 
 
 class Authorizer:
-    """Answers a registry's challenge: by a password, or by a token that a service returns for it.
+    """Answers a registry's challenge: by a password, or by a token that a token service returns.
 
     `get` fetches a URL with headers and returns the content; it raises OSError or ValueError.
     `registry` is the registry's URL. The registry itself gets the password. A token service on

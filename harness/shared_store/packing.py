@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
-#: The fastest level: most bytes of a memory file are zeros, and kernels are already compressed.
+#: The fastest level of gzip is enough: most bytes of a memory file are zeros, and kernels are
+#: already compressed.
 _LEVEL = 1
 _GZIP = 31
 
@@ -66,7 +67,7 @@ class Packed:
 
 
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
-    """Yield the blobs of a published folder; a blob is in a file of `work` until the next is yielded.
+    """Yield the blobs of a published folder; the file of a blob exists until the next is yielded.
 
     Raises StoreError, which names the file, if a file's content differs from the manifest.
     """

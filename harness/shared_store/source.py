@@ -47,7 +47,7 @@ _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
 _WORDS_BYTES = 1000
-#: Phrases for those inputs of a checkpoint's key that depend on the host.
+#: Phrases for the inputs of a checkpoint's key that differ between hosts.
 _INPUTS = {
     "qemu": "another QEMU or processor",
     "argv": "another machine (accelerator, CPU, memory or devices)",
@@ -95,9 +95,9 @@ class SharedCache:
     ) -> bool:
         """Write the folder `name` to `into`; return whether the store had it.
 
-        Errors are reported; the caller then makes the folder itself, for which at least half of the
-        remaining time is left. `inputs` are the parts of the folder's key; they explain why the store
-        has the folder only under another key.
+        Errors are only reported; the caller then makes the folder itself. A pull takes at most half
+        of the remaining time, so that time is left for this. `inputs` are the parts of the folder's
+        key; they explain why the store has the folder only under another key.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -186,7 +186,7 @@ class SharedCache:
         try:
             self.push(folder, progress=progress)
         except (HarnessError, OSError) as error:
-            progress.report(Stage.REFUSED, f"{error} It stays in this host's cache alone.")
+            progress.report(Stage.REFUSED, f"{error} It stays only in this host's cache.")
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
         """Push a published folder; return False if the store already has it.
@@ -234,7 +234,7 @@ class SharedCache:
         return True
 
     def ls(self) -> list[StoredArtifact]:
-        """Return the artifacts of this cache in the store, by name; those of other programs are left out."""
+        """Return this cache's artifacts in the store, by name; artifacts of other programs are left out."""
         deadline = self.client.deadline()
         found = []
         for tag in self.client.tags(self.repository, deadline=deadline):
@@ -248,7 +248,7 @@ class SharedCache:
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
     def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
-        """Return a clause on how the store's artifacts with the same name differ; may be empty."""
+        """Return a clause on how the store's artifacts with the same name differ, or an empty text."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]
@@ -335,7 +335,7 @@ def _malformed(tag: str) -> str:
 
 
 def _needs(own: bytes) -> str | None:
-    """Return the requirements on QEMU and processor that a checkpoint's maker recorded."""
+    """Return the requirements on QEMU and processor that were recorded with a checkpoint."""
     facts = json.loads(own).get("facts") or {}
     words = [str(facts[key]) for key in ("qemu", "processor") if key in facts]
     return ", ".join(words) or None
