@@ -24,10 +24,11 @@ _OF_A_RUN = frozenset({"categories.json", "executor.json"})
 def merge_results(folders: Iterable[Path], to: Path) -> int:
     """Copy the results of the folders to the new folder `to`, and return the number of their tests.
 
-    Names of Allure's files are unique, except for the files about the whole run; if environments have
-    different values of one name, all values are listed. If a test ran again in its shard, Allure shows
-    the earlier result as a retry, by the history id. If a test is in two folders, only the folder with
-    its latest result counts. Raises BadInputError, which names the file, for a file that is not a result.
+    Names of Allure's files are unique, except for the files about the whole run; if the
+    environments of shards have different values for one name, all values are listed. If a test ran
+    again in its shard, Allure shows the earlier result as a retry, by the history id. If a test is
+    in two folders, only the folder with its latest result counts. Raises BadInputError, which names
+    the file, for a file that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}
@@ -67,7 +68,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file of limited size; refuse it if a file of this name exists, which would be lost."""
+    """Copy a file of limited size; refuse to overwrite a file of the same name."""
     if to.exists() and path.name not in _OF_A_RUN:
         raise BadInputError(
             "Another shard has a file of this name among Allure's results, and only one of them would be "

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from harness.merging.junit import Case
 
-#: pytest's exit statuses for ends of a run that its results do not explain.
+#: pytest's exit statuses, each with the reason why a run may have this status although its tests
+#: passed.
 _TESTS_FAILED = 1
 _NO_TESTS = 5
 _MEANINGS = {

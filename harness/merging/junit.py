@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The property of a test that ended with an error of the harness.
 BROKEN = "harness_could_not_tell"
-#: The property that names what a test covers.
+#: The property that names the behaviour that a test covers.
 BEHAVIOUR = "behaviour"
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?")
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -30,10 +30,10 @@ _COUNTED = ("errors", "failures", "skipped", "tests")
 _FAILED = ("failure", "error")
 #: pytest's messages for modules that it could not collect.
 _OF_COLLECTION = frozenset({"collection failure", "collection skipped"})
-#: What xdist appends to the name of a test with a group.
 _OF_SPEC = re.compile(r"\.sh(?:\.|::)")
+#: The group that xdist appends to the name of a test.
 _GROUP = re.compile(r"@[^@/\]]+$")
-#: Longer than any run, and small enough that sums stay finite.
+#: The limit of a duration: longer than any run, and small enough that sums stay finite.
 _MOST_SECONDS = 1e9
 
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _SHOWN_TESTS = 10
 _CAUSE_LENGTH = 300
-#: Punctuation by which Markdown, including GitHub's, finds mark-up, links and formulas.
+#: Punctuation that Markdown, including GitHub's, takes for mark-up, links or formulas.
 _MARKUP = re.compile(r"([\\`*_\[\]|~$!]|:(?=//)|(?<=\])\(|(?i:(?<=\bwww))\.)")
 #: Text at the beginning of a list item that Markdown would take for a heading or a list.
 _BEGIN = re.compile(r"^([0-9]*)([#+=.)-])")
 _NO_CODE = re.compile(r"[`<>]|\]\(|://|(?i:www)\.")
-#: The parts of a message that differ between tests that fail for the same reason.
+#: The parts of a message that differ even if tests fail for the same reason.
 _VARYING = (
     (re.compile(r"'(?:/[^'/]+){2,}/?'|(?<![\w.])(?:/[\w.@+=-]+){2,}/?"), "PATH"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "N"),

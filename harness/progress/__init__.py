@@ -9,10 +9,10 @@ from typing import Protocol
 
 
 class Stage(Enum):
-    """An activity of a folder or a machine; the value is the word shown to people."""
+    """An activity on a cached folder or of a machine; the value is the word shown to people."""
 
     PLAN = "plan"
-    """The announcement of what a run makes first; its lines are shown in any case."""
+    """The announcement of what a run makes first; its lines are always printed."""
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"

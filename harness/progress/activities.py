@@ -1,4 +1,4 @@
-"""Reports the activity of each machine of this process, and in long waits the guest's console output."""
+"""Reports the activity of each machine of this process; in long waits, also its console output."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _REPORT_S = 60.0
 _LOOK_S = 5.0
 _CLOSE_S = 5.0
-#: The number of latest bytes of a console that are kept between two reports.
+#: The number of bytes of a console's latest output that are kept between two reports.
 _KEPT_BYTES = 8192
 _SHOWN_LINES = 5
 _LINE_LENGTH = 160
-#: Colours and cursor movements, and other control characters than tab and newline.
+#: Colours, cursor movements, and all control characters except tab and newline.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

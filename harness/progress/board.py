@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 #: Activities that take fewer seconds get no line.
 _QUICK_S = 5.0
-#: Seconds after which an activity that goes on gets another line.
+#: Seconds after which an activity that still runs gets another line.
 _AGAIN_S = 25.0
-#: Seconds after which other activities of caches are dropped: caches report the end of making and
-#: fetching only.
+#: Seconds after which an activity of a cache is dropped, unless the cache makes or fetches a
+#: folder: caches report the end of no other activity.
 _FORGOTTEN_S = 120.0
 _OF_MAKING = (Stage.BUILD, Stage.FETCH)
 _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
@@ -46,7 +46,7 @@ class Row:
 class Board:
     """Takes events, and returns the lines to print; times are seconds of the epoch.
 
-    With `tells_running`, it shows the console's output for machines of tests too.
+    With `tells_running`, the board also shows the console output of machines that tests use.
     """
 
     def __init__(self, *, tells_running: bool = True) -> None:
@@ -102,7 +102,7 @@ class Board:
         return [render_line(replace(before.begin, message=took, until=None), worker, now)]
 
     def forget(self, worker: str) -> None:
-        """Drop the activities of an xdist worker that has ended, perhaps in the middle of an activity."""
+        """Drop the activities of an xdist worker that has ended, perhaps during an activity."""
         for key in [key for key in self._rows if key[0] == worker]:
             del self._rows[key]
 

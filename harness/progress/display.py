@@ -84,7 +84,7 @@ class Display:
             self.look()
 
     def look(self) -> None:
-        """Show activities that are due."""
+        """Print the lines that are due, and draw the rows again."""
         with self._lock:
             if not self._is_closed.is_set():
                 now = self._clock()
@@ -100,13 +100,13 @@ class Display:
         self._surface.draw(self._board.rows(now), now)
 
     def pause(self) -> None:
-        """Leave the terminal to a person; each call needs a call of `go_on`."""
+        """Leave the terminal to a person; each call must be followed by a call of `go_on`."""
         with self._lock:
             self._pauses += 1
             self._surface.clear()
 
     def go_on(self) -> None:
-        """Show again, beginning with the activities that became due meanwhile."""
+        """Show progress again, beginning with the activities that became due meanwhile."""
         with self._lock:
             self._pauses -= 1
         self.look()
@@ -118,7 +118,7 @@ class Display:
             self._board.forget(worker)
 
     def close(self) -> None:
-        """Show nothing more."""
+        """End the display; later events are not shown."""
         self._is_closed.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
@@ -196,12 +196,14 @@ class LiveRegion:
         shown = render_rows(
             rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
         )
-        # Moving down and up again scrolls, which makes room; the column stays the same.
+        # Moving down and up again scrolls the screen, which makes room for the rows; the column
+        # stays the same.
         room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
         text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
             cleared = _CLEAR if self._height else ""
-            # Ctrl-C may interrupt a draw, so count the rows before: some may be on the screen already.
+            # Ctrl-C may interrupt a draw when some rows are on the screen, so the rows are counted
+            # before the draw.
             self._height = max(self._height, len(shown))
             if shown:
                 self._write(f"{cleared}{room}\x1b7{text}\x1b8")
@@ -211,7 +213,7 @@ class LiveRegion:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Remove the rows for the block; the next look draws them again."""
+        """Remove the rows while the block runs; the next call of `look` draws them again."""
         with self._lock:
             if self._height:
                 self._write(_CLEAR)

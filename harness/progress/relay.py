@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MESSAGE_BYTES = 16384
-#: The most characters of a message, so that it fits if JSON escapes each; longer ones are console output.
+#: The limit of a message in characters, so that it fits into a datagram even if JSON escapes each
+#: character. Only console output is longer.
 _LONGEST = 2000
 _SEND_S = 1.0
 _CLOSE_S = 5.0
 
 
 class Taker(Protocol):
-    """Takes an event of a worker."""
+    """Receives an event, and the name of the worker that sent it."""
 
     def __call__(self, event: ProgressEvent, worker: str, /) -> None: ...
 
 
 class Sender:
-    """Listens to the events of one worker, and sends them to the socket `place`."""
+    """Receives the events of one worker, and sends them to the socket `place`."""
 
     def __init__(self, place: str, worker: str) -> None:
         self._place = place

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-#: Pages that are made from the code, by their name, which is their address in the site without its ending.
+#: Pages that are made from the code, by name. A page's name is its address on the site, without the
+#: ending.
 GENERATED: dict[str, Callable[[], str]] = {
     "reference/benchmarks": code_pages.benchmark_page,
     "reference/commands": option_pages.command_page,
@@ -30,7 +31,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 _README = "index"
 _DISTRIBUTION = "gpu-node-harness"
-#: Where the wheel puts the pages, below the environment that it is installed into.
+#: The pages of an installed wheel, below the folder of its environment.
 _INSTALLED = f"share/doc/{_DISTRIBUTION}/*.md"
 
 _PICTURE = re.compile(r"\[?!\[[^]]*\]\([^)\s]+\)(?:\]\([^)\s]+\))?\n*")
@@ -70,7 +71,10 @@ def _made(name: str, page: Callable[[], str], names: Collection[str]) -> str:
 
 
 def for_terminal(page: str, text: str, names: Collection[str]) -> str:
-    """Return a page's Markdown without pictures, and with the name of a page in place of a link to its file."""
+    """Return a page's Markdown for a terminal.
+
+    Pictures are left out, and a link to a page's file is replaced by the page's name.
+    """
     source = "README.md" if page == _README else f"docs/{page}.md"
 
     def rewrite(found: re.Match[str]) -> str:

@@ -34,7 +34,7 @@ class Option:
 
 
 class _RecordingParser:
-    """Takes the place of pytest's parser and of its groups, and keeps what is added."""
+    """Replaces pytest's parser and its groups, and records the options that are added."""
 
     def __init__(self) -> None:
         self.options: list[Option] = []

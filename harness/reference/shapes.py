@@ -61,7 +61,7 @@ def _shape_within(shape: type, annotation: str) -> type | None:
     namespace = vars(inspect.getmodule(shape))
     for word in re.findall(r"\w+", annotation):
         found = namespace.get(word)
-        # A validator of pydantic is a dataclass too, but no shape.
+        # A validator of pydantic is a dataclass too, but not a shape.
         if (
             inspect.isclass(found)
             and found.__module__.startswith("harness.")

@@ -9,7 +9,8 @@ from typing_extensions import Self, override
 
 from harness.errors import BadInputError
 
-#: More than any CI engine starts; limited, since lists of all shards are made.
+#: The limit on shards. No CI engine starts as many; there has to be a limit, since some code makes
+#: a list of all shards.
 MOST_SHARDS = 10_000
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
@@ -31,7 +32,7 @@ class Shard:
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Return the shard that `word`, K/N, names; raises BadInputError for another word."""
+        """Return the shard that `word` names in the form K/N; raises BadInputError for any other form."""
         match = _SHARD.fullmatch(word)
         if match is None:
             raise BadInputError(

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INDEX_VARIABLE = "HARNESS_SHARD_INDEX"
-"""The index of the job's shard, from 0; for engines that set no such variables themselves."""
+"""The variable with the index of the job's shard, from 0, for engines that set none themselves."""
 COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
-"""The number of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
+"""The variable with the number of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """The variables in which one engine numbers its parallel jobs; `first` is its first number.
+    """The variables in which an engine numbers its parallel jobs; `first` is the first number.
 
     If `first_variable` names a variable, its value is the first number. The value of `step_variable`
     is the difference between consecutive numbers.
@@ -34,10 +34,11 @@ class Engine:
     step_variable: str | None = None
 
 
-#: The innermost engine comes first: a job of GitLab may submit a job to Slurm, but not the reverse.
+#: An inner engine comes before an outer: a job of GitLab may submit a job to Slurm, but not the
+#: reverse.
 ENGINES = (
     Engine(name=INDEX_VARIABLE, index=INDEX_VARIABLE, count=COUNT_VARIABLE),
-    # Kubernetes tells a pod its index, but not the number of pods.
+    # Kubernetes sets a variable for a pod's index, but none for the number of pods.
     Engine(name="Kubernetes", index="JOB_COMPLETION_INDEX", count=COUNT_VARIABLE),
     Engine(
         name="Slurm",

@@ -41,11 +41,11 @@ If a job is started again after its node was lost, processes of the first start 
 class ShardManifest:
     """The tests of a shard, the tests that it ran, and their times.
 
-    `repeated` are the tests that ran more than once, `junit_prefix` is pytest's option of that
-    name. `collection_sha256` is the digest of all tests of the run; shards of different runs differ in
-    it. `start` is the number of this shard's latest start; `root` is the folder of the tests'
-    configuration. `first_test_s` is the time from the start to the first test's own code, after its
-    fixtures. `ran` are the tests that have a result.
+    `repeated` are the tests that ran more than once, `junit_prefix` is the value of pytest's option
+    `--junit-prefix`. `collection_sha256` is the digest of all tests of the run; shards of different
+    runs differ in it. `start` is the number of this shard's latest start; `root` is the folder of
+    the tests' configuration. `first_test_s` is the time from the start to the first test's own
+    code, after its fixtures. `ran` are the tests that have a result.
     """
 
     schema: Literal[1] = 1
@@ -77,7 +77,7 @@ def _adapter() -> pydantic.TypeAdapter[ShardManifest]:
 
 
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
-    """Write the record to a temporary file, and rename it to its place."""
+    """Write the record to a temporary file, and rename this file to its final name."""
     content = _adapter().dump_json(manifest, indent=1)
     part = folder / f".{MANIFEST}"
     part.write_bytes(content + b"\n")

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 #: The assumed seconds of a test if no durations were recorded.
 _UNKNOWN_S = 1.0
-#: A test that takes at least this share of a shard is placed by itself, apart from its family.
+#: A test that takes at least this share of a shard is distributed on its own, apart from its
+#: family.
 _LONG = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedTest:
-    """A test by its node id, with the family of tests that share expensive parts."""
+    """A test's node id and duration, and its family: the tests that share images or saved states with it."""
 
     # pytest would otherwise collect this class in the modules that import it.
     __test__ = False
@@ -41,7 +42,8 @@ def timed_tests(
 ) -> dict[str, TimedTest]:
     """Return the tests of `families`, a mapping of node ids, with their durations.
 
-    A test without a record counts as the file's average, else as the overall average.
+    A test without a recorded duration gets the average of the tests in its file, or else the
+    overall average.
     """
     files: defaultdict[str, list[float]] = defaultdict(list)
     for test_id in families:
@@ -87,7 +89,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     # The families of short tests come last, since they fit into the remaining room.
     for name in sorted(families, key=lambda each: (-families[each][-1].duration_s, each)):
         members = families[name]
-        # Until no test fits, which means that all shards have nearly reached the mean.
+        # The loop ends when no test fits: then all shards have nearly reached the mean.
         while piece := _fitting(members, mean_s - loads[0][0]):
             put(piece)
         left += members
@@ -97,7 +99,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
 
 def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
-    """Take tests out of `members`, which are sorted by duration, that fit: the longest first."""
+    """Remove tests that fit from `members`, which are sorted by duration, and return them."""
     taken: list[TimedTest] = []
     while members:
         at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)
@@ -112,9 +114,9 @@ def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
 def ordered(tests: Sequence[TimedTest]) -> list[TimedTest]:
     """Return the tests of a shard in the order in which to start them.
 
-    The family with the longest test comes first, in it the file with the longest test: the last
-    tests are short, so workers end at about the same time. Within a file the order stays as it
-    was, since its tests may share fixtures.
+    The family with the longest test comes first, and within a family the file with the longest
+    test. So the last tests are short, and workers end at about the same time. Within a file the
+    order stays as it was, since its tests may share fixtures.
     """
     families: defaultdict[str, float] = defaultdict(float)
     files: defaultdict[tuple[str, str], float] = defaultdict(float)
