@@ -22,7 +22,8 @@ _SUMMARIES = Path("evidence/endurance")
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="./dev endure", description="Disturb the harness, and look what that breaks."
+        prog="./dev endure",
+        description="Disturb the harness, and check whether it keeps its promises.",
     )
     parser.add_argument(
         "campaign",
@@ -33,16 +34,16 @@ def build_parser() -> argparse.ArgumentParser:
         "--minutes",
         type=float,
         default=_MINUTES,
-        help="how long to begin tries; there is at least one of each campaign "
+        help="for how many minutes to begin tries; each campaign has at least one try "
         "(default: %(default)g)",
     )
     parser.add_argument(
         "--only",
         default="",
         metavar="WORDS",
-        help="try only cases whose name has these words, such as 'full disk'",
+        help="try only cases whose name contains these words, such as 'full disk'",
     )
-    parser.add_argument("--seed", type=int, help="decides the order (default: a new one)")
+    parser.add_argument("--seed", type=int, help="the seed of the order (default: a new seed)")
     parser.add_argument(
         "--summaries",
         type=Path,
@@ -58,8 +59,10 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = build_parser()
     arguments = parser.parse_args(words)
-    if arguments.summaries.resolve().is_relative_to("/tmp"):  # noqa: S108 - it is another one inside
-        parser.error("'/tmp' is a folder of the campaign's own, which ends with it: name another.")
+    if arguments.summaries.resolve().is_relative_to("/tmp"):  # noqa: S108 - the campaign mounts its own
+        parser.error(
+            "The campaign has a '/tmp' of its own, which is removed at its end: name another folder."
+        )
     names = list(MIX) if arguments.campaign == _MIX else [arguments.campaign]
     if arguments.seed is None:
         arguments.seed = secrets.randbelow(10**6)
@@ -67,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     if not surroundings.are_entered():
         _say(f"seed {arguments.seed}")
         if any(CAMPAIGNS[name].is_apart for name in names):
-            # They have no network there.
+            # Programs are fetched now, since the namespaces have no network.
             ensure_programs(report=_say)
             surroundings.enter([sys.executable, "-m", "suites.endurance", *words])
     broken = 0

@@ -1,4 +1,4 @@
-"""What a campaign is: cases, the order in which a seed tries them, and the summary of a run."""
+"""A campaign: its cases, the order in which a seed tries them, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ Case: TypeAlias = "Callable[[Attempt], list[str]]"
 
 
 class Campaign(Protocol):
-    """Cases by name, which share what `opened` prepares in a folder and removes at its end."""
+    """Cases by name; `opened` prepares a folder for all of them, and cleans up at its end."""
 
     @property
     def is_apart(self) -> bool:
-        """Whether it runs in name spaces of its own, without a network."""
+        """Whether the campaign runs in namespaces of its own, without a network."""
         ...
 
     @property
     def promise(self) -> str:
-        """The promise that each try examines, as a sentence."""
+        """The promise that each try checks, as a sentence."""
         ...
 
     def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]: ...
 
 
 def order(seed: int, cases: Sequence[str]) -> Iterator[Attempt]:
-    """Return the attempts of a seed: in each round all cases, in a new order."""
+    """Yield the attempts of a seed: rounds over all cases, each round in a new order."""
     rng = random.Random(seed)  # noqa: S311 - no secret
     numbers = itertools.count(1)
     while True:
@@ -67,7 +67,7 @@ class Found:
 
 @dataclass(kw_only=True)
 class Summary:
-    """What a run of one campaign tried and found."""
+    """The tries of a run of one campaign, and the broken promises that it found."""
 
     campaign: str
     seed: int
@@ -100,9 +100,9 @@ def run(
     report: Callable[[str], None],
     summaries: Path,
 ) -> Summary:
-    """Try the cases until the time is over, and keep the summary; a try that has begun ends.
+    """Try the cases until the time is over, and write the summary; a try that has begun is finished.
 
-    The summary of a run that was stopped, or that failed itself, is kept too.
+    The summary is also written if the run was stopped, or ended with an error of its own.
     """
     summary = Summary(
         campaign=name, seed=seed, minutes=minutes, tries=dict.fromkeys(sorted(cases), 0)

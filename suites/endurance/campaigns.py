@@ -24,5 +24,5 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     "load": Load(),
     "flakes": Flakes(),
 }
-#: Those that `mix` runs for an equal time each: they need no network and no image.
+#: The campaigns that `mix` runs, each for the same time: they need no network and no image.
 MIX = ("crash", "resources", "many", "hostile")

@@ -1,4 +1,4 @@
-"""The campaign *crash*: processes of an operation are killed, and the next run finds all in order."""
+"""The campaign *crash*: processes of an operation are killed, and the next run cleans up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Crash:
-    """Kills the operation's own process, or one of those that it started."""
+    """Kills the first process of an operation, or another of its processes."""
 
     is_apart: bool = True
     promise: str = (

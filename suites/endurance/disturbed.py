@@ -1,4 +1,4 @@
-"""Disturbs an operation at a moment, and looks what that leaves and whether the next run passes."""
+"""Disturbs an operation, then checks what is left and whether the next run passes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from suites.endurance.campaign import Attempt, Case
     from suites.endurance.operations import Operation
 
-#: Time to end for processes whose run has ended, as on a busy host.
+#: Seconds that the processes of an ended run have to end; a busy host needs that long.
 _GRACE_S = 60.0
-#: How many times as long as its first run an operation may take when it is disturbed, and at least.
+#: The time limit of a disturbed operation: a multiple of its undisturbed time, and at least so many
+#: seconds.
 _PATIENCE = 10.0
 _LEAST_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]
 _OUTPUT_CHARACTERS = 4000
 _TRACEBACK = re.compile(r"^Traceback \(most recent", re.MULTILINE)
-#: A line of a traceback that passes through the harness; pytest and its plugins have tracebacks of their own.
+#: A line in a traceback that shows a frame of the harness. Tracebacks of pytest and its plug-ins
+#: alone have no such line.
 _OUR_FRAME = re.compile(
     rf'^  File "{re.escape(str(_REPOSITORY))}/(?:harness|suites)/', re.MULTILINE
 )
-#: Python itself can't load its modules, before the harness begins.
+#: The error with which Python itself can't load its modules, before any code of the harness runs.
 _UNLOADED = re.compile(
     r"^ImportError: .*: failed to map segment from shared object$", re.MULTILINE
 )
@@ -50,7 +52,7 @@ _UNLOADED = re.compile(
 
 @dataclass(frozen=True)
 class Running:
-    """An operation that runs: its first process, and all processes that it started."""
+    """A running operation: its first process, and the `others` that ran before it and do not belong to it."""
 
     process: ChildProcess
     others: frozenset[int]
@@ -70,19 +72,19 @@ class Run:
 
     @property
     def shown(self) -> str:
-        # A summary names files as the repository does, not as this host.
+        # A summary names files by their paths in the repository, not by their paths on this host.
         return self.output.replace(f"{_REPOSITORY}/", "")[-_OUTPUT_CHARACTERS:]
 
 
-#: Acts on an operation that runs, and returns what takes the disturbance back.
+#: Disturbs a running operation, and returns a function that ends the disturbance.
 Disturbance: TypeAlias = "Callable[[Running], Callable[[], None]]"
-#: The same, for an amount from 0 to 1.
+#: A disturbance whose strength is given as an amount from 0 to 1.
 Disturbing: TypeAlias = "Callable[[Running, float], Callable[[], None]]"
 
 
 @dataclass
 class Disturber:
-    """Operations below a folder, with what a sound run of each takes and leaves."""
+    """Operations below a folder, with the time that an undisturbed run takes and the files that it leaves."""
 
     operations: Mapping[str, Operation]
     watched: Collection[Path]
@@ -96,7 +98,7 @@ class Disturber:
         self._sound = Inventory.take(*self.watched)
 
     def _usual(self, name: str) -> float:
-        """Return how long an operation takes without a disturbance; it is run at its first use."""
+        """Return how long an operation takes without a disturbance; the first call runs the operation."""
         if name not in self._usual_s:
             operation = self.operations[name]
             run = self.run(operation)
@@ -124,7 +126,7 @@ class Disturber:
             operation.prepare()
         deadline = Deadline.after(most_s)
         began = SYSTEM_CLOCK.monotonic()
-        # Not on the disk, which may be full.
+        # The output is in memory, since the disk may be full.
         with open(os.memfd_create("output"), "w+b") as output:  # noqa: PTH123
             process = spawn(
                 list(operation.argv),
@@ -168,7 +170,7 @@ class Disturber:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        # On what the disturbed one left.
+        # The next run starts with what the disturbed run left.
         following = self.run(operation, is_prepared=False, most_s=most_s)
         if following.exit_code != 0:
             broken.append(
@@ -181,7 +183,7 @@ class Disturber:
         now = Inventory.take(*self.watched)
         if things := now.beyond(self._sound):
             broken.append(f"{name}: the next run leaves {things}")
-            # It is reported once.
+            # Report each leftover only once.
             self._sound = self._sound.merged(now)
         return broken
 
@@ -197,11 +199,11 @@ class Disturber:
         if run.exit_code > 0 and is_ours and not _UNLOADED.search(run.output):
             return [f"it ends with {run.exit_code} and a traceback: {run.shown}"]
         if run.exit_code > 0 and not run.output.strip():
-            return [f"it ends with {run.exit_code} and says nothing"]
+            return [f"it ends with {run.exit_code} and prints nothing"]
         return []
 
     def _wait_for_processes(self) -> dict[int, str]:
-        """Return the processes that are left after a time of grace."""
+        """Return the processes that are left after the grace period."""
 
         def left() -> dict[int, str]:
             return {pid: line for pid, line in processes().items() if pid not in self._others}

@@ -1,4 +1,4 @@
-"""The campaign *many*: machines one after another and at once, and runs that share a cache."""
+"""The campaign *many*: many machines, one after another or at once, and many runs with one cache."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _IN_A_ROW = 10
 _AT_ONCE = 12
 _RUNS = 8
 _LONG_S = 900.0
-#: What Python's allocator may keep after many machines.
+#: The MiB of memory that Python's allocator may keep after many machines.
 _MOST_MIB = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What this process and its name spaces hold of the host."""
+    """The resources of the host that this process and its namespaces hold."""
 
     processes: int
     descriptors: int
@@ -57,14 +57,16 @@ class Footprint:
         )
 
     def growth(self, before: Footprint) -> list[str]:
-        """Return a sentence on each thing that is more than before."""
+        """Return a sentence on each resource of which more is held than before."""
         grown = [
             f"{getattr(self, name) - getattr(before, name)} more {name} are held than before"
             for name in ("processes", "descriptors", "threads")
             if getattr(self, name) > getattr(before, name)
         ]
         if self.memory_mib - before.memory_mib > _MOST_MIB:
-            grown.append(f"it holds {self.memory_mib} MiB, but held {before.memory_mib} before")
+            grown.append(
+                f"the process holds {self.memory_mib} MiB, but held {before.memory_mib} MiB before"
+            )
         if things := self.things.beyond(before.things):
             grown.append(f"these are left: {things}")
         return grown
@@ -72,7 +74,7 @@ class Footprint:
 
 @dataclass
 class Many:
-    """Machines and runs in numbers; what they hold of the host has to stay as it was."""
+    """Starts many machines and runs; afterwards, no more resources of the host may be held than before."""
 
     is_apart: bool = True
     promise: str = (
@@ -86,7 +88,8 @@ class Many:
         (folder / "test_one.py").write_text("def test_one(settings): assert settings.cache\n")
         (folder / "pytest.ini").write_text("[pytest]\n")
         with Lab.open(Settings(), lambda _event: None) as lab:
-            # What is made once may stay: the thread that starts processes, an arena of memory per thread.
+            # Resources that are made once may stay: the thread that starts processes, and a memory
+            # arena for each thread.
             _machines(lab, folder, count=_AT_ONCE, at_once=_AT_ONCE)
             _runs(folder)
             self._before = Footprint.take()

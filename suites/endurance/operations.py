@@ -1,4 +1,4 @@
-"""Operations that a campaign disturbs: commands as people start them, on inputs that are small and local."""
+"""Operations that a campaign disturbs: commands as people start them, with small local inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from suites.unit.timeline.folders import a_node_that_built
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: Apart from what a campaign watches: a registry keeps what half of a push left, by its own rules.
+#: The registry's folder, outside of the folders that a campaign watches: a registry may keep parts
+#: of an interrupted push.
 REGISTRY = Path("/run/lock/registry")
 _SPEC = """\
 Describe 'one'
@@ -61,10 +62,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A command, its folder, and what makes it have something to do again.
+    """A command and its folder; `prepare` removes the results of an earlier run.
 
-    `wrong` returns what is wrong with the result of a run that ended with 0. `collect` takes away what a killed
-    run leaves on purpose, as a user does who has read it.
+    `wrong` returns what is wrong with the result of a run that ended with exit code 0. `collect`
+    removes the reports that a killed run leaves on purpose, as a user does after reading them.
     """
 
     argv: tuple[str, ...]
@@ -76,7 +77,7 @@ class Operation:
 
 @contextlib.contextmanager
 def operations(top: Path) -> Iterator[Mapping[str, Operation]]:
-    """Make the inputs of all operations below `top`, serve what they download, and return them."""
+    """Make the inputs of all operations below `top`, serve their downloads, and yield the operations."""
     with contextlib.ExitStack() as served:
         yield {
             **pytest_runs(top),
@@ -106,14 +107,14 @@ def _pytest(folder: Path, *words: str) -> Operation:
     argv = (
         *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"),
         *("-p", "no:randomly", f"--rootdir={folder}", "--report-dir=reports/reports"),
-        # Else pytest keeps the folders of its last three runs.
+        # Without this option, pytest would keep the folders of its last three runs.
         *("--basetemp=basetemp", "--junitxml=reports/junit.xml", *words, str(folder)),
     )
     return Operation(argv=argv, cwd=folder, prepare=clean, wrong=wrong, collect=clean)
 
 
 def pytest_runs(top: Path) -> dict[str, Operation]:
-    """Make a suite of specs and one of tests below `top`, and return a run of each."""
+    """Make a suite of specs and a suite of tests below `top`, and return an operation that runs each."""
     specs, suite = top / "specs", top / "suite"
     for folder, name, text in (
         (specs, "one_spec.sh", _SPEC),
@@ -136,7 +137,7 @@ def _files(top: Path) -> dict[str, Operation]:
 
 
 def ensure_programs(*, report: Callable[[str], None]) -> tuple[str, ...]:
-    """Return the command of the registry, which the cache of the user has from then on."""
+    """Return the command of the registry; its program is unpacked into the user's cache if missing."""
     return ensure_registry_program(users_cache(), report=report)
 
 
@@ -158,7 +159,7 @@ def _artifacts(top: Path, served: contextlib.ExitStack) -> dict[str, Operation]:
         "store push": Operation(
             argv=push.argv,
             cwd=push.cwd,
-            # Each push is of another checkpoint, and has a lock of its own.
+            # Each run pushes a new checkpoint, which has a lock of its own.
             prepare=lambda: shutil.rmtree(push.cwd / "cache", ignore_errors=True),
         ),
         "store pull": _emptied(pull, "cache/checkpoints"),
@@ -166,7 +167,7 @@ def _artifacts(top: Path, served: contextlib.ExitStack) -> dict[str, Operation]:
 
 
 def _emptied(operation: Operation, name: str) -> Operation:
-    """Return the operation, before which what is published in a folder of its is removed."""
+    """Return the operation with a `prepare` that removes the published folders and files in `name`."""
     folder = operation.cwd / name
 
     def remove() -> None:

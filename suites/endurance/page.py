@@ -94,7 +94,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def read_summaries() -> list[dict[str, Any]]:
-    """Return the summaries that the repository has."""
+    """Return the summaries in the repository."""
     return [json.loads(file.read_text()) for file in sorted(SUMMARIES.glob("*.json"))]
 
 

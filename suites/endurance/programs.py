@@ -1,6 +1,6 @@
-"""Programs that do one operation of the harness in a folder: `python -m suites.endurance.programs NAME FOLDER`.
+"""Programs that run one operation of the harness: `python -m suites.endurance.programs NAME FOLDER`.
 
-They are what a campaign disturbs where no command does the operation alone.
+A campaign disturbs these programs if no command of `harness` runs only this operation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _make(place: CheckpointPlace) -> Mapping[str, str]:
 def checkpoint(
     folder: Path, address: str | None = None, *, is_writable: bool = False, image: str = "one"
 ) -> None:
-    """Make a checkpoint, or take it from a registry; where that is writable, push it there."""
+    """Make a checkpoint, or pull it from a registry; push a new one if the registry is writable."""
     from harness.machine.checkpoint.store import CheckpointStore  # noqa: PLC0415
     from harness.shared_store import Address  # noqa: PLC0415
     from harness.shared_store.client import Patience, RegistryClient  # noqa: PLC0415
@@ -80,7 +80,7 @@ def checkpoint(
 def _push(folder: Path, address: str) -> None:
     for pushed in folder.glob("cache/checkpoints/[!.]*"):
         shutil.rmtree(pushed)
-    # What the registry has is not pushed again.
+    # Each checkpoint is new, since a checkpoint that the registry has is not pushed again.
     checkpoint(folder, address, is_writable=True, image=secrets.token_hex(8))
 
 
@@ -135,7 +135,7 @@ PROGRAMS: Mapping[str, Callable[..., None]] = {
 
 
 def main(name: str, folder: str, *words: str) -> int:
-    """Run a program; its errors are told as those of the commands of `harness`."""
+    """Run a program, and print its errors as the commands of `harness` do."""
 
     def act() -> int:
         PROGRAMS[name](Path(folder), *words)

@@ -1,4 +1,4 @@
-"""The campaign *resources*: an operation runs out of something, says so, and passes when it is back."""
+"""The campaign *resources*: an operation lacks a resource, reports that, and later passes with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _KIB = 1 << 10
 _MIB = 1 << 20
-#: What may be left of each resource at most; the attempt chooses how much.
+#: The most of each resource that an operation may be left with; the attempt's `amount` decides.
 _LEFT_KIB = 512
 _LEFT_DESCRIPTORS = 24
 _LEFT_MIB = 64
@@ -33,7 +33,7 @@ _SHRINKINGS = 20
 
 @dataclass(frozen=True)
 class Resources:
-    """Takes disk space, descriptors, memory or the right to write from an operation that runs."""
+    """Takes disk space, descriptors, memory or the right to write from a running operation."""
 
     is_apart: bool = True
     promise: str = (
@@ -59,7 +59,7 @@ def _ways(operation: Operation) -> Mapping[str, Disturbing]:
 
 
 def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:
-    """Leave some KiB of the file system of `/tmp`, which is in memory and can be shrunk."""
+    """Shrink the file system of `/tmp`, which is in memory, so that only some KiB are left."""
     for tries_left in reversed(range(_SHRINKINGS)):
         state = os.statvfs("/tmp")  # noqa: S108 - in its own file system
         used = (state.f_blocks - state.f_bfree) * state.f_frsize
@@ -67,7 +67,8 @@ def _fill_disk(_running: Running, amount: float) -> Callable[[], None]:
         try:
             run_checked("mount", "-o", f"remount,size={size}k", "/tmp")  # noqa: S108
         except CommandError:
-            # The operation has written more meanwhile, and the kernel refuses to go below that.
+            # The operation has written more meanwhile, and the kernel refuses a size below the used
+            # size.
             if not tries_left:
                 raise
         else:
@@ -83,7 +84,7 @@ def _take_descriptors(running: Running, amount: float) -> Callable[[], None]:
     for pid in running.pids():
         with contextlib.suppress(OSError):
             numbers = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()]
-            # A process that ends has none.
+            # A process that is ending has no descriptors.
             most = max(numbers, default=0)
             limit = most + 1 + int(amount * _LEFT_DESCRIPTORS)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))

@@ -26,7 +26,7 @@ _REPOSITORY = Path(__file__).parents[2]
 _RUN_S = 7200.0
 _LARGEST_SEED = 10**9
 _SHOWN = 20
-#: Properties by what a hostile guest, or whoever made a file, sends.
+#: Property tests, by the kind of hostile input.
 _PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "agent frames": (
         "suites/host/machine/channels/test_floods.py",
@@ -49,7 +49,7 @@ _PROPERTIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Hostile:
-    """Runs the properties about hostile input, with many examples, by a seed for each try."""
+    """Runs the property tests about hostile input, with many examples, and a new seed for each try."""
 
     is_apart: bool = True
     promise: str = (
@@ -73,7 +73,7 @@ class Hostile:
 
 @dataclass(frozen=True)
 class Load:
-    """Runs CI's selection while `stress-ng` takes the processors."""
+    """Runs the tests that CI runs, while `stress-ng` keeps the processors busy."""
 
     is_apart: bool = False
     promise: str = (
@@ -84,7 +84,9 @@ class Load:
     @contextlib.contextmanager
     def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
         if shutil.which("stress-ng") is None:
-            raise RequirementError("There is no stress-ng; install it.")
+            raise RequirementError(
+                "The program 'stress-ng' is not on PATH; install the package 'stress-ng'."
+            )
         cores = len(os.sched_getaffinity(0))
 
         def try_one(times: int, _attempt: Attempt) -> list[str]:
@@ -102,7 +104,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Flakes:
-    """Runs CI's selection in random order, with different numbers of workers."""
+    """Runs the tests that CI runs, in random order and with different numbers of workers."""
 
     is_apart: bool = False
     promise: str = "The tests that CI selects pass in any order, with 1, 2 and 4 workers."
@@ -125,7 +127,7 @@ class Flakes:
         self.tell()
 
     def tell(self) -> None:
-        """Print the slowest tests, and those whose time varied most."""
+        """Print the slowest tests, and the tests whose time varied most."""
         slowest = sorted(self.durations, key=lambda name: -max(self.durations[name]))
         varied = sorted(
             (name for name, times in self.durations.items() if len(times) > 1),
@@ -138,7 +140,7 @@ class Flakes:
 
 
 def _selection() -> list[str]:
-    """Return the tests of `./dev test`, or those that HARNESS_ENDURANCE_TESTS names."""
+    """Return the tests of `./dev test`, or the tests that HARNESS_ENDURANCE_TESTS names."""
     return os.environ.get("HARNESS_ENDURANCE_TESTS", "suites/unit suites/host").split()
 
 

@@ -1,7 +1,7 @@
-"""Name spaces for a campaign: its processes, its mounts, its network and its `/tmp` are its own.
+"""Namespaces for a campaign, which has its own processes, mounts, network and `/tmp`.
 
-What a try leaves behind is then seen whole, without what other work on the host does; and all of it ends
-with the campaign, whatever ends that.
+So everything that a try leaves is found, apart from the effects of other work on the host. The
+kernel ends the processes and the mounts when the campaign ends for any reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
 
 _INSIDE = "HARNESS_ENDURANCE"
-#: Of the file system in memory that is `/tmp`; the pages that are written count.
+#: The size limit of `/tmp`, a file system in memory; only written pages take memory.
 SIZE = "4g"
 _OWN = "/tmp"  # noqa: S108 - in its own file system
 _SET_UP = (
@@ -29,17 +29,17 @@ _SET_UP = (
     "mount -t tmpfs -o mode=755 endurance /run/lock && "
     'ip link set lo up && mkdir -m 700 {own}/home && "$@"; exit $?'
 )
-#: What differs from one run to the next in the name of a file.
+#: The part of a file's name that differs between runs.
 _RANDOM = re.compile(r"(?<=tmp)[a-z0-9_]{8}|[0-9a-f][0-9a-f-]{6,}[0-9a-f]|\d+")
 
 
 def are_entered() -> bool:
-    """Tell whether this process is in name spaces of a campaign."""
+    """Return whether this process is in the namespaces of a campaign."""
     return _INSIDE in os.environ
 
 
 def enter(argv: list[str]) -> NoReturn:
-    """Become `argv` in new name spaces."""
+    """Replace this process by `argv` in new namespaces."""
     words = [
         "unshare",
         "--mount",
@@ -59,7 +59,7 @@ def enter(argv: list[str]) -> NoReturn:
         "XDG_CACHE_HOME": f"{_OWN}/home/.cache",
         "TMPDIR": _OWN,
     }
-    # The shell is the first process there, and reaps those whose parents died.
+    # The shell is the first process in the namespace, and reaps processes whose parents have ended.
     os.execvpe(  # noqa: S606
         "unshare",
         [*words, "sh", "-c", _SET_UP.format(size=SIZE, own=_OWN), "sh", *argv],
@@ -76,7 +76,7 @@ def users_cache() -> Path:
 
 
 def processes() -> dict[int, str]:
-    """Return the command lines of all processes but the campaign's own and those of `unshare`."""
+    """Return the command lines of all processes except this process and the namespace's first process."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
@@ -87,7 +87,7 @@ def processes() -> dict[int, str]:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        # A zombie holds nothing, and its parent, if it lives, is named itself.
+        # A zombie holds no resource, and its parent, if it is alive, is listed itself.
         if state != "Z":
             found[number] = line.strip() or "?"
     return found
@@ -95,7 +95,7 @@ def processes() -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is there besides processes: files, mounts and listening sockets, by names without numbers."""
+    """Files, mounts and listening sockets, by their names without numbers."""
 
     things: Counter[str]
 
@@ -103,7 +103,7 @@ class Inventory:
     def take(cls, *folders: Path) -> Inventory:
         names: list[str] = []
         for folder in folders:
-            # A lock is an empty file that stays: who waits for it may have it open.
+            # A lock file is empty and is never removed, since a waiting process may have it open.
             names += (f"file {path}" for path in _files(folder) if path.suffix != ".lock")
         names += (f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo"))
         names += (
@@ -120,7 +120,7 @@ class Inventory:
         return cls(Counter(_RANDOM.sub("*", name) for name in names))
 
     def beyond(self, sound: Inventory) -> list[str]:
-        """Return what is here and not in `sound`, with its number."""
+        """Return the names that `sound` lacks, each with its count."""
         return [
             f"{count} x {name}" for name, count in sorted((self.things - sound.things).items())
         ]

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _LIBRARY = Path(__file__).with_name("disturbing_libc.c")
 _STOPPED_S = 60.0
 _JUMP_S = 3600
-#: The longest that a write to a file, and a wait for the disk, takes.
+#: The longest time that a write to a file, and a wait for the disk, takes, in microseconds.
 _WRITE_US, _SYNC_US = 50_000, 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DisturbedLibc:
-    """The shared library of `disturbing_libc.c`, and the disturbances that its programs map.
+    """The shared library of `disturbing_libc.c`, and the file of disturbances that it maps.
 
-    File times stay the kernel's, so a file that is written after a jump is an hour older or younger
-    than the clock says.
+    Files still get their times from the kernel, so a file that is written after a jump looks up to
+    an hour older or younger than it is.
     """
 
     library: Path
@@ -41,7 +41,7 @@ class DisturbedLibc:
 
     @classmethod
     def build(cls, folder: Path) -> DisturbedLibc:
-        """Compile the library into `folder`; it disturbs nothing yet.
+        """Compile the library into `folder`, without a disturbance.
 
         Raises HarnessError if there is no C compiler.
         """
@@ -55,8 +55,8 @@ class DisturbedLibc:
         return {"LD_PRELOAD": str(self.library), "DISTURBANCES": str(self.state)}
 
     def disturb(self, *, ahead_s: int = 0, write_us: int = 0, sync_us: int = 0) -> None:
-        """Disturb all programs that loaded it, from now on."""
-        # In place: they have the file mapped.
+        """Disturb all programs that loaded the library, from now on."""
+        # The file is changed in place, since programs have it mapped.
         with self.state.open("r+b" if self.state.exists() else "wb") as state:
             state.write(struct.pack("=3q", ahead_s, write_us, sync_us))
 
@@ -72,7 +72,7 @@ class DisturbedLibc:
 
 @dataclass(frozen=True)
 class Time:
-    """Stops one of an operation's processes for a time, moves its clock, or slows its writes to files."""
+    """Stops a process of an operation for a time, moves the operation's clock, or slows its writes."""
 
     is_apart: bool = True
     promise: str = (
@@ -82,7 +82,7 @@ class Time:
 
     @contextlib.contextmanager
     def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
-        # Beside the folder that is watched.
+        # The library is outside of the watched folder.
         libc = DisturbedLibc.build(Path("/run/lock"))
         ways: Mapping[str, Disturbing] = {
             "a process stands still": _stop,

@@ -89,7 +89,7 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
         ("test ! -e $1 || touch half-written", ["it: the next run leaves ['1 x file"]),
         ("test ! -e $1 || touch half; test -e $1 || rm -f half", []),
         ("test ! -e $1 || exec sleep 60", ["it: it does not end within"]),
-        ("test ! -e $1 || exit 2", ["it: it ends with 2 and says nothing"]),
+        ("test ! -e $1 || exit 2", ["it: it ends with 2 and prints nothing"]),
         (
             f"test ! -e $1 || {{ echo '{_TRACEBACK}{_REPOSITORY}/harness/cli'; exit 1; }}",
             ["it: it ends with 1 and a traceback"],
