@@ -221,7 +221,7 @@ class ReservationFolder(Generic[E]):
         if self._sharing is Sharing.USER:
             return RequirementError(
                 f"The {self._owner}'s folder '{self.folder}' must be private to user {os.geteuid()}, "
-                f"but {why}; remove it, or ask its owner to."
+                f"but {why}; remove it, or ask its owner to remove it."
             )
         return RequirementError(
             f"The {self._owner}'s folder '{self.folder}' must belong to root or to you, and be writable by "

@@ -91,8 +91,8 @@ def opened_file(
     except OSError as error:
         _require_plausible(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False), folder)
         raise StrangeFileError(
-            f"'{path}' can't be opened ({error.strerror}), but the harness can open each of its "
-            "files there; remove it, or ask its owner to."
+            f"'{path}' can't be opened ({error.strerror}), so the harness did not make it; "
+            "remove this file, or ask its owner to remove it."
         ) from error
     try:
         state = os.fstat(descriptor)

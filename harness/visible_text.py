@@ -61,10 +61,10 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 class VisibleStream:
-    """A text file that makes each write visible first, except for colours if the terminal has them.
+    """A text file that escapes unprintable characters, except colours if the terminal has them.
 
-    All other attributes are the file's. A character that the file's encoding lacks is written as
-    an escape, as in a Python string literal.
+    All other attributes are attributes of the wrapped file. A character that the file's encoding
+    lacks is written as an escape, as in a Python string literal.
     """
 
     def __init__(self, file: TextIO, *, has_colours: bool) -> None:

@@ -131,7 +131,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
             return choice[0]
     names = listed(script.path.relative_to(folder).as_posix() for script in named or programs)
     raise BadInputError(
-        f"It is not clear which of these scripts a machine runs: {names}. Name it with --run.",
+        f"It is not clear which of these scripts a machine runs: {names}. Name the script with --run.",
         source=f"--provisioner {folder}",
     )
 

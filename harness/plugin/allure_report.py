@@ -135,7 +135,8 @@ class AllureReport:
         plugins.register(self._files)
         plugins.register(self)
 
-    # This runs before other hooks, which may fail: Allure's plugin needs its own writer at the end.
+    # This runs before other hooks, which may fail: at the end, Allure's plugin needs Allure's
+    # writer.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._listening is None or self._files is None:

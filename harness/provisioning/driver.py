@@ -335,7 +335,7 @@ def validate_plan(configuration: Configuration) -> Plan:
 
 
 def _validate_handler_steps(configuration: Configuration) -> list[Step]:
-    """Return the step that checks containerd's configuration, where containerd runs the pods."""
+    """Return the step that checks containerd's configuration, if containerd runs the pods."""
     if configuration.container_runtime is not Engine.CONTAINERD:
         return []
     return [

@@ -619,7 +619,7 @@ _NVLINKS = (
     ),
     _notice(
         rf"{_XID}14[4-9], \w+ Non-?fatal\b",
-        "An error of an NVLink that was not fatal; where it ends work, Xid 154 follows.",
+        "An error of an NVLink that was not fatal; if it ends work, Xid 154 follows.",
         XID_CATALOGUE,
     ),
 )

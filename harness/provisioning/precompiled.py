@@ -173,7 +173,7 @@ def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) ->
             message = f"The node '{node.name}' has no label '{KERNEL_LABEL}'."
             if is_label_required:
                 raise PrecompiledError(message)
-            warnings.append(f"{message} It is left out.")
+            warnings.append(f"{message} The node is left out.")
             continue
         key = (kernel, node.architecture, node.os_tag)
         members.setdefault(key, []).append(node)

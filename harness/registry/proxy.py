@@ -250,7 +250,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except _CutError:
             request.is_cut = self.close_connection = True
         except OSError:
-            # Set only here: a client that has the whole answer may have sent its next request.
+            # These fields are set only after an error: after a whole answer, the client may already
+            # have sent its next request.
             request.is_aborted = self.close_connection = True
             request.ended_s = time.monotonic()
 

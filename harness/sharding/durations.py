@@ -29,7 +29,7 @@ def read_durations(path: Path) -> dict[str, float]:
 
 
 def durations_in(content: object, *, source: str) -> dict[str, float]:
-    """Return the seconds of each test in the content of such a file; raises BadInputError if it is wrong."""
+    """Return the seconds of each test in a file's content; raises BadInputError for other content."""
     # Early versions of pytest-split wrote a list of pairs, and it still reads such a list.
     pairs = list(content.items()) if isinstance(content, dict) else content
     try:

@@ -9,8 +9,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         21,
         "kernel/test_builds.py",
         "second_bake",
-        hidden_by="The driver image empties the folder too before it stages, as the contract says; "
-        "provisioning does it for an image that does not.",
+        hidden_by="The driver image also empties the folder before it stages files, as the contract says; "
+        "provisioning empties the folder for an image that does not.",
     ),
     corpus(22, "kernel/test_builds.py", "does_not_work"),
     plant(

@@ -12,8 +12,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         12,
         "record/test_decision.py",
         "neither",
-        hidden_by="A record with an empty kind counts as corrupt, so it is never compared; and a "
-        "node has a driver type in any case, by its VM size if not by its configuration.",
+        hidden_by="A record with an empty kind counts as corrupt, so its kind is never compared. Each "
+        "node has a driver type, from its configuration or else from its VM size.",
     ),
     plant(
         "the module's vermagic is not compared",

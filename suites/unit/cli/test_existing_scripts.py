@@ -267,6 +267,6 @@ def test_init_requires_a_choice_between_two_programs(
     other.chmod(0o755)
 
     assert main(["init", "--provisioner", "ops/scripts"]) == 2
-    assert "'install.sh', 'provision.sh'. Name it with --run." in capsys.readouterr().err
+    assert "'install.sh', 'provision.sh'. Name the script with --run." in capsys.readouterr().err
     assert main(["init", "--provisioner", "ops/scripts", "--run", "install.sh"]) == 0
     assert list(read_provisioner(project / "provisioner.yaml").run) == ["/opt/scripts/install.sh"]

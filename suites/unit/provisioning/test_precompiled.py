@@ -118,7 +118,7 @@ def test_missing_label_is_a_warning_under_an_nvidia_driver(kernel: str | None) -
 
     assert [group.nodes for group in grouping.groups] == [("a",)]
     assert grouping.warnings == tuple(
-        f"The node '{name}' has no label '{KERNEL_LABEL}'. It is left out." for name in "bc"
+        f"The node '{name}' has no label '{KERNEL_LABEL}'. The node is left out." for name in "bc"
     )
 
 
