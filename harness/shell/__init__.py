@@ -1,1 +1,1 @@
-"""Tests of shell code: it runs in a sandboxed shell whose commands are mocked."""
+"""Tests shell code: runs it in a sandboxed shell whose commands are mocked."""

@@ -1,4 +1,4 @@
-"""Virtual time for shell code: the parts that let a shell sleep without waiting."""
+"""Virtual time for shell code, so that a `sleep` in the code under test takes no real time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 LIBRARY = Path(__file__).with_name("clock.sh")
 _COMMANDS = {"sleep": "sleep", "timeout": "__hx_become_timeout", "date": "date"}
-"""What on PATH goes by the clock, and the function of `clock.sh` for each."""
+"""The commands that use the virtual clock, each with its function in `clock.sh`."""
 _LOGGED = re.compile(r"sleep (\d+) at (\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sleep:
-    """One sleep in virtual time: its length, and the time slept before it, in seconds."""
+    """One sleep in virtual time: its length, and the total of earlier sleeps, in seconds."""
 
     seconds: float
     at_s: float
@@ -42,7 +42,7 @@ def write_clock_commands(folder: Path) -> Path:
 def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
     """Return the variables that make a shell, and its commands, use the virtual clock.
 
-    Raises RequirementError if the host lacks the commands themselves.
+    Raises RequirementError if the host lacks one of the real commands.
     """
     found = {name: shutil.which(name) for name in _COMMANDS}
     missing = [name for name, place in found.items() if place is None]
@@ -56,7 +56,7 @@ def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
 
 
 def read_sleeps(log: str) -> list[Sleep]:
-    """Return the sleeps in a clock's log, in order."""
+    """Return the sleeps that a clock has logged, in order."""
     return [
         Sleep(seconds=int(found[1]) / 1000, at_s=int(found[2]) / 1000)
         for found in _LOGGED.finditer(log)

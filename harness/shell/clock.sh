@@ -1,13 +1,14 @@
-# A clock of its own for shell code: sleep, timeout and date advance and read it.
+# A virtual clock for shell code: sleep and timeout advance the clock, and date reads it.
 #
-# The clock shows the real time plus what was slept, which /proc/self/fd/200 holds in
-# milliseconds. 201 is a pipe on which nothing ever comes; 202 logs sleeps, timeouts and alarms. A shell that
-# sources this gets functions; the commands of the same names on PATH source it too. The functions
-# begin by turning the trace off, with stderr closed to it: 'set -x' shows the code under test only.
+# The clock's time is the real time plus the total of all sleeps, which descriptor 200 stores in
+# milliseconds. Descriptor 201 is a pipe that nobody writes to, and descriptor 202 is a log of
+# sleeps, timeouts and alarms. A shell that sources this file gets functions; the commands of the
+# same names on PATH source the file too. Each function first turns the trace off, and hides this
+# step from stderr: so 'set -x' shows only the code under test.
 
 __hx_slept=0
 
-__hx_duration() { # TEXT: its milliseconds into __hx_ms; fails where it is no finite duration
+__hx_duration() { # TEXT: set __hx_ms to its milliseconds; fail if TEXT is not a finite duration
   local __hx_number=$1 __hx_unit=1 __hx_fraction=
   case $1 in
     *s) __hx_number=${1%s} ;;
@@ -26,7 +27,7 @@ __hx_duration() { # TEXT: its milliseconds into __hx_ms; fails where it is no fi
   __hx_ms=$(((10#${__hx_number:-0} * 1000 + 10#${__hx_fraction:0:3}) * __hx_unit))
 }
 
-__hx_read_clock() { # what was slept so far, into __hx_offset
+__hx_read_clock() { # set __hx_offset to the total of all sleeps so far
   __hx_offset=0
   IFS= builtin read -r __hx_offset </proc/self/fd/200 || builtin :
   __hx_offset=${__hx_offset:-0}
@@ -40,8 +41,9 @@ __hx_read_clock() { # what was slept so far, into __hx_offset
   fi
 }
 
-# timeout(1) takes an alarm for the death of its own child until it knows that one's number, which
-# on a busy host may be long after that one began; when it sleeps, it waits for it.
+# Wait until timeout(1) sleeps, which shows that it waits for its child. Before it knows the child's
+# PID, it would take an alarm for the child's death. On a busy host it may learn the PID long after
+# the child has started.
 __hx_await_timeout() {
   local __hx_state
   while IFS= builtin read -r __hx_state <"/proc/$HX_TIMEOUT_PID/stat"; do
@@ -64,24 +66,24 @@ __hx_pass() { # MILLISECONDS
   fi
   builtin printf '%d\n' $((__hx_offset + $1)) >|/proc/self/fd/200
   __hx_read_clock
-  # code that waits for a process of its own must let it run
+  # code that waits for its own background job must give the job time to run
   [[ -z ${!-} ]] || ! __hx_has_running_job || builtin read -r -t 0.02 -u 201 || builtin :
 }
 
-# Whether timeout(1) acts before a sleep is over, and when: into __hx_end. After its first signal the
-# code may clean up, for as long as --kill-after says.
-__hx_find_end() { # MILLISECONDS: when the sleep is over
+# Return whether timeout(1) sends a signal before a sleep is over; set __hx_end to its time.
+# After the first signal the code may clean up for the duration of --kill-after.
+__hx_find_end() { # MILLISECONDS: the time at which the sleep is over
   local __hx_log
   IFS= builtin read -r -d '' __hx_log </proc/self/fd/202 || builtin :
-  __hx_log=${__hx_log##*"timeout $HX_TIMEOUT_PID"$'\n'} # an earlier one may have had this number
+  __hx_log=${__hx_log##*"timeout $HX_TIMEOUT_PID"$'\n'} # an earlier timeout may have had this PID
   [[ $__hx_log == *"alarm $HX_TIMEOUT_PID"$'\n'* ]] || return 0
   __hx_end=$((__hx_end + HX_KILL_AFTER))
   ((HX_KILL_AFTER && $1 >= __hx_end))
 }
 
-# Whether a job runs. What 'jobs' lists goes below the first line of the clock's file, which the next
-# sleep replaces: a command substitution would fork. A subshell does not list the jobs of its
-# parent, for which its code may wait all the same.
+# Return whether a background job is running. The output of 'jobs' is appended to the clock's file,
+# below its first line, since a command substitution would fork; the next sleep rewrites the file.
+# In a subshell 'jobs' does not list the parent's jobs, but the code may wait for the last one: $!.
 __hx_has_running_job() {
   local __hx_job=
   builtin jobs -rp >>/proc/self/fd/200
@@ -113,7 +115,7 @@ date() {
   { local -; builtin set +x; } 2>/dev/null
   local __hx_part __hx_offset
   __hx_read_clock
-  # what loops ask for again and again, without a process for each answer
+  # loops call 'date +%s' again and again: answer without starting a process
   if [[ $# == 1 && $1 == +%s ]] && ((__hx_offset % 1000 == 0)); then
     builtin printf -v __hx_part '%(%s)T' -1
     builtin printf '%d\n' $((__hx_part + __hx_offset / 1000))
@@ -168,7 +170,7 @@ __hx_become_timeout() { # ARGS...: of timeout(1), which replaces this shell
       builtin printf 'timeout %d\n' "$BASHPID" >>/proc/self/fd/202
     fi
     __hx_part=${@:__hx_at+1:1}
-    # a mock takes time of the virtual clock only, and needs no timeout(1) to end it
+    # a mock takes only virtual time, so it does not need timeout(1)
     if [[ -n $__hx_plain && " ${__hx_mocked-} " == *" $__hx_part "* && -n $__hx_part ]]; then
       __hx_answer "${@:__hx_at+1}"
       builtin exit

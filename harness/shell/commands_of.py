@@ -1,9 +1,9 @@
-"""Which lines of a bash script are commands, by a parse of the script, and which of them ran.
+"""Finds the commands of a bash script by parsing the script, and finds which of them ran.
 
-A trace by itself does not tell: bash gives a command that spans lines the number of any of them,
-and numbers code in `$(...)`, `eval` and traps from the place where the outer command ended. So a
-command counts at its first line, for any place in its extent; code in a command substitution or
-`eval` counts as a part of the command that contains it.
+The line numbers of a trace are not exact: for a command that spans lines, bash may show any of
+these lines, and it counts the lines of code in `$(...)`, `eval` and traps from the end of the
+outer command. So if the trace shows any line of a command, the command's first line is covered.
+Code in a command substitution or `eval` is a part of the command that contains it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_COMMANDS = {"file_redirect", "heredoc_body", "herestring_redirect", "process
 class Command:
     """A command that bash traces: its first and last line, and its function.
 
-    `scope` numbers the functions of a script in their order; 0 is outside of all.
+    `scope` is the number of the function, in the script's order; 0 for code outside of functions.
     """
 
     first: int
@@ -58,7 +58,7 @@ def parse(text: bytes) -> Node:
 
 
 def plain_commands(text: str) -> list[str]:
-    """Return the simple commands of a script outside of functions, conditions and loops, in their order."""
+    """Return a script's simple commands that are not in a function, condition or loop, in order."""
     nodes = parse(text.encode(errors="surrogateescape")).children
     return [
         (node.text or b"").decode(errors="surrogateescape")
@@ -120,7 +120,7 @@ def code_lines(text: str) -> set[int]:
 
 
 def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
-    """Return the first lines of the commands that ran, from the places of a trace."""
+    """Return the first lines of the commands that ran according to the places of a trace."""
     commands = commands_of(text)
     by_line: dict[int, list[Command]] = defaultdict(list)
     for command in commands:
@@ -142,10 +142,11 @@ def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
 def _direct_calls(
     first: Command, seen: dict[Command, set[tuple[int, int]]]
 ) -> set[tuple[int, int]]:
-    """Return the depths and levels at which a function's own commands ran.
+    """Return the pairs of depth and level at which the commands of a function itself ran.
 
-    Each call runs its first command. A level above that is one of `$(...)` or `eval`, whose lines
-    are not to be trusted; so is one in a first command of several lines.
+    Each call runs the function's first command, so that command shows the level of the call. Higher
+    levels belong to `$(...)` or `eval`, where bash's line numbers are not reliable. If the first
+    command spans lines, the lowest level of each depth is taken instead.
     """
     if first in seen and first.first == first.last:
         return seen[first]

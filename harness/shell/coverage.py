@@ -1,6 +1,6 @@
-"""The lines of shell code that ran, from bash's own trace; no debugger, no wrapper around the code.
+"""Finds the lines of shell code that ran, in bash's trace (`set -x`).
 
-The trace goes to a descriptor of its own, so streams and verdicts do not change.
+Bash writes the trace to a separate descriptor, so stdout, stderr and verdicts do not change.
 `harness.shell.commands_of` decides which lines of a script are commands, and which commands a
 trace shows.
 """
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Tier(Enum):
-    """Where code ran."""
+    """The kind of test that ran a line."""
 
     MOCKED = "unit test"
     MACHINE = "machine"
 
 
 class Place(NamedTuple):
-    """The place of bash when it began a command.
+    """The position of a command in the trace: its line and its nesting.
 
-    `depth` counts the functions and sourced files around it; `level` the command substitutions,
-    `eval` and sourced files, as the trace shows them.
+    `depth` is the number of functions and sourced files around the command. `level` is the number
+    of command substitutions, `eval` calls and sourced files around it, as the trace shows them.
     """
 
     line: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 Hits = dict[str, set[Place]]
-"""By absolute path, the places that ran."""
+"""The places that ran, by the absolute path of the script."""
 
 _TRACED = re.compile(
     r"^(\++)\x1e(\d{1,9})\x1f([^\x1e\x1f]*)\x1f(\d{1,9})\x1f([^\x1e]*)\x1e", re.MULTILINE
@@ -49,7 +49,7 @@ _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
 def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the bash scripts at and below `sources`: `*.sh`, `*.bash` and files with bash as their shell."""
+    """Yield the bash scripts at and below `sources`: by suffix (`.sh`, `.bash`) or by shebang."""
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
         for path in sorted(inside):
@@ -63,13 +63,13 @@ def _names_bash(path: Path) -> bool:
 
 
 def uses_trace(text: str) -> bool:
-    """Return whether shell code switches bash's own trace on or off."""
+    """Return whether shell code switches bash's trace (`set -x`) on or off."""
     return _USES_TRACE.search(text) is not None
 
 
 @functools.lru_cache(maxsize=8)
 def any_uses_trace(sources: tuple[Path, ...]) -> bool:
-    """Return whether a script at or below `sources` switches bash's own trace on or off."""
+    """Return whether a script at or below `sources` switches bash's trace on or off."""
     return any(uses_trace(path.read_text(errors="replace")) for path in scripts_in(sources))
 
 
@@ -78,9 +78,9 @@ def parse_trace(
 ) -> Hits:
     """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
 
-    `copies` has the paths of files that have the lines of another file. A relative path counts from
-    the directory in which the entry was written; code that has changed it since counts for the file
-    found before.
+    `copies` maps the path of a copy to the script that it was copied from. A relative path is relative
+    to the directory in which its entry was written. If the code has changed directory since, the path
+    stands for the file that was found before.
     """
     places = [source.resolve() for source in sources]
     hits: Hits = {}

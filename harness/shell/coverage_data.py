@@ -1,8 +1,8 @@
 """Coverage of shell code as data of coverage.py: written by a run, combined and reported.
 
-The context of a line has the tier that it ran in, and the version of the file: the first 16 digits
-of its SHA-256. So data of several runs can be combined later, and data of another version is
-refused then.
+The context of a line names the tier in which the line ran, and the version of the script: the
+first 16 digits of its SHA-256. So data of several runs can be combined later, and data that was
+recorded with another version of a script is refused.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _CONTEXT = re.compile(r"(.+) \(sha256 ([0-9a-f]{16})\)\Z")
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digits that identify a version of a script."""
+    """Return the digits that identify a version of a script: the start of its SHA-256."""
     return hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
 
 
 def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> None:
     """Write the lines that ran in the scripts at `sources` as a data file of coverage.py.
 
-    Scripts that did not run are in it too. `[run] plugins = harness.shell.coverage_data` in the
-    configuration lets coverage.py itself report the file. Raises BadInputError if there is no
-    script.
+    The file also lists the scripts that did not run. With `[run] plugins =
+    harness.shell.coverage_data` in its configuration, coverage.py itself can report the file.
+    Raises BadInputError if there is no script at `sources`.
     """
     path.unlink(missing_ok=True)
     scripts = list(scripts_in(sources))
@@ -71,15 +71,15 @@ def _write(data: coverage.CoverageData) -> None:
     try:
         data.write()
     except coverage.CoverageException as error:
-        # Its message says what SQLite said, such as of a full disk.
+        # The error's text includes SQLite's message, for example about a full disk.
         raise HarnessError(f"The coverage of shell code can't be written: {error}.") from error
 
 
 def combine(paths: Iterable[Path]) -> coverage.CoverageData:
-    """Return the data of several files as one; only the tier remains as the context of a line.
+    """Return the combined data of several files; the context of a line is only its tier.
 
-    Raises BadInputError for a file that is not such data, and for data of another version of a
-    script than the present one.
+    Raises BadInputError for a file that is not coverage data of shell code, and for data that was
+    recorded with another version of a script than the one on disk.
     """
     combined = coverage.CoverageData(no_disk=True)
     for path in paths:
@@ -95,9 +95,9 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 
 @contextlib.contextmanager
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
-    """Read the data of another run; raises BadInputError, also while it is used, or LimitError.
+    """Yield the data of another run; raises BadInputError or LimitError, also in the `with` block.
 
-    Coverage.py runs SQL upon the file, and SQLite would write beside it: so it reads a copy.
+    Coverage.py opens the file with SQLite, which may create files beside it: so a copy is read.
     """
     with temporary_folder("harness-coverage") as folder:
         copy = folder / "data"
@@ -120,7 +120,7 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
 
 
 def _require_bounded(copy: Path, path: Path) -> None:
-    """Refuse a database that computes what it holds, such as by a view without end, and a large one."""
+    """Refuse a large database, and one with computed content, such as a view that never ends."""
     with contextlib.closing(sqlite3.connect(copy)) as database:
         for kind, name, sql in database.execute(
             "SELECT type, name, sql FROM sqlite_master"
@@ -140,10 +140,10 @@ def _require_bounded(copy: Path, path: Path) -> None:
 
 
 def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
-    """Write the data of several files as one; each script's path is moved from its run's root to `root`.
+    """Combine the data of several files; move each script's path from its run's root to `root`.
 
-    A script that is not below `root` keeps its path. Raises BadInputError for a file that is not
-    such data.
+    A script that is not below its run's root keeps its path. Raises BadInputError for a file that
+    is not data of coverage.py.
     """
     gathered = coverage.CoverageData(basename=str(to))
     for path, recorded in roots.items():
@@ -183,7 +183,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             digest = digest_of(read_plain(Path(script)))
         except OSError as error:
             raise BadInputError(
-                f"The script '{script}', which the file names, can't be read ({error.strerror}).",
+                f"The file names the script '{script}', which can't be read ({error.strerror}).",
                 source=str(path),
             ) from error
         _add_lines(combined, None, script, ())
@@ -191,8 +191,8 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             known = _CONTEXT.match(context)
             if known is None or known[2] != digest:
                 raise BadInputError(
-                    f"The file was recorded with another version of '{script}'; run these tests "
-                    "again.",
+                    f"The file was recorded with another version of '{script}'; run the tests "
+                    "that wrote it again.",
                     source=str(path),
                 )
             _add_lines(combined, known[1], script, lines)
@@ -207,7 +207,7 @@ def _add_lines(
 
 
 def report(data: coverage.CoverageData, *, html: Path | None, lcov: Path | None) -> str:
-    """Return a table of the scripts; write the lines as HTML and as an lcov tracefile if asked."""
+    """Return a table of the scripts' coverage; write HTML and lcov reports to the given paths."""
     reporter = coverage.Coverage(data_file=None, config_file=False)
     reporter.set_option("run:plugins", [_MODULE])
     reporter.get_data().update(data)

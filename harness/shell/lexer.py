@@ -1,4 +1,4 @@
-"""Cut a line of shell into words without running it."""
+"""Splits a line of shell code into words without running the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 _DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
 _OPERATORS = frozenset(";&|<>()")
 _PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^}!-]+")
-#: A pattern, braces with alternatives, or a home directory where a word begins.
+#: A pattern, or braces with alternatives.
 _EXPANDED = re.compile(r"""[*?[]|\{[^{}'"]*(?:,|\.\.)""")
 _SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
 _ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
@@ -21,10 +21,10 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,+@%=^-]+\Z")
 
 @dataclass(frozen=True)
 class Word:
-    """One word as it was written, and its meaning.
+    """One word: `raw` as it was written, `text` without its quotes.
 
-    `text` is the word with its quotes removed. `literal` is false if the shell would still expand
-    something in it; then `text` is only the best name that can be found beforehand.
+    `literal` is false if the shell would still expand a part of the word; then `text` contains that
+    part unexpanded.
     """
 
     raw: str
@@ -33,9 +33,9 @@ class Word:
 
 
 def split_words(line: str) -> list[Word]:
-    """Split `line` at blanks as the shell would; stop at a comment or a control operator.
+    """Split `line` at blanks as the shell does; stop at a comment or a control operator.
 
-    An unfinished quote takes the rest of the line.
+    A quote that is not closed extends to the end of the line.
     """
     words: list[Word] = []
     at = 0
@@ -60,11 +60,11 @@ RESERVED_WORDS = (
     "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in",
     "select", "then", "time", "until", "while",
 )  # fmt: skip
-"""Words that begin or end a construct of bash where a command could stand."""
+"""The words of bash that begin or end a construct, and can stand in place of a command."""
 
 
 def quote(text: str) -> str:
-    """Quote `text` as one shell word that holds no line break."""
+    """Quote `text` as one word of bash without a literal line break."""
     if _PLAIN_WORD.match(text):
         return text
     if "\n" not in text and "\r" not in text:
@@ -74,13 +74,13 @@ def quote(text: str) -> str:
 
 
 def quote_on_a_line(text: str) -> str:
-    """Quote `text` for any shell of a spec, whose runtime defines `__hx_newline`."""
+    """Quote `text` without a literal line break, for a shell whose runtime sets `__hx_newline`."""
     quoted = text.replace("'", "'\\''").replace("\n", "'\"$__hx_newline\"'")
     return f"'{quoted}'"
 
 
 def quote_on_lines(text: str) -> str:
-    """Quote `text` for any shell; its line breaks stay."""
+    """Quote `text` for any shell; line breaks in it stay line breaks."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -133,7 +133,7 @@ def _read_word(line: str, start: int) -> tuple[Word, int]:
 
 
 def _skip_blanks(line: str, at: int) -> int:
-    """Return where the next word begins; an escaped line break is a blank."""
+    """Return where the next word begins; an escaped line break counts as a blank."""
     while True:
         if line.startswith("\\\n", at):
             at += 2
@@ -186,7 +186,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _skip_expansion(line: str, at: int) -> int:
-    """Return where the expansion ends that begins at `at`; a lone dollar ends at once."""
+    """Return where the expansion at `at` ends; a lone dollar sign is a whole expansion."""
     if line[at] == "`":
         end = at + 1
         while end < len(line) and line[end] != "`":
@@ -234,14 +234,14 @@ def is_open(text: str) -> bool:
             blank_before = True
             at += 1
         else:
-            # in an open word, what follows the text is part of it
+            # if the word is still open, it includes the line break and blank added here
             _, at = _read_word(f"{text}\n ", at)
             blank_before = False
     return at > len(text)
 
 
 def strip_comment(line: str) -> str:
-    """Return `line` without the comment that ends it."""
+    """Return `line` without the comment at its end."""
     if "#" not in line:
         return line.rstrip()
     at = 0

@@ -1,4 +1,4 @@
-"""A bash that talks with the harness over descriptors of its own."""
+"""Starts a shell that exchanges messages with the harness over separate descriptors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.shell.shells import SpecShell
 
 _PROCESS_LOOK_S = 0.25
-#: Time between two looks at the sizes of files: while they are small, and after that.
+#: Interval between two checks of the files' sizes: while they are small, and once they are large.
 _OUTPUT_LOOK_S = 0.06
 _GROWING_LOOK_S = 0.02
 _SMALL_BYTES = 1 << 20
@@ -46,15 +46,15 @@ done
 unset HX_FDS
 exec "$@"
 """
-"""Gives the descriptors their numbers, which a POSIX shell cannot do above 9."""
+"""Moves descriptors to their numbers in bash: a POSIX shell can't redirect descriptors above 9."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShellSetting:
     """The start parameters of a shell, the same for all shells of a run.
 
-    `scratch` is the sandbox's own directory; files of `layer` replace files of its root, and
-    `shared` is a directory that stays when the root is replaced.
+    `scratch` is the sandbox's own directory. Files below `layer` replace the files with the same
+    paths in the sandbox's root. `shared` is a directory whose files stay when the root is replaced.
     """
 
     shell: SpecShell = BASH
@@ -71,7 +71,10 @@ class ShellSetting:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The outputs of one evaluation, and of the example around it; `records` has its reports."""
+    """The outputs of one evaluation, and of the rest of its example (`stray_…`).
+
+    `records` has the records that the runtime wrote about the example.
+    """
 
     out: Memory
     err: Memory
@@ -84,7 +87,10 @@ class OutputFiles:
         return [self.out.fd, self.err.fd, self.stray_err.fd, self.stray_out.fd]
 
     def clear(self) -> None:
-        """Empty all of them for the next one, which continues at the position of the last one."""
+        """Empty all files before the next example.
+
+        The shell goes on writing at its position in each file, so only non-empty files are reset.
+        """
         for memory in (self.out, self.err, self.stray_err, self.stray_out, self.records):
             if memory.size():
                 memory.replace("")
@@ -92,9 +98,9 @@ class OutputFiles:
 
 @dataclass(frozen=True)
 class ShellFiles:
-    """The anonymous files through which shell and harness pass text.
+    """The anonymous files through which the shell and the harness exchange text.
 
-    There are two sets of outputs, so that one can be read while the shell writes the other.
+    There are two sets of outputs: the harness reads one set while the shell writes the other.
     """
 
     script: Memory
@@ -112,7 +118,7 @@ class ShellFiles:
 
     @classmethod
     def create(cls) -> ShellFiles:
-        """Make all of them; if one can't be made, none is left open."""
+        """Create all files; if one can't be created, close the files created before it."""
         with contextlib.ExitStack() as opened:
 
             def make(name: str) -> Memory:
@@ -130,7 +136,7 @@ class ShellFiles:
         return files
 
     def memories(self) -> list[Memory]:
-        """Return all of them."""
+        """Return all files, with the files of both sets of outputs."""
         found = [
             getattr(files, name)
             for files in (self, *self.outputs)
@@ -144,10 +150,11 @@ class ShellFiles:
 
 
 class _OutputWatch:
-    """Kills a shell whose anonymous files have grown above the limit.
+    """Kills a shell whose anonymous files have grown beyond the limit.
 
-    They lie in shared memory, which no limit of the kernel covers; what the code has left running writes to
-    them also when nobody waits for it. So a thread looks at their sizes.
+    The files are in shared memory, which no limit of the kernel covers. Background jobs of the code
+    can write to them at any time, also while the harness is not reading. So a thread checks their
+    sizes.
     """
 
     def __init__(self, process: ChildProcess, memories: Sequence[Memory]) -> None:
@@ -164,18 +171,18 @@ class _OutputWatch:
         self._goes_on.set()
 
     def pause(self) -> None:
-        """Stop looking until `resume`: nothing runs that could write."""
+        """Stop checking until `resume`: no process is running that could write."""
         self._goes_on.clear()
 
     def stop(self) -> None:
-        """End the thread, before the process is waited for or a file is closed."""
+        """End the thread. Call this before you wait for the process or close a file."""
         self._is_over.set()
         self._goes_on.set()
         self._thread.join()
 
     def _look(self) -> None:
         size = 0
-        # Each look hands Python's lock to and fro, which delays the harness by tenths of a millisecond.
+        # Each check takes the GIL twice, which delays the harness by tenths of a millisecond.
         while not self._is_over.wait(_OUTPUT_LOOK_S if size < _SMALL_BYTES else _GROWING_LOOK_S):
             size = sum(os.fstat(fd).st_size for fd in self._fds)
             if size > self._limit:
@@ -187,7 +194,7 @@ class _OutputWatch:
 
 
 class ShellProcess:
-    """One running bash and its pipes; closing it ends it and, in a sandbox, all its processes."""
+    """One running shell and its pipes; `close` ends it, with all its processes in a sandbox."""
 
     def __init__(
         self,
@@ -266,7 +273,7 @@ class ShellProcess:
         send(self._control, text)
 
     def take_complaint(self, until: int | None = None) -> str:
-        """Return the shell's own stderr since the last call, or up to `until`."""
+        """Return what the shell itself wrote to stderr since the last call, up to byte `until`."""
         end = self.files.own_err.size() if until is None else until
         if end <= self._clean_err_at:
             return ""
@@ -275,10 +282,10 @@ class ShellProcess:
         return text.rstrip()
 
     def wait_for_words(self, deadline: float) -> bool:
-        """Read the shell's next message; return False if it has ended.
+        """Read the shell's next message; return False if the shell has ended.
 
-        Raises TimeoutError at the deadline, a point of the monotonic clock, and LimitError if its
-        output has reached the limit.
+        Raises TimeoutError at the deadline (a time of the monotonic clock), and LimitError if the
+        shell's output has reached the limit.
         """
         while True:
             left = deadline - time.monotonic()
@@ -298,18 +305,18 @@ class ShellProcess:
             raise SHELL_OUTPUT.error(CODE)
 
     def begin(self) -> None:
-        """Count output from here on: an evaluation or an example begins."""
+        """Reset the output count, as an evaluation or an example begins; resume the size checks."""
         self.reader.received = 0
         self._watch.resume()
 
     def pause(self) -> None:
-        """Expect no output until `begin`: all processes of the shell have ended."""
+        """Pause the size checks until `begin`: the shell's other processes have ended."""
         self._watch.pause()
 
     def exit_code(self) -> int:
-        """Return the exit code of a shell that has ended, or is just about to.
+        """Return the exit code of a shell that has ended or is about to end.
 
-        Raises HarnessError if it ended because it could not enter its sandbox.
+        Raises HarnessError if the shell could not enter its sandbox.
         """
         self._watch.stop()
         code = end(self._process, grace_s=_LEAVING_S)
@@ -317,9 +324,9 @@ class ShellProcess:
         return code
 
     def close(self) -> None:
-        """End the shell; an idle shell ends itself, so that its CPU time is counted to its parent.
+        """End the shell; an idle shell exits by itself, so that its parent is charged its CPU time.
 
-        The kernel forgets the CPU time of processes that end with their process namespace.
+        The kernel drops the CPU time of processes that it kills together with their PID namespace.
         """
         self._watch.stop()
         os.close(self._control)
@@ -335,7 +342,7 @@ class ShellProcess:
 
 
 class ShellCommandRunner:
-    """Runs commands that are shell code under test, as `LocalRunner` does, with bounded output."""
+    """Runs shell code under test as a command, like `LocalRunner`, but limits its output."""
 
     def run(
         self,
@@ -377,7 +384,7 @@ class ShellCommandRunner:
 
 
 def _move_up(fds: Sequence[int]) -> list[int]:
-    """Return copies above the numbers from 190 on, which the shell gives to its own."""
+    """Return copies of the descriptors at 300 and above: the shell uses the numbers from 190 on."""
     made: list[int] = []
     try:
         for fd in fds:
@@ -385,7 +392,7 @@ def _move_up(fds: Sequence[int]) -> list[int]:
     except OSError as error:
         for fd in made:
             os.close(fd)
-        # numbers above the limit on open files count as invalid
+        # the kernel reports EINVAL for a number above the limit on open files
         number = errno.EMFILE if error.errno == errno.EINVAL else error.errno or 0
         raise OSError(number, os.strerror(number)) from error
     return made

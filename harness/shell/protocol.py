@@ -1,4 +1,4 @@
-"""Data between the harness and a shell that it started: records, anonymous files."""
+"""Exchanges data between the harness and its shells: anonymous files, and pipes with records."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _CHUNK = 1 << 16
 _UNCHECKED_BYTES = 1 << 20
 _MOST_FIELDS = 1 << 20
 CODE = "the shell code under test"
-"""What messages name as the source of too much output."""
+"""The name of the code under test in messages about too much output."""
 
 
 def make_pipes(count: int) -> list[tuple[int, int]]:
-    """Return the reading and writing ends of new pipes; all of them, or none is left open."""
+    """Return the reading and writing ends of new pipes; on an error, leave no pipe open."""
     made: list[tuple[int, int]] = []
     try:
         for _ in range(count):
-            made.append(os.pipe())  # noqa: PERF401 - those before one that fails are closed
+            made.append(os.pipe())  # noqa: PERF401 - on an error, the earlier pipes are closed
     except OSError:
         for fd in itertools.chain(*made):
             os.close(fd)
@@ -36,14 +36,14 @@ def make_pipes(count: int) -> list[tuple[int, int]]:
 
 
 class Memory:
-    """An anonymous file that a child writes and this process reads, or the other way round.
+    """An anonymous file (memfd) that a child writes and this process reads, or vice versa.
 
-    The child opens it again through `/proc/self/fd`, so each side has its own position, and
-    nothing is left on a disk.
+    The child opens the file again through `/proc/self/fd`, so each side has its own position in it.
 
-    Writes append: processes of one example share the position of an inherited descriptor, and the
-    kernel does not serialise writes at the position of a memfd, as it does for other regular files
-    (FMODE_ATOMIC_POS). Otherwise one process would overwrite what another had just written.
+    All writes append (O_APPEND). Processes of one example share the position of an inherited
+    descriptor, and for a memfd the kernel does not serialise writes at that position, as it does
+    for other regular files (FMODE_ATOMIC_POS). Without O_APPEND one process could overwrite what
+    another process has just written.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,13 +51,13 @@ class Memory:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def size(self) -> int:
-        """Return its size; a writer through the inherited descriptor is at its end anyway."""
+        """Return the size; this moves the shared position to the end, where writes go anyway."""
         return os.lseek(self.fd, 0, os.SEEK_END)
 
     def data(self, *, start: int = 0, end: int | None = None) -> bytes:
-        """Return its content from byte `start` on, to `end` if given.
+        """Return the content from byte `start` up to byte `end`, by default up to the end.
 
-        Raises LimitError for more data than shell code may pass on.
+        Raises LimitError if this is more output than shell code may write.
         """
         size = (self.size() if end is None else end) - start
         if size <= 0:
@@ -73,12 +73,12 @@ class Memory:
         return data
 
     def text(self, *, start: int = 0, end: int | None = None) -> str:
-        """Return the same as text, without NUL bytes."""
+        """Return the same part as text, without NUL bytes."""
         data = self.data(start=start, end=end)
         return data.replace(b"\0", b"").decode(errors="surrogateescape")
 
     def replace(self, text: str) -> None:
-        """Make `text` its only content, the position at its beginning."""
+        """Replace the content by `text`, and set the position to the beginning."""
         os.ftruncate(self.fd, 0)
         os.lseek(self.fd, 0, os.SEEK_SET)
         data = text.encode(errors="surrogateescape")
@@ -91,10 +91,10 @@ class Memory:
 
 
 def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Split a complete text into records: a name, a count, that many fields.
+    """Split a complete text into records; a record is a name, a count N, and N fields.
 
-    Between `called` and `when` stands what a trap printed that the called function had left. Raises
-    ValueError for a text of another form.
+    Text between a record `called` and the next record `when` is skipped: a trap that the called
+    function left behind printed it. Raises ValueError if the text does not consist of records.
     """
     if data.count(b"\0") > _MOST_FIELDS:
         raise ValueError("no record has so many fields")
@@ -104,14 +104,14 @@ def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
         first = at + 2
         at = first + int(fields[at + 1])
         if not first <= at < len(fields):
-            raise ValueError("the last record is not whole")
+            raise ValueError("the last record is incomplete")
         yield fields[first - 2], fields[first:at]
         while fields[first - 2] == "called" and at < len(fields) - 1 and fields[at] != "when":
             at += 1
 
 
 class RecordReader:
-    """Splits a stream of NUL-ended fields into records: a name, a count, that many fields."""
+    """Splits a stream of NUL-terminated fields into records: a name, a count N, and N fields."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -122,7 +122,7 @@ class RecordReader:
         self._tail: list[bytes] = []
 
     def next_record(self) -> tuple[str, list[str]] | None:
-        """Return the next whole record that has been read, or None."""
+        """Return the next record, or None if no complete record has been read."""
         fields = self._fields
         if len(fields) < 2:
             return None
@@ -140,8 +140,8 @@ class RecordReader:
     def read(self) -> bool:
         """Read the available data; return False at the end of the stream.
 
-        Raises LimitError if `received`, which others set to 0, exceeds what shell code may pass
-        on, and ValueError for data that is not a record.
+        Raises LimitError if `received` exceeds the limit on output of shell code (a caller resets
+        `received` to 0), and ValueError for a record with too many fields.
         """
         data = os.read(self.fd, _CHUNK)
         if not data:
@@ -165,7 +165,7 @@ class RecordReader:
 
 
 def send(fd: int, text: str) -> None:
-    """Write the whole `text`; a missing reader shows at the next read."""
+    """Write the whole `text`. Ignore a closed pipe: the next read shows that the shell ended."""
     data = memoryview(text.encode(errors="surrogateescape"))
     with contextlib.suppress(BrokenPipeError):
         while data:

@@ -1,4 +1,4 @@
-"""The shells that specs run in, and the shell behind a name on this host."""
+"""The shells that can run specs, and the lookup of a shell by its name on this host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.errors import BadInputError
 
 
 class ShellKind(enum.Enum):
-    """The kind of a shell, for any name."""
+    """The implementation of a shell, whatever name it has on this host."""
 
     BASH = "bash"
     DASH = "dash"
@@ -20,9 +20,9 @@ class ShellKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecShell:
-    """A shell as a command.
+    """A shell, and the command that starts it.
 
-    `is_posix`: it supports POSIX and 'local', as bash does when it is called `sh`.
+    `is_posix` is true if code may use only POSIX and `local` in it, as in bash under the name `sh`.
     """
 
     kind: ShellKind
@@ -35,7 +35,7 @@ class SpecShell:
 
     @property
     def shebang(self) -> str:
-        """The first line of a script that this shell runs; `env` would be a second program to start."""
+        """The shebang line for this shell; it has the path, since `env` is one more process."""
         first, *others = self.command
         return " ".join([f"#!{shutil.which(first) or f'/bin/{first}'}", *others])
 
@@ -46,9 +46,9 @@ _PROGRAMS = {"bash": ShellKind.BASH, "dash": ShellKind.DASH, "busybox": ShellKin
 
 
 def find_shell(value: str, *, source: str, line: int | None) -> SpecShell:
-    """Return the shell that a project selects by `value`, a name or a path.
+    """Return the shell that a project's `--shell` names; `value` is a name or a path.
 
-    Raises BadInputError for a shell that is not supported or is missing here.
+    Raises BadInputError for a shell that is not supported or not installed.
     """
     first, *applet = value.split() or [""]
     name = Path(first).name
@@ -65,7 +65,7 @@ def find_shell(value: str, *, source: str, line: int | None) -> SpecShell:
         path, name = shutil.which("busybox"), "busybox"
     if path is None:
         raise BadInputError(
-            f"There is no '{value}' on this host; install it, or name a shell that is here.",
+            f"There is no '{value}' on this host; install it, or name an installed shell.",
             source=source,
             line=line,
         )

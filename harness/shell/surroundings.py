@@ -1,4 +1,4 @@
-"""Gives the code under test the surroundings of a spec's shell, for tests that were translated from a spec."""
+"""Sets up the shell of a test that was translated from a spec as the spec's shell was set up."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def give_surroundings(
     path: str | None = None,
     only_path: str | None = None,
 ) -> None:
-    """Set a spec's variables, and read its helper modules, before the code under test.
+    """Set a spec's variables and source its helper modules, before the code under test is sourced.
 
-    The names are the same as in `.shellspec`. `project` is the project's directory, relative to
-    pytest's root directory; other paths are relative to it. `only_path` replaces PATH except for
-    mocks.
+    The parameters have the names of the options in `.shellspec`. `project` is the project's
+    directory, relative to pytest's root directory; other paths are relative to `project`.
+    `only_path` replaces PATH, except for mocks.
     """
     optional = {"HX_ENV_FROM": env_from, "HX_PROJECT_PATH": path, "HX_ONLY_PATH": only_path}
     shell.source(
@@ -52,5 +52,5 @@ def give_surroundings(
             **{name: value for name, value in optional.items() if value is not None},
         },
     )
-    if requires:  # which may have added hooks
+    if requires:  # the helper modules may have added hooks
         shell.define("__hx_run_before_all; __hx_run_before_each")

@@ -1,4 +1,4 @@
-"""Public names for tests in Python of shell code."""
+"""The public names for Python tests of shell code."""
 
 from harness.shell.mocks.commands import (
     ANY,

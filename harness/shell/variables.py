@@ -13,7 +13,7 @@ _ELEMENT = re.compile(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]=")
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable of bash: a text, or elements by index or key; None if it is only declared."""
+    """A variable of bash: its `value`, or its `elements`; both are None if it is only declared."""
 
     value: str | None = None
     elements: dict[str, str] | None = None
@@ -39,7 +39,7 @@ def parse_declarations(text: str) -> dict[str, Variable]:
 
 
 def _statements(text: str) -> list[str]:
-    """Cut at lines that begin a declaration; a value may span lines, but is then quoted."""
+    """Split the text at lines that begin a declaration; a quoted value may span lines."""
     chunks: list[str] = []
     for line in text.removesuffix("\n").split("\n"):
         if chunks and (not line.startswith("declare -") or _is_open(chunks[-1])):

@@ -59,10 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the examples that no tag, name or focus selects; keep the order of each file.
 
-    A shell walks its file once, from top to bottom: each step back costs a new shell, which
-    sources all of the code under test again. So a plugin that shuffles tests (pytest-randomly)
-    orders files, and not the examples in them. The last failures still come first: pytest sorts
-    them in a wrapper around this hook.
+    A shell runs the examples of its file once, from top to bottom: to run an earlier example,
+    the harness would have to start a new shell and source all code under test again. So a plugin
+    that shuffles tests (pytest-randomly) changes the order of the files, but not the order of the
+    examples in a file. `--failed-first` still works: pytest sorts in a wrapper around this hook.
     """
     tags = {tag for given in config.getoption("--shell-tag") for tag in given.split(",")} - {""}
     focus = bool(config.getoption("--shell-focus"))
@@ -77,13 +77,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep the garbage collector from walking thousands of examples again and again."""
+    """Exclude the collected examples, which may be thousands, from garbage collection."""
     if any(isinstance(item, SpecItem) for item in session.items):
         gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report problems that no verdict shows: a sandbox that protects less, jobs that did not end, coverage."""
+    """Report what no verdict shows: a refused sandbox, jobs that did not end, notes on the run."""
     if _REFUSAL in terminalreporter.config.stash:
         terminalreporter.write_line(terminalreporter.config.stash[_REFUSAL], red=True)
     for report in itertools.chain(*terminalreporter.stats.values()):
@@ -142,7 +142,7 @@ def _write_coverage(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    """Take the coverage of a worker's examples, and the sandboxes that protect less than they should."""
+    """Take over the coverage, the notes and the sandbox's refusal from a worker that has ended."""
     output = getattr(node, "workeroutput", {})
     stash = node.config.stash
     notes_of(node.config).update(output.get(_CARRIED_NOTES, ()))
@@ -163,11 +163,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpecSch
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run an example without the phases that it does not need.
+    """Run an example without pytest's set-up and teardown phases, where it needs neither.
 
-    An example has no fixtures, so set-up and teardown have nothing to do while the next test comes
-    from the same file; they cost more than the example itself. A marked example, an example that a
-    reporter wants to see phase by phase, and the last example of each file take the usual way.
+    An example has no fixtures, so these phases have nothing to do while the next test is in the
+    same file, and they take longer than the example itself. Three kinds of examples still run
+    through all phases: examples with a marker, examples of a run in which another plugin
+    implements hooks for phases, and the last example of each file.
     """
     if not isinstance(item, SpecItem):
         return None
@@ -213,9 +214,10 @@ def _raise(error: HarnessError) -> None:
 
 
 def _is_let_in(item: SpecItem) -> bool:
-    """Start the first shell of this process; return whether this host lets specs run.
+    """Start the first shell of this process; return whether this host can run specs.
 
-    Where it does not, a process without workers ends here; a worker reports nothing but that.
+    If it cannot, a run without xdist ends here. An xdist worker reports no examples, only the
+    refusal.
     """
     config = item.config
     try:
@@ -227,12 +229,12 @@ def _is_let_in(item: SpecItem) -> bool:
             pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
         config.stash[_REFUSAL] = str(error)
     except HarnessError:
-        return True  # the example fails with it
+        return True  # the example fails with this error
     return _REFUSAL not in config.stash
 
 
 def _following(item: SpecItem, nextitem: pytest.Item | None) -> Case | None:
-    """Return the example that the same file runs next, or None at its end."""
+    """Return the next example if it is in the same file, else None."""
     if isinstance(nextitem, SpecItem) and nextitem.file is item.file:
         return nextitem.case
     return None
@@ -242,7 +244,7 @@ def _following(item: SpecItem, nextitem: pytest.Item | None) -> Case | None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let a report that takes the usual way carry the waiting reports with it."""
+    """Attach the waiting reports of passed examples to an example's usual report."""
     report = yield
     if isinstance(item, SpecItem):
         batch = runs_of(item.config).batch
@@ -265,7 +267,7 @@ def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[],
         act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception)
     )
     if when == "call":
-        # plugins that keep what became of an example's phases begin with this one
+        # plugins that collect the reports of all phases expect a report of the set-up first
         begun = pytest.CallInfo.from_call(lambda: None, when="setup")
         setup = item.ihook.pytest_runtest_makereport(item=item, call=begun)
         item.ihook.pytest_runtest_logreport(report=setup)

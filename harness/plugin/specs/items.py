@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 JOBS_SECTION = "Captured jobs call"
-"""The title of the section that names what an example left running."""
+"""The title of the report section that names the processes that an example left running."""
 
 
 class SpecFileCollector(pytest.File):
@@ -41,7 +41,7 @@ class SpecFileCollector(pytest.File):
     spec: SpecFile
     project: Project
     chosen: set[int] | None = None
-    """The numbers of the examples that the command line names; None if it names the file."""
+    """The numbers of the examples that the command line names; None if it names the whole file."""
 
     @override
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
@@ -55,7 +55,7 @@ class SpecFileCollector(pytest.File):
         if shell.is_posix and self.config.getoption("--shell-cov"):
             raise RequirementError(
                 f"'--shell-cov' records lines that bash runs, but '{self.project.root}/.shellspec' "
-                f"asks for '{shell.text}'; leave one of them out."
+                f"asks for '{shell.text}'; leave out '--shell-cov' or change the shell."
             )
         evaluate = ShellRowEvaluator(
             ShellCommandRunner(),
@@ -82,7 +82,7 @@ class SpecFileCollector(pytest.File):
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own collectors'
         self, excinfo: pytest.ExceptionInfo[BaseException]
     ) -> str | TerminalRepr:
-        """Show the error in the spec, and not the place in this program that noticed it."""
+        """Show the error in the spec without a traceback of the harness."""
         if isinstance(excinfo.value, HarnessError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
@@ -95,7 +95,7 @@ class SpecFileCollector(pytest.File):
 
 
 class GroupCollector(pytest.Collector):
-    """A `Describe`."""
+    """A group of examples: a `Describe` or `Context` block."""
 
     tree: _Tree
     file: SpecFileCollector
@@ -106,7 +106,7 @@ class GroupCollector(pytest.Collector):
 
 
 class _Tree:
-    """The blocks of one group, in order."""
+    """The examples and subgroups of one group, in order."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Group, _Tree] | Case] = []
@@ -154,7 +154,7 @@ def _make_nodes(
 
 
 class SpecItem(pytest.Item):
-    """An example, or one row of a parametrised one."""
+    """An example, or a parametrised example with one row of its parameters."""
 
     def __init__(
         self, *, name: str, parent: pytest.Collector, case: Case, file: SpecFileCollector
@@ -169,8 +169,8 @@ class SpecItem(pytest.Item):
     def is_wanted(self, tags: set[str], focus: bool) -> bool:
         """Return whether the selection of the command line and of `.shellspec` includes this example.
 
-        A focused example is included whatever the other filters say, as in shellspec; a tag without a value
-        selects all its values.
+        As in shellspec, no other filter excludes a focused example. A tag without a value selects
+        all values of the tag.
         """
         options = self.file.project.options
         tags = tags | set(options.tags)
@@ -193,7 +193,7 @@ class SpecItem(pytest.Item):
         raise_for(self, verdict)
 
     def note_jobs(self, verdict: Verdict) -> None:
-        """Put the processes that the example left running into the report."""
+        """Add the processes that the example left running to its report."""
         if verdict.running is not None:
             self.add_report_section("call", "jobs", visible(verdict.running.render()))
 
@@ -208,7 +208,7 @@ class SpecItem(pytest.Item):
     def repr_failure(  # type: ignore[override]  # as narrow as pytest's own items'
         self, excinfo: pytest.ExceptionInfo[BaseException]
     ) -> str | TerminalRepr:
-        """Show which requirement this host lacks, and not the place in this program that noticed it."""
+        """Show which requirement this host lacks, without a traceback of the harness."""
         if isinstance(excinfo.value, HarnessError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
@@ -216,7 +216,7 @@ class SpecItem(pytest.Item):
     @functools.cached_property
     @override
     def location(self) -> tuple[str, int | None, str]:
-        """Return the place of the example in reports; pytest's own way would cost as much as a run."""
+        """Return the example's location in reports; pytest's own method takes as long as a run."""
         name = visible(self.case.full_name)
         return self.file.shown_path, self.case.begin - 1, name
 
@@ -226,7 +226,10 @@ class SpecItem(pytest.Item):
 
 
 def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the items with all examples of a spec file, in its order, at the place of the first of them."""
+    """Return the items with the examples of each spec file together and in the file's order.
+
+    They stand where the first of them stood.
+    """
     of_file: dict[SpecFileCollector, list[SpecItem]] = {}
     for item in items:
         if isinstance(item, SpecItem):
@@ -243,7 +246,7 @@ def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def raise_for(item: SpecItem, verdict: Verdict) -> None:
-    """Report a verdict to pytest in pytest's own way; a success raises nothing."""
+    """Raise pytest's exception for a skipped, pending or failed verdict; return for a success."""
     outcome = verdict.outcome
     if outcome is Outcome.SKIPPED:
         pytest.skip(visible(verdict.reason))

@@ -15,15 +15,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-time",
         choices=("real", "virtual"),
         default=None,
-        help="virtual: sleep, timeout and date in shell code advance a clock of their own; left "
-        "out, *_spec.sh files take real time and the shell fixture virtual time",
+        help="the time of shell code. virtual: sleep, timeout and date use a simulated clock, so "
+        "no sleep waits; real: they use the host's clock (default: real for *_spec.sh files, "
+        "virtual for the shell fixture)",
     )
     group.addoption(
         "--shell-timeout",
         type=float,
         default=120.0,
         metavar="SECONDS",
-        help="end an example of a *_spec.sh that runs longer (default: %(default)s)",
+        help="time limit of an example of a *_spec.sh file (default: %(default)s)",
     )
     group.addoption(
         "--shell-sandbox",
@@ -38,8 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-network",
         choices=("loopback", "host"),
         default="loopback",
-        help="the network of shell code in the throw-away root. loopback: an interface of its "
-        "own, which reaches nobody else; host: the host's network, with all its servers "
+        help="the network of shell code in the throw-away root. loopback: a private loopback "
+        "interface, without a connection to the host or the network; host: the host's network "
         "(default: %(default)s)",
     )
     group.addoption(
@@ -69,7 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "shell_allow",
         type="args",
         default=[],
-        help="commands of the host that shell code under test may run beside the harmless ones",
+        help="further commands of the host that shell code under test may run; harmless commands "
+        "are always allowed",
     )
     group.addoption(
         "--shell-tag",
@@ -86,5 +88,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--no-warning-as-failure",
         action="store_true",
-        help="let examples of *_spec.sh files pass that only warn",
+        help="pass an example of a *_spec.sh file that has warnings but no failures",
     )

@@ -12,7 +12,7 @@ _BATCH_WAIT_S = 0.25
 def passed_report(
     nodeid: str, location: tuple[str, int | None, str], start: float, duration_s: float
 ) -> pytest.TestReport:
-    """Return the one report of an example that passed and has no output."""
+    """Return the report of an example that passed without output; it has no set-up or teardown."""
     return pytest.TestReport(
         nodeid=nodeid,
         location=location,
@@ -28,11 +28,12 @@ def passed_report(
 
 
 class ReportBatch:
-    """In an xdist worker: passed examples that wait to go to the controller together.
+    """In an xdist worker: passed examples that wait to be sent to the controller together.
 
-    A message to the controller costs both sides more than an example does. A batch is sent when it
-    is full or has waited a quarter of a second, with the next example that did not simply pass,
-    and at the latest with the last example of its file.
+    A message to the controller takes longer than an example. So passed examples are sent as a
+    batch, together with the report of a later example: the first one after the batch is full or
+    has waited a quarter of a second, or the first one that fails or has output, or the last
+    example of the file.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class ReportBatch:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the controller, report the examples that came with this one."""
+    """In the controller, report the passed examples that a worker attached to this report."""
     carried = report.__dict__.pop(_CARRIED, None)
     node = getattr(report, "node", None)
     if carried is None or node is None:

@@ -40,9 +40,9 @@ _PROTOCOL_HOOKS = (
 _KNOWN_PLUGINS = {
     "_pytest", "xdist", "harness", "_hypothesis_pytestplugin",
     "pytest_randomly",  # it seeds Python's random numbers
-    "__channelexec__",  # what execnet calls xdist.remote in a worker
+    "__channelexec__",  # execnet's name for xdist.remote in a worker
 }  # fmt: skip
-"""Packages whose implementations have nothing to do for an example that simply passes."""
+"""Packages whose hooks do nothing for an example that passes without output."""
 _NOTES: pytest.StashKey[set[str]] = pytest.StashKey()
 _HITS: pytest.StashKey[dict[Tier, Hits]] = pytest.StashKey()
 _RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
@@ -57,9 +57,9 @@ class CollectedFile(Protocol):
 
 
 class SpecRuns:
-    """The shell of the spec file that runs now; one at a time.
+    """Runs the examples of this process in a shell; each spec file has its own shell.
 
-    `following` is the example that this file runs next, None at its end.
+    `following` is the next example of the same file, or None at the file's end.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -89,17 +89,17 @@ class SpecRuns:
         return chosen_sandbox(self.config)
 
     def enter(self, file: CollectedFile) -> None:
-        """Start the first shell of this process, which shows whether the sandbox is granted.
+        """Start the first shell of this process, to find out whether the host grants the sandbox.
 
-        Raises RequirementError if it is not.
+        Raises RequirementError if the host does not grant it.
         """
         self.has_entered = True
         self._explained(file, lambda: self._run_of(file).enter())
 
     def run(self, file: CollectedFile, case: Case) -> Verdict:
-        """Run one example, and let the shell start on the next before its report is written.
+        """Run one example; let the shell start the next example before the report is written.
 
-        Raises HarnessError if this host does not let the shell start.
+        Raises HarnessError if the shell can't start on this host.
         """
         return self._explained(file, lambda: self._run_example(file, case))
 
@@ -115,8 +115,8 @@ class SpecRuns:
     def _explain(self, file: CollectedFile, error: OSError) -> str:
         if not self.scratch.path.is_dir():
             return (
-                f"The work folder of this run, '{self.scratch.path}', is gone; something deleted "
-                "it while the tests ran. Run them again."
+                f"The work folder of this run, '{self.scratch.path}', was deleted while the tests "
+                "ran. Run them again."
             )
         what = f"The shell of '{file.spec.path}' can't run: {error.strerror or error}"
         if error.errno in {errno.EMFILE, errno.ENFILE}:
@@ -143,7 +143,7 @@ class SpecRuns:
         return verdict
 
     def take_late_problems(self) -> list[Problem]:
-        """Return the problems of hooks of whole groups since the last call."""
+        """Return the problems that hooks of whole groups have reported since the last call."""
         if self._run is None:
             return []
         if self.following is not None:
@@ -211,9 +211,9 @@ def chosen_sandbox(config: pytest.Config) -> Sandbox:
 
 
 def _others_follow_the_protocol(config: pytest.Config) -> bool:
-    """Return whether a plugin implements hooks that the short way of an example leaves out.
+    """Return whether a plugin implements hooks that an example without phases does not call.
 
-    A wrapper of the whole protocol is called in any case.
+    Wrappers of `pytest_runtest_protocol` do not count: pytest calls them for every example.
     """
     implementations = [
         implementation
@@ -238,7 +238,7 @@ def _has_reruns(config: pytest.Config) -> bool:
 
 
 _SETTINGS = {"pytest_timeout": _has_time_limit, "pytest_rerunfailures": _has_reruns}
-"""Plugins that, save for a test with a marker, do something only where this run asks for it."""
+"""Plugins that act only on tests with a marker, or if this function finds the option set."""
 
 
 def _is_wrapper(implementation: HookImpl) -> bool:
@@ -246,17 +246,20 @@ def _is_wrapper(implementation: HookImpl) -> bool:
 
 
 def hits_of(config: pytest.Config, tier: Tier) -> Hits:
-    """Return the shell code that ran in this process, and in workers that have ended; callers add to it."""
+    """Return the lines that ran in this process and in workers that have ended.
+
+    Callers add to the returned mapping.
+    """
     return config.stash.setdefault(_HITS, {}).setdefault(tier, {})
 
 
 def notes_of(config: pytest.Config) -> set[str]:
-    """Return the sentences for the end of this run beside verdicts; callers add to them."""
+    """Return the notes that are printed at the end of this run; callers add to the set."""
     return config.stash.setdefault(_NOTES, set())
 
 
 def runs_of(config: pytest.Config) -> SpecRuns:
-    """Return the runs of this process, made at the first call."""
+    """Return the runs of this process; the first call creates them."""
     runs = config.stash.get(_RUNS, None)
     if runs is None:
         runs = config.stash[_RUNS] = SpecRuns(config)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class SpecScheduling(LoadScheduling):  # type: ignore[misc]
-    """Load scheduling whose chunks do not end within a spec file.
+    """Load scheduling that sends a spec file to one worker as a whole.
 
-    Examples of a file share the set-up of their groups, and may find files of earlier examples on
-    disk; on one worker, in order, they always find the same. A file with more than half of a
-    worker's share of all tests is cut between its groups instead.
+    Examples of a file share the set-up of their groups, and may read files that earlier examples
+    wrote. If one worker runs them in order, each run has the same result. A file that has more
+    than half of a worker's share of all tests is split between its groups.
     """
 
     @override
@@ -28,7 +28,7 @@ class SpecScheduling(LoadScheduling):  # type: ignore[misc]
         super()._send_tests(node, self._whole_files(num))
 
     def _whole_files(self, num: int) -> int:
-        """Return how many pending tests to send so that about `num` go and no file is cut."""
+        """Return how many pending tests to send: about `num`, but no file in parts."""
         collection = self.collection or []
         pending = self.pending
         if not 0 < num < len(pending):
@@ -54,5 +54,5 @@ def _group(nodeid: str) -> str:
 
 
 def make_scheduler(config: pytest.Config, log: Producer) -> SpecScheduling | None:
-    """Return the scheduler for `--dist=load`, xdist's default; None does not replace other schedulers."""
+    """Return the scheduler for `--dist=load`, which `-n` implies; None keeps xdist's scheduler."""
     return SpecScheduling(config, log) if config.getvalue("dist") == "load" else None

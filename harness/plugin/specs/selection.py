@@ -24,13 +24,13 @@ _SELECTIONS: pytest.StashKey[dict[Path, Selection]] = pytest.StashKey()
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected examples of one file: the examples at `lines`, and the ids that begin with `names`."""
+    """The selected examples of one file: examples at `lines`, and examples whose ids begin with `names`."""
 
     lines: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
 
     def chosen(self, cases: Mapping[str, Case], source: str) -> set[int]:
-        """Return the numbers of the selected cases, from their ids without the file's.
+        """Return the numbers of the selected cases; the ids of `cases` do not include the file's.
 
         Raises BadInputError if a line or a name has no example.
         """
@@ -41,11 +41,11 @@ class Selection:
                 raise BadInputError(_none_at(line, cases), source=source)
             found |= at_line
         for name in sorted(self.names):
-            # pytest 9.2 ends a name that has a '[' with a ']' in its summary
+            # pytest 9.2 appends a ']' to a name that contains a '[' in its summary
             named = _below(name, cases) or _below(name.removesuffix("]"), cases)
             if not named:
                 raise BadInputError(
-                    f"There is no group or example '{name}' in it; 'pytest --collect-only -q' "
+                    f"The file has no group or example '{name}'; 'pytest --collect-only -q' "
                     "lists the examples.",
                     source=source,
                 )
@@ -64,7 +64,7 @@ def _is_at(case: Case, line: int) -> bool:
 def _none_at(line: int, cases: Mapping[str, Case]) -> str:
     ranges = sorted({(case.begin, case.end) for case in cases.values()})
     if not ranges:
-        return f"There is no example at line {line}; the file has none."
+        return f"There is no example at line {line}; the file has no examples."
     nearest = sorted(ranges, key=lambda lines: min(abs(line - at) for at in lines))
     shown = ", ".join(f"{begin} to {end}" for begin, end in sorted(nearest[:_SHOWN_EXAMPLES]))
     which = "examples are" if len(ranges) <= _SHOWN_EXAMPLES else "nearest examples are"
@@ -72,10 +72,9 @@ def _none_at(line: int, cases: Mapping[str, Case]) -> str:
 
 
 def take_selections(config: pytest.Config) -> None:
-    """Let pytest collect files whose arguments are `FILE:LINE` or `FILE::NAME`, and note the part to run.
+    """Replace arguments `FILE:LINE` and `FILE::NAME` by `FILE`, and note which examples to run.
 
-    If the file is also given without a line or name, or one of its parent folders is given, the whole file
-    runs.
+    The whole file runs if another argument names the file or one of its parent folders.
     """
     arguments: list[str] = []
     selections: dict[Path, Selection] = {}
@@ -112,5 +111,5 @@ def _parts(argument: str) -> tuple[str, list[int], list[str]]:
 
 
 def selection_of(config: pytest.Config, path: Path) -> Selection | None:
-    """Return the part of this file that the command line names; None if it runs whole."""
+    """Return the part of this file that the command line names; None if the whole file runs."""
     return config.stash.get(_SELECTIONS, {}).get(path.resolve())

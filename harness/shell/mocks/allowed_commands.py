@@ -1,4 +1,4 @@
-"""The real commands that code under test may run, and the scripts in place of the others."""
+"""The commands of the host that code under test may run, and scripts that report the other ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ARCHIVES = """
 """
 _PROCESSES = "flock getconf kill locale pgrep pkill pidof ps setsid which"
 ALLOWED_COMMANDS = frozenset(f"{_COREUTILS} {_SHELLS} {_TEXT} {_ARCHIVES} {_PROCESSES}".split())
-"""Harmless: they act on files and on processes of the throw-away root only."""
+"""Harmless commands: they act only on files and processes of the throw-away root."""
 
 _KNOWN = """
     apk apt apt-cache apt-get apt-key apt-mark aptitude blkid chroot containerd crictl crio ctr
@@ -46,11 +46,11 @@ _KNOWN = """
     udevadm umount update-initramfs useradd userdel usermod wget yum zypper
 """
 KNOWN_COMMANDS = tuple(_KNOWN.split())
-"""Denied also where the host lacks them, whatever program calls them."""
+"""Commands that are denied even if the host lacks them, and even if another program calls them."""
 
 
 def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
-    """Write a script for each name that reports a call of it; all are links of one file."""
+    """Write a script for each name that reports calls of the command; all are links to one file."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder.parent / f".{folder.name}-script"
     if not script.exists():
@@ -61,17 +61,17 @@ def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
 
 
 def command_folders(path: str, project: Path) -> list[Path]:
-    """Return the directories of `path`, and the usual ones, that hold commands of the host.
+    """Return the directories of `path`, and the usual directories, that hold commands of the host.
 
-    A command that can't be listed is left out. Directories below `project` hold code under test,
-    except for its virtual environment.
+    A directory that can't be listed is left out. A directory below `project` is left out too, since
+    it holds code under test, unless it belongs to a virtual environment.
     """
     usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found: dict[Path, None] = {}
     for name in f"{path}:{usual}".split(":"):
         if not name.startswith("/"):
             continue
-        # RuntimeError: a loop of links.
+        # RuntimeError: the symbolic links form a loop.
         with contextlib.suppress(OSError, RuntimeError):
             folder = Path(name).resolve()
             is_ours = project in folder.parents or folder == project
@@ -82,13 +82,13 @@ def command_folders(path: str, project: Path) -> list[Path]:
 
 
 def searched_path(path: str) -> str:
-    """Return `path` without the folders that can't be listed: their commands could not be denied."""
+    """Return `path` without directories that can't be listed: their commands can't be denied."""
 
     def is_listed(name: str) -> bool:
         try:
             os.scandir(name or ".").close()
         except (FileNotFoundError, NotADirectoryError):
-            # A command that is not there yet belongs to the code under test.
+            # The code under test may create this directory later; its commands are not the host's.
             return True
         except OSError:
             return False
@@ -100,7 +100,7 @@ def searched_path(path: str) -> str:
 def denied_in(folder: Path, allowed: Iterable[str]) -> list[str]:
     """Return the commands of `folder` that are not allowed.
 
-    The target of an allowed link is allowed too, such as mawk for awk.
+    If an allowed command is a symbolic link, its target is allowed too: mawk with awk.
     """
     kept = set(allowed)
     for name in allowed:

@@ -1,4 +1,4 @@
-"""The calls that were made, and their order."""
+"""Compares the calls of mocked commands, and their order, with the expected calls."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _REST = "..."
 
 
 def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
-    """Fail unless the calls were exactly `expected`, each written as a line of shell.
+    """Fail unless the calls were exactly `expected`; each expected call is a line of shell.
 
     In a line, a word may be a shell pattern, and `...` as the last word matches all further
     arguments. A line `...` matches any number of calls. Raises ExpectationError with a diff.
     """
     lines = [_words(line) for line in expected]
-    # which calls may follow the lines read so far: a line '...' adds all that come later
+    # how many calls the lines so far can match: a line '...' adds all larger numbers
     ends = {0}
     for words in lines:
         if words == [_REST]:
@@ -44,7 +44,7 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
 
 
 def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
-    """Fail unless calls like `expected` were made in this order; other calls may come between them.
+    """Fail unless the `expected` calls were made in this order; other calls may be among them.
 
     Lines are written as for `assert_calls`. Raises ExpectationError.
     """
@@ -56,7 +56,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
             after = f" after '{expected[number - 1]}'" if number else ""
             hint = ""
             if any(_matches(words, call) for call in seen):
-                hint = " There is one before it, so the order is another."
+                hint = " There is one before it: the calls had another order."
             raise ExpectationError(
                 f"Expected a call '{line}'{after}, but there was none.{hint}\n"
                 f"{list_calls(seen)}{_pattern_hint([line])}"
@@ -65,7 +65,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
 
 
 def _pattern_hint(expected: Sequence[str]) -> str:
-    """Say what signs in the expected lines stand for, where they have some."""
+    """Explain the patterns in the expected lines, if there are any."""
     words = [word for line in expected for word in _words(line)]
     sentences: list[str] = []
     if any(sign in word for word in words for sign in "*?["):
@@ -74,7 +74,8 @@ def _pattern_hint(expected: Sequence[str]) -> str:
         )
     if _REST in words:
         sentences.append(
-            "The word '...' matches all further words at the end of a line; a line '...' matches any calls."
+            "At the end of a line, '...' matches all further words; a line '...' matches any "
+            "number of calls."
         )
     return "".join(f"\n{sentence}" for sentence in sentences)
 
@@ -97,7 +98,10 @@ def _matches(words: Sequence[str], call: Call) -> bool:
 
 
 def _shown(lines: Sequence[Sequence[str]], seen: Sequence[Call]) -> list[str]:
-    """Return expected lines; a line that a call matches is shown as the call, to diff equal."""
+    """Return the expected lines, but replace a line with a matching call by the call's text.
+
+    So the diff shows no difference for such a line.
+    """
     shown: list[str] = []
     at = 0
     for words in lines:

@@ -20,11 +20,11 @@ _HIGHEST_EXIT_CODE = 255
 
 
 class UnmockedCommandError(ExpectationError):
-    """Code under test ran a command that the test does not expect."""
+    """Code under test ran a command that is not mocked, or with arguments that no rule matches."""
 
 
 class Like:
-    """An argument that matches a shell pattern."""
+    """Matches any argument that matches a shell pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -38,14 +38,14 @@ class Like:
 
 
 ANY = Like("*")
-"""Matches any one argument; an ellipsis matches all that follow."""
+"""Matches any one argument; an ellipsis (`...`) matches all further arguments."""
 
 Argument = Union[str, Like, "EllipsisType"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One run of a mocked command. `order` counts over all commands of the test."""
+    """One call of a mocked command. `order` is its number among all calls of the test, from 0."""
 
     name: str
     arguments: tuple[str, ...]
@@ -70,11 +70,11 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a mocked command does: its output, its exit code, and an effect in Python.
+    """What a mocked command does: its output, its exit code, and optionally a Python function.
 
-    The effect gets the call; if it returns an answer, that answer replaces this one.
-    `takes_s` is how long the command runs: time on the virtual clock, or in real time a wait.
-    With `calls_through` the real command or function runs, and only the call is recorded.
+    The function `effect` gets the call; if it returns an answer, that answer replaces this one.
+    `takes_s` is the duration of the command: it advances the virtual clock, or waits in real time.
+    With `calls_through` the real command or function runs, and the mock only records the call.
     """
 
     stdout: str = ""
@@ -96,13 +96,13 @@ class Answer:
             )
 
     def to(self, call: Call) -> Answer:
-        """Return the answer to `call`, after the effect."""
+        """Run the effect, and return the answer to `call`."""
         replaced = self.effect(call) if self.effect is not None else None
         return self if replaced is None else replaced
 
 
 class _Rule:
-    """The answers for calls with some arguments; `pattern` None makes it the default rule."""
+    """The answers for calls whose arguments match `pattern`; None makes it the default rule."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Rule:
         )
 
     def next_answer(self) -> Answer | None:
-        """Return the next answer; None if the answers in turn are used up."""
+        """Return the next answer; None if all answers of `answers_in_turn` have been used."""
         self.used += 1
         if self.used <= len(self.answers):
             return self.answers[self.used - 1]
@@ -152,22 +152,23 @@ class _Rule:
 
 
 def literal_patterns(arguments: Sequence[Argument]) -> str:
-    """Return sentences about texts that look like patterns, but are compared literally."""
+    """Return sentences about arguments that look like patterns but are compared literally."""
     sentences: dict[str, None] = {}
     for text in arguments:
         if text == "...":
             sentences[
-                "The text '...' is compared as it is; all further arguments are ... unquoted."
+                "The text '...' is compared literally; write ... without quotes to match all "
+                "further arguments."
             ] = None
         elif isinstance(text, str) and any(sign in text for sign in "*?["):
-            sentences[f"The text '{text}' is compared as it is; a pattern is Like({text!r})."] = (
-                None
-            )
+            sentences[
+                f"The text '{text}' is compared literally; as a pattern, write Like({text!r})."
+            ] = None
     return "\n".join(sentences)
 
 
 class _Answering(abc.ABC):
-    """The ways to give a rule its answers; `_add` says which rule."""
+    """The methods that set the answers of a rule; `_add` of a subclass chooses the rule."""
 
     @abc.abstractmethod
     def _add(
@@ -191,7 +192,7 @@ class _Answering(abc.ABC):
         return self._add([answer], repeats_last=True, must_be_used=effect is None)
 
     def answers_in_turn(self, *answers: Answer) -> MockedCommand:
-        """Give the first of `answers` to the first call, and so on; one more call fails the test."""
+        """Give each call the next of `answers`; a call after the last answer fails the test."""
         return self._add(answers, repeats_last=False)
 
     def fails(
@@ -214,9 +215,9 @@ class _Answering(abc.ABC):
 
 
 class MockedCommand(_Answering):
-    """A mocked command. Strict: a call that matches no rule fails the test.
+    """A mocked command. If it has rules, a call that matches none of them fails the test.
 
-    A rule of `when` comes before the default answer, in any order of statement.
+    Rules of `when` apply before the default answer, even if they were added after it.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class MockedCommand(_Answering):
         self._default: _Rule | None = None
 
     def when(self, *arguments: Argument) -> RuleBuilder:
-        """Begin a rule for calls with these arguments; an ellipsis at the end matches the rest."""
+        """Begin a rule for calls with these arguments; `...` at the end matches any others."""
         return RuleBuilder(self, arguments)
 
     @override
@@ -248,12 +249,12 @@ class MockedCommand(_Answering):
     def add_rule(
         self, pattern: tuple[Argument, ...], answers: Sequence[Answer], *, repeats_last: bool
     ) -> MockedCommand:
-        """Add a rule for calls with these arguments; use `when` to write one."""
+        """Add a rule for calls with these arguments. Tests call `when` instead."""
         self._rules.append(_Rule(pattern, answers, repeats_last=repeats_last, must_be_used=True))
         return self
 
     def is_spy(self) -> bool:
-        """Return whether some call may run the real command."""
+        """Return whether an answer of this mock runs the real command."""
         return any(answer.calls_through for rule in self._all_rules() for answer in rule.answers)
 
     def _all_rules(self) -> list[_Rule]:
@@ -264,7 +265,7 @@ class MockedCommand(_Answering):
         return [call for call in self._all_calls if call.name == self.name]
 
     def answer(self, call: Call) -> Answer | str:
-        """Return the answer to `call`, or a sentence that says why no rule applies."""
+        """Return the answer to `call`, or a sentence that says why there is none."""
         rules = self._all_rules()
         if not rules:
             return Answer()
@@ -285,7 +286,7 @@ class MockedCommand(_Answering):
         )
 
     def unused_rules(self) -> list[str]:
-        """Return the rules that no call used, or that have unused answers."""
+        """Return the rules that no call has used, or whose answers were not all used."""
         if self.optional:
             return []
         unused = [rule for rule in self._all_rules() if rule.is_unused()]
@@ -306,7 +307,7 @@ class MockedCommand(_Answering):
             )
 
     def assert_called_times(self, times: int) -> None:
-        """Fail unless there were exactly so many calls."""
+        """Fail unless there were exactly `times` calls."""
         if len(self.calls) != times:
             raise ExpectationError(
                 f"Expected {times} calls of '{self.name}', but saw {len(self.calls)}.\n"
@@ -315,7 +316,7 @@ class MockedCommand(_Answering):
 
 
 class RuleBuilder(_Answering):
-    """A rule with its arguments, before its answer is set."""
+    """A rule that has its arguments but not yet its answers."""
 
     def __init__(self, command: MockedCommand, pattern: tuple[Argument, ...]) -> None:
         self._command = command
@@ -330,7 +331,7 @@ class RuleBuilder(_Answering):
 
 def _lines_hint(arguments: Sequence[str]) -> str:
     is_pattern = any(sign in argument for argument in arguments for sign in ("*", "?", "[", "..."))
-    hint = "'assert_called_with' compares texts as they are; patterns are for 'assert_order'."
+    hint = "'assert_called_with' compares texts literally; use 'assert_order' for patterns."
     return f"\n{hint}" if is_pattern else ""
 
 

@@ -1,6 +1,7 @@
-"""Which commands shell code asks the place of: their mocks are files, since functions have none.
+"""Finds the commands whose path shell code looks up: the mock of such a command must be a file.
 
-`command -v NAME` finds a function before a file and prints the name alone, for which `[ -x ... ]` fails.
+Other mocks are functions. For a function, `command -v NAME` prints only the name, so `[ -x ... ]`
+fails for its output.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ANY_NAME = "*"
-"""Stands for all names among the commands that code looks up."""
+"""Stands for any name, in the set of names that code looks up."""
 
 _LOOKUP = re.compile(
     r"(?<![\w./$-])(?:command[ \t]+(?:-p[ \t]+)?-[vV]|type[ \t]+-[apt]+|hash[ \t]+-t)[ \t]+"
@@ -29,10 +30,10 @@ _HOLDS_ONE = ("command", "type", "hash")
 
 
 def looked_up(text: str) -> frozenset[str]:
-    """Return the names of which `text` asks where the command is, and uses the answer.
+    """Return the names of commands whose path `text` looks up and uses.
 
-    `ANY_NAME` is among them where the code computes the name. An answer that goes to `/dev/null` is
-    not used: such code asks only whether there is the command.
+    The set contains `ANY_NAME` if the code computes a name. A lookup whose output goes to
+    `/dev/null` does not count: such code only checks whether the command exists.
     """
     if not any(word in text for word in _HOLDS_ONE):
         return frozenset()
@@ -47,7 +48,7 @@ def looked_up(text: str) -> frozenset[str]:
 
 
 def looked_up_in_file(path: Path) -> frozenset[str]:
-    """Return what a script looks up, and the scripts of its directory that it sources."""
+    """Return the names that a script looks up, and scripts of its directory that it sources."""
     names: set[str] = set()
     paths = [path]
     for script in paths:
@@ -58,7 +59,7 @@ def looked_up_in_file(path: Path) -> frozenset[str]:
 
 
 def is_looked_up(name: str, names: frozenset[str]) -> bool:
-    """Tell whether the command `name` is among those that code looks up."""
+    """Return whether code looks up the command `name`."""
     return name in names or ANY_NAME in names
 
 

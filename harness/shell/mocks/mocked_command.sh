@@ -1,14 +1,14 @@
-# Mocked commands ask the harness what to answer. Sourced by the warm shell, and by the scripts on
-# PATH that child processes find.
+# Mocked commands ask the harness for their answer. The warm shell sources this file, and so do the
+# scripts on PATH that child processes find.
 #
-# 203 204 the two ends of a pipe with one byte in it: who holds the byte may ask
-# 205 replies    206 207 stdout and stderr of the reply    208 the caller's environment
-# 209 the caller's stdin
+# Descriptors: 203 and 204 are the two ends of a pipe with one byte, which serves as a lock: a process
+# reads the byte before it asks, and writes it back afterwards. 205: replies. 206, 207: stdout and
+# stderr of the reply. 208: the caller's environment. 209: the caller's stdin.
 #
-# A function that code under test calls begins by turning its trace off, with stderr closed to it:
-# 'set -x' is to show the code under test only.
+# A function that code under test calls first turns the trace off, and hides this step from stderr:
+# so 'set -x' shows only the code under test.
 
-__hx_read_whole() { # FILE: its text into __hx_whole, without NUL
+__hx_read_whole() { # FILE: set __hx_whole to its text, without NUL bytes
   local __hx_part=
   __hx_whole=
   {
@@ -19,7 +19,7 @@ __hx_read_whole() { # FILE: its text into __hx_whole, without NUL
   __hx_whole+=$__hx_part
 }
 
-__hx_answer() { # NAME ARGS...: as a call of a mock
+__hx_answer() { # NAME ARGS...: answer as the mock of NAME
   __hx_request mock "$@"
 }
 
@@ -52,7 +52,7 @@ __hx_request() { # KIND NAME ARGS...
   return "$__hx_reply"
 }
 
-__hx_take_time() { # __hx_ms on the virtual clock, or else in real time
+__hx_take_time() { # advance the virtual clock by __hx_ms, or wait as long in real time
   if [[ -z ${HX_CLOCK-} ]]; then
     builtin printf -v __hx_part '%d.%03d' "$((__hx_ms / 1000))" "$((__hx_ms % 1000))"
     builtin read -r -t "$__hx_part" -u 201 || builtin :
@@ -62,7 +62,7 @@ __hx_take_time() { # __hx_ms on the virtual clock, or else in real time
   __hx_pass "$__hx_ms"
 }
 
-__hx_call_through() { # NAME ARGS...: the function that the mock replaced, or the command behind it
+__hx_call_through() { # NAME ARGS...: run the function that the mock replaced, or the real command
   if builtin declare -F "__hx_real_$1" >/dev/null; then
     "__hx_real_$1" "${@:2}"
     return
@@ -74,7 +74,7 @@ __hx_call_through() { # NAME ARGS...: the function that the mock replaced, or th
   )
 }
 
-command_not_found_handle() { # NAME ARGS...: bash calls it in a process of its own
+command_not_found_handle() { # NAME ARGS...: bash calls this in a child process
   builtin set +x
   . "$HX_MOCKED_COMMAND"
   __hx_request missing "$@"

@@ -1,4 +1,4 @@
-"""The names that a mock can have: names of files in the throw-away root."""
+"""Checks the names of mocks: a mock can be a file in the throw-away root."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PATH_BYTES = 4000
 
 
 def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
-    """Raise BadInputError for a name that is not a command and not the path of a file.
+    """Raise BadInputError unless `name` can be the name of a command or the path of a file.
 
-    The script of a mock is a file: without this check, a name would choose its path.
+    The harness writes a script with this name, so a name with `..` could write to any path.
     """
     refusal = _refusal_of(name)
     if refusal:
@@ -28,12 +28,12 @@ def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
 
 
 def can_be_function(name: str) -> bool:
-    """Return whether bash accepts `function NAME`: any word without a character that needs quotes."""
+    """Return whether bash accepts `function NAME`: a word without characters that need quotes."""
     return _NO_FUNCTION.search(name) is None
 
 
 def mentioned_paths(name: str, text: str) -> set[str]:
-    """Return the absolute paths of commands in shell code: paths in a `bin` directory."""
+    """Return the absolute paths in `text` of the command `name` in a `bin` or `sbin` directory."""
     if f"bin/{name}" not in text:
         return set()
     path = rf"(?<![\w./$}}~*?-])(?:/[\w.+@-]+)*/s?bin/{re.escape(name)}(?![\w./+@-])"

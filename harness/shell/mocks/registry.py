@@ -17,7 +17,7 @@ COMMAND_NOT_FOUND = 127
 
 
 class MockRegistry:
-    """The mocked commands of one test, and all calls of them in order."""
+    """Keeps the mocked commands of one test, and all their calls in order."""
 
     def __init__(self) -> None:
         self.commands: dict[str, MockedCommand] = {}
@@ -29,16 +29,16 @@ class MockRegistry:
         self._exported = ""
 
     def add(self, command: MockedCommand) -> None:
-        """Let a mock answer from now on, in place of a mock with the same name."""
+        """Add a mock; it replaces an earlier mock with the same name."""
         earlier = self.commands.get(command.name)
         if earlier is not None:
             self.replaced.append(earlier)
         self.commands[command.name] = command
 
     def take_unused_rules(self) -> list[str]:
-        """Return the rules that the test expected to be used, but that were not used, or not for all calls.
+        """Return the rules that no call has used, or whose answers were not all used.
 
-        Each mock is asked once; later its rules may stay unused.
+        Each mock is checked only once: after this call its rules may stay unused.
         """
         unused = [rule for mock in self.commands.values() for rule in mock.unused_rules()]
         unused += [
@@ -55,23 +55,23 @@ class MockRegistry:
         return command is not None and command.reads_stdin
 
     def find(self, name: str) -> MockedCommand | None:
-        """Return the mock of `name`; a path is mocked by the mock of its last part, too."""
+        """Return the mock of `name`; for a path, also the mock of its last part."""
         return self.commands.get(name) or self.commands.get(PurePosixPath(name).name)
 
     def answers_missing(self, name: str) -> bool:
-        """Return whether a mock answers for a command that was not found."""
+        """Return whether a mock answers calls of a command that bash did not find."""
         command = self.find(name)
         return command is not None and not command.is_spy()
 
     def answer(
         self, name: str, arguments: tuple[str, ...], cwd: str, stdin: str | None, exported: str
     ) -> Answer:
-        """Return the answer to a call; record the call, or why the test does not expect it.
+        """Return the answer to a call; record the call, or the reason why it is unexpected.
 
-        Raises LimitError if the calls pass on more than shell code may.
+        Raises LimitError if the data of all calls exceeds the limit on output of shell code.
         """
         if exported == self._exported:
-            exported = self._exported  # most calls have the same; one text is kept
+            exported = self._exported  # most calls have the same text: keep only one copy
         else:
             self._exported = exported
             self._received += len(exported)

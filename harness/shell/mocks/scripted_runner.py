@@ -1,8 +1,8 @@
-"""Scripted commands for Python code: a strict `Runner` that answers with recordings.
+"""Scripted commands for Python code: a strict `Runner` that returns recorded results.
 
-It is as strict as the mocked commands of shell code: a command that the script does not expect
-next is refused, and an expected command that did not run fails the test. Either shows the whole
-transcript as a diff against the script.
+The runner is as strict as the mocked commands of shell code: it refuses any command other than the
+next command of the script, and fails the test if an expected command did not run. Both errors show
+a diff of the script and the commands that ran.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class ScriptViolationError(BaseException):
     """The commands that ran differ from the script.
 
-    It is not an `Exception`: code under test that ignores every error of a command must not be
-    able to ignore this one.
+    The class does not derive from `Exception`, so that code under test that catches every
+    `Exception` of a command does not catch this error.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedCall:
-    """One expected command, and its answer."""
+    """One expected command and its result."""
 
     argv: tuple[str, ...]
     result: CommandResult
@@ -47,9 +47,9 @@ class ScriptedCall:
 
 
 class ScriptedRunner:
-    """A `Runner` that takes the scripted commands, in their order, each once.
+    """A `Runner` that accepts only the scripted commands, in their order, each once.
 
-    Use it as a context manager: leaving it expects the script to be used up.
+    Use it as a context manager: at the end of the `with` block all scripted commands must have run.
     """
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class ScriptedRunner:
         stdin: str | None = None,
         effect: Callable[[], None] | None = None,
     ) -> Self:
-        """Add a command to the script; a string is split as a shell would split it.
+        """Add a command to the script; a string is split into words as a shell does.
 
-        `timeout_s`, `env` and `stdin` are compared if they are given. `effect` is a further effect
-        of the command, such as advancing a fake clock.
+        `timeout_s`, `env` and `stdin` are compared only if they are given. `effect` is called when
+        the command runs, for example to advance a fake clock.
         """
         argv = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
         call = ScriptedCall(
@@ -102,11 +102,11 @@ class ScriptedRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Answer the next command of the script, or refuse any other command."""
+        """Return the result of the script's next command; refuse any other command."""
         require_argv(argv)
         number = len(self._ran)
         expected = self._script[number] if number < len(self._script) else None
-        # Only what the script speaks of is compared, and so only that is shown.
+        # Compare and show only the parameters that the script gives.
         ran = _render(
             tuple(argv),
             timeout_s if expected is not None and expected.timeout_s is not None else None,
@@ -126,9 +126,9 @@ class ScriptedRunner:
         return expected.result
 
     def verify(self) -> None:
-        """Expect that every scripted command has run, and no command was refused.
+        """Check that every scripted command has run, and that no command was refused.
 
-        Raises ScriptViolationError, also for a refusal that the code under test swallowed.
+        Raises ScriptViolationError, also if the code under test has caught the error of a refusal.
         """
         if self._violation is not None:
             raise self._violation
@@ -137,7 +137,7 @@ class ScriptedRunner:
             self._refuse(f"{missing} scripted command(s) never ran.")
 
     def transcript(self) -> str:
-        """Return the commands that ran against the script, as a unified diff of all lines."""
+        """Return a unified diff, with all lines, of the script and the commands that ran."""
         script = [call.render() for call in self._script]
         if self._ran == script:
             return "".join(f" {line}\n" for line in script)
@@ -155,7 +155,7 @@ class ScriptedRunner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An error of the test's own says more than the commands that it kept from running.
+        # If the test itself failed, show that error and not the commands that did not run after it.
         if error is None or self._violation is not None:
             self.verify()
 

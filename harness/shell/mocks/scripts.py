@@ -1,4 +1,4 @@
-"""Scripts on PATH that ask the harness for the answer of a command."""
+"""Writes the scripts on PATH that stand for mocked and denied commands and ask the harness."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ MOCKED_COMMAND = Path(__file__).with_name("mocked_command.sh")
 
 
 def mock_script(name: str) -> str:
-    """Return the script that answers as the mock of `name`."""
+    """Return the script that stands for the command `name` and asks for the answer of its mock."""
     return _script(f'__hx_request mock {quote(name)} "$@"')
 
 
 def denied_script() -> str:
-    """Return the script that reports a command by the name under which it is called."""
+    """Return the script that reports a call of a denied command; it takes the name from `$0`."""
     return _script('__hx_request denied "$0" "$@"')
 
 
 def _script(line: str) -> str:
     bash = shutil.which("bash") or "/bin/bash"
-    # -p: neither BASH_ENV nor options of the caller matter
+    # -p: bash ignores BASH_ENV and shell options of the caller
     return f"#!{bash} -p\n. {quote(str(MOCKED_COMMAND))}\n{line}\n"
 
 
 def write_mock_scripts(folder: Path, names: Iterable[str]) -> None:
-    """Write a script for each mocked command into a folder that code under test does not see yet."""
+    """Write a script for each mocked command; call this before code under test sees `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = folder / name

@@ -24,7 +24,7 @@ class ShellTimeoutError(ExpectationError):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The results of an evaluation. `sleeps` is empty in real time."""
+    """The results of an evaluation. `sleeps` has the sleeps in virtual time; empty in real time."""
 
     status: int
     stdout: str
@@ -35,7 +35,7 @@ class Evaluation:
     def variable(self, name: str) -> str | None:
         """Return a variable's text; None if it is unset.
 
-        For an array this is its first element, or the element with the key 0, as `$NAME` is in
+        For an array the result is the element 0, or the element with the key `0`, like `$NAME` in
         bash.
         """
         found = self.variables.get(name)
@@ -54,7 +54,7 @@ class Evaluation:
         return dict(found.elements or {}) if found else {}
 
     def check(self) -> Evaluation:
-        """Return this evaluation, or fail with its streams if its status is not 0."""
+        """Return this evaluation; if its status is not 0, fail with a message with its streams."""
         if self.status:
             raise ExpectationError(
                 f"The shell code ended with status {self.status}.\n{self.streams()}"
@@ -62,12 +62,12 @@ class Evaluation:
         return self
 
     def streams(self) -> str:
-        """Return stdout and stderr as lines of a message."""
+        """Return stdout and stderr as lines for a message."""
         return f"stdout: {excerpt(self.stdout) or '-'}\nstderr: {excerpt(self.stderr) or '-'}"
 
 
 def excerpt(text: str) -> str:
-    """Return `text` without the end of its last line; only its last lines if it is long."""
+    """Return `text` without trailing blanks and line breaks; only the last lines of a long text."""
     text = text.rstrip()
     lines = text.splitlines()
     shown = "\n".join(lines[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:]

@@ -1,4 +1,4 @@
-"""Takes functions out of a script that can't be sourced."""
+"""Extracts functions and shell options from a script that can't be sourced."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PARSE_S = 30.0
 
 
 def options_of(text: str) -> str:
-    """Return the commands that set a script's shell options, in one line of shell.
+    """Return the commands by which a script sets its shell options, as one line of shell.
 
     Commands in functions or under conditions are left out.
     """
-    from harness.shell.commands_of import plain_commands  # noqa: PLC0415 - the parser is slow to import
+    from harness.shell.commands_of import plain_commands  # noqa: PLC0415 - slow import of the parser
 
     found = [command for command in plain_commands(text) if _OPTIONS.match(command)]
     shebang = _SHEBANG_OPTIONS.match(text)
@@ -34,9 +34,10 @@ def options_of(text: str) -> str:
 
 
 def extract_function(script: Path, name: str, runner: Runner | None = None) -> tuple[str, int]:
-    """Return the definition of a function in the script, and its line; the last one if there are several.
+    """Return the definition of a function in the script, and its line.
 
-    Raises BadInputError if the script has no such function.
+    If the script defines the function more than once, the last definition counts. Raises
+    BadInputError if the script does not define the function.
     """
     runner = runner or LocalRunner()
     lines = script.read_text(errors="surrogateescape").split("\n")
@@ -50,15 +51,15 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
             continue
         for end in _possible_ends(lines, start, found[1]):
             text = "\n".join(lines[start:end])
-            # a heredoc that was cut is a warning only
+            # for a heredoc without its end, bash prints only a warning
             parsed = runner.run(["bash", "-n"], timeout_s=_PARSE_S, stdin=f"{text}\n")
             if parsed.ok and not parsed.stderr:
                 return text, start + 1
-    raise BadInputError(f"There is no function '{name}' in it.", source=str(script))
+    raise BadInputError(f"The script has no function '{name}'.", source=str(script))
 
 
 def _possible_ends(lines: list[str], start: int, indent: str) -> Iterator[int]:
-    """Yield the numbers of lines before which the definition may end, likely ones first."""
+    """Yield the indices of lines before which the definition may end, the likely ones first."""
     yield start + 1
     closing = re.compile(r"\s*[})]")
     ends = [n + 1 for n in range(start + 1, len(lines)) if closing.match(lines[n])]

@@ -1,4 +1,4 @@
-"""Warm shells that tests of one worker share."""
+"""Keeps warm shells, which the tests of one worker share."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 _MOST_IDLE = 8
 TRACE = Path(__file__).with_name("trace.sh")
-"""What a bash sources to trace itself: the BASH_ENV of a machine's services, too."""
+"""The script that a bash sources to trace itself; also the BASH_ENV of a machine's services."""
 
 
 class WarmShellPool:
-    """Warm shells kept between tests, one for each initial code.
+    """Keeps idle warm shells between tests: one shell for each sourced code.
 
-    `allowed` are commands of the host that code under test may run beside the harmless ones.
+    `allowed` has further commands of the host that code under test may run; harmless commands are
+    always allowed.
     `coverage_of` are files and directories whose executed lines are recorded in `hits`.
     """
 
@@ -66,7 +67,7 @@ class WarmShellPool:
         return command_folders(os.environ.get("PATH", os.defpath), self.cwd)
 
     def places_of(self, name: str) -> list[Path]:
-        """Return the files of a command of the host, without files that this user can't read."""
+        """Return the paths of a command of the host that this user can read."""
         places = [folder / name for folder in self.command_folders]
         return [place for place in places if os.access(place, os.R_OK) and place.is_file()]
 
@@ -91,7 +92,7 @@ class WarmShellPool:
         return [*denied, *(name for name in absent if name not in allowed)]
 
     def is_reported(self, path: Path) -> bool:
-        """Return whether a reporting script replaces the forbidden command at `path`."""
+        """Return whether a script that reports calls replaces the denied command at `path`."""
         if path.parent.resolve() not in self.command_folders:
             return False
         known = path.name in KNOWN_COMMANDS and path.parent.resolve() in self.denying_folders
@@ -99,7 +100,7 @@ class WarmShellPool:
 
     @functools.cached_property
     def _start(self) -> ShellStart:
-        """Put a script that reports its call in the place of each command that is not allowed."""
+        """Replace each command that is not allowed by a script that reports its call."""
         path = searched_path(os.environ.get("PATH", os.defpath))
         known = self.scratch / "known"
         write_denied_commands(known, sorted(set(KNOWN_COMMANDS) - self.allowed))
@@ -118,12 +119,12 @@ class WarmShellPool:
         )  # fmt: skip
 
     def _start_with(self, allowed: frozenset[str]) -> ShellStart:
-        """Return the start of shells whose test allows more commands of the host."""
+        """Return the start parameters of shells whose test allows further commands of the host."""
         if allowed not in self._starts:
             if self.sandbox.kind is not SandboxKind.THROWAWAY:
                 raise RequirementError(
-                    "Commands that a test allows need the throw-away root; here they would run on the "
-                    f"host. {self.sandbox.why}"
+                    "A test can allow commands only in the throw-away root; here they would run "
+                    f"on the host. {self.sandbox.why}"
                 )
             name = f"denied-{len(self._starts)}"
             layer = self._write_layer(name, frozenset(self.allowed) | allowed)
@@ -131,9 +132,9 @@ class WarmShellPool:
         return self._starts[allowed]
 
     def copy_of(self, script: Path, text: str, line: int) -> Path:
-        """Write a part of a script, from `line` on, to a file; it begins there at the same line.
+        """Write a part of a script, which begins at `line`, to a file at the same line number.
 
-        So bash's messages and the coverage have the line numbers of the script.
+        So bash's messages and the coverage show the line numbers of the script.
         """
         content = "\n" * (line - 1) + text + "\n"
         digest = hashlib.sha256(
@@ -154,10 +155,10 @@ class WarmShellPool:
         allowed: frozenset[str] = frozenset(),
         mocks: MockRegistry | None = None,
     ) -> WarmShell:
-        """Return a shell that has run `code`, warm if one is idle.
+        """Return a shell that has run `code`: an idle shell, or else a new one.
 
-        These commands are `allowed` in it, beside the commands of all tests. With `mocks` the code
-        runs with these mocks, and the shell is used once.
+        The shell may run the `allowed` commands, besides the commands that all tests may run. With
+        `mocks` the code runs with these mocks in a new shell, which no other test uses.
         """
         start = self._start_with(allowed) if allowed else self._start
         found = self._idle.pop((code, virtual, start), None) if mocks is None else None
@@ -171,7 +172,7 @@ class WarmShellPool:
         )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
-        """Keep the shell for the next test, if others may use it and it can be made clean."""
+        """Keep the shell for other tests if they may share it and it can be cleared; else end it."""
         key = (warm_shell.code, warm_shell.virtual, warm_shell.start)
         try:
             is_kept = (
@@ -188,7 +189,7 @@ class WarmShellPool:
                 self.discard(self._idle.pop(next(iter(self._idle))))
 
     def discard(self, warm_shell: WarmShell) -> None:
-        """End a shell."""
+        """End a shell; take over its coverage."""
         warm_shell.close()
         if self.coverage_of:
             merge(

@@ -1,4 +1,4 @@
-"""The object of the `shell` fixture for a test: the code under test, its mocks and its results.
+"""The class of the `shell` fixture: sets up the code under test and its mocks, and evaluates code.
 
 The bash process that runs the code is in `warm_shell`.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _COMMAND = re.compile(rf"(?!(?:{'|'.join(RESERVED_WORDS)})\Z)[\w./:+@,-]+\Z")
 _NOT_REPLACED = frozenset({"bash"})
-"""Mocks by absolute path would replace the interpreter of the mocks themselves."""
+"""Commands whose files are not replaced by mocks: the scripts of the mocks need bash."""
 
 
 class Shell:
@@ -61,12 +61,12 @@ class Shell:
     def source(
         self, *paths: Path | str, env: Mapping[str, str] | None = None, mocked: bool = False
     ) -> None:
-        """Source scripts into the warm shell; tests with the same ones share it.
+        """Source scripts into the warm shell; tests that source the same scripts share a shell.
 
-        A relative path begins at pytest's root directory. `env` is exported before. While the
-        scripts are sourced, no command is mocked, unless `mocked` is set: then the mocks made so
-        far answer, and the shell is not shared. Raises HarnessError if there is no such file, or
-        if the code under test was used already.
+        Paths are relative to pytest's root directory. The variables of `env` are exported before.
+        While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks defined
+        so far are in effect, and the shell is not shared. Raises HarnessError if a file is missing,
+        or if the code under test has been used already.
         """
         self._expect_not_started("source")
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
@@ -80,10 +80,10 @@ class Shell:
             self._code.append(exports)
 
     def extract(self, path: Path | str, *functions: str) -> None:
-        """Define functions of a script that can't be sourced, as the script has them.
+        """Define only the named functions of a script that can't be sourced.
 
-        The options that it sets outside of functions, by `set`, `shopt` or its first line, are set
-        first. Raises HarnessError if there is no such file or function.
+        The shell options that the script sets outside of functions, by `set`, `shopt` or its
+        shebang, are set first. Raises HarnessError if the file or a function is missing.
         """
         self._expect_not_started("extract")
         script = self._script(path)
@@ -107,11 +107,11 @@ class Shell:
             )
 
     def setenv(self, **variables: str) -> None:
-        """Export variables to all that this test evaluates; for sourcing, see `source`."""
+        """Export variables for all evaluations of this test; for sourcing, see `source`."""
         self._environment.update(variables)
 
     def define(self, code: str) -> None:
-        """Run shell code before each evaluation of this test: functions, variables, set-up."""
+        """Run shell code before each evaluation of this test, to define functions and variables."""
         self._prelude.append(code)
 
     # --- commands ------------------------------------------------------------------------
@@ -119,13 +119,13 @@ class Shell:
     def mock(
         self, name: str, *, reads_stdin: bool = False, optional: bool = False
     ) -> MockedCommand:
-        """Mock a command or function, for functions and child processes.
+        """Mock a command or function; functions and child processes of the code see the mock.
 
-        With no rules it succeeds silently. The mock of a plain name answers for an absolute path
-        to it, too. Rules of an `optional` mock may stay unused.
+        Without rules the mock succeeds and prints nothing. The mock of a plain name also answers
+        calls by an absolute path. Rules of an `optional` mock may stay unused.
 
-        A second mock of a name replaces the first. The test fails if rules of the first mock are
-        still unused then, unless it is `optional`, as a mock of a shared fixture should be.
+        A second mock of a name replaces the first. If the first mock then has unused rules, the
+        test fails, unless that mock is `optional`. Mocks in shared fixtures should be `optional`.
         """
         check_mock_name(name, source="the name of a mock")
         command = MockedCommand(
@@ -135,13 +135,13 @@ class Shell:
         return command
 
     def spy(self, name: str) -> MockedCommand:
-        """Record the calls of a command or function, and let it run."""
+        """Record the calls of a command or function, but let the real one run."""
         return self.mock(name).calls_through()
 
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root.
 
-        If it is called before the code is used, it also applies during sourcing.
+        To allow them also while scripts are sourced, call this before the code is used.
         """
         for name in names:
             check_mock_name(name, source="the name of an allowed command")
@@ -160,7 +160,7 @@ class Shell:
                 self.write(place, place.read_bytes(), mode=0o755)
 
     def hide(self, *names: str) -> None:
-        """Let the code find no such commands, whether or not this host has them."""
+        """Let the code run as if this host lacked these commands."""
         for name in names:
             check_mock_name(name, source="the name of a hidden command")
         self._mocks.hidden.update(names)
@@ -172,9 +172,9 @@ class Shell:
     # --- files ---------------------------------------------------------------------------
 
     def write(self, path: Path | str, text: str | bytes, mode: int = 0o644) -> None:
-        """Write a file that the code under test finds, and the directories that lead to it.
+        """Write a file for the code under test, and its missing parent directories.
 
-        A file below `/sys` or `/proc` hides the kernel's file.
+        A file below `/sys` or `/proc` hides the kernel's file with the same path.
         """
         data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         if not str(path).startswith("/"):
@@ -186,16 +186,16 @@ class Shell:
             self._put_files(self._warm_shell)
 
     def path(self, path: Path | str) -> Path:
-        """Return the path from outside of a file that the code sees; links are followed.
+        """Return the path on the host of a file that the code sees; links are followed.
 
-        Processes that the code left running could replace a directory on that path: then use
-        `files`.
+        Background processes of the code could replace a directory on that path by a link. If such
+        processes may be running, use `files`.
         """
         return self.files.place(path)
 
     @property
     def files(self) -> RootFiles:
-        """Return the files that the code sees, to read and change while it runs."""
+        """Return the files that the code sees; safe to read and change while the code runs."""
         return RootFiles(self.root)
 
     def _put_files(self, warm_shell: WarmShell) -> None:
@@ -218,7 +218,7 @@ class Shell:
 
     @property
     def root(self) -> Path:
-        """Return the file system as the code sees it; see also `path`."""
+        """Return the path on the host of the code's root directory; see also `path`."""
         return self.warm_shell.root
 
     # --- evaluation ----------------------------------------------------------------------
@@ -226,13 +226,13 @@ class Shell:
     def call(
         self, function: str, *arguments: str, stdin: str = "", errexit: bool = False, **env: str
     ) -> Evaluation:
-        """Call a function or command in a fork of the warm shell, with the options that sourcing left.
+        """Call a function or command in a fork of the warm shell, with its current shell options.
 
-        Of these options, `set -e` is in effect only with `errexit`: then a command that fails ends
-        the function, as in a script with `set -e`. Without it, the function continues, as in a
-        condition.
+        The exception is `set -e`, which is in effect only with `errexit=True`: then a command that
+        fails ends the function, as in a script with `set -e`. Else the function continues, as it
+        does in a condition.
         """
-        # bare, a word such as 'if', 'a=b' or '%1' would be something else than a command
+        # without quotes, a word such as 'if', 'a=b' or '%1' would not be a command
         command = quote(function) if _COMMAND.match(function) else quote_on_lines(function)
         return self.evaluate(
             " ".join([command, *map(quote, arguments)]), stdin, env, errexit=errexit
@@ -242,9 +242,9 @@ class Shell:
         self, path: Path | str, *arguments: str, interpreter: str = "bash", stdin: str = "",
         **env: str,
     ) -> Evaluation:  # fmt: skip
-        """Run a script in a process of its own, in bash, dash or busybox's ash.
+        """Run a script in a new process, with bash, dash or BusyBox's ash.
 
-        It has the mocks that child processes see.
+        The script sees the mocks that child processes see.
         """
         script = Path(path).absolute()
         if script not in self._scripts and script.is_file():
@@ -262,9 +262,9 @@ class Shell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Evaluate shell code: one command or more, with all features of bash; `errexit` as for `call`.
+        """Evaluate any bash code, of one or more commands; `errexit` is described at `call`.
 
-        Raises UnmockedCommandError if it ran a command that the test does not expect, and
+        Raises UnmockedCommandError if the code ran a command that the test does not expect, and
         HarnessError if the code can't be parsed.
         """
         for text in (code, stdin, *(env or {}).values()):
@@ -276,7 +276,7 @@ class Shell:
             result = warm_shell.evaluate(
                 prelude, code, stdin, self._mocks, self.timeout_s, errexit=errexit
             )
-        except BaseException:  # an effect may raise anything, and leaves the shell waiting
+        except BaseException:  # an effect may raise any error, while the shell waits for a reply
             self._warm_shells.discard(warm_shell)
             self._warm_shell = None
             raise
@@ -287,7 +287,7 @@ class Shell:
 
     @property
     def warm_shell(self) -> WarmShell:
-        """Return the test's shell; the first use sources the code under test."""
+        """Return the test's warm shell; the first access sources the code under test."""
         if self._warm_shell is None:
             self._warm_shell = self._warm_shells.borrow(
                 tuple(self._code),
@@ -301,7 +301,7 @@ class Shell:
         return self._warm_shell
 
     def _prepare(self, warm_shell: WarmShell, code: str, env: Mapping[str, str]) -> str:
-        """Put the mocks in place; return what the shell runs before the code."""
+        """Install the mocks; return the code that the shell runs before the evaluated code."""
         names = list(self._mocks.commands)
         spies = [name for name in names if self._mocks.commands[name].is_spy()]
         warm_shell.write_mocks(name for name in names if "/" not in name)
@@ -333,7 +333,7 @@ class Shell:
         return "\n".join([*lines, *self._prelude])
 
     def _replace_files(self, warm_shell: WarmShell, names: list[str], code: str) -> None:
-        """Put mocks in the place of files of the root, for calls by an absolute path."""
+        """Replace files of the root by scripts of mocks, for calls by an absolute path."""
         if warm_shell.sandbox.kind is not SandboxKind.THROWAWAY:
             return
         files = RootFiles(warm_shell.root)
@@ -351,10 +351,10 @@ class Shell:
                     files.write(path, os.fsencode(mock_script(name)), 0o755)
 
     def _unreported_paths(self, name: str, code: str) -> list[Path]:
-        """Return the paths of a command where no script lies that reports its call.
+        """Return the paths of a command at which there is no script that reports calls.
 
-        Such a script asks for the mock. Allowed commands have none, and a directory that has no
-        commands on this host has none.
+        A reporting script asks for the mock by itself. There is none for an allowed command, and
+        none in a directory that has no commands on this host.
         """
         is_allowed = name in self._warm_shells.allowed or name in self._allowed
         paths = self._warm_shells.places_of(name) if is_allowed else []
@@ -380,7 +380,7 @@ class Shell:
         return list(self._mocks.calls)
 
     def assert_calls(self, *expected: str) -> None:
-        """Fail unless exactly these commands ran in this order, each written as a shell line.
+        """Fail unless exactly these commands ran in this order; write each as a line of shell.
 
         A word may be a shell pattern; `...` as the last word matches all further arguments; a
         line `...` matches any number of calls.
@@ -388,13 +388,16 @@ class Shell:
         call_order.assert_calls(self._mocks.calls, expected)
 
     def assert_order(self, *expected: str) -> None:
-        """Fail unless commands like these ran in this order; other commands may come between them."""
+        """Fail unless these commands ran in this order; other commands may run between them.
+
+        Lines are written as for `assert_calls`.
+        """
         call_order.assert_order(self._mocks.calls, expected)
 
     def finish(self, *, has_failed: bool = False) -> None:
-        """Return the warm shell; fail if the test expected calls that did not happen.
+        """Give the warm shell back; fail if the test expected calls that did not happen.
 
-        A test that has failed already is not failed again.
+        If the test has failed already, unused rules are not reported.
         """
         if self._warm_shell is not None:
             self._warm_shells.give_back(self._warm_shell)
@@ -410,5 +413,6 @@ def _require_bytes(text: str) -> None:
         text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise HarnessError(
-            f"A shell can't be given '{text[error.start]}', which is no character: a lone surrogate."
+            f"'{text[error.start]}' can't be passed to a shell: it is a lone surrogate, which has "
+            "no bytes."
         ) from error

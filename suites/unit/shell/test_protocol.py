@@ -79,7 +79,7 @@ def test_record_is_whole_however_it_is_cut(pipe: tuple[RecordReader, int]) -> No
     assert reader.next_record() == ("second", [])
     assert list(records_in(b"a\x001\0x\0b\x000\0")) == [("a", ["x"]), ("b", [])]
     for cut in (b"a\x002\0x\0", b"a\x00-1\0x\0"):
-        with pytest.raises(ValueError, match="is not whole"):
+        with pytest.raises(ValueError, match="the last record is incomplete"):
             list(records_in(cut))
 
 

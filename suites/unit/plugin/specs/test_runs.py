@@ -77,6 +77,6 @@ def test_run_that_shows_phases_or_stops_in_them_has_them(
 def test_error_of_the_host_says_what_helps(tmp_path: Path, error: OSError, shown: str) -> None:
     runs = SpecRuns.__new__(SpecRuns)
     file: Any = SimpleNamespace(spec=SimpleNamespace(path="a_spec.sh"))
-    for folder, expected in ((tmp_path, shown), (tmp_path / "gone", "gone', is gone;")):
+    for folder, expected in ((tmp_path, shown), (tmp_path / "gone", "gone', was deleted")):
         runs.scratch = SimpleNamespace(path=folder)  # type: ignore[assignment]  # all that is asked
         assert expected in runs._explain(file, error)

@@ -62,7 +62,7 @@ def test_line_without_an_example_is_refused_with_the_existing_examples() -> None
 
 
 def test_line_of_a_file_without_examples_is_refused() -> None:
-    with pytest.raises(BadInputError, match="the file has none"):
+    with pytest.raises(BadInputError, match="the file has no examples"):
         Selection(lines={1}).chosen({}, "a_spec.sh")
 
 
