@@ -1,10 +1,10 @@
 """Keeps shell code under test from changing the host.
 
-The code runs in a throw-away root: it writes anywhere and signals anything it sees, and all of it
-is gone with the shell. If the kernel refuses namespaces to an ordinary user, it can at least
-refuse writes outside the test's own folders. Only such a refusal leads there, and never for root.
-Programs beside this module do the work, in the process that becomes the shell; that process checks
-once more where it is before it runs anything.
+The code runs in a throw-away root: it can write anywhere and signal any process that it sees, and
+all changes are gone when the shell ends. If the kernel refuses namespaces to an ordinary user, the
+kernel refuses writes outside the test's own folders instead. The harness falls back to this only
+after such a refusal, and never for root. The programs beside this module set up the isolation in
+the process that becomes the shell; that process checks its isolation again before it runs the code.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: How the programs beside this module say why a command did not run: by these exit codes and this
-#: beginning of stderr. They import nothing of the harness, and nothing but tests imports them.
+#: By these exit codes and this prefix of stderr, the programs beside this module report why a
+#: command did not run. The programs import nothing of the harness, and only tests import them.
 CANNOT_ENTER, TOO_MANY_PROCESSES, KERNEL_REFUSES = 251, 250, 249
 MARK = "harness sandbox:"
 _PROGRAMS = {"throwaway": "throwaway_root.py", "refuse": "write_refusal.py"}
@@ -39,14 +39,14 @@ folder, _, file = sys.argv[0].rpartition("/")
 sys.path.append(folder)
 os._exit(__import__(file.removesuffix(".py")).main())
 """
-"""Runs a program as a module, for which Python keeps the bytecode; a script it compiles again.
+"""Runs a program as a module: Python caches the bytecode of a module, but not of a script.
 
-It ends without the end of Python, which has nothing to do and takes a tenth of its time.
+It ends with `os._exit`, since Python's shutdown has nothing to do but takes a tenth of the time.
 """
 
 
 class SandboxKind(enum.Enum):
-    """How code under test is kept from changing the host; `off` does not protect it."""
+    """How code under test is kept from changing the host; `off` does not protect the host."""
 
     THROWAWAY = "throwaway"
     REFUSE = "refuse"
@@ -54,7 +54,7 @@ class SandboxKind(enum.Enum):
 
 
 class Network(enum.Enum):
-    """The network of code under test: the host's, or a loopback interface of its own."""
+    """The network of code under test: the host's, or only a private loopback interface."""
 
     LOOPBACK = "loopback"
     HOST = "host"
@@ -62,9 +62,9 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """A way to isolate code under test, and its limits.
+    """A kind of isolation for code under test, and its limits.
 
-    `why` is one sentence about the missing protection; empty for the throw-away root.
+    `why` is a sentence about the missing protection; it is empty for the throw-away root.
     """
 
     kind: SandboxKind
@@ -85,12 +85,13 @@ class Sandbox:
     ) -> tuple[str, ...]:
         """Return the command that runs `command` isolated, in `cwd`.
 
-        The files of `layer`, a directory, replace files of the throw-away root, which can be
-        replaced itself through the socket `control_fd`, as `RootControl` does. The directory
-        `shared` stays when the root is replaced.
+        The files below the directory `layer` replace files of the throw-away root. Through the
+        socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
+        stays then.
 
-        `scratch` must exist; the throw-away root is built on an empty directory in it. If writes
-        are refused, it may be written to, as may `cwd` and the directory for temporary files.
+        `scratch` must exist; the throw-away root is built in an empty directory below it. With
+        `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for
+        temporary files.
         """
         if self.kind is SandboxKind.OFF:
             return tuple(command)
@@ -113,7 +114,7 @@ class Sandbox:
 
 
 def _python() -> tuple[str, ...]:
-    """Return the interpreter, isolated, which keeps bytecode where this one does."""
+    """Return the command of an isolated interpreter with the same bytecode cache as this one."""
     options = ["-I", "-S"]
     if sys.dont_write_bytecode:
         options.append("-B")
@@ -125,13 +126,13 @@ def _python() -> tuple[str, ...]:
 def choose_sandbox(
     wanted: str, *, network: Network = Network.LOOPBACK, is_root: bool | None = None
 ) -> Sandbox:
-    """Return the sandbox called `wanted`; `auto` takes the best sandbox that this kernel grants.
+    """Return the sandbox that `wanted` names; `auto` selects the best one that this kernel grants.
 
-    Only the throw-away root can have a `network` other than the host's.
+    `network` applies only to the throw-away root; other sandboxes have the host's network.
 
-    Root gets the throw-away root, which cannot be entered in part: if that is refused, the first
-    shell says so and nothing runs. Raises RequirementError if the host does not allow it, and
-    HarnessError if that could not be found out.
+    For root, `auto` is the throw-away root; if the kernel refuses it, the first shell reports the
+    refusal and no code runs. Raises RequirementError if the host does not allow the sandbox, and
+    HarnessError if this could not be determined.
     """
     if wanted == "off":
         return Sandbox(
@@ -147,7 +148,7 @@ def choose_sandbox(
 
 
 def choose_for_user(runner: Runner, network: Network = Network.LOOPBACK) -> Sandbox:
-    """Try the throw-away root; use refused writes only if the kernel refuses it."""
+    """Return the throw-away root, or refused writes if the kernel refuses the throw-away root."""
     refusal = find_refusal(SandboxKind.THROWAWAY, runner, network)
     if not refusal:
         return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
@@ -172,18 +173,18 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
         )
     return Sandbox(
         kind=SandboxKind.REFUSE,
-        why=f"Shell code ran with writes outside the project and the temporary directory "
-        f"refused, {because}: your other processes were not protected from its signals, "
-        "nor those directories from its writes, it had the host's network and its daemons, and what it left running "
-        "was not ended.",
+        why=f"Writes of shell code outside the project and the temporary directory were "
+        f"refused, {because}. The code could still signal your other processes, write to these "
+        "two directories, and reach the host's network and daemons; processes that it left "
+        "running were not ended.",
     )
 
 
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
-    """Return the kernel's words when it refuses `kind`; empty if it grants it.
+    """Return the kernel's message if it refuses the sandbox `kind`; empty if it grants the sandbox.
 
-    Runs a command that proves that a deletion does not reach the host. Raises HarnessError if
-    anything else went wrong: an error of a busy host must not disable the sandbox.
+    Runs a command in the sandbox, to check that a deletion does not reach the host. Raises
+    HarnessError for any other error: an error of a busy host must not disable the sandbox.
     """
     with temporary_folder("harness-sandbox") as scratch:
         is_thrown_away = kind is SandboxKind.THROWAWAY
@@ -200,12 +201,12 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
             return said
         if result.timed_out:
             raise HarnessError(
-                f"Whether this host allows the sandbox '{kind.value}' could not be found out "
-                f"within {_PROBE_TIMEOUT_S:g} s; run the tests again when it is less busy."
+                f"The check whether this host allows the sandbox '{kind.value}' took longer than "
+                f"{_PROBE_TIMEOUT_S:g} s; run the tests again when the host is less busy."
             )
         if not result.ok:
             raise HarnessError(
-                f"Whether this host allows the sandbox '{kind.value}' could not be found out.\n"
+                f"The check whether this host allows the sandbox '{kind.value}' failed.\n"
                 f"{result.render()}"
             )
         if is_thrown_away and not (proof / "file").exists():
@@ -217,14 +218,14 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
 
 
 def refusal_of(exit_code: int, stderr: str) -> str:
-    """Return the kernel's refusal, if an isolated command ended for that reason; else nothing."""
+    """Return the kernel's message if an isolated command ended because of a refusal; else ''."""
     if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
         return stderr.removeprefix(MARK).strip()
     return ""
 
 
 def check_entered(exit_code: int, stderr: str) -> None:
-    """Raise an error if a shell ended because it could not enter its sandbox, and so ran nothing."""
+    """Raise an error if a shell ended because it could not enter its sandbox; it ran no code."""
     if not stderr.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
         return
     said = stderr.removeprefix(MARK).strip()

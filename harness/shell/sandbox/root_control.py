@@ -16,9 +16,9 @@ _ANSWER_S = 30.0
 
 
 class RootControl:
-    """This end of the socket on which `throwaway_root.py` takes requests; close it at the end.
+    """The harness's end of the socket on which `throwaway_root.py` accepts requests.
 
-    `other_end` goes to that program. Requests and answers are lines.
+    The program inherits `other_end`. Requests and answers are lines. Call `close` at the end.
     """
 
     def __init__(self) -> None:
@@ -26,32 +26,32 @@ class RootControl:
         self._received = b""
 
     def close_other_end(self) -> None:
-        """Close the descriptors that the program has inherited, so that its end is noticed here."""
+        """Close this process's copy of `other_end`, so that the socket closes with the program."""
         self.other_end.close()
 
     @functools.cached_property
     def first_process(self) -> int:
-        """Return the process, by its number here, whose root is the throw-away root."""
+        """Return the PID, in this namespace, of the first process in the throw-away root."""
         return int(self._next_line())
 
     def renew(self) -> None:
-        """Replace the root by a root that has only the files written before the first call.
+        """Replace the root by a root with only the files that were written before the first call.
 
-        All processes that have the old root as their root get the new one; others must have ended.
-        Raises HarnessError if that is impossible.
+        All processes whose root directory is the old root get the new root; processes with another
+        root directory must have ended. Raises HarnessError if the root can't be replaced.
         """
         self._request("renew")
 
     def fake(self, path: Path) -> None:
-        """Lay a writable copy over a directory or file of `/sys` or `/proc`, until `renew`."""
+        """Mount a writable copy over a directory or file of `/sys` or `/proc`, until `renew`."""
         self._request(f"fake {path}")
 
     def _request(self, line: str) -> None:
         if "\n" in line:
             raise HarnessError(
-                f"The throw-away root can't do '{line}': it is longer than one line."
+                f"The throw-away root can't do '{line}': the request has more than one line."
             )
-        _ = self.first_process  # the first line
+        _ = self.first_process  # reads the first line, which is no answer
         self._socket.sendall(f"{line}\n".encode())
         answer = self._next_line()
         if answer != "done":

@@ -1,8 +1,8 @@
-"""Files in the throw-away root, from outside of it.
+"""Reads and writes files in the throw-away root from a process outside of the root.
 
-Code under test may run meanwhile, and swap a directory for a symbolic link between a check and a
-use. So nothing is checked first: the kernel resolves each path below the root (openat2 with
-RESOLVE_IN_ROOT), and the next operations act on descriptors. Source: openat2(2).
+Code under test may run at the same time, and replace a directory by a symbolic link between a check
+and a use. So paths are not checked first: the kernel resolves each path below the root (openat2
+with RESOLVE_IN_ROOT), and later operations use descriptors. Source: openat2(2).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _KERNELS_OWN = {0x9FA0: "procfs", 0x62656572: "sysfs"}
 _STATFS_BYTES = 256
 _MOST_TRIES = 1000
-"""The kernel gives up where something is renamed while it resolves `..`; it is asked again."""
+"""How often to retry openat2, which fails if a rename happens while the kernel resolves `..`."""
 _MOST_LINKS = 40
 _HOST = Path("/")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
@@ -43,10 +43,10 @@ class _How(ctypes.Structure):
 
 
 def _open_in(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open a file as a process would whose root directory is `root`."""
+    """Open a file; resolve its path as for a process whose root directory is `root`."""
     name = os.fsencode(path)
     if b"\0" in name:
-        raise ValueError("there is a NUL byte in it")
+        raise ValueError("the path contains a NUL byte")
     how = _How(flags | os.O_CLOEXEC, mode, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     number = errno.EAGAIN
     for _ in range(_MOST_TRIES):
@@ -65,11 +65,11 @@ def _open_in(root: int, path: str, flags: int, mode: int = 0) -> int:
 
 
 class RootFiles:
-    """The files below `root`, by the names that processes inside of it use.
+    """The files below `root`; methods take the paths that processes inside the root use.
 
-    A symbolic link in it points into it, even while code in the root makes new ones; only the
-    result of `place` has to be used before that. Methods raise HarnessError for operations that
-    are impossible.
+    A symbolic link never leads out of the root, even if code in the root creates links at the same
+    time. The exception is the result of `place`: use it only while no code runs in the root.
+    Methods raise HarnessError for an operation that fails.
     """
 
     def __init__(self, root: Path) -> None:
@@ -78,7 +78,7 @@ class RootFiles:
     # --- reading -------------------------------------------------------------------------
 
     def read(self, path: str | Path) -> bytes | None:
-        """Return the content of a regular file; None if there is none."""
+        """Return the content of a regular file; None if there is no such file."""
         with self._acting(path, "read"):
             try:
                 with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
@@ -92,7 +92,7 @@ class RootFiles:
         return data
 
     def status(self, path: str | Path, *, follow: bool = True) -> os.stat_result | None:
-        """Return the result of `stat` for a file, or for the link itself; None if there is none."""
+        """Return the result of `stat`, or of `lstat` with `follow=False`; None for no file."""
         with self._acting(path, "looked at"):
             try:
                 with self._open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW) as fd:
@@ -101,17 +101,17 @@ class RootFiles:
                 return None
 
     def is_file(self, path: str | Path) -> bool:
-        """Return whether there is a regular file; links are followed."""
+        """Return whether the path is a regular file; links are followed."""
         found = self.status(path)
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def is_folder(self, path: str | Path) -> bool:
-        """Return whether there is a directory; links are followed."""
+        """Return whether the path is a directory; links are followed."""
         found = self.status(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def target(self, path: str | Path) -> str | None:
-        """Return the target of a symbolic link; None if there is no link."""
+        """Return the target of a symbolic link; None if the path is not a link."""
         with self._acting(path, "read"):
             try:
                 with self._parent(path) as (folder, name):
@@ -122,7 +122,7 @@ class RootFiles:
                 raise
 
     def names(self, path: str | Path) -> list[str]:
-        """Return the names in a directory, in order; none if there is no directory."""
+        """Return the sorted names in a directory; empty if there is no such directory."""
         with self._acting(path, "read"):
             try:
                 with self._open(path, _FOLDER) as fd:
@@ -133,12 +133,12 @@ class RootFiles:
     # --- writing -------------------------------------------------------------------------
 
     def write(self, path: str | Path, data: bytes, mode: int = 0o644) -> None:
-        """Write a regular file, and the directories above it."""
+        """Write a regular file; make missing parent directories."""
         with self._acting(path, "written"):
             place = self._behind_links(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
             with self._open(place, flags, mode=0o600) as fd:
-                # devices are the host's, and so is what its kernel shows
+                # devices and files of the kernel belong to the host: write regular files only
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise OSError(errno.EINVAL, "it is not a regular file")
                 if self.root != _HOST:
@@ -149,12 +149,12 @@ class RootFiles:
                 os.fchmod(fd, mode)
 
     def make_folder(self, path: str | Path) -> None:
-        """Make a directory, and the directories above it, if there is none."""
+        """Make a directory and its parent directories, unless they exist."""
         with self._acting(path, "made"), self._folder(str(path), make=True):
             pass
 
     def link(self, path: str | Path, target: str) -> None:
-        """Make a symbolic link, and the directories above it."""
+        """Make a symbolic link; make missing parent directories."""
         with self._acting(path, "made"), self._parent(path, make=True) as (folder, name):
             os.symlink(target, name, dir_fd=folder)
 
@@ -163,18 +163,18 @@ class RootFiles:
         with self._acting(path, "removed"):
             try:
                 with self._parent(path) as (folder, name):
-                    # In a read-only folder the kernel refuses to remove even what is not there.
+                    # Check first: in a read-only folder, unlink of a missing file fails with EROFS.
                     os.stat(name, dir_fd=folder, follow_symlinks=False)
                     os.unlink(name, dir_fd=folder)
             except (FileNotFoundError, NotADirectoryError):
                 return
 
     def remove_tree(self, path: str | Path) -> None:
-        """Remove a directory and its content, but nothing behind links; it may be absent."""
+        """Remove a directory and its content, without following links; it may be absent."""
         with self._acting(path, "removed"):
             try:
                 with self._parent(path) as (folder, name):
-                    # which opens each directory relative to the one above, without following links
+                    # rmtree opens each directory relative to its parent, without following links
                     shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
             except (FileNotFoundError, NotADirectoryError):
                 return
@@ -199,7 +199,7 @@ class RootFiles:
     def _open(self, path: str | Path, flags: int, *, mode: int = 0) -> Iterator[int]:
         root = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # the process that had the root may have ended, and another have its number
+            # the process that had this root may have ended, and a new process have its PID
             if self.root != _HOST and _number(os.fstat(root)) == _number(_HOST.stat()):
                 raise HarnessError("The throw-away root has ended; its files are gone.")
             fd = _open_in(root, str(path), flags, mode)
@@ -211,7 +211,7 @@ class RootFiles:
             os.close(fd)
 
     def _behind_links(self, path: str | Path) -> str:
-        """Make the parent directories of a file; of a link, the parent directories of its target."""
+        """Return the path behind all links; make missing parent directories on the way."""
         place = str(path)
         for _ in range(_MOST_LINKS):
             with self._parent(place, make=True) as (folder, name):
@@ -251,9 +251,9 @@ class RootFiles:
     # --- places --------------------------------------------------------------------------
 
     def place(self, path: str | Path) -> Path:
-        """Return the path of the file `path` of the root from outside; links are followed.
+        """Return the path, outside of the root, of the root's file `path`; links are followed.
 
-        The path is valid only as long as nothing runs in the root.
+        The result is valid only while no code runs in the root.
         """
         if not str(path).startswith("/"):
             raise HarnessError(
@@ -274,7 +274,7 @@ class RootFiles:
             at = at / part
             try:
                 target = at.readlink()
-            except OSError:  # it is no link, or it was one
+            except OSError:  # not a link, or no longer a link
                 continue
             links += 1
             if links > _MOST_LINKS:
@@ -284,23 +284,23 @@ class RootFiles:
         return at
 
     def kernel_path(self, path: str | Path) -> Path | None:
-        """Return the file of the kernel that has to be faked before `path` can be written.
+        """Return the kernel's file or directory that must be faked before `path` can be written.
 
-        That is a file of `/proc` that exists, or else a directory such as `/sys/module`; None if
-        the path is an ordinary file's.
+        The result is an existing file of `/proc`, or else a directory such as `/sys/module`. It is
+        None for a path outside of `/sys` and `/proc`.
         """
         inside = Path("/") / self.place(path).relative_to(self.root)
         parts = inside.parts[1:]
         if len(parts) < 2 or parts[0] not in {"sys", "proc"}:
             return None
         if parts[0] == "proc" and (parts[1].isdigit() or parts[1].endswith("self")):
-            raise HarnessError(f"'{path}' can't be faked: it shows a process.")
+            raise HarnessError(f"'{path}' can't be faked: it is a file of a process.")
         if parts[0] == "proc" and self.is_file(inside):
             return inside
         folder = Path("/", *parts[:2])
         if len(parts) == 2 or not self.is_folder(folder):
             raise HarnessError(
-                f"'{path}' can't be faked: the kernel shows no '{folder}' to add to."
+                f"'{path}' can't be faked: the kernel has no directory '{folder}' to add it to."
             )
         return folder
 
@@ -310,7 +310,7 @@ def _number(status: os.stat_result) -> tuple[int, int]:
 
 
 def _expect_no_kernel_file(fd: int) -> None:
-    """Raise OSError for a file that sets the host's kernel."""
+    """Raise OSError for a file of procfs or sysfs: a write to it would change the host's kernel."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     if _libc.fstatfs(fd, found) < 0:
         number = ctypes.get_errno()

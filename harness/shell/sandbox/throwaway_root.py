@@ -1,22 +1,27 @@
-"""Runs one command in a throw-away root; a standalone program, standard library only.
+"""Runs one command in a throw-away root; a program that imports no other module of the harness.
 
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
-The command sees the host's files through overlays whose upper layers live in memory and end with
-it. It has its own PID, IPC, UTS and network namespaces, the last with only a loopback interface;
-few devices; `/sys`, and the files of `/proc` that belong to no process, read-only; no socket file
-of the host. With `network=host` it has the host's network, but not the host's abstract sockets if
-the kernel has Landlock's scopes. It has no capabilities on the host, even when root starts it.
-This program is process 1 of its namespace: when it ends, the kernel kills the rest, so nothing
-survives, not even a fork storm. Just before the command begins, its own process checks all of
-this, and else refuses: code under test that runs `kill -9 -1` must never find the host. Its parent
-continues to see the host's files. A message to a socket makes it replace the root of the running
-processes by a fresh one: overlays with empty upper layers on top of the earlier files.
-pivot_root(2) moves all processes there at once. The module is long because it runs where nothing
-of the package can be imported. It imports little, not even pathlib or json: it starts once for
-each spec file, and their import costs more than all its mounts. Sources: user_namespaces(7),
-mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7),
-netdevice(7), landlock(7), seccomp(2), vsock(7).
+Isolation: the command sees the host's files through overlays, whose upper layers are in memory and
+vanish when the command ends. The command has its own PID, IPC, UTS and network namespaces; the
+network has only a loopback interface. It sees few devices and none of the host's socket files.
+`/sys`, and the files of `/proc` that belong to no process, are read-only. With `network=host` the
+command has the host's network, but not the host's abstract sockets if the kernel has Landlock's
+scopes. The command has no capabilities on the host, even if root starts it.
+
+Processes: this program forks process 1 of the new PID namespace, and process 1 forks the command.
+When process 1 ends, the kernel kills all other processes of the namespace, even a fork bomb. Just
+before the command starts, its process checks its namespaces and its root directory, and refuses to
+start the command if one of them is the host's: a `kill -9 -1` must never reach the host.
+
+Renewal: the parent of process 1 continues to see the host's files. A message to its socket makes it
+replace the root of the running processes by a new one, with empty upper layers on top of the
+earlier files. pivot_root(2) moves all processes to the new root at once.
+
+This program starts once for each spec file. It does not even import pathlib or json, because their
+import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
+overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7), netdevice(7), landlock(7),
+seccomp(2), vsock(7).
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ if TYPE_CHECKING:  # each import costs CPU time for each spec file
 
     from typing_extensions import Self
 else:
-    import _signal as signal  # without the enums of `signal`
+    import _signal as signal  # imports faster than `signal`, which defines enums
 
 CANNOT_ENTER = 251
 TOO_MANY_PROCESSES = 250
@@ -83,14 +88,14 @@ _PROCESS_LOOK_S = 0.1
 _DESCRIPTORS = 4096
 _SPACE_NAMES = ("pid", "mnt", "user", "ipc", "uts", "net")
 _NOTHING_GRANTED = (errno.EPERM, errno.EACCES)
-# from user_namespaces(7) and unshare(2): no permission, no support, a limit of 0
+# errors of unshare(2), see user_namespaces(7): no permission, no kernel support, a limit of 0
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Suppressed:
-    """`contextlib.suppress`, whose import would take longer than all other imports here."""
+    """Does the same as `contextlib.suppress`, whose import takes longer than all imports here."""
 
     def __init__(self, error: type[OSError]) -> None:
         self.error = error
@@ -136,15 +141,15 @@ def _touch(path: str) -> None:
 
 
 def _in_root(root: str, path: str) -> str:
-    """Return the place of an absolute path below `root`."""
+    """Return the path of a file below `root`, from its absolute path inside the root."""
     return f"{root}/{path.lstrip('/')}" if path != "/" else root
 
 
 class _Places:
-    """Places below a root, for a `with` block.
+    """Resolves paths below a root, for use in a `with` block.
 
-    An earlier root may have left links there, which would lead out of this one: parents are held by
-    descriptors.
+    Code in an earlier root may have left symbolic links that lead out of the root. So the kernel
+    resolves parent directories below the root, and descriptors hold them open.
     """
 
     def __init__(self, root: str) -> None:
@@ -159,7 +164,7 @@ class _Places:
             os.close(fd)
 
     def of(self, path: str) -> str:
-        """Return the place of an absolute path; its last part may be a link."""
+        """Return a path of the root's file `path`; a link in its last part is not followed."""
         parent, _, name = path.strip("/").rpartition("/")
         how = (ctypes.c_uint64 * 3)(
             os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
@@ -181,7 +186,7 @@ def _list(path: str) -> list[str]:
 
 
 def _make_directory(path: str) -> None:
-    """Make a directory where there is none."""
+    """Make a directory unless it exists."""
     with _Suppressed(FileExistsError):
         os.mkdir(path)
 
@@ -191,13 +196,13 @@ def _die_with_parent() -> None:
 
 
 def _expect_alive(pipe: int) -> None:
-    """Raise OSError if the parent, which holds the pipe's other end, died before it mattered."""
+    """Raise OSError if the parent, which holds the pipe's other end, has died already."""
     if select.select([pipe], [], [], 0)[0]:
         raise OSError("the parent process has ended")
 
 
 def _enter_user_space() -> None:
-    """As an ordinary user: own all the new spaces, as root of nothing but oneself."""
+    """As an ordinary user: enter new namespaces, in which only this user is mapped, as root."""
     uid, gid = os.geteuid(), os.getegid()
     _call(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _SPACES), "unshare")
     _write("/proc/self/setgroups", "deny")
@@ -207,7 +212,7 @@ def _enter_user_space() -> None:
 
 
 def _enter_network_space() -> None:
-    """Leave the host's network and abstract sockets for a network with a loopback only."""
+    """Enter a new network namespace: it has a loopback interface, and no abstract sockets."""
     _call(_libc.unshare(_CLONE_NEWNET), "unshare the network ('--shell-network=host' keeps it)")
     fd = _call(_libc.socket(_AF_INET, _SOCK_DGRAM, 0), "socket")
     request = b"lo".ljust(16, b"\0") + _IFF_UP.to_bytes(2, sys.byteorder)
@@ -216,7 +221,7 @@ def _enter_network_space() -> None:
 
 
 def _refuse_abstract_sockets() -> None:
-    """Keep this process from the abstract sockets of others, where the kernel can."""
+    """Deny this process the abstract sockets of other processes, if the kernel supports this."""
     version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
     if version < _LANDLOCK_SCOPES_SINCE:
         return
@@ -228,14 +233,14 @@ def _refuse_abstract_sockets() -> None:
 
 
 def _refuse_vsock() -> None:
-    """Keep this process from sockets to hypervisor and guests, which no network space parts.
+    """Deny this process sockets to hypervisor and guests, which no network namespace isolates.
 
-    Programs of another architecture, such as 32-bit ones, are not kept from them.
+    Programs of another architecture, such as 32-bit programs, can still open such sockets.
     """
     machine = os.uname().machine
     rules = (
         (0x20, 0, 0, 4),  # load the architecture
-        (0x15, 0, 5, _AUDIT_ARCH[machine]),  # if it is another, go to the last rule
+        (0x15, 0, 5, _AUDIT_ARCH[machine]),  # if the architecture differs, go to the last rule
         (0x20, 0, 0, 0),  # load the number of the system call
         (0x15, 0, 3, _SYS_SOCKET[machine]),
         (0x20, 0, 0, 16),  # load the first argument
@@ -251,7 +256,7 @@ def _refuse_vsock() -> None:
 
 
 def _drop_root() -> None:
-    """As root: keep the ids, every one mapped to itself, but no capability of the host's."""
+    """As root: enter a user namespace with the same ids, but without the host's capabilities."""
     ready_read, ready_write = os.pipe()
     target = os.getpid()
     mapper = os.fork()
@@ -276,7 +281,7 @@ def _drop_root() -> None:
 
 
 def _mount_points() -> list[tuple[str, str]]:
-    """Return the host's mount points below the root with their kinds, outer ones first."""
+    """Return the host's mount points and their file system types, parents before children."""
     found: dict[str, str] = {}
     for line in _read("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
@@ -287,13 +292,14 @@ def _mount_points() -> list[tuple[str, str]]:
 
 
 class _RootBuilder:
-    """Assembles roots from overlays below `staging`, in the namespace of the first process.
+    """Builds roots from overlays below `staging`, in the namespace of the first process.
 
-    Root lays one over `/` and one over each mount below it. An ordinary user, and root inside
-    another sandbox, may not take a layer that would show what a mount hides; there a directory
-    with mounts in it is made anew, and its entries are layered one by one. A file system that
-    allows no layer is shown read-only. The files of `replaced` hide the host's files. `shared`
-    is a directory that roots have in common, with its files as they are at first.
+    Root mounts one overlay over `/` and one over each mount below it. To an ordinary user, and to
+    root inside another sandbox, the kernel refuses an overlay that would show files below a mount
+    point. For them a directory that contains mount points is made anew, with an overlay for each
+    entry. A file system that supports no overlay is shown read-only. The files below `replaced`
+    hide the host's files. `shared` is a directory that all roots share; it begins with the files
+    that the host's directory has.
     """
 
     def __init__(self, settings: dict[str, str], sockets: int, *, is_root: bool) -> None:
@@ -310,12 +316,13 @@ class _RootBuilder:
         self._mount_tmpfs(staging)
         options = _overlay_options(staging)
         self.is_in_memory = options is not None
-        if options is None:  # before Linux 6.6 a tmpfs keeps no attributes of users
+        if options is None:  # before Linux 6.6 a tmpfs has no user extended attributes
             _call(_libc.umount2(os.fsencode(staging), 0), "umount")
             options = _overlay_options(staging)
         if options is None:
             raise OSError(
-                f"the file system of {staging} keeps no attributes; set TMPDIR to one that does"
+                f"the file system of {staging} has no extended attributes; set TMPDIR to a file "
+                "system that has them"
             )
         self.options = options
         if self.replaced is not None and self.is_in_memory:
@@ -328,10 +335,10 @@ class _RootBuilder:
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
     def build(self, place: str, below: str | None = None) -> tuple[str, list[str]]:
-        """Return a new root, built at `place`; its layers lie on top of the layers of an earlier root.
+        """Build a new root at `place`, with its layers on top of the layers of an earlier root.
 
-        Return also the paths that it shows read-only; on top of an earlier root these paths are
-        empty.
+        Return the root, and the paths that are read-only in it; if there is an earlier root, these
+        paths are empty in the new one.
         """
         root = f"{place}/root"
         os.mkdir(root)
@@ -356,7 +363,7 @@ class _RootBuilder:
         layers.add(shm, _in_root(root, shm), shm)
         _cover(root, _bound_sockets(self.sockets))
         if layers.below is None:
-            # an ordinary user may mount a `/proc` only where the whole of another is seen
+            # an ordinary user may mount a new `/proc` only if an existing one is fully visible
             for name in ("/sys",) if self.is_root else ("/sys", "/proc"):
                 _mount(name, _in_root(root, name), "", _MS_BIND | _MS_REC)
             _make_read_only(f"{root}/sys")
@@ -371,12 +378,12 @@ class _RootBuilder:
             os.chmod(f"{target}/{name}", 0o755)  # noqa: S103 - commands
 
     def build_again(self) -> tuple[int, list[str]]:
-        """Return a root whose upper layers are empty: a mount tree that is attached nowhere.
+        """Build a root whose upper layers are empty; return it as a detached mount tree.
 
-        Return also the paths to take from the earlier root.
+        Return also the paths whose mounts have to be moved from the earlier root.
         """
         if not self.is_in_memory:
-            raise OSError("layers on a disk can't be renewed")
+            raise OSError("a root whose layers are on a disk can't be renewed")
         place = self._new_place()
         try:
             root, kept = self.build(place, self.staging)
@@ -387,7 +394,7 @@ class _RootBuilder:
             self._leave(place)
 
     def build_fake(self, path: str) -> int:
-        """Return a mount tree, attached nowhere, that shows `path` of the kernel, but writable."""
+        """Return a detached mount tree with a writable copy of the kernel's `path`."""
         place = self._new_place()
         try:
             if os.path.isdir(path):
@@ -397,7 +404,7 @@ class _RootBuilder:
                 places = f"lowerdir={path},upperdir={upper},workdir={work}"
                 try:
                     _mount("overlay", target, "overlay", 0, places + self.options)
-                except OSError:  # procfs allows no layer
+                except OSError:  # procfs supports no overlay
                     _copy_texts(path, target)
             else:
                 target = f"{place}/file"
@@ -419,7 +426,7 @@ class _RootBuilder:
 
 
 def _copy_texts(source: str, target: str) -> None:
-    """Copy the small files of a directory, and make its directories, empty."""
+    """Copy the beginning of each file of a directory; make its subdirectories, but empty."""
     for name in os.listdir(source):
         entry = f"{source}/{name}"
         with _Suppressed(OSError):
@@ -430,7 +437,7 @@ def _copy_texts(source: str, target: str) -> None:
 
 
 def _copy_linked(source: str, target: str) -> None:
-    """Copy a directory; names of one file are names of one copy."""
+    """Copy a directory; hard links to one file become hard links to one copy."""
     copies: dict[int, str] = {}
     folders = [(source, target)]
     for folder, copied in folders:
@@ -462,9 +469,9 @@ class _Layers:
         self.read_only: list[str] = []
 
     def add(self, source: str, target: str, path: str) -> None:
-        """Show the file at `source` at `target`, open to writes that go nowhere.
+        """Show the host's file `source` at `target`; writes go to the upper layer, not to the host.
 
-        `path` is its path for processes in the root.
+        `path` is the file's path for processes in the root.
         """
         if source == self.builder.staging:
             return
@@ -502,7 +509,7 @@ class _Layers:
         flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             file = os.open(target, flags, 0o644)
-        except OSError:  # an earlier root left something else there
+        except OSError:  # code in an earlier root has put another kind of file there
             return
         try:
             status = os.stat(source)
@@ -519,9 +526,10 @@ class _Layers:
             os.close(file)
 
     def overlay(self, lower: str, target: str, name: str) -> bool:
-        """Lay an upper layer over `lower` at `target`; return whether the kernel allowed it.
+        """Mount an overlay of `lower` at `target`; return whether the kernel allowed it.
 
-        Between the two lie the files of an earlier root, and files that replace others there.
+        Between `lower` and the upper layer are the files of an earlier root and the files of
+        `replaced`.
         """
         upper, work = f"{self.place}/{name}/upper", f"{self.place}/{name}/work"
         os.makedirs(upper)
@@ -542,19 +550,19 @@ class _Layers:
             return False
         places = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work}"
         try:
-            # a device file that lies elsewhere than in /dev, as in a chroot, is the host's device
+            # nodev: a device file outside of /dev, for example in a chroot, is the host's device
             _mount("overlay", target, "overlay", _MS_NODEV, places + self.builder.options)
         except OSError:
             return False
-        with _Suppressed(OSError):  # so that an ordinary user can remove it from a disk
+        with _Suppressed(OSError):  # so that an ordinary user can remove the directory
             os.chmod(f"{work}/work", 0o700)
         return True
 
 
 def _bound_sockets(table: int) -> list[str]:
-    """Return the paths at which this host's processes listen, or did so.
+    """Return the paths of the Unix sockets that the host's processes have bound.
 
-    `table` is the host's `/proc/net/unix`, opened when this process had its network.
+    `table` is `/proc/net/unix`, opened before this process left the host's network namespace.
     """
     os.lseek(table, 0, os.SEEK_SET)
     data = b""
@@ -565,12 +573,12 @@ def _bound_sockets(table: int) -> list[str]:
 
 
 def _cover(root: str, sockets: list[str]) -> None:
-    """Hide socket files: a daemon behind one (systemd, a container engine) acts on the host."""
+    """Hide the host's socket files: their daemons (systemd, a container engine) act on the host."""
     for path in sockets:
         with _Suppressed(OSError), _Places(root) as places:
             place = places.of(path) if path.startswith("/") else ""
             if place and stat.S_ISSOCK(os.lstat(place).st_mode):
-                try:  # in the upper layer, where no umount shows it again
+                try:  # remove it in the upper layer, so that no umount can show it again
                     os.unlink(place)
                     _touch(place)
                 except OSError:
@@ -582,7 +590,10 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _overlay_options(staging: str) -> str | None:
-    """Return how an upper layer there marks deletions; None if it can't, and would fail."""
+    """Return the mount options by which an overlay's upper layer in `staging` can mark deletions.
+
+    Return None if the file system can't hold an upper layer.
+    """
     for attribute, options in (
         ("trusted.overlay.trial", ""),
         ("user.overlay.trial", ",userxattr"),
@@ -594,9 +605,9 @@ def _overlay_options(staging: str) -> str | None:
 
 
 def _make_ours(lower: str, upper: str) -> None:
-    """Prepare an ordinary user's upper layer, so that code may write where root's code would.
+    """Prepare an ordinary user's upper layer, so that code may write where root could write.
 
-    A directory that is in both layers has the owner of the upper one.
+    A directory that is in both layers has the owner that it has in the upper layer.
     """
     for place in _WRITTEN:
         if _is_below(lower, place):
@@ -608,7 +619,7 @@ def _make_ours(lower: str, upper: str) -> None:
 
 
 def _take(lower: str, upper: str, depth: int) -> None:
-    """Make the directories below `lower` anew in `upper`; copy what is configuration."""
+    """Make the directories below `lower` in `upper` too; copy configuration files."""
     with _Suppressed(OSError), os.scandir(lower) as entries:
         for entry in entries:
             with _Suppressed(OSError):
@@ -640,7 +651,7 @@ def _attach(tree: int, target: str) -> None:
 
 
 def _pivot() -> None:
-    """Make the working directory, a mount point, the root of all processes of this namespace."""
+    """Make the working directory (a mount point) the root of all processes of this namespace."""
     number = _SYS_PIVOT_ROOT[os.uname().machine]
     _call(_libc.syscall(number, b".", b"."), "pivot_root")
     _call(_libc.umount2(b".", _MNT_DETACH), "umount of the old root")
@@ -673,12 +684,13 @@ def _build_dev(dev: str) -> None:
 
 
 def _finish_root(root: str, limit: int) -> None:
-    """Mount `/proc` of the new process space, then make `root` the only root there is."""
+    """Mount `/proc` of the new PID namespace, then make `root` the root directory."""
     proc = f"{root}/proc"
     _mount("proc", proc, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    with _Suppressed(OSError):  # per process space since Linux 6.14
+    with _Suppressed(OSError):  # since Linux 6.14 each PID namespace has its own pid_max
         _write(f"{proc}/sys/kernel/pid_max", str(max(limit * 4, 1024)))
-    # Root in the space still owns what sets the kernel, such as /proc/driver/nvidia/suspend.
+    # Root in the namespace could still write to files that control the host's kernel, such as
+    # /proc/driver/nvidia/suspend.
     for name in os.listdir(proc):
         place = f"{proc}/{name}"
         mode = 0 if name.isdigit() else os.lstat(place).st_mode
@@ -691,7 +703,7 @@ def _finish_root(root: str, limit: int) -> None:
 
 
 def _watch(child: int, limit: int) -> int:
-    """Reap until `child` ends; end all at once when there are more than `limit` processes."""
+    """Reap processes until `child` ends, or until there are more than `limit` processes."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:
@@ -703,10 +715,10 @@ def _watch(child: int, limit: int) -> int:
 
 
 def _die_of(number: int) -> NoReturn:
-    """End as the command ended, so that whoever waits sees a signal and no exit status."""
-    with _Suppressed(OSError):  # SIGKILL has no other effect
+    """Die of the signal that ended the command, so that the waiting parent sees this signal."""
+    with _Suppressed(OSError):  # the action of SIGKILL can't be set
         signal.signal(number, signal.SIG_DFL)
-    import resource  # noqa: PLC0415 - few commands end so
+    import resource  # noqa: PLC0415 - few commands die of a signal
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -723,7 +735,7 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _reset_signals() -> None:
-    """Let each signal that is ignored here, as Python ignores SIGPIPE, have its default effect."""
+    """Restore the default action of signals that are ignored here; Python ignores SIGPIPE."""
     for number in signal.valid_signals():
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -731,11 +743,11 @@ def _reset_signals() -> None:
 
 def _become(command: list[str]) -> NoReturn:
     _reset_signals()
-    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+    os.execvp(command[0], command)  # noqa: S606 - starts a program without a shell
 
 
 class _Spaces:
-    """What tells one process's surroundings from another's: its namespaces and its root."""
+    """Identifies the surroundings of this process: its namespaces and its root directory."""
 
     def __init__(self) -> None:
         self.names = {n: os.readlink(f"/proc/self/ns/{n}") for n in _SPACE_NAMES}
@@ -744,8 +756,8 @@ class _Spaces:
 
 
 def _expect_new_spaces(host: _Spaces) -> None:
-    """Raise OSError if mounts would be the host's, or processes to come."""
-    with _Suppressed(FileNotFoundError):  # a new space has no process yet
+    """Raise OSError if the mount namespace, or the PID namespace of children, is the host's."""
+    with _Suppressed(FileNotFoundError):  # a new PID namespace has no process yet
         if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
             raise OSError("the PID namespace is not a new one")
     if os.readlink("/proc/self/ns/mnt") == host.names["mnt"]:
@@ -753,12 +765,12 @@ def _expect_new_spaces(host: _Spaces) -> None:
 
 
 def _refuse_to_run_on(host: _Spaces) -> None:
-    """Raise PermissionError unless this process has left all that `host` was."""
+    """Raise PermissionError if this process has a namespace or the root directory of `host`."""
     here = _Spaces()
     shared = [name for name in _SPACE_NAMES if here.names[name] == host.names[name]]
     if here.root == host.root:
         shared.append("root directory")
-    # Process 1 is the parent, and both have the small numbers of a space that was just made.
+    # In a new PID namespace the parent is process 1, and this process has a small PID.
     if os.getppid() != 1 or not 1 < os.getpid() < 10:
         shared.append(f"process numbers ({os.getpid()} below {os.getppid()})")
     if shared:
@@ -768,7 +780,7 @@ def _refuse_to_run_on(host: _Spaces) -> None:
 
 
 def _run(command: list[str], cwd: str, host: _Spaces, *, keeps_network: bool = False) -> NoReturn:
-    """In the command's own process: become it, if this is surely not the host."""
+    """In the child process: check that it is not on the host, then execute the command."""
     try:
         if keeps_network:
             host.names["net"] = ""
@@ -823,12 +835,12 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
             code = _be_init(settings, command, host, signal_write, builder)
         except OSError as error:
             _say(error)
-            # some kernels grant the namespaces and then nothing in them
+            # some kernels grant the namespaces, but refuse the mounts in them
             code = KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else code
         os._exit(code)
     control = settings.get("control_fd")
     kept = () if control is None else (int(control),)
-    # one pipe shows the other process that this one lives, one names the command's signal
+    # alive_write shows the child that this process lives; signal_read gets the command's signal
     _close_all_but(alive_write, signal_read, sockets, *kept)
     if kept:
         _Renewal(builder, init).serve(kept[0])
@@ -840,7 +852,7 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
 
 
 class _MountSpace:
-    """Acts in the mount space at `path`, with its root, for a `with` block."""
+    """Enters the mount namespace at `path`, with its root directory, for a `with` block."""
 
     def __init__(self, path: str) -> None:
         self.own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -869,7 +881,7 @@ class _MountSpace:
 
 
 class _Renewal:
-    """Replaces the root of running processes: the processes in the namespaces of `init`."""
+    """Replaces the root of the running processes in the namespaces of `init`, their process 1."""
 
     def __init__(self, builder: _RootBuilder, init: int) -> None:
         self.builder = builder
@@ -878,7 +890,7 @@ class _Renewal:
         self.prepared: tuple[int, list[str]] | None = None
 
     def serve(self, control: int) -> None:
-        """Answer each line of requests with one line, until the other processes end."""
+        """Answer each line of a request with one line, until `init` ends."""
         os.write(control, f"{self.init}\n".encode())
         watched = os.pidfd_open(self.init)
         requests = b""
@@ -899,7 +911,7 @@ class _Renewal:
                     answer = f"failed {error}".replace("\n", " ")
                 os.write(control, f"{answer}\n".encode(errors="surrogateescape"))
                 if self.prepared is None and answer == "done":
-                    # The next root is built while the test runs; if that fails, `_renew` builds it.
+                    # Build the next root while the test runs. If this fails, `_renew` builds it.
                     with _Suppressed(OSError):
                         self.prepared = self.builder.build_again()
 
@@ -937,7 +949,7 @@ class _Renewal:
 
     def _fake(self, path: str) -> None:
         if not _is_below(path, "/proc", "/sys") or ".." in path.split("/"):
-            raise OSError("the kernel shows no such file")
+            raise OSError("the path is not below /proc or /sys")
         tree = self.builder.build_fake(path)
         try:
             with self._inside():
@@ -950,9 +962,9 @@ class _Renewal:
         return len(_read("/proc/1/mountinfo").splitlines())
 
     def _expect_no_other_mounts(self) -> None:
-        """Raise OSError if code under test mounted something: it could be taken along."""
+        """Raise OSError if code under test mounted a file system: the new root might keep it."""
         if self.mounts not in {-1, self._count_mounts()}:
-            raise OSError("the code under test mounted something")
+            raise OSError("the code under test mounted a file system")
 
     def _inside(self) -> _MountSpace:
         return _MountSpace(f"/proc/{self.init}/ns/mnt")
@@ -967,13 +979,14 @@ def _be_init(
 ) -> int:
     """Build the new root and run the command in it.
 
-    Return its exit code; write the signal that ended it to `signal_write`.
+    Return the command's exit code; if a signal ended the command, write its number to
+    `signal_write`.
     """
     if os.getpid() != 1:
         raise OSError("the process is not the first of a new PID namespace")
     limit = int(settings["process_limit"])
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    # the parent goes on seeing the host's files, to build another root from them
+    # the parent continues to see the host's files, from which it builds new roots
     _call(_libc.unshare(_CLONE_NEWNS), "unshare")
     root, _ = builder.build(builder.staging)
     _finish_root(root, limit)
@@ -982,7 +995,7 @@ def _be_init(
     child = os.fork()
     if child == 0:
         _run(command, settings["cwd"], host, keeps_network=settings.get("network") == "host")
-    # only the command may hold its descriptors, else its pipes never end
+    # only the command may hold the passed descriptors, else readers of its pipes see no end of file
     _close_all_but(signal_write)
     code = _watch(child, limit)
     if code < 0:
@@ -991,7 +1004,7 @@ def _be_init(
 
 
 def main() -> int:
-    """Enter the throw-away root; return the command's exit code."""
+    """Run the command in a throw-away root; return its exit code."""
     end = sys.argv.index("--")
     settings = dict(word.split("=", 1) for word in sys.argv[1:end])
     return _throw_away(settings, sys.argv[end + 1 :])

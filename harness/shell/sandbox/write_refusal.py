@@ -1,8 +1,9 @@
-"""Runs one command whose writes the kernel refuses; a standalone program, standard library only.
+"""Runs one command while the kernel refuses its writes; a program that imports no other module.
 
-Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable' names one path.
+Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable=PATH' allows writes
+below one path.
 
-For ordinary users whose kernel grants them no namespaces: see throwaway_root.py, which protects
+This program is for ordinary users to whom the kernel refuses namespaces. throwaway_root.py protects
 more, and has the same exit codes. Source: landlock(7).
 """
 
@@ -55,7 +56,7 @@ class _PathRule(ctypes.Structure):
 
 
 def _reset_signals() -> None:
-    """Let each signal that is ignored here, as Python ignores SIGPIPE, have its default effect."""
+    """Restore the default action of signals that are ignored here; Python ignores SIGPIPE."""
     for number in signal.valid_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -64,8 +65,8 @@ def _reset_signals() -> None:
 def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
     """Let the kernel refuse writes outside the given places, then run the command.
 
-    Nothing keeps its signals from the user's other processes, and root's reach everything: root
-    gets no such thing.
+    The command can still signal the user's other processes. For root these would be all processes,
+    so root may not use this sandbox.
     """
     if os.geteuid() == 0:
         _say(PermissionError("code of root needs the throw-away root"))
@@ -74,7 +75,7 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
         version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
         has_scopes = version >= _LANDLOCK_SCOPES_SINCE
         writes = _LANDLOCK_WRITES
-        if version >= _LANDLOCK_REFER_SINCE:  # before, no file is linked into another folder
+        if version >= _LANDLOCK_REFER_SINCE:  # older versions refuse all links into other folders
             writes |= _LANDLOCK_REFER
         if version >= _LANDLOCK_TRUNCATE_SINCE:
             writes |= _LANDLOCK_TRUNCATE
@@ -97,11 +98,11 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
         _say(error)
         return KERNEL_REFUSES if error.errno in _REFUSALS else CANNOT_ENTER
     _reset_signals()
-    return os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+    return os.execvp(command[0], command)  # noqa: S606 - starts a program without a shell
 
 
 def main() -> int:
-    """Become the command, isolated; return an exit code if that is impossible."""
+    """Run the isolated command in place of this process; return an exit code on failure."""
     end = sys.argv.index("--")
     settings = [word.split("=", 1) for word in sys.argv[1:end]]
     places = [value for name, value in settings if name == "writable"]

@@ -59,8 +59,8 @@ _SENT_AHEAD = 2
 _SET_DISTANCE = 11
 """From the first set of output descriptors to the second, in numbers of descriptors."""
 _SPOKE = (
-    "The code under test wrote to the runner's own descriptors, those from 190 on; "
-    "it was ended with all that it had started."
+    "The code under test wrote to a descriptor of the harness, 190 or above; the code and all "
+    "its processes were ended."
 )
 _FIRST_RECORDS = 209
 """The descriptor of the records of an example that writes to the first set."""

@@ -1,9 +1,9 @@
 # The bash part of the warm shell (warm_shell.py), which forks for each evaluation.
 #
-# Sourced through BASH_ENV; the script on stdin sources the files and ends with __hx_serve.
-# Descriptors 190 to 202 as in spec_runtime.sh, 203 to 209 as in mocked_command.sh. 198 holds what
-# the test defines, 210 the code to evaluate; 199 receives the variables after it. 218 and
-# 219 are the code's stdout and stderr while an evaluation ends.
+# Bash sources this file through BASH_ENV; the script on stdin then sources the code under test and
+# ends with __hx_serve. Descriptors 190 to 202 are described in spec_runtime.sh, and 203 to 209 in
+# mocked_command.sh. 198: code that the test defines. 199: the variables after an evaluation.
+# 210: the code to evaluate. 218, 219: the code's stdout and stderr while an evaluation ends.
 
 unset BASH_ENV
 __hx_at=190
@@ -22,9 +22,10 @@ if [[ -n ${HX_TRACE_FD-} ]]; then
   . "$BASH_ENV"
 fi
 
-# A trap on EXIT would replace the one that reports an evaluation's variables: it is kept aside. What
-# bash undoes at the end of a function, a trap on DEBUG or RETURN, stays for one with the attribute
-# 'trace'; such traps then act in this function, too, and so do nothing in it.
+# Replaces the builtin. A trap of the code on EXIT would replace the trap that reports an
+# evaluation's variables, so its action is stored and runs later. A trap on DEBUG or RETURN that a
+# function sets ends with the function, unless the function has the attribute 'trace', as this one
+# has. Such traps then run in this function too, so their actions are wrapped to do nothing there.
 trap() {
   {
     local __hx_flags=$- __hx_answer
@@ -101,7 +102,7 @@ __hx_return() { # STATUS
   return "$1"
 }
 
-__hx_leave() { # STATUS OPTIONS ARGS...: in the evaluation's shell, when it is over
+__hx_leave() { # STATUS OPTIONS ARGS...: end the evaluation, in its shell
   builtin set +euxE
   builtin trap - EXIT DEBUG RETURN
   if [[ -z ${__hx_prepared-} ]]; then
@@ -118,7 +119,7 @@ __hx_leave() { # STATUS OPTIONS ARGS...: in the evaluation's shell, when it is o
       __hx_trace=(builtin set -x)
     fi
     __hx_kept=${2//[!eu]/}
-    builtin declare -p >|/proc/self/fd/199 # for an action that ends the shell, as with 'set -e'
+    builtin declare -p >|/proc/self/fd/199 # in case the action ends the shell, as with 'set -e'
     builtin set -- "${@:3}"
     eval "\"\${__hx_trace[@]}\"
 { builtin ${__hx_kept:+set -}${__hx_kept:-:}; __hx_return $__hx_status && builtin :; } 2>/dev/null
@@ -163,7 +164,7 @@ __hx_run_case() {
   } >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin"
 }
 
-__hx_end_processes() { # end all that earlier evaluations left; the sandbox's own processes only
+__hx_end_processes() { # end processes of earlier evaluations; only in a sandbox
   [[ -n ${HX_THROWAWAY-} && $PPID == 1 && $$ -lt 10 ]] || return 0
   local - GLOBIGNORE= __hx_process
   builtin set +f

@@ -1,11 +1,13 @@
-# Traces the commands that run, for coverage; sourced by the warm shell, by the shell of specs and,
-# through BASH_ENV, by each bash that they start. In a machine it is the BASH_ENV of all services.
+# Traces the commands that run, for coverage. The warm shell and the shell of specs source this
+# file, and so does each bash that they start, through BASH_ENV. In a machine this file is the
+# BASH_ENV of all services.
 #
-# The trace has a descriptor of its own. An entry: depth of functions and sourced files, file, line,
-# directory; between control characters, which occur in no script. It is bash's own trace, or, where
-# code under test uses that for itself, written by a trap on DEBUG.
+# The trace goes to a separate descriptor. An entry has the depth of functions and sourced files,
+# the file, the line and the directory, separated by control characters that no script contains.
+# Bash's trace ('set -x') writes the entries. If the code under test itself uses 'set -x', a trap on
+# DEBUG writes them.
 #
-# 'bash -x' shows nothing of it.
+# 'bash -x' does not show the code of this file.
 
 {
   __hx_trace_fd=${HX_TRACE_FD-}
@@ -27,8 +29,8 @@
   if [[ -z $__hx_trace_fd ]]; then
     builtin unset -v __hx_traced
   elif [[ -n $__hx_traced ]]; then
-    # the last argument keeps '$_' what it was; functions inherit a trap of the code under test no
-    # more than they do without a trace
+    # The last argument, "$_", preserves the value of '$_'. Functions do not inherit traps of the code
+    # under test, as without a trace.
     __hx_traced='{ builtin printf "+\036%s\037%s\037%s\037%s\036\n%.0s" "${#BASH_SOURCE[@]}" \
       "${BASH_SOURCE[0]-}" "$LINENO" "$PWD" "$_" >&'$__hx_trace_fd'
       [[ ${BASH_COMMAND^^} != "TRAP "*@(DEBUG|RETURN)* ]] || builtin set +T; } 2>/dev/null'

@@ -33,7 +33,7 @@ RUNTIME = Path(__file__).with_name("runtime.sh")
 _STARTING_S = 30.0
 _CLEARING_S = 10.0
 _STDIN = ".stdin"
-"""A file beside the mocks, which goes with them."""
+"""The file with stdin of an evaluation; it is in the folder of the mocks, and removed with them."""
 _SYNTAX_ERROR = re.compile(
     r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
 )
@@ -45,18 +45,18 @@ _END_OF_CODE = r"""
   builtin set +x
 } >/dev/null 2>&1
 """
-"""Ends what the code leaves switched on before it shows commands of the harness.
+"""Ends the code's traps on DEBUG and RETURN and its `set -x` before commands of the harness run.
 
-It begins with an empty line, in case the code ends in a backslash.
+The empty first line is for code that ends in a backslash.
 """
 _GIVEN_TO = {"198": "define", "210": "evaluate"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShellStart:
-    """The start parameters of a pool's warm shells.
+    """The start parameters that warm shells of a pool share.
 
-    `path` is PATH without mocks, `layer` a directory whose files replace files of the root.
+    `path` is PATH without mocks. The files below `layer` replace files of the shell's root.
     """
 
     cwd: Path
@@ -68,9 +68,9 @@ class ShellStart:
 
 
 class WarmShell:
-    """A warm shell. `code` is the code that it runs at its start, one string for each sourced file.
+    """A warm shell. `code` is the code that it runs at its start: a string for each script.
 
-    With `mocks` that code runs with these mocks, and the shell serves one test.
+    With `mocks` that code runs with these mocks, and only one test uses the shell.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class WarmShell:
         except BaseException:
             self._close_files()
             raise
-        # before Linux 6.6 an ordinary user's root is on a disk, and serves one test
+        # before Linux 6.6 an ordinary user's root is on a disk, so no other test can use it
         self._is_renewable = self._renew()
         self._clean = self._usage()
 
@@ -127,7 +127,7 @@ class WarmShell:
             clock = write_clock_commands(self.scratch / "clock")
             env.update(clock_environment(clock, path))
             path = env.pop("PATH")
-        # for the shell only: what starts it needs commands that are denied
+        # not PATH: the program that starts the shell needs commands that the shell may not run
         env["HX_PATH"] = f"{self.mocked}:{path}"
         self._files.script.replace("\n".join([*self.code, "__hx_serve", ""]))
         setting = ShellSetting(
@@ -199,7 +199,7 @@ class WarmShell:
 
     @property
     def root(self) -> Path:
-        """Return the path from outside of the files that the code sees."""
+        """Return the path, outside of the root, of the root that the code sees."""
         if self._control is None:
             return Path("/")
         root = Path(f"/proc/{self._control.first_process}/root")
@@ -208,7 +208,7 @@ class WarmShell:
         return root
 
     def write_mocks(self, names: Iterable[str]) -> None:
-        """Let child processes find mocks of these names."""
+        """Write the scripts with which child processes find the mocks of these names."""
         files, folder = self._mock_folder()
         there = set(files.names(folder))
         for name in names:
@@ -216,10 +216,10 @@ class WarmShell:
                 files.write(folder / name, os.fsencode(mock_script(name)), 0o755)
 
     def _mock_folder(self) -> tuple[RootFiles, Path]:
-        """Return where mocks are that child processes find.
+        """Return the folder of the mocks' scripts, and the object that writes files there.
 
-        Without a throw-away root that is a folder of the host, whose place code under test could give to
-        a link: there it is the root of its files.
+        Without a throw-away root it is a folder of the host, which code under test could replace by
+        a link. So its files are written relative to an open descriptor of the folder.
         """
         if self._control is None:
             return RootFiles(Path(f"/proc/self/fd/{self._mocked_fd}")), Path("/")
@@ -228,16 +228,16 @@ class WarmShell:
     def fake(self, path: Path) -> None:
         """Make a directory or file of `/sys` or `/proc` writable, until the next test."""
         if self._control is not None:
-            self._clean = None  # not to be seen in the usage
+            self._clean = None  # `_usage` does not show this change
             self._control.fake(path)
 
     def _usage(self) -> object:
-        """Return what changes when something is written in the throw-away root."""
+        """Return numbers that change when a process writes a file in the throw-away root."""
         found = [os.statvfs(self.root / name) for name in ("", "dev")]
         return [(usage.f_ffree, usage.f_bfree) for usage in found]
 
     def _renew(self) -> bool:
-        """Give the shell a root with what sourcing wrote, and no more; return whether it has."""
+        """Give the shell a root with only the files that sourcing wrote; return False on failure."""
         if self._control is None:
             return True
         try:
@@ -248,7 +248,7 @@ class WarmShell:
         return True
 
     def clear(self) -> bool:
-        """End leftover processes of evaluations; return whether the next test may use the shell."""
+        """End processes that evaluations left; return whether the next test may use the shell."""
         self.case += 1
         self.process.send("clear\n")
         deadline = time.monotonic() + _CLEARING_S
@@ -270,7 +270,7 @@ class WarmShell:
         if self._control is None:
             return True
         self.process.pause()
-        # a process that was ended while it asked has kept the token, and its reply waits
+        # a process that was killed during a request took the token, and did not read its reply
         for fd in (self._token_read, self._replies_read):
             _drain(fd)
         os.write(self._token, b"x")
@@ -286,7 +286,7 @@ class WarmShell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Run `prelude`, then `code`, in a fork; answer its mocked commands as `mocks` says."""
+        """Run `prelude`, then `code`, in a fork of the shell; `mocks` answers its mocked commands."""
         files = self._files
         outputs = files.outputs[0]
         for memory in (
@@ -294,7 +294,7 @@ class WarmShell:
             files.preserved, files.clock, files.sleeps,
         ):  # fmt: skip
             memory.replace("")
-        # code may ask for the path of /dev/stdin, and an anonymous file has none
+        # code may resolve the path of /dev/stdin, so stdin is a file with a path
         stdin_file = "/dev/null"
         if stdin:
             root_files, folder = self._mock_folder()
@@ -303,7 +303,7 @@ class WarmShell:
         files.target.replace(
             f"export HX_CASE={self.case}\n{prelude}\n__hx_stdin={quote(stdin_file)} __hx_prepared=1\n"
         )
-        # on the first line, so that the numbers of lines stay what they are
+        # on the code's first line, so that the line numbers do not change
         option = "builtin set -e; " if errexit else ""
         self._code.replace(f'{option}"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')
         self.process.begin()
@@ -312,8 +312,7 @@ class WarmShell:
             return self._converse(mocks, timeout_s)
         except (ValueError, IndexError) as error:
             raise HarnessError(
-                "The code under test wrote to the runner's own descriptors, 190 and above "
-                f"({error})."
+                f"The code under test wrote to a descriptor of the harness, 190 or above ({error})."
             ) from None
 
     def _converse(self, mocks: MockRegistry, timeout_s: float) -> Evaluation:
@@ -403,7 +402,7 @@ def _streams(stdout: str, stderr: str) -> str:
 
 
 def _check_parsed(stderr: str, *, is_prepared: bool) -> None:
-    """Raise HarnessError if code of the test itself could not be run."""
+    """Raise HarnessError if the code given to `define` or `evaluate` could not run."""
     found = _SYNTAX_ERROR.search(stderr)
     if found is not None:
         raise HarnessError(

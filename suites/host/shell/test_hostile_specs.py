@@ -85,7 +85,7 @@ def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -
     }
     assert "was killed by signal 9 (Killed), as by a 'kill' of the" in result.stdout
     assert "more processes than" in result.stdout
-    assert "wrote to the runner's own descriptors" in result.stdout
+    assert "wrote to a descriptor of the harness" in result.stdout
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)]
 
 
@@ -217,4 +217,4 @@ def test_group_that_speaks_in_the_name_of_the_runner_is_named(
     result = _run(project)
 
     assert outcomes(result)["x"] == seen, result.stdout
-    assert "wrote to the runner's own descriptors" in result.stdout
+    assert "wrote to a descriptor of the harness" in result.stdout

@@ -116,10 +116,13 @@ def _expect_bounded(text: str, name: str, *options: str) -> None:
 
         result = run_pytest(run, name, "-s", "--shell-timeout=20", *options)
 
-    assert "limit 'shell-output-mib'" in result.stdout or "the runner's own descriptors" in (
+    assert "limit 'shell-output-mib'" in result.stdout or "a descriptor of the harness" in (
         result.stdout
     ), result.render()
-    assert "HARNESS_LIMIT_SHELL_OUTPUT_MIB" in result.stdout or "descriptors" in result.stdout
+    assert (
+        "HARNESS_LIMIT_SHELL_OUTPUT_MIB" in result.stdout
+        or "descriptor of the harness" in result.stdout
+    )
     peak = int(result.stdout.partition("peak MiB:")[2].split()[0])
     assert peak < _MEMORY_MIB
     assert files.most < _FILES_MIB

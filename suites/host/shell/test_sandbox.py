@@ -372,7 +372,7 @@ def test_user_without_name_spaces_gets_refused_writes_and_a_warning() -> None:
 
     assert chosen.kind is SandboxKind.REFUSE
     assert "(unshare: Operation not permitted)" in chosen.why
-    assert "your other processes were not protected from its signals" in chosen.why
+    assert "could still signal your other processes" in chosen.why
 
 
 def test_host_without_a_sandbox_refuses_to_run() -> None:
@@ -390,7 +390,7 @@ def test_host_without_a_sandbox_refuses_to_run() -> None:
     ],
 )
 def test_error_in_the_probe_is_reported_and_costs_no_protection(answer: CommandResult) -> None:
-    with pytest.raises(HarnessError, match="'throwaway' could not be found out"):
+    with pytest.raises(HarnessError, match=r"'throwaway' (failed|took longer)"):
         choose_for_user(_Kernel(throwaway=answer, refuse=_answer()))
 
 

@@ -229,12 +229,12 @@ def test_what_the_kernel_shows_is_faked_by_its_file_or_its_directory(
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("/proc/1/status", "it shows a process"),
-        ("/proc/self/status", "it shows a process"),
-        ("/proc/thread-self/status", "it shows a process"),
-        ("/sys/module", "the kernel shows no '/sys/module' to add to"),
-        ("/sys/absent/file", "the kernel shows no '/sys/absent' to add to"),
-        ("/proc/absent", "the kernel shows no '/proc/absent' to add to"),
+        ("/proc/1/status", "it is a file of a process"),
+        ("/proc/self/status", "it is a file of a process"),
+        ("/proc/thread-self/status", "it is a file of a process"),
+        ("/sys/module", "the kernel has no directory '/sys/module' to add it to"),
+        ("/sys/absent/file", "the kernel has no directory '/sys/absent' to add it to"),
+        ("/proc/absent", "the kernel has no directory '/proc/absent' to add it to"),
     ],
 )
 def test_what_can_not_be_faked_is_refused(files: RootFiles, path: str, why: str) -> None:
