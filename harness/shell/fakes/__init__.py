@@ -1,7 +1,7 @@
 """Stateful fakes of the tools that provisioning runs, for the `shell` fixture.
 
-Each answers like the real tool, from a state that a test sets up and reads afterwards. They are
-held against recordings of the real tools (`fixtures/data/recordings/dialogues`).
+Each fake answers like the real tool, from a state that a test sets up and inspects afterwards.
+Tests compare the fakes with recordings of the real tools (`fixtures/data/recordings/dialogues`).
 """
 
 from __future__ import annotations

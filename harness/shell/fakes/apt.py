@@ -1,4 +1,4 @@
-"""apt-get and apt-mark, over the packages of a node and its repository."""
+"""Answers apt-get and apt-mark, from the state of a node's packages and its repository."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _HELD = f"Could not get lock {LOCK}. It is held by process 1000 (python3)"
 
 @dataclass(kw_only=True)
 class _Plan:
-    """What a run of apt-get is about to do; `extra` are packages that nobody named."""
+    """The changes that a run of apt-get will make; `extra` has packages that no operand named."""
 
     installed: list[Package] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class _Plan:
 
 
 class Apt:
-    """Answers apt-get and apt-mark; `archives` are the packages in `.deb` files, by path."""
+    """Answers apt-get and apt-mark; `archives` maps the paths of `.deb` files to their packages."""
 
     def __init__(self, state: PackageState, archives: Mapping[str, Package]) -> None:
         self._state = state
@@ -111,7 +111,7 @@ class Apt:
         return Answer(stdout="".join(lines))
 
     def _locked(self, invocation: Invocation) -> Answer | None:
-        """Return the refusal where another process holds the lock longer than apt-get waits."""
+        """Return apt-get's error if another process holds the lock longer than apt-get waits."""
         waits = any(
             option.startswith(f"{_LOCK_TIMEOUT}=") for option in invocation.all("--option")
         )
@@ -165,7 +165,7 @@ class Apt:
         return self._carry_out(invocation, plan, shown)
 
     def _broken(self) -> list[tuple[Package, list[tuple[str, str]]]]:
-        """Return packages that are unpacked without their dependencies."""
+        """Return the packages that are unpacked but lack dependencies, with the reasons."""
         found = []
         for entry in self._state.entries.values():
             unmet = self._state.unmet(entry.package)
@@ -175,7 +175,7 @@ class Apt:
         return found
 
     def _choose(self, call: Call, operand: str, plan: _Plan) -> list[str]:
-        """Add what an operand names to the plan; return errors."""
+        """Add the package that an operand names to the plan; return apt-get's errors."""
         if "/" in operand:
             package = self._archives.get(operand)
             if package is None:
@@ -213,7 +213,7 @@ class Apt:
     def _add_dependencies(
         self, plan: _Plan, broken: Iterable[Package]
     ) -> list[tuple[Package, list[tuple[str, str]]]]:
-        """Add what the plan's packages need, each before what needs it; return what is missing."""
+        """Add the dependencies of the plan's packages before them; return unmet dependencies."""
         unmet: list[tuple[Package, list[tuple[str, str]]]] = []
         ordered: list[Package] = []
 
@@ -299,7 +299,7 @@ class Apt:
         return Answer(stdout="".join([*lines, *self._dpkg_lines(plan)]))
 
     def _dpkg_lines(self, plan: _Plan) -> Iterator[str]:
-        """Carry out a plan; yield dpkg's lines, which apt-get reads from a terminal."""
+        """Carry out a plan; yield dpkg's output with CRLF, as apt-get runs dpkg on a terminal."""
         state = self._state
         lines: list[str] = []
         unpacked = [e for e in state.entries.values() if e.status is Status.UNPACKED]
@@ -316,7 +316,7 @@ class Apt:
 
 
 def _is_silent(invocation: Invocation) -> bool:
-    """Return whether '-qq' is given, which also means '-y'."""
+    """Return whether '-qq' is given, which implies '-y'."""
     return len(invocation.all("--quiet")) > 1
 
 

@@ -1,4 +1,4 @@
-"""Checks a test's arguments to a fake when it gives them, by the annotations of the parameters."""
+"""Checks the types of arguments of fakes, by the annotations of the constructors' parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAPPING = re.compile(r"Mapping\[str, (\w+)\]")
 
 
 def checks_arguments(constructor: _Constructor) -> _Constructor:
-    """Let a constructor raise BadInputError for an argument of another type than it declares."""
+    """Make a constructor raise BadInputError for an argument without the declared type."""
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)
@@ -43,7 +43,7 @@ def checks_arguments(constructor: _Constructor) -> _Constructor:
 
 
 def check_fields(instance: DataclassInstance) -> None:
-    """Raise BadInputError for a field of a dataclass that has another type than it declares."""
+    """Raise BadInputError for a field of a dataclass that does not have the declared type."""
     for field in fields(instance):
         value = getattr(instance, field.name)
         _check(instance, field.name, value, str(field.type), type(instance).__init__)
@@ -66,18 +66,19 @@ def _check(
 
 def _unexpected(value: object, expected: str, *, source: str, key: str) -> BadInputError:
     shown = f"'{value}'" if isinstance(value, str) else f"a value of type {type(value).__name__}"
-    return BadInputError(f"It is {shown}, but {expected} was expected.", source=source, key=key)
+    message = f"The value is {shown}, but {expected} was expected."
+    return BadInputError(message, source=source, key=key)
 
 
 def _expected(value: object, annotation: str, known: Mapping[str, Any]) -> str | None:
-    """Return what was expected in the place of `value`; None if it fits, or nothing is known."""
+    """Return the expected kind of value; None if `value` fits or the annotation is not known."""
     plain = annotation.removesuffix(" | None")
     if value is None and plain != annotation:
         return None
     listed, mapped = _LIST.fullmatch(plain), _MAPPING.fullmatch(plain)
     if listed:
         is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-        # what can be iterated once only is left for the fake
+        # an iterator can be read only once, so its items are not checked
         items = value if isinstance(value, Collection) else ()
         fits = is_list and all(_is_a(item, listed[1], known) for item in items)
         return None if fits else f"a list, each item {_named(listed[1])},"

@@ -1,4 +1,4 @@
-"""A stateful fake of containerd's images and containers, as ctr shows them."""
+"""A stateful fake of `ctr`, with containerd's images and containers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RUN = Syntax(
     is_posix=True,
 )
 _PLAIN = Syntax()
-#: A comma would join two conditions.
+#: Without commas: in ctr a comma joins two conditions.
 _FILTER = re.compile(r'name(?P<is>==|~=)(?:"(?P<quoted>[^"\\]+)"|(?P<plain>[^",]+))')
 _HEADER = ("REF", "TYPE", "DIGEST", "SIZE", "PLATFORMS", "LABELS")
 _TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -51,7 +51,7 @@ _LOG_TIME = "2026-01-01T00:00:00Z"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """One `ctr run`, as a test's program for an image sees it."""
+    """The parameters of one `ctr run`; a test's program for an image gets them."""
 
     image: str
     container: str
@@ -69,11 +69,12 @@ class _Namespace:
 
 
 class Containerd(Fake):
-    """ctr over namespaces with images and containers.
+    """A fake of `ctr` whose state is namespaces with images and containers.
 
-    `images` are the images of `namespace`, and `registry` the references that can be pulled; the
-    next `pull_failures` pulls fail as if the registry did not have them. A program for `ctr run`
-    is given by `on_run`; `runs` lists all runs. `version` is the version in `ctr version`.
+    `images` are the images of `namespace`, and `registry` has the references that can be pulled.
+    The next `pull_failures` pulls fail as if the registry did not have the image. `on_run` sets the
+    program that `ctr run` runs for an image; `runs` lists all runs. `version` is the version that
+    `ctr version` prints.
     """
 
     @checks_arguments
@@ -109,7 +110,7 @@ class Containerd(Fake):
         return tuple(sorted(self._namespace(namespace).containers))
 
     def on_run(self, image: str, program: Callable[[ContainerRun], Answer | None]) -> None:
-        """Let containers of `image` run `program`; returning no answer is silent success."""
+        """Let containers of `image` run `program`; if it returns None, the run just succeeds."""
         self._programs[image] = program
 
     def _namespace(self, name: str) -> _Namespace:
@@ -192,7 +193,7 @@ class Containerd(Fake):
         return Answer(stdout="".join(shown))
 
     def _remove_images(self, call: Call, namespace: _Namespace, words: Sequence[str]) -> Answer:
-        """Remove images; an image that is not there is a warning, and no failure."""
+        """Remove images; for a missing image print a warning, but succeed."""
         shown: list[str] = []
         warnings: list[str] = []
         for reference in _REMOVE.parse(call, words).operands:
@@ -256,7 +257,7 @@ def _operands(
 
 
 def _pattern(call: Call, filter_: str) -> re.Pattern[str]:
-    """Return what a filter looks for in a name; of several filters one has to fit."""
+    """Return a filter as a pattern for image names; an image must match one of the filters."""
     found = _FILTER.fullmatch(filter_)
     if found is not None:
         with contextlib.suppress(re.error):
@@ -266,7 +267,7 @@ def _pattern(call: Call, filter_: str) -> re.Pattern[str]:
 
 
 def _version(version: str) -> str:
-    """Return what ctr says of itself and of a containerd of the same release."""
+    """Return the output of `ctr version` for a ctr and a containerd of one release."""
     return (
         f"Client:\n  Version:  {version}\n  Revision: {_REVISION}\n  Go version: {_GO}\n\n"
         f"Server:\n  Version:  {version}\n  Revision: {_REVISION}\n  UUID: {_UUID}\n"
@@ -274,7 +275,7 @@ def _version(version: str) -> str:
 
 
 def _digest(reference: str) -> str:
-    """Return the digest of an image, made of its repository's last part and its tag."""
+    """Return the digest of an image; it depends on the repository's last part and the tag."""
     name = reference.rpartition("/")[2]
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -288,7 +289,7 @@ def _log(level: str, message: str) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as Go's tabwriter aligns them: each cell as wide as its column, and a space."""
+    """Return rows aligned like Go's tabwriter: cells padded to the column's width, and a space."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "".join(
         "".join(f"{cell:<{width}} " for cell, width in zip(row, widths, strict=True)) + "\n"

@@ -1,4 +1,4 @@
-"""A stateful fake of DKMS, whose state lies in the files of its tree, as in the real one."""
+"""A stateful fake of DKMS, whose state is the files of its tree, as in the real DKMS."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SYNTAX = Syntax(
 
 
 class Dkms(Fake):
-    """dkms over sources and kernels.
+    """A fake of `dkms`.
 
-    `sources` are modules that can be added, beside the modules whose `dkms.conf` the code under
-    test writes below `/usr/src`. `kernels` are the kernels with headers; the first one runs.
-    `modules` gets to know the installed modules.
+    The modules that can be added are `sources`, and modules whose `dkms.conf` the code under test
+    writes below `/usr/src`. `kernels` are the kernels with headers; the first one is the running
+    kernel. The fake adds installed modules to `modules`.
     """
 
     @checks_arguments
@@ -48,7 +48,7 @@ class Dkms(Fake):
         super().__init__()
         if not kernels:
             raise BadInputError(
-                "It is empty; the first kernel is the kernel that runs.",
+                "The list is empty; its first kernel has to be the running kernel.",
                 source="fakes.Dkms",
                 key="kernels",
             )
@@ -79,11 +79,11 @@ class Dkms(Fake):
         return files
 
     def fail_builds(self, name: str, version: str, times: float) -> None:
-        """Let the next builds of a module fail."""
+        """Make the next `times` builds of a module fail."""
         self._build_failures[name, version] = times
 
     def install_module(self, name: str, version: str, kernel: str | None = None) -> Answer:
-        """Do the same as `dkms install`, for a program that the code under test calls."""
+        """Do the same as `dkms install`. For a test's fake of a program that installs a module."""
         return self._install_target(self._tree.target(name, version, kernel or self._kernels[0]))
 
     def state(self, name: str, version: str, kernel: str | None = None) -> str | None:
@@ -296,7 +296,7 @@ class Dkms(Fake):
         )
 
     def _announce(self, target: Target) -> None:
-        """Let the kernel's modules know what was installed for the kernel that runs."""
+        """Add the modules that were installed for the running kernel to the fake of its modules."""
         if self._modules is None or target.kernel != self._modules.kernel:
             return
         for name in target.built_names:
@@ -308,7 +308,7 @@ class Dkms(Fake):
 
 
 def _named(invocation: Invocation) -> tuple[str | None, str | None]:
-    """Return module and version, by options or as `module/version`."""
+    """Return the module and version, given by options or as `module/version`."""
     module, version = invocation.value("--module"), invocation.value("--version")
     for operand in invocation.operands[1:]:
         if operand.startswith((".", "/")):

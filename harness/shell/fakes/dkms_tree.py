@@ -1,4 +1,4 @@
-"""DKMS's tree of modules, from its files; parts that the code under test deletes are gone."""
+"""Reads DKMS's tree of modules from its files, which the code under test may delete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TREE = "/var/lib/dkms"
 
-#: bash sources the file, so the quotes may be of either kind, or absent.
+#: bash sources `dkms.conf`, so a value may have single, double or no quotes.
 _BUILT_NAME = re.compile(
     r"""^[ \t]*BUILT_MODULE_NAME(?:\[\d+\])?=(["']?)(?P<name>[\w.+-]+)\1[ \t]*(?:[#;].*)?$""",
     re.MULTILINE,
@@ -25,7 +25,7 @@ _BUILT_NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A module's source below `/usr/src`, and the kernels that have it installed at first."""
+    """A module's source below `/usr/src`; `installed_for` has the kernels that have it at first."""
 
     name: str
     version: str
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A module of the tree, and its kernel."""
+    """A module of the tree, for one kernel."""
 
     name: str
     version: str
@@ -95,7 +95,7 @@ class DkmsTree:
         )
 
     def targets(self) -> list[Target]:
-        """Return the content of the tree, each module for the running kernel."""
+        """Return the modules of the tree, as targets for the running kernel."""
         found: list[Target] = []
         for folder in self._fake.own_entries(TREE):
             for path in self._fake.own_entries(folder):

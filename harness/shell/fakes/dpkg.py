@@ -1,4 +1,4 @@
-"""dpkg and dpkg-query, over the packages of a node."""
+"""Answers dpkg and dpkg-query, from the state of a node's packages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WIDTHS = (14, 12, 12, 33)
 
 
 class Dpkg:
-    """Answers dpkg and dpkg-query; `archives` are the packages in `.deb` files, by path."""
+    """Answers dpkg and dpkg-query; `archives` maps the paths of `.deb` files to their packages."""
 
     def __init__(
         self, state: PackageState, archives: Mapping[str, Package], architecture: str
@@ -255,7 +255,7 @@ class Dpkg:
 
 
 def unpacking(state: PackageState, package: Package) -> list[str]:
-    """Return the output of dpkg while it unpacks a package."""
+    """Return the output of dpkg for unpacking a package."""
     entry = state.entries.get(package.name)
     lines: list[str] = []
     over = ""
@@ -269,7 +269,7 @@ def unpacking(state: PackageState, package: Package) -> list[str]:
 
 
 def removing(state: PackageState, name: str, *, is_purge: bool) -> list[str]:
-    """Remove a package; return the output of dpkg meanwhile."""
+    """Remove a package from the state; return the output of dpkg for the removal."""
     entry = state.entries[name]
     title = f"{name} ({entry.package.version})"
     lines = [] if entry.status is Status.CONFIG_FILES else [f"Removing {title} ...\n"]

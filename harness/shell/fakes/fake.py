@@ -1,4 +1,4 @@
-"""The common parts of stateful fakes: commands, a state behind them, and the files that they change."""
+"""The base class of stateful fakes: it mocks their commands and gives them access to files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MockingShell(Protocol):
 
 
 class Fake(ABC):
-    """Commands that share a state."""
+    """A fake: one or more commands that share a state."""
 
     def __init__(self) -> None:
         self._place: Callable[[str], Path] | None = None
@@ -45,14 +45,14 @@ class Fake(ABC):
     @property
     @abstractmethod
     def commands(self) -> Mapping[str, Handler]:
-        """Return the function that answers each command."""
+        """Return the functions that answer the commands, by the commands' names."""
 
     def initial_files(self) -> Mapping[str, str]:
-        """Return the texts of files that exist before the first command, by path."""
+        """Return the texts of the files that exist before the first command runs, by path."""
         return {}
 
     def install(self, shell: MockingShell) -> Self:
-        """Mock the commands of this fake in a shell, and write the files of its first state."""
+        """Mock the commands of this fake in a shell, and write its initial files."""
         self._place = shell.path
         self._root_files = lambda: shell.files
         self._write = shell.write
@@ -63,7 +63,7 @@ class Fake(ABC):
         return self
 
     def use_root(self, root: Path) -> Self:
-        """Change files below `root`; for a fake without a shell."""
+        """Use the files below `root`. For a fake without a shell."""
         self._place = lambda path: root / path.lstrip("/")
         self._root_files = lambda: RootFiles(root)
         self._write = self.write_file
@@ -72,7 +72,7 @@ class Fake(ABC):
         return self
 
     def show_file(self, path: str, text: str) -> None:
-        """Set the text of a file that the kernel shows; nothing happens before `install`."""
+        """Write the text of a file of the kernel, as in `/proc`; does nothing before `install`."""
         if self._write is not None:
             self._write(path, text)
 
@@ -81,9 +81,9 @@ class Fake(ABC):
         return self.commands[call.name](call)
 
     def path(self, path: str) -> Path:
-        """Return the path of the file `path` of the code under test; valid as long as no code runs.
+        """Return the path on the host of a file of the code under test; valid while no code runs.
 
-        Raises HarnessError if that would be a file of the host.
+        Raises HarnessError if the code under test has no throw-away root.
         """
         found = None if self._place is None else self._place(path)
         if found is None or found == Path(path):
@@ -91,9 +91,9 @@ class Fake(ABC):
         return found
 
     def files(self, path: str) -> RootFiles:
-        """Return the files of the code under test, for an access to `path`.
+        """Return the files of the code under test; an error message names `path`.
 
-        Raises HarnessError if they would be files of the host.
+        Raises HarnessError if the code under test has no throw-away root.
         """
         found = self._own_files()
         if found is None:
@@ -107,24 +107,24 @@ class Fake(ABC):
     def _no_root(self, path: str) -> HarnessError:
         return HarnessError(
             f"The fake {type(self).__name__} uses '{path}', but the code under test has no "
-            "root of its own. Install the fake in a shell that has the throw-away root."
+            "throw-away root. Install the fake in a shell that has one."
         )
 
     def read_own_file(self, path: str) -> str | None:
-        """Return the text of a file that the code under test or a fake wrote; else None.
+        """Return the text of a file that the code under test or a fake wrote; None for others.
 
-        Files of the host, which show through in the root, are left out.
+        The root also shows files of the host; for these the result is None.
         """
         files = self._own_files()
         data = None if files is None or Path(path).exists() else files.read(path)
         return None if data is None else data.decode(errors="surrogateescape")
 
     def own_entries(self, folder: str) -> list[str]:
-        """Return the paths in a folder, without files of the host."""
+        """Return the paths of the files in a folder, without files of the host."""
         files = self._own_files()
         paths = [] if files is None else [f"{folder}/{name}" for name in files.names(folder)]
         return [path for path in paths if not Path(path).exists()]
 
     def write_file(self, path: str, text: str) -> None:
-        """Write a file and the folders above it."""
+        """Write a file; make missing parent folders."""
         self.files(path).write(path, text.encode(errors="surrogateescape"))

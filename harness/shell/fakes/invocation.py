@@ -1,4 +1,4 @@
-"""How fakes read a command line: the known options, and an error that names any other."""
+"""Parses command lines for fakes; an option that the fake does not know is an error."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class UnknownInvocationError(UnmockedCommandError):
-    """Code under test used an option or a subcommand that the fake does not know."""
+    """Code under test used an option, a subcommand or an operand that the fake does not support."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Syntax:
     """The options of a command.
 
-    An option is written as its names, separated by commas, with `=` behind the last one if it
-    takes a value: `"-q,--quiet"`, `"-n,--namespace="`. Its last name selects it. With `is_posix`,
-    options end at the first operand.
+    An option is written as its names, separated by commas, with a final `=` if the option takes a
+    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` knows the option by its last name.
+    With `is_posix`, options end at the first operand.
     """
 
     options: Sequence[str] = ()
     is_posix: bool = False
 
     def parse(self, call: Call, arguments: Sequence[str] | None = None) -> Invocation:
-        """Return the options and operands of a call; `arguments` are the words to read, by default all.
+        """Return the options and operands of a call, or of only the words in `arguments`.
 
         Raises UnknownInvocationError for an option that is not listed.
         """
@@ -75,7 +75,7 @@ class Syntax:
     def _split_short(
         self, call: Call, known: Mapping[str, tuple[str, bool]], word: str, rest: list[str]
     ) -> None:
-        """Put what follows the first letter of `word` back: its value, or further letters."""
+        """Insert the text after the first letter of `word` into `rest`: a value or more options."""
         self._expect_known(call, known, word[:2])
         takes_value = known[word[:2]][1]
         rest.insert(0, word[2:].removeprefix("=") if takes_value else f"-{word[2:]}")
@@ -101,11 +101,11 @@ class Invocation:
         return option in self.values
 
     def value(self, option: str) -> str | None:
-        """Return the last value given to an option; None if it was not given."""
+        """Return the last value of an option; None if the option was not given."""
         return self.values[option][-1] if option in self.values else None
 
     def all(self, option: str) -> Sequence[str]:
-        """Return every value given to an option."""
+        """Return all values of an option."""
         return self.values.get(option, ())
 
 
@@ -118,7 +118,7 @@ def unknown_subcommand(call: Call, name: str, known: Sequence[str]) -> UnknownIn
 
 
 def unknown_use(call: Call, reason: str) -> UnknownInvocationError:
-    """Return the error for a use of a command that the fake does not know."""
+    """Return the error for a use of a command that the fake does not support."""
     return UnknownInvocationError(f"'{call}' was run, but {reason}.")
 
 

@@ -1,4 +1,4 @@
-"""A stateful fake of the kernel's modules, as lsmod, modprobe, rmmod and modinfo show them."""
+"""A stateful fake of lsmod, modprobe, rmmod, modinfo and depmod, with the kernel's modules."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _PROC_MODULES = "/proc/modules"
 class Module:
     """A module of a kernel.
 
-    `needs` are the modules on which it depends, as `modinfo -F depends` shows them. `users` counts
-    its users other than modules, such as processes with its device open. If `has_file` is set, the
-    module exists only as long as the file `path` exists in the root.
+    `needs` has the modules that this module depends on, like `modinfo -F depends`. `users` is the
+    number of its users that are not modules, such as processes that have opened its device. With
+    `has_file`, the module exists only as long as the file `path` exists in the root.
     """
 
     needs: Sequence[str] = ()
@@ -55,11 +55,11 @@ class Module:
 
 
 class KernelModules(Fake):
-    """lsmod, modprobe, rmmod, modinfo and depmod over modules with a state.
+    """A fake of lsmod, modprobe, rmmod, modinfo and depmod.
 
-    `modules` are the existing modules, by name, and `loaded` the names of the modules loaded at
-    first, in the order of loading. With `in_proc`, the file `/proc/modules` shows them, too; this
-    needs a host whose kernel has that file.
+    `modules` are the modules that exist, by name. `loaded` has the names of the modules that are
+    loaded at first, in the order of loading. With `in_proc`, the file `/proc/modules` shows loaded
+    modules; this works only on a host whose kernel has that file.
     """
 
     @checks_arguments
@@ -96,25 +96,25 @@ class KernelModules(Fake):
     def initial_files(self) -> Mapping[str, str]:
         return {_PROC_MODULES: self.proc_modules} if self._in_proc else {}
 
-    # What tests and other fakes do
+    # Methods for tests and other fakes
 
     def add(self, name: str, module: Module | None = None) -> None:
-        """Let a module exist, as after a build or an installation."""
+        """Add a module, as a build or an installation does."""
         self._modules[canonical(name)] = module or Module()
 
     def remove(self, name: str) -> None:
-        """Let a module exist no longer; a loaded module stays loaded."""
+        """Remove a module; if it is loaded, it stays loaded."""
         self._modules.pop(canonical(name), None)
 
     def module(self, name: str) -> Module | None:
-        """Return a module; None if it does not exist."""
+        """Return a module; None if no module has this name."""
         found = self._modules.get(canonical(name))
         if found is not None and found.has_file and not self.files(found.path).is_file(found.path):
             return None
         return found
 
     def load(self, name: str) -> None:
-        """Load a module and its dependencies. Raises KeyError if it does not exist."""
+        """Load a module and its dependencies. Raises KeyError if one of them does not exist."""
         for each in [*self._needs(canonical(name)), canonical(name)]:
             if self.module(each) is None:
                 raise KeyError(f"There is no module '{each}'.")
@@ -123,12 +123,12 @@ class KernelModules(Fake):
         self._show()
 
     def hold(self, name: str) -> None:
-        """Let a process use a module, which then can't be removed."""
+        """Add a process that uses a module; the module can't be removed then."""
         self._modules[canonical(name)].users += 1
         self._show()
 
     def release(self, name: str) -> None:
-        """Let a process that uses a module end."""
+        """End a process that uses a module."""
         self._modules[canonical(name)].users -= 1
         self._show()
 
@@ -142,7 +142,7 @@ class KernelModules(Fake):
 
     @property
     def proc_modules(self) -> str:
-        """What `/proc/modules` holds."""
+        """The content of `/proc/modules`."""
         lines = []
         for name in reversed(self._loaded):
             holders = "".join(f"{holder}," for holder in reversed(self._holders(name))) or "-"
@@ -192,7 +192,7 @@ class KernelModules(Fake):
         return Answer(stdout="".join(lines), stderr=shown, exit_code=1 if errors else 0)
 
     def _modprobe_remove(self, names: Sequence[str]) -> Answer:
-        """Remove modules, then modules that only they needed: kmod looks at each of these once."""
+        """Remove modules, then their unused dependencies; like kmod, check each of these once."""
         for name in map(canonical, names):
             if self.module(name) is None:
                 return _failed(f"modprobe: FATAL: Module {name} not found.")
@@ -262,7 +262,7 @@ class KernelModules(Fake):
             self.show_file(_PROC_MODULES, self.proc_modules)
 
     def _needs(self, name: str) -> list[str]:
-        """Return all that a module needs, what itself needs least first, as depmod sorts it."""
+        """Return all direct and indirect dependencies of a module, in the order of depmod."""
         found: set[str] = set()
         ahead = [*self._direct(name)]
         while ahead:
@@ -290,7 +290,7 @@ class KernelModules(Fake):
         return module.size if module is not None else Module().size
 
     def _name_of(self, operand: str) -> str:
-        """Return the name of a module that modinfo gets by its name or by the path of its file."""
+        """Return the module's name for an operand of modinfo: a name, or the path of its file."""
         if "/" not in operand:
             return canonical(operand)
         return next((name for name in self._modules if self._file(name) == operand), operand)
@@ -300,7 +300,7 @@ class KernelModules(Fake):
 
 
 def canonical(name: str) -> str:
-    """Return a module's name as the kernel writes it."""
+    """Return a module's name with `_` for `-`, as the kernel writes it."""
     return name.replace("-", "_")
 
 

@@ -1,4 +1,4 @@
-"""A stateful fake of Azure's instance metadata service, as curl shows it."""
+"""A stateful fake of `curl`, which answers as Azure's instance metadata service."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class _Response:
 
 
 class InstanceMetadata(Fake):
-    """curl to 169.254.169.254, where a service answers from a document.
+    """A fake of `curl` that knows only 169.254.169.254, Azure's instance metadata service.
 
-    `document` is the document below `/metadata/instance`; a test may change it. While `is_up` is
-    false the connection is refused, and while `is_slow` is true nothing answers in time. The next
-    `refusals` connections are refused.
+    `document` is the document at `/metadata/instance`; a test may change it. While `is_up` is
+    false, the service refuses connections. While `is_slow` is true, every request times out. The
+    service refuses the next `refusals` connections.
     """
 
     @checks_arguments
@@ -113,7 +113,7 @@ class InstanceMetadata(Fake):
         raise AssertionError("unreachable")
 
     def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
-        """Return one attempt's answer, and whether curl tries again after it."""
+        """Return curl's output for one attempt, and whether curl tries again after it."""
         if not self.is_up or self.refusals > 0:
             self.refusals = max(0, self.refusals - 1)
             message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"
@@ -178,11 +178,11 @@ class InstanceMetadata(Fake):
 
 
 def _number(invocation: Invocation, option: str) -> float:
-    """Return an option's number, 0 where it is not given."""
+    """Return the value of an option as a number; 0 if the option is not given."""
     value = invocation.value(option) or "0"
     number = float(value) if _NUMBER.fullmatch(value) else None
     if number is None:
-        raise unknown_use(invocation.call, f"'{value}' is no number, as '{option}' takes")
+        raise unknown_use(invocation.call, f"'{option}' needs a number, not '{value}'")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Packages of a node and of its repository: the content of dpkg's database and apt's lists."""
+"""The packages of a node and of its repository: dpkg's database and apt's lists."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Status(Enum):
 class Package:
     """A version of a package.
 
-    `depends` are written as in a control file, such as `libc6 (>= 2.36)`; a fake knows no
-    alternatives. `files` and `configuration` are the texts of its files by path.
+    `depends` has dependencies in the form of a control file, such as `libc6 (>= 2.36)`, but without
+    alternatives (`a | b`). `files` and `configuration` map paths to the texts of its files.
     """
 
     name: str
@@ -89,13 +89,13 @@ class PackageState:
         self.lock_attempts: float = 0
 
     def is_locked(self) -> bool:
-        """Return whether the lock is held now; each question is one attempt to take it."""
+        """Return whether another process holds the lock; each call is an attempt to take it."""
         is_held = self.lock_attempts > 0
         self.lock_attempts -= is_held
         return is_held
 
     def plain(self, word: str) -> str:
-        """Return a package's name without the architecture of the node, which `NAME:ARCH` may have."""
+        """Return a package's name; in `NAME:ARCH`, remove the architecture of the node."""
         name, _, architecture = word.partition(":")
         return name if architecture in self._own else word
 
@@ -104,7 +104,7 @@ class PackageState:
         return None if entry is None else entry.status
 
     def offered(self, name: str, version: str | None = None) -> Package | None:
-        """Return the newest package of this name in apt's lists, or the package of a version."""
+        """Return the package in apt's lists with this name: the given version, or the newest."""
         found = [
             package
             for package in self.repository
@@ -114,7 +114,7 @@ class PackageState:
         return newest if self.has_lists else None
 
     def unmet(self, package: Package, besides: Iterable[Package] = ()) -> list[str]:
-        """Return the dependencies of a package that no package, installed or in `besides`, meets."""
+        """Return a package's dependencies that neither installed packages nor `besides` meet."""
         there = [
             entry.package for entry in self.entries.values() if entry.status is Status.INSTALLED
         ]
@@ -125,7 +125,7 @@ class PackageState:
         ]
 
     def dependents(self, names: Iterable[str]) -> list[str]:
-        """Return the packages that need one of `names`, directly or not."""
+        """Return the packages that depend on one of `names`, directly or indirectly."""
         found = set(names)
         for _ in range(len(self.entries)):
             found |= {
@@ -137,7 +137,7 @@ class PackageState:
         return sorted(found - set(names))
 
     def unneeded(self, removed: Iterable[str] = ()) -> list[str]:
-        """Return the packages that were installed only for others, once `removed` are gone."""
+        """Return the automatic packages that no package needs once `removed` are removed."""
         gone = set(removed)
         installed = {
             name: entry
@@ -155,7 +155,7 @@ class PackageState:
         return sorted(set(installed) - needed)
 
     def unpack(self, package: Package, *, is_automatic: bool) -> None:
-        """Put a package's files in place. New configuration waits until it is configured."""
+        """Write a package's files; new configuration files are written by `configure`."""
         known = self.entries.get(package.name)
         is_automatic = is_automatic if known is None else known.is_automatic and is_automatic
         if known is None or known.status is Status.CONFIG_FILES:
@@ -202,7 +202,7 @@ def dependency_name(dependency: str) -> str:
 
 
 def is_met_by(dependency: str, package: Package) -> bool:
-    """Return whether a package meets a dependency. Raises ValueError if it is not a dependency."""
+    """Return whether a package meets a dependency. Raises ValueError for an unreadable one."""
     found = _DEPENDENCY.fullmatch(dependency)
     if found is None:
         raise ValueError(f"The fake can't read the dependency '{dependency}'.")
@@ -221,7 +221,7 @@ def is_met_by(dependency: str, package: Package) -> bool:
 
 
 def version_key(version: str) -> tuple[object, ...]:
-    """Return what Debian versions are ordered by (deb-version(7))."""
+    """Return the sort key of a Debian version (deb-version(7))."""
     epoch, colon, rest = version.partition(":")
     rest = rest if colon else version
     upstream, dash, revision = rest.rpartition("-")
@@ -231,7 +231,7 @@ def version_key(version: str) -> tuple[object, ...]:
 
 
 def _parts(text: str) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield pairs: a part without digits, ordered as Debian does, and a number."""
+    """Yield pairs: the sort keys of a part without digits, and the number after it."""
     for letters, number in re.findall(r"(\D*)(\d*)", text):
         order = tuple(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in letters)
         yield (*order, 0), int(number or 0)

@@ -1,4 +1,4 @@
-"""A stateful fake of Debian's packages, as dpkg, dpkg-query, apt-get and apt-mark show them."""
+"""A stateful fake of dpkg, dpkg-query, apt-get and apt-mark, with Debian packages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Packages(Fake):
-    """dpkg, dpkg-query, apt-get and apt-mark over packages with a state.
+    """A fake of dpkg, dpkg-query, apt-get and apt-mark.
 
-    `installed` are the packages that the node has at first, and `repository` the packages that
-    apt-get can install. `archives` are the packages in `.deb` files, by path. Without `has_lists`,
-    apt-get finds nothing before an update.
+    `installed` are the packages that the node has at first, and `repository` has the packages that
+    apt-get can install. `archives` maps the paths of `.deb` files to their packages. Without
+    `has_lists`, apt-get finds no package before `apt-get update`.
     """
 
     @checks_arguments
@@ -71,7 +71,7 @@ class Packages(Fake):
         return entry is not None and entry.is_held
 
     def lock(self, attempts: float = math.inf) -> None:
-        """Let another process hold dpkg's lock during the next attempts to take it."""
+        """Make the next attempts to take dpkg's lock fail, as if another process held the lock."""
         self._state.lock_attempts = attempts
 
     def unlock(self) -> None:

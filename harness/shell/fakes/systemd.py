@@ -1,4 +1,4 @@
-"""A stateful fake of systemd, as systemctl shows it."""
+"""A stateful fake of systemctl, with systemd's units."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _SYNTAX = Syntax(
 
 
 class Systemd(Fake):
-    """systemctl over units with a state.
+    """A fake of systemctl.
 
-    Units are the given ones, and units whose files the code under test writes.
+    Its units are the given units, and units whose unit files the code under test writes.
     """
 
     @checks_arguments
@@ -93,9 +93,9 @@ class Systemd(Fake):
         return {"systemctl": self._systemctl}
 
     def unit(self, name: str) -> Unit:
-        """Return a unit, `.service` unless its name says otherwise.
+        """Return a unit; a name without a suffix means `.service`.
 
-        Raises KeyError if there is none.
+        Raises KeyError if there is no such unit.
         """
         found = self._find(full_name(name))
         if found is None:
@@ -104,7 +104,7 @@ class Systemd(Fake):
         return found
 
     def _find(self, name: str) -> Unit | None:
-        """Return the unit by its full name; from a file, where the code wrote one."""
+        """Return a unit by its full name; if the code under test wrote its unit file, update it."""
         found = self._files.find(name)
         unit = self._units.get(name)
         if found is None:
@@ -170,11 +170,11 @@ class Systemd(Fake):
         return 0, warning
 
     def _load(self, name: str, unit: Unit) -> str:
-        """Load a unit unless it is loaded; return the warning where its files have changed."""
+        """Load a unit if it is not loaded; return systemctl's warning if its files have changed."""
         found = self._files.parts(name, unit.folder, unit.text)
         if not (unit.is_active or unit.is_failed):
             unit.loaded = found
-        elif not unit.loaded:  # since before the code under test ran
+        elif not unit.loaded:  # it was active before the code under test ran
             unit.loaded = {f"{unit.folder}/{name}": unit.text}
         if not has_changed(unit.loaded, found):
             return ""
@@ -264,7 +264,7 @@ class Systemd(Fake):
     def _now(
         self, invocation: Invocation, names: Sequence[str], verb: str, lines: Sequence[str]
     ) -> Answer:
-        """Finish a change of unit files, after which systemctl lets systemd read them again."""
+        """Finish a change of unit files; systemctl then makes systemd reload them."""
         self._read_units()
         shown = "" if invocation.has("--quiet") else "".join(lines)
         if not invocation.has("--now"):
@@ -374,7 +374,7 @@ class Systemd(Fake):
 
 
 def _starts(verb: str, unit: Unit, *, can_reload: bool) -> bool:
-    """Return whether a job starts a unit anew, in the state that it has."""
+    """Return whether a job starts or restarts a unit that is in its present state."""
     return {
         "start": not unit.is_active,
         "restart": True,

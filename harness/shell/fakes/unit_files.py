@@ -1,4 +1,4 @@
-"""The unit files, drop-ins and links that systemd reads and writes."""
+"""Reads unit files and drop-ins, and links units, like systemd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from harness.shell.fakes.fake import Fake
 
-#: Where unit files lie, the most important folder first; and as systemd shows the last one.
+#: The folders of unit files, by descending priority, each with the path that systemd prints for it.
 _FOLDERS = {
     "/etc/systemd/system": "/etc/systemd/system",
     "/run/systemd/system": "/run/systemd/system",
@@ -21,7 +21,7 @@ _FOLDER_OF = {"WantedBy": "wants", "RequiredBy": "requires"}
 
 
 def settings(text: str, name: str) -> list[str]:
-    """Return the values of a setting in a unit's file; an empty one resets those before it."""
+    """Return the values of a setting in a unit file; an empty value clears the values before it."""
     values: list[str] = []
     for value in re.findall(rf"^[ \t]*{name}[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
         values = [*values, value] if value else []
@@ -29,7 +29,7 @@ def settings(text: str, name: str) -> list[str]:
 
 
 def link_folders(text: str) -> list[str]:
-    """Return the folders in which a unit is linked once it is enabled, as its `[Install]` section says."""
+    """Return the folders in which `systemctl enable` links a unit, by its `[Install]` section."""
     return [
         f"{target}.{kind}"
         for name, kind in _FOLDER_OF.items()
@@ -39,13 +39,13 @@ def link_folders(text: str) -> list[str]:
 
 
 class UnitFiles:
-    """The files of units in the root of a fake, without files of the host."""
+    """The unit files in the root of a fake, without files of the host."""
 
     def __init__(self, fake: Fake) -> None:
         self._fake = fake
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the folder and the text of a unit's file; None if nobody wrote one."""
+        """Return the folder and the text of a unit file; None if no unit file was written."""
         for folder, shown in _FOLDERS.items():
             text = self._fake.read_own_file(f"{folder}/{name}")
             if text is not None:
@@ -53,7 +53,7 @@ class UnitFiles:
         return None
 
     def parts(self, name: str, folder: str, text: str) -> dict[str, str]:
-        """Return the texts of a unit's file and of its drop-ins, by path."""
+        """Return the texts of a unit file and of its drop-ins, by path."""
         found = {f"{folder}/{name}": text}
         for path in self._drop_ins(name):
             found[path] = self._fake.read_own_file(path) or ""
@@ -80,9 +80,9 @@ class UnitFiles:
 
 
 def has_changed(loaded: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Return whether systemd notices that the files differ from the loaded files.
+    """Return whether systemd notices that a unit's files differ from the files that it loaded.
 
-    It does not look for drop-ins in a folder that had none when it read its folders.
+    Systemd does not notice a drop-in in a folder that had no drop-ins when the unit was loaded.
     """
     folders = {PurePosixPath(path).parent for path in list(loaded)[1:]}
     seen = {

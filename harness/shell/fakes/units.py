@@ -1,4 +1,4 @@
-"""The units of the fake of systemd, and how systemctl shows them."""
+"""The units of the fake of systemctl, and their properties."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class ActiveState(Enum):
 class Unit:
     """A unit of the fake.
 
-    `text` is its unit file. The next `start_failures` starts fail; `ALWAYS` never ends. `on_start`
-    is called when the unit has been started. `starts` counts the successful starts, and
-    `running_text` is the text of the last start: its file and its drop-ins.
+    `text` is the unit file. The next `start_failures` starts fail; with `ALWAYS`, all starts fail.
+    `on_start` is called when the unit has been started. `starts` is the number of successful
+    starts. `running_text` is the text of the unit file and its drop-ins at the last start.
     """
 
     is_active: bool = False
@@ -117,7 +117,7 @@ class Unit:
 
 
 def full_name(name: str) -> str:
-    """Return a unit's name with its type, which is `.service` where none is given."""
+    """Return a unit's name with its suffix; without a suffix it is a `.service`."""
     return name if name.endswith(_TYPES) else f"{name}.service"
 
 

@@ -99,13 +99,13 @@ def test_fake_refuses_to_change_files_of_the_host() -> None:
         repository=[fakes.Package(name="a", version="1", files={"/usr/share/a": "a\n"})]
     )
 
-    with pytest.raises(HarnessError, match=r"'/usr/share/a'.* has no root of its own"):
+    with pytest.raises(HarnessError, match=r"'/usr/share/a'.* has no throw-away root"):
         packages.answer(a_call("apt-get", "install", "-y", "a"))
 
 
 def test_root_of_the_host_is_no_root_of_the_code() -> None:
     systemd = fakes.Systemd().use_root(Path("/"))
 
-    with pytest.raises(HarnessError, match="has no root of its own"):
+    with pytest.raises(HarnessError, match="has no throw-away root"):
         systemd.path("/etc/systemd/system/harness-trial.service")
     assert systemd.read_own_file("/etc/passwd") is None

@@ -768,7 +768,7 @@ def test_metadata_has_no_item_before_the_first() -> None:
             f"curl -s -o /dev/null -w %{{http_code}} -H Metadata:true {url}/{last}?api-version=1"
         )
         assert run(service, line).stdout == status
-    with pytest.raises(UnknownInvocationError, match="'often' is no number, as '--retry' takes"):
+    with pytest.raises(UnknownInvocationError, match="'--retry' needs a number, not 'often'"):
         run(service, f"curl -s --retry often {url}")
 
 
