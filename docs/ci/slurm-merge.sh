@@ -1,5 +1,5 @@
 #!/bin/sh
-# Merges the reports of all shards; docs/ci/slurm-submit.sh submits it.
+# Merges the reports of all shards; docs/ci/slurm-submit.sh submits this job.
 # Written by `python -m docs.generator`; docs/ci.md says what to change.
 #SBATCH --job-name=node-tests-merge
 #SBATCH --output=merge.log

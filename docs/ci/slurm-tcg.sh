@@ -1,5 +1,5 @@
 #!/bin/sh
-# One shard, as a task of an array job; docs/ci/slurm-submit.sh submits it.
+# Runs one shard, as a task of an array job; docs/ci/slurm-submit.sh submits the job.
 # Written by `python -m docs.generator`; docs/ci.md says what to change.
 #SBATCH --job-name=node-tests
 #SBATCH --requeue

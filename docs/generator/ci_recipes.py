@@ -433,7 +433,7 @@ def _kubernetes_merge() -> Mapping[str, Any]:
 def _slurm(variant: Variant) -> str:
     return f"""\
 #!/bin/sh
-# One shard, as a task of an array job; docs/ci/slurm-submit.sh submits it.
+# Runs one shard, as a task of an array job; docs/ci/slurm-submit.sh submits the job.
 # Written by `python -m docs.generator`; docs/ci.md says what to change.
 #SBATCH --job-name=node-tests
 #SBATCH --requeue
@@ -454,7 +454,7 @@ exec {variant.pytest('"$reports"').replace("pytest tests", "${PYTEST:-pytest} ${
 
 _SLURM_MERGE = """\
 #!/bin/sh
-# Merges the reports of all shards; docs/ci/slurm-submit.sh submits it.
+# Merges the reports of all shards; docs/ci/slurm-submit.sh submits this job.
 # Written by `python -m docs.generator`; docs/ci.md says what to change.
 #SBATCH --job-name=node-tests-merge
 #SBATCH --output=merge.log

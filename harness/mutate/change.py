@@ -1,4 +1,4 @@
-"""A change of a script that plants a defect, and questions about nodes that several kinds of defects ask."""
+"""Defines a mutant, a change of a script, and shared functions on syntax nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands whose arguments other operators change, or whose arguments are no behaviour of a node.
+#: Commands whose arguments other operators change, or whose arguments do not affect a node.
 OWN_ARGUMENTS = frozenset(
     {"[", "test", "return", "exit", "break", "continue", "set", "read", "source", ".", "command", "true", "false",
      ":", "shift", "type", "hash", "getopts", "local", "exec"}
@@ -36,7 +36,7 @@ FLIPPED = {
 class Mutant:
     """A change of a script: the bytes from `start` to `end` become `new`.
 
-    It takes effect if one of the commands that begin on `reached_by` runs.
+    The mutant takes effect if a command that begins on one of the lines `reached_by` runs.
     """
 
     operator: Operator
@@ -99,7 +99,7 @@ def instead(operator: Operator, node: Node, new: str, anchor: Node | None = None
 
 
 def without(script: Script, operator: Operator, first: Node, last: Node) -> Change:
-    """Leave out nodes, with the blanks before them."""
+    """Return a change that removes nodes and the blanks before them."""
     start = first.start_byte
     while script.text[start - 1 : start] in {b" ", b"\t"}:
         start -= 1

@@ -104,7 +104,7 @@ def _is_wrapper(name: str) -> bool:
 
 
 def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Node]]:
-    """Return the program that a command calls, perhaps by a wrapper such as `timeout 30`, and its arguments."""
+    """Return the program that a command calls, without a wrapper, and its arguments."""
     if not _is_wrapper(name):
         return name.rpartition("/")[2], words
     inner = _wrapped(script, words)
@@ -113,7 +113,7 @@ def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Nod
 
 
 def _fewer_arguments(script: Script, program: str, words: list[Node]) -> Iterator[Change]:
-    """Leave out each argument, and an option only together with its value."""
+    """Yield changes that each leave out one argument; an option goes together with its value."""
     texts = [script.of(word) for word in words]
     values = option_values(program, texts)
     for i, (word, text) in enumerate(zip(words, texts, strict=True)):
@@ -141,11 +141,11 @@ _SHOWN_AS = {
     "lspci": {"-n", "-nn", "-m", "-mm"}, "systemctl": {"--no-legend", "--plain", "--no-pager"}, "ls": {"-1", "-l"},
     "ss": {"-n"}, "ip": {"-o", "-br"}, "lsblk": {"-n", "-l"}, "netstat": {"-n"},
 }  # fmt: skip
-"""Options that say how something is printed, and not whether."""
+"""Options that change how a program prints, but not whether it prints."""
 
 
 def _is_only_looked_for(script: Script, word: Node) -> bool:
-    """Tell whether what a command prints is only tested for being empty."""
+    """Return whether the script only tests whether the output of a command is empty."""
     inside = next((a for a in ancestors(word) if a.type == "command_substitution"), None)
     test = None if inside is None else test_around(inside)
     return test is not None and bool(re.match(r"""\[\[? (?:! )?-[nz] "?\$\(""", script.of(test)))
@@ -201,7 +201,7 @@ def _numbers(script: Script, node: Node, name: str, words: list[Node]) -> Iterat
 
 
 def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
-    """Raise a field number of an awk program by one."""
+    """Yield changes that each increase one field number of an awk program by one."""
     for word in words:
         if name in _AWK and word.type == "raw_string":
             text = script.of(word)
@@ -215,7 +215,7 @@ def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterato
 
 
 def _other_mode(text: str) -> str:
-    """Return a mode that lets others write or, if they may already, takes all their rights."""
+    """Return a mode that lets other users write or, if they may already, denies them all access."""
     mode = int(text, 8)
     other = mode | 0o022 if mode | 0o022 != mode else mode & ~0o077
     return f"{other:0{len(text)}o}"
@@ -245,7 +245,7 @@ def _clusters(script: Script, node: Node, program: str, words: list[Node]) -> It
 
 
 def _wrapped(script: Script, words: list[Node]) -> int:
-    """Return where in the words of `retry 5 2 COMMAND` the command begins."""
+    """Return the index of the command in the words of a wrapper such as `retry 5 2 COMMAND`."""
     for i, word in enumerate(words):
         text = script.of(word)
         is_number = bool(_NUMBER.match(text)) or word.type in {
@@ -268,7 +268,7 @@ def _unwrapped(script: Script, node: Node, name: str, words: list[Node]) -> Iter
 
 
 def _unit_jobs(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
-    """Let `systemctl start`, also behind a wrapper, return before the unit has started."""
+    """Yield changes in which `systemctl start` returns before the unit has started."""
     texts = [name, *(script.of(word) for word in words)]
     if "systemctl" not in texts or "--no-block" in texts:
         return

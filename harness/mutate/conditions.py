@@ -48,7 +48,7 @@ def change_list(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _ends_as_it_would(script: Script, node: Node, right: Node) -> bool:
-    """Tell whether `a || return` ends a function, which would return the status of `a` anyway."""
+    """Return whether `a || return` ends a function, so that `|| return` changes nothing."""
     block = node.parent
     return (
         script.of(right) in {"return", "return $?"}
@@ -63,7 +63,7 @@ _NOT_EMPTY = re.compile(r"""\[\[? (?:-n|! -z) "?(?P<value>\$\w+|\$\{\w+\})"? \]\
 
 
 def _needs_a_number(script: Script, left: Node, right: Node) -> bool:
-    """Tell whether a test for an empty value stands before a test that needs a number."""
+    """Return whether a test for an empty value guards a test that needs a number."""
     found = _NOT_EMPTY.match(script.of(left))
     number = re.match(r"""\[ "?(\$\{?\w+\}?)"? -(?:eq|ne|lt|le|gt|ge) """, script.of(right))
     return found is not None and number is not None and found["value"] == number[1]
@@ -99,9 +99,9 @@ def change_test(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _fewer_tests(script: Script, node: Node, signs: list[Node]) -> Iterator[Change]:
-    """Leave out each part of a test that `&&`, `||`, `-a` or `-o` joins.
+    """Yield changes that each leave out one part of a test with `&&`, `||`, `-a` or `-o`.
 
-    By their places: the tree takes `a = b && c` for `a = (b && c)`.
+    The parts are found by their positions, since the parser reads `a = b && c` as `a = (b && c)`.
     """
     joins = sorted(
         (sign.start_byte, sign.end_byte)
@@ -127,7 +127,7 @@ def _sign_of(expression: Node) -> Node | None:
 
 
 def change_arithmetic(script: Script, node: Node) -> Iterator[Change]:
-    """Change an operator of `((…))` or `$((…))`; `change_test` changes operators of tests."""
+    """Yield changes of the operators in `((…))` and `$((…))`; `change_test` does so for tests."""
     if test_around(node) is not None:
         return
     sign = next((c for c in node.children if script.of(c) in _ARITHMETIC and not c.children), None)

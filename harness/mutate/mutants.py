@@ -1,8 +1,8 @@
-"""The defects that can be planted in a script, each a change of a few bytes.
+"""Finds the mutants of a script; each changes a few bytes.
 
-Changes that leave the script the same, as the parse shows, are left out: messages, a last
-`return 0`, quotes around something that is always one word, `local` if no caller has a variable of
-that name.
+Changes without an effect on behaviour are left out, as far as the parse tree shows this: changes of
+messages, of a final `return 0`, of quotes around a value that is always one word, and of `local` if
+no caller has a variable with that name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def mutants_of(text: bytes, *, messages: bool = False) -> list[Mutant]:
     """Return the mutants of a bash script, in the order of its text.
 
-    With `messages` the words of `echo`, log functions and the like are changed, too.
+    With `messages`, the texts of `echo` and of log functions are changed too.
     """
     script = Script(text, messages=messages)
     was_wrong = _errors(script.root)

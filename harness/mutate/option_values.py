@@ -1,11 +1,11 @@
-"""The options of common programs that take a value, which is left out only together with its option."""
+"""Knows which options of common programs take a value, so that both are left out together."""
 
 from __future__ import annotations
 
 import itertools
 import re
 
-#: The options with a value of common programs; all their other options are known to have none.
+#: The options of common programs that take a value; all other options of these programs take none.
 _WITH_VALUE = {
     name: frozenset(options.split())
     for names, options in (
@@ -76,9 +76,9 @@ def is_known(program: str) -> bool:
 
 
 def option_values(program: str, texts: list[str]) -> dict[int, int]:
-    """Return the places of options' values, each with how much of the option's word stays without the option.
+    """Return the positions of options' values, each with the rest of the option's word.
 
-    Nothing of it stays, or the other letters of a word such as `-fsSo`.
+    The rest is what remains without the option: nothing, or other letters of a word like `-fsSo`.
     """
     known = _WITH_VALUE.get(program)
     found: dict[int, int] = {}

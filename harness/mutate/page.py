@@ -1,4 +1,4 @@
-"""The report of mutation tests of shell code as one HTML file: each script with its defects at the line."""
+"""Renders the report of mutation tests as an HTML page: scripts, with mutants at their lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 def render_page(report: Report) -> str:
-    """Render the complete page."""
+    """Return the complete HTML page."""
     body = "\n".join(_body(report))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

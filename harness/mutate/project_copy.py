@@ -1,4 +1,4 @@
-"""Copies a project, so that defects are planted in copies and never in the user's files."""
+"""Copies a project, so that mutants change the copy and never the user's files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NOT_COPIED = frozenset(
 
 
 class Project:
-    """The files of a project for a copy: the files that git tracks or would add, or all files without git.
+    """The files of a project to copy: files that git tracks or would add, or all files without git.
 
-    `top` is the copied directory, `start` the directory below it that tests run in. Files `without`
-    which the project is the same, such as reports of an earlier run, are not among its files.
+    `top` is the directory that is copied; tests run in `start`, a directory below it. Files in
+    `without`, such as reports of an earlier run, do not belong to the project.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Project:
             found = set()
             for name in filter(None, listed.split("\0")):
                 path = self.top / name
-                # A submodule, or another repository within this one, is listed as a folder.
+                # git lists a submodule or a nested repository as a folder
                 found |= (
                     set(self._walk(path)) if path.is_dir() and not path.is_symlink() else {path}
                 )
@@ -141,7 +141,7 @@ class Project:
 
 
 def parse_changed_lines(diff: str) -> set[int]:
-    """Return the lines of the new file in a diff without context, and the lines around removed ones."""
+    """Return the lines that a diff without context adds, and the lines around removed lines."""
     lines: set[int] = set()
     for line in diff.splitlines():
         if line.startswith("@@ "):
@@ -157,7 +157,7 @@ def parse_changed_lines(diff: str) -> set[int]:
 
 
 def digest_of_all(digests: Mapping[str, str], without: Iterable[str]) -> str:
-    """Return one digest of all files except some."""
+    """Return one digest of all files except the given ones."""
     left_out = set(without)
     lines = [
         f"{name}\0{digest}\n" for name, digest in sorted(digests.items()) if name not in left_out

@@ -1,4 +1,4 @@
-"""Reports of mutation tests of shell code: for a terminal, a pull request, programs and code review."""
+"""Renders reports of mutation tests: as text, Markdown, JSON and SARIF."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def summary(report: Report) -> str:
 
 
 def remarks(report: Report) -> Iterator[str]:
-    """Yield the other sentences that a reader needs."""
+    """Yield the remarks that a report shows after its summary."""
     if report.known_before:
         yield f"Of {report.known_before} defects the outcome was known from an earlier run."
     if report.left_out:
@@ -62,7 +62,7 @@ def remarks(report: Report) -> Iterator[str]:
 
 
 def render_text(report: Report, *, with_survivors: bool = True) -> str:
-    """Render the table by function, then each survivor as a diff with the tests that ran its line."""
+    """Return a table by function, and each surviving mutant as a diff with its line's tests."""
     return "\n".join(_text_lines(report, with_survivors=with_survivors)) + "\n"
 
 
@@ -91,7 +91,7 @@ def _text_lines(report: Report, *, with_survivors: bool) -> Iterator[str]:
 
 
 def place(result: Result) -> str:
-    """Return the place of a defect in a form that editors and terminals turn into a link."""
+    """Return the location of a mutant in a form that editors and terminals show as a link."""
     return f"{result.script}:{result.mutant.line}:{result.mutant.column}"
 
 
@@ -147,7 +147,7 @@ def _markdown_lines(report: Report) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return text as code, within which Markdown marks up nothing; also in a cell of a table."""
+    """Return text as a Markdown code span, also for a cell of a table."""
     text = visible_line(text).replace("`", "'").replace("|", "\\|")
     return f"`{text}`"
 
@@ -183,7 +183,7 @@ def to_json(report: Report) -> dict[str, object]:
 
 
 def to_sarif(report: Report, version: str) -> dict[str, object]:
-    """Return survivors and unreached defects as SARIF 2.1.0, which code review shows at the line."""
+    """Return surviving and unreached mutants as SARIF 2.1.0, for code review at their lines."""
     shown = {Outcome.SURVIVED: "warning", Outcome.NOT_REACHED: "note"}
     results = [each for each in report.results if each.outcome in shown]
     used = [
@@ -245,7 +245,7 @@ def _sarif_message(report: Report, result: Result) -> str:
 
 
 def _fingerprint(report: Report, result: Result) -> str:
-    """Name a defect by its text and not by its line, so that it stays the same where others move it."""
+    """Return an id of a mutant from its text, so that the id stays the same if its line moves."""
     lines = report.texts[result.script].split(b"\n")
     line = lines[result.mutant.line - 1].strip().decode(errors="replace")
     new = result.mutant.new.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Known results of mutants, kept by the content of scripts and tests, so that a stopped run continues."""
+"""Stores results of mutants by the content of scripts and tests, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-#: Rises when the kept data change their meaning.
+#: The format version of the stored data; increase it when their meaning changes.
 _FORMAT = 1
 
 
@@ -35,9 +35,9 @@ class Outcome(Enum):
 
 @dataclass(kw_only=True)
 class Reach:
-    """The behaviour of one test without a defect: the lines of each script that it runs, and its time.
+    """What one test reaches without a mutant: the lines of each script that it runs, and its time.
 
-    `read` are scripts that the test's own process reads: any of their lines may affect it.
+    `read` has the scripts that the test's process reads: any of their lines may affect the test.
     """
 
     lines: dict[str, list[int]]
@@ -49,9 +49,9 @@ class Reach:
 
 @dataclass
 class Tried:
-    """Known results of a mutant: tests that passed with it, or the test that failed or took too long.
+    """Known results of a mutant: the tests that passed, or the test that failed or timed out.
 
-    Tests are known by the digests of their files.
+    Tests are identified by the digests of their files.
     """
 
     passed: dict[str, str] = field(default_factory=dict)
@@ -59,10 +59,10 @@ class Tried:
 
 
 class Results:
-    """A file of results that lines are added to; a torn line at its end is ignored.
+    """A file to which lines with results are appended; an incomplete last line is ignored.
 
-    `surroundings` is a digest of everything on which the tests may depend, except themselves and
-    the scripts.
+    `surroundings` is a digest of everything that the tests may depend on, except the tests and the
+    scripts themselves.
     """
 
     def __init__(self, folder: Path, surroundings: str) -> None:
@@ -79,7 +79,7 @@ class Results:
         if not self._path.is_file():
             return
         content = self._path.read_bytes()
-        # A line that a kill has torn is ended, so that the next one is whole.
+        # a killed run may have left an incomplete line: end it before the next line
         if content and not content.endswith(b"\n"):
             with self._path.open("ab") as file:
                 file.write(b"\n")
@@ -101,7 +101,7 @@ class Results:
 
     def _add(self, line: Mapping[str, object]) -> None:
         self._take(line)
-        # One write, so that two runs at once do not mix their lines.
+        # write a line by one call, so that two runs at the same time do not mix their lines
         with self._path.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
 
@@ -112,7 +112,7 @@ class Results:
         self._add({"kind": "reach", "key": key, "reach": vars(reach)})
 
     def noticed(self, key: str, tests: Mapping[str, str]) -> tuple[Outcome, str] | None:
-        """Return how one of these tests noticed the mutant, and which test, as far as is known."""
+        """Return the outcome of a test that is known to notice the mutant, and the test."""
         for test, (digest, outcome) in self._tried.get(key, Tried()).noticed.items():
             if tests.get(test) == digest:
                 return Outcome(outcome), test

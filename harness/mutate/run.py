@@ -1,4 +1,4 @@
-"""Plants one defect after the other in copies of a project, and runs the tests that reach it."""
+"""Plants one mutant after the other in copies of a project, and runs the tests that reach it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.mutate.project_copy import Project
     from harness.mutate.worker import Answer, TestChoice
 
-#: What a test may take where nothing is known of it yet.
+#: The time limit of a test whose duration is not known yet.
 _UNKNOWN = Cost(cpu_s=60.0, wall_s=60.0)
 _UNKNOWN_WITH_MACHINES = Cost(cpu_s=3600.0, wall_s=600.0)
 
@@ -65,7 +65,7 @@ class Result:
 
 @dataclass(kw_only=True)
 class Report:
-    """The results of a run. `unfit` are tests that fail by themselves without a defect, with the reason."""
+    """The results of a run. `unfit` has the tests that fail without a mutant, with the reason."""
 
     results: list[Result]
     texts: Mapping[Path, bytes]
@@ -93,7 +93,7 @@ class Report:
 
 
 def run(request: Request) -> Report:
-    """Try the mutants of the request's scripts; mutants that were not tried in time say so."""
+    """Try the mutants of the request's scripts; mark mutants that were not tried in time."""
     started = time.monotonic()
     project = request.project
     changed: dict[Path, set[int]] = {}
@@ -156,7 +156,7 @@ class _Run:
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
     def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
-        """Return a digest for each file of tests, and of the others whose names are in its text."""
+        """Return a digest for each test file, which includes the files that its text names."""
         texts = {path: Path(path).read_bytes() for path in sorted(paths)}
         own = {
             path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()
@@ -169,7 +169,7 @@ class _Run:
         }
 
     def _digest_for(self, script: Path, digest: str, reach: Reach) -> str:
-        """Return a digest of a test and of the other scripts that it reaches."""
+        """Return a digest of a test's file and of the other scripts that the test reaches."""
         others = [
             f"{other} {hashlib.sha256(text).hexdigest()}"
             for other, text in self.texts.items()
@@ -212,7 +212,7 @@ class _Run:
             return test, known
 
         found = {test: reach for test, reach in pool.map(find, tests) if reach is not None}
-        # Without all, nobody knows which defects no test notices.
+        # only if all tests ran is it known which mutants no test notices
         self.knows_all = len(found) == len(tests)
         return found
 
@@ -255,7 +255,7 @@ class _Run:
                 f"No test passes without a defect; '{test}' does not, because {why}. Run the tests with pytest first."
             )
         chosen = [(script, mutant) for script in self.texts for mutant in self._mutants(script)]
-        # Any part of a run that is cut short is a sample of the whole.
+        # shuffle, so that the results of an interrupted run are a sample of all results
         order = sorted(
             range(len(chosen)),
             key=lambda i: _key(str(chosen[i][0]), str(chosen[i][1].start), repr(chosen[i][1].new)),
@@ -368,7 +368,7 @@ class _Run:
         digests: Mapping[str, str],
         places: Sequence[tuple[str, int]],
     ) -> tuple[Outcome | None, str | None]:
-        """Keep what these tests did with a mutant; return how it was noticed, if so, and by which test."""
+        """Store these tests' results; return the outcome, and the test that noticed the mutant."""
         if answer.failed is None and not answer.timed_out and not answer.died:
             with self.lock:
                 self.results.keep_passed(key, digests)
@@ -384,7 +384,7 @@ class _Run:
 
 
 def _versions() -> list[str]:
-    """Return the versions of what runs the tests."""
+    """Return the versions of the programs that run the tests."""
     packages = [importlib.metadata.version(name) for name in ("gpu-node-harness", "pytest")]
     return [platform.python_version(), *packages]
 
@@ -395,7 +395,7 @@ def _key(*parts: str) -> str:
 
 
 def _by_line(reaches: Mapping[str, Reach]) -> dict[tuple[str, int], list[str]]:
-    """Return the tests that run each line; as line 0 those that read a script as a whole."""
+    """Return the tests by the line that they run; line 0 has the tests that read a whole script."""
     found: dict[tuple[str, int], list[str]] = defaultdict(list)
     for test, reach in reaches.items():
         for script, lines in reach.lines.items():
@@ -409,10 +409,10 @@ def _by_line(reaches: Mapping[str, Reach]) -> dict[tuple[str, int], list[str]]:
 def _ordered(
     tests: set[str], reaches: Mapping[str, Reach], script: str, noticing: set[str]
 ) -> list[str]:
-    """Return tests file by file, those first that are likely to notice a defect soon.
+    """Return tests file by file; first the files whose tests probably notice the mutant soonest.
 
-    They are those that noticed others on the same line, then those that run the fewest lines. Examples
-    of a spec keep their order, in which their groups begin and end.
+    These tests noticed other mutants on the same line; next are tests that run the fewest lines.
+    Examples of a spec keep their order.
     """
     files: dict[str, list[str]] = defaultdict(list)
     for test in reaches:  # in the order of collection

@@ -1,4 +1,4 @@
-"""A shell script as a parse tree, and the facts in the tree about its functions, variables and messages."""
+"""Parses a shell script, and finds facts about its functions, variables and messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ _PLAIN_DEFAULT = re.compile(rb"""["']?\$\{\w+:?[-=]["']?[\w./:=@%+,-]+["']?\}["'
 
 
 class Script:
-    """A script and its parse tree; positions are in bytes. With `messages`, no statement counts as a message."""
+    """A script and its parse tree; positions are in bytes.
+
+    With `messages`, no statement counts as a message.
+    """
 
     def __init__(self, text: bytes, *, messages: bool = False) -> None:
         self.text = text
@@ -98,7 +101,7 @@ class Script:
 
     @functools.cached_property
     def values(self) -> set[str]:
-        """Functions whose output is used: by `$(…)`, a pipe or a file."""
+        """The functions whose output is used by `$(…)`, a pipe or a redirection to a file."""
         return {
             name
             for name, calls in self.calls.items()
@@ -146,7 +149,7 @@ class Script:
         return next((self.of(name) for name in _names(command)), "")
 
     def prints_message(self, command: Node) -> bool:
-        """Return whether a command only tells people something, so its words are not behaviour."""
+        """Return whether a command only prints a message for people."""
         if not self._knows_messages:
             return False
         name = self.command_name(command)
@@ -172,7 +175,7 @@ class Script:
         return is_own or self.function_of(command) not in self.values
 
     def is_message(self, node: Node) -> bool:
-        """Tell whether a statement is a message; a message with a redirection or after a pipe counts too."""
+        """Return whether a statement is a message, also with a redirection or after a pipe."""
         if node.type == "command":
             return self.prints_message(node)
         if node.type == "redirected_statement":
@@ -181,9 +184,10 @@ class Script:
         return False
 
     def in_message(self, node: Node, *, whole: bool = False) -> bool:
-        """Return whether `node` is a part of a message, or of the text given to a command that ends the run.
+        """Return whether `node` is a part of a message, or of the text of a command that exits.
 
-        If the `whole` statement is changed, the text of such a command does not count.
+        With `whole`, as the whole statement is changed, the text of a command that exits does not
+        count.
         """
         if not self._knows_messages:
             return False
@@ -197,7 +201,7 @@ class Script:
         return False
 
     def _is_last_words(self, command: Node) -> bool:
-        """Tell whether a command is a function that prints and exits, such as `die "no disk"`."""
+        """Return whether a command calls a function that prints and exits, like `die "no disk"`."""
         function = self.functions.get(self.command_name(command))
         if function is None:
             return False
@@ -208,7 +212,7 @@ class Script:
 
     @functools.cached_property
     def options(self) -> set[str]:
-        """Names of `errexit`, `nounset` and `pipefail`, as far as the script sets them."""
+        """Those of the options `errexit`, `nounset` and `pipefail` that the script sets."""
         letters = {"e": "errexit", "u": "nounset"}
         found: set[str] = set()
         first = self.text.partition(b"\n")[0].decode(errors="replace").split()
@@ -228,7 +232,7 @@ class Script:
 
     @functools.cached_property
     def assignments(self) -> dict[str, list[Node | None]]:
-        """The values that the script gives to each variable; None for a value that is not written."""
+        """The values that the script assigns to each variable; None for a value from elsewhere."""
         found: dict[str, list[Node | None]] = defaultdict(list)
         for node in self.nodes:
             if node.type == "variable_assignment":
@@ -249,9 +253,9 @@ class Script:
         return found
 
     def is_plain(self, variable: str) -> bool:
-        """Tell whether a variable only ever holds one word without a wildcard.
+        """Return whether the value of a variable is always one word without a wildcard.
 
-        A user who overrides a default of one word also chooses one word.
+        For a default that is one word, a user's value is assumed to be one word too.
         """
         values = self.assignments.get(variable)
         return bool(values) and all(
@@ -267,7 +271,7 @@ class Script:
 
     @functools.cached_property
     def _uses(self) -> dict[str, list[Node]]:
-        """Where the script names each variable."""
+        """The positions at which the script uses each variable."""
         found: dict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
             if node.type == "variable_name":
@@ -275,7 +279,7 @@ class Script:
         return found
 
     def is_idle(self, variable: str) -> bool:
-        """Tell whether a variable is local to a function, and nothing uses its value."""
+        """Return whether a variable is local to a function and its value is never used."""
         is_local = any(
             node.parent is not None
             and "declaration_command"
@@ -290,7 +294,7 @@ class Script:
         )
 
     def is_given(self, variable: str) -> bool:
-        """Return whether users of the script choose a variable's value: any text, with blanks or empty."""
+        """Return whether users of the script choose a variable's value, which can be any text."""
         values = self.assignments.get(variable)
         own = re.compile(rb'["\']?\$\{?' + variable.encode() + rb"\b")
         return values is None or any(
@@ -299,10 +303,10 @@ class Script:
         )
 
     def leaks(self, variable: str, function: str) -> bool:
-        """Tell whether a variable of `function`, were it not local, would change another's.
+        """Return whether a variable of `function`, without `local`, would change another variable.
 
-        Such a variable belongs to the top level, or to a function that calls this one in some way
-        and uses it after the call.
+        The other variable belongs to the top level, or to a direct or indirect caller that uses it
+        after the call.
         """
         return any(
             self.function_of(use) == self.function_of(call)
@@ -329,7 +333,7 @@ class Script:
     # --- places ------------------------------------------------------------------------------
 
     def lines_of(self, anchor: Node) -> frozenset[int]:
-        """Return the first lines of commands that show whether `anchor` was run."""
+        """Return the first lines of the commands whose execution shows that `anchor` ran."""
         line = anchor.start_point[0] + 1
         around = [c.first for c in self.commands if c.first <= line <= c.last]
         if not around:
@@ -337,7 +341,7 @@ class Script:
         return frozenset(around)
 
     def has_counting_status(self, statement: Node) -> bool:
-        """Tell whether the exit code of a statement matters: to `set -e`, or to a caller."""
+        """Return whether `set -e` or a caller uses the exit code of a statement."""
         if "errexit" in self.options:
             return True
         node = statement
@@ -357,7 +361,7 @@ class Script:
 
 
 def _understood(node: Node) -> list[Node]:
-    """Return the children of a node, without those whose reading an error beside them puts in doubt."""
+    """Return the children of a node, without children beside a parse error."""
     wrong = [child for child in node.children if child.is_error or child.is_missing]
     if wrong and node.type not in BLOCKS:
         return []

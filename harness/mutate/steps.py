@@ -1,4 +1,4 @@
-"""Defects in the order of steps: a step left out, swapped, in the background or out of its pipeline."""
+"""Changes of steps: left out, swapped, put into the background, or cut from a pipeline."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands that may depend on each other if two are in a row.
+#: Commands of which two in a row may depend on each other.
 _ORDERED = frozenset(
     {"systemctl", "apt-get", "yum", "dnf", "zypper", "dpkg", "rpm", "modprobe", "rmmod", "mount", "umount", "dkms",
      "iptables", "ip", "mv", "cp", "sed"}
 )  # fmt: skip
-#: Steps that take a while: nobody puts `[` or `mkdir` into the background by mistake.
+#: Steps that take time: it is not a typical mistake to put `[` or `mkdir` into the background.
 _SLOW = frozenset(
     {"apt-get", "apt", "yum", "dnf", "zypper", "dpkg", "rpm", "systemctl", "curl", "wget", "dkms", "modprobe",
      "docker", "ctr", "nerdctl", "crictl", "tar", "make", "mount", "nvidia-smi", "depmod", "update-initramfs"}
@@ -69,7 +69,7 @@ def change_check(script: Script, node: Node) -> Iterator[Change]:
 
 
 def change_sum(script: Script, node: Node) -> Iterator[Change]:
-    """Leave out `((…))`, a sum that stands for itself."""
+    """Leave out a statement `((…))`."""
     if script.of(node).startswith("((") and is_statement(node):
         yield from _left_out(script, node)
 
@@ -98,7 +98,7 @@ def _left_out(script: Script, node: Node) -> Iterator[Change]:
 
 
 def is_last_success(script: Script, node: Node) -> bool:
-    """Return whether `return` or `return 0` ends a function that would end there with 0 anyway."""
+    """Return whether a `return` or `return 0` is redundant at the end of a function."""
     if script.of(node) not in {"return", "return 0", "exit", "exit 0", "exit $?", "return $?"}:
         return False
     block = node.parent
@@ -109,7 +109,7 @@ def is_last_success(script: Script, node: Node) -> bool:
 
 
 def _swapped(script: Script, node: Node) -> Iterator[Change]:
-    """Swap a command with the next one, where both do something whose order can matter."""
+    """Swap a command with the next command if their order can matter."""
     block = node.parent
     if block is None:
         return
@@ -134,7 +134,7 @@ _ENABLING = re.compile(r"\bsystemctl (?:-q |--quiet )?(?:enable|disable)\b(?!.*-
 
 
 def _related(script: Script, one: Node, other: Node) -> bool:
-    """Tell whether two commands have a word in common: without one, their order hardly matters."""
+    """Return whether two commands have a word in common; else their order rarely matters."""
     first, second = (set(_WORD.findall(script.of(each))) for each in (one, other))
     return bool(first & second - _COMMON_WORDS)
 
@@ -147,7 +147,7 @@ def _is_step_before(script: Script, node: Node, after: Node) -> bool:
 
 
 def _is_check(script: Script, node: Node) -> bool:
-    """Tell whether an `if` without an `else` leaves the function, the loop or the script."""
+    """Return whether an `if` without an `else` leaves the function, the loop or the script."""
     return (
         node.type == "if_statement"
         and not any(child.type in {"else_clause", "elif_clause"} for child in node.children)

@@ -19,7 +19,7 @@ _ALWAYS_ONE_WORD = re.compile(r"""\$(?:[?#$!]|\{#)""")
 
 
 def anchors(script: Script, pattern: Node, anchor: Node) -> Iterator[Change]:
-    """Take the `^` or the `$` off a pattern, or off the inside of its quotes."""
+    """Yield changes that remove the `^` or the `$` of a pattern, also inside of quotes."""
     text = script.of(pattern)
     quote = text[:1] if text[:1] in {"'", '"'} else ""
     inner = text[1:-1] if quote else text
@@ -69,7 +69,7 @@ def _is_one_word(script: Script, word: Node) -> bool:
 
 
 def _has_same_before(script: Script, word: Node, node: Node) -> bool:
-    """Tell whether the same quotes are earlier in the same function: one of them is enough."""
+    """Return whether the same quotes are earlier in the function, where they are changed."""
     text = script.of(word)
     if text in {'"$@"', '"${@}"'}:
         return False
@@ -128,7 +128,7 @@ def change_assignment(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _is_declared(node: Node) -> bool:
-    """Tell whether a declaration such as `local x=` only names a variable."""
+    """Return whether a declaration such as `local x=` only declares a variable."""
     return node.parent is not None and node.parent.type == "declaration_command"
 
 
@@ -227,7 +227,7 @@ def change_redirect(script: Script, node: Node) -> Iterator[Change]:
 
 
 def change_redirect_order(script: Script, statement: Node) -> Iterator[Change]:
-    """Swap `2>&1` and the redirection of the output beside it: errors go where the output went."""
+    """Swap `2>&1` and the redirection of stdout beside it: stderr then goes to the old stdout."""
     body = statement.child_by_field_name("body")
     is_used = script.has_used_output(body or statement)
     for one, other in itertools.pairwise(redirects_of(statement)):

@@ -1,4 +1,4 @@
-"""A copy of the project, and the pytest beside it that runs tests of one defect after the other."""
+"""Runs the tests of one mutant after the other, in a copy of the project and a separate pytest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ main(sys.argv[1:])
 _LOG_CHARACTERS = 3000
 _STARTING_S = 600.0
 _READING_S = 60.0
-#: A test that needs so many times the processor time of the slowest one, and more, is in a loop.
+#: A test is in an endless loop if it takes this many times the CPU time of the slowest test.
 _CPU_FACTOR, _CPU_MORE_S = 5.0, 3.0
 _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 
@@ -41,7 +41,7 @@ _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 class TestChoice:
     """The tests of a run: the tests on the command line, with or without tests on machines."""
 
-    __test__ = False  # pytest would collect it by its name
+    __test__ = False  # else pytest collects this class as a test
 
     paths: tuple[str, ...]
     with_machines: bool = False
@@ -50,7 +50,7 @@ class TestChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The longest time that one of several tests took."""
+    """The time of the slowest of several tests."""
 
     cpu_s: float
     wall_s: float
@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The results of the tests of one request; `why` is the reason of the failed test."""
+    """The results of the tests of one request; `why` is the reason for the failure."""
 
     failed: str | None
     why: str
@@ -71,7 +71,7 @@ class Answer:
 
 
 class Worker:
-    """Runs tests in a copy of the project, with or without a defect in a script of the copy."""
+    """Runs tests in a copy of the project, with or without a mutant in a script of the copy."""
 
     def __init__(
         self, project: Project, files: Sequence[Path], folder: Path, tests: TestChoice
@@ -86,7 +86,7 @@ class Worker:
         self._lines: Iterator[str] = iter(())
 
     def begin(self, *, collecting: bool) -> dict[str, Any]:
-        """Start pytest; return the collected tests. With `collecting`, each run collects again."""
+        """Start pytest; return the collected tests. With `collecting`, each run collects anew."""
         self.close()
         self._open = contextlib.ExitStack()
         self._log = self._folder / "log"
@@ -99,7 +99,7 @@ class Worker:
         }
         options = [
             *("-x", "-q", "--tb=no", "--no-header", "-n", "0", "-p", "no:randomly"),
-            # The package of the server is one of pytest's plug-ins, and is imported before pytest begins.
+            # The server's package is a plug-in of pytest that is imported before pytest starts.
             *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
             *(f"--basetemp={self._folder / 'tmp'}", "-o", f"cache_dir={self._folder / 'cache'}"),
             *self._tests.options,
@@ -123,7 +123,7 @@ class Worker:
                 cwd=self.start,
             )
         self._open.callback(process.wait)
-        # Its forks end with it, and the shells that they started with them.
+        # Its forks end with it, and the shells that they started end with the forks.
         self._open.callback(process.kill)
         self._link = own
         self._lines = iter(own.makefile("r"))
@@ -179,7 +179,7 @@ class Worker:
 
     @contextlib.contextmanager
     def planted(self, script: Path, text: bytes) -> Iterator[None]:
-        """Let the copy of a script have another text while the context lasts."""
+        """Replace the text of a script in the copy for the duration of the context."""
         path = self.top / script
         before = path.read_bytes()
         mode = path.stat().st_mode
@@ -190,7 +190,7 @@ class Worker:
             self._replace(path, before, mode)
 
     def can_read(self, script: Path) -> bool:
-        """Return whether bash can read the script: tests are not meant for defects that bash refuses."""
+        """Return whether bash can parse the script; mutants with a syntax error are not tried."""
         argv = ["bash", "-n", str(self.top / script)]
         return LocalRunner().run(argv, timeout_s=_READING_S).ok
 

@@ -1,7 +1,7 @@
-"""Run pytest for several argument lists, one after another, as a program of its own.
+"""Runs pytest for several argument lists, one after another, in one process.
 
-Reads a JSON list of argument lists, answers with a list of `[exit code, output]`. One process for
-all of them: starting pytest costs more than collecting.
+Reads a JSON list of argument lists from stdin; writes a list of `[exit code, output]`. A process for
+each list would be slower, since pytest takes longer to start than to collect.
 """
 
 from __future__ import annotations

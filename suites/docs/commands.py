@@ -1,4 +1,4 @@
-"""Command lines of the pages, each checked by the program that it names."""
+"""Checks the command lines of the pages with the programs that they call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from suites.docs.pages import Block, Place
 
-#: Commands that are not ours, and that a page may show without a look at their arguments.
+#: Commands of other projects; their arguments are not checked.
 FOREIGN = frozenset(
     {
         *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "mkdir", "pip", "sed"),
@@ -57,10 +57,10 @@ def command_lines(block: Block) -> Iterator[CommandLine]:
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """What the programs of this repository accept, read from the programs."""
+    """The commands and options that the programs of this repository accept."""
 
     dev: dict[str, frozenset[str] | None]
-    """The arguments that each command of `./dev` knows; None if it passes all on."""
+    """The arguments that each command of `./dev` knows; None if it passes all arguments on."""
     dev_packages: frozenset[str]
     tox_environments: frozenset[str]
 
@@ -80,7 +80,7 @@ class Programs:
         )
 
     def check(self, line: CommandLine) -> list[str] | None:
-        """Refuse a command that its program refuses; return the arguments of pytest, to be collected."""
+        """Raise an error for a command that its program refuses; return its arguments for pytest."""
         program, *arguments = line.words
         match program:
             case "pytest":

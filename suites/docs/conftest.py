@@ -1,4 +1,4 @@
-"""The pages, and a copy of the repository with the files that the pages show."""
+"""Fixtures: the pages, and a copy of the repository with the files that the pages show."""
 
 from __future__ import annotations
 

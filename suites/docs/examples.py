@@ -1,4 +1,4 @@
-"""Run or read blocks of Python, YAML and JSON in a copy of the repository."""
+"""Checks blocks of Python, YAML and JSON of the pages, in a copy of the repository."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
 _SYSTEM_FILE = re.compile(r"# (/etc/[\w./-]+)")
 _PYTEST_S = 300.0
 
-#: Nothing is left in the copy, and no garbage is looked through after a run that made none.
+#: Options so that a run leaves no files in the copy and does not run the garbage collector at its end.
 LIGHT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
 
-#: Fixtures are looked up and not made, tests are not run, and no worker is started.
+#: Options so that fixtures are found but not set up, no test runs, and no worker is started.
 PLAN_ONLY = ("--setup-plan", "-q", "-n0", *LIGHT)
 
-#: What of the repository an example may meet.
+#: The parts of the repository that examples may use.
 _COPIED = ("suites", "fixtures", "images", "conftest.py", "pyproject.toml")
 
 
 def file_name(block: Block) -> str | None:
-    """Return the path that a block names in its first line, or None."""
+    """Return the path in the first line of a block, or None."""
     found = _FILE_COMMENT.match(block.text)
     return None if found is None else found[1]
 
@@ -104,13 +104,13 @@ class Sandbox:
                 shutil.copyfile(source, self.folder / name)
 
     def _left_out(self, folder: str, names: Sequence[str]) -> list[str]:
-        """Leave out what is no source, and the tests of these suites: planning takes time."""
+        """Leave out files that are no source, and the tests of these suites: planning takes time."""
         suites = self.repository / "suites"
         is_unit = any(Path(folder).is_relative_to(suites / name) for name in ("unit", "docs"))
         return [name for name in names if name == "__pycache__" or (is_unit and _is_test(name))]
 
     def put(self, block: Block) -> Path:
-        """Write a block that names its file to that place; refuse to overwrite another text."""
+        """Write a block to the file that it names; refuse to overwrite a file with another text."""
         name = str(file_name(block))
         target = self.folder / name
         if target.exists() and target.read_text() != block.text:
@@ -152,7 +152,7 @@ def run(block: Block) -> None:
 def check_names(block: Block) -> None:
     """Refuse Python that imports a missing name, or calls one with wrong arguments.
 
-    Imported names are followed, so that a body that is not run is checked too:
+    Imported names are resolved, so that code in function bodies that do not run is checked too:
     `expect.gpu_bound(evidence, device=…)` needs that function with that argument.
     """
     try:
@@ -221,7 +221,7 @@ def _check_call(place: Place, node: ast.Call, imported: Mapping[str, object]) ->
 
 
 def check_yaml(block: Block, file: Path) -> None:
-    """Refuse a data file that its reader refuses; its folder or name decides which reader."""
+    """Raise an error for an invalid data file; its folder or name decides which reader checks it."""
     read: Callable[[Path], object] = read_recipe if file.parent.name == "images" else read_model
     if file.name == "provisioner.yaml":
         read = read_provisioner
@@ -234,15 +234,15 @@ def check_yaml(block: Block, file: Path) -> None:
 
 
 def system_file(block: Block) -> str:
-    """Return where the file of an `ini` block belongs on a host; its first line says so."""
+    """Return the path on a host of the file in an `ini` block, from the block's first line."""
     found = _SYSTEM_FILE.match(block.text)
     if found is None:
-        raise block.place.refuse("The first line is to name a file below '/etc'.")
+        raise block.place.refuse("The first line has to name a file below '/etc'.")
     return found[1]
 
 
 def unit_commands(block: Block) -> Iterator[CommandLine]:
-    """Yield the commands of a systemd unit, with the program's name in the place of its path."""
+    """Yield the commands of a systemd unit, with the program's name instead of its path."""
     if not system_file(block).endswith((".service", ".timer")):
         return
     unit = ConfigParser(interpolation=None)
@@ -255,7 +255,7 @@ def unit_commands(block: Block) -> Iterator[CommandLine]:
 
 
 def check_json(block: Block) -> None:
-    """Refuse a document that its reader refuses; the word after `json` decides which reader."""
+    """Raise an error for an invalid document; the word after `json` decides which reader checks it."""
     try:
         if block.kind == "configuration":
             parse_configuration(json.loads(block.text), {})

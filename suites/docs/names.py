@@ -1,4 +1,4 @@
-"""Names in prose: a code span that looks like a name of this repository must be one."""
+"""Checks names in prose: a code span that looks like a name of this repository must exist."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MEMBER = re.compile(r"(expect|lab|node)\.(\w+)")
 _PATH = re.compile(r"(?:changelog|docs|fixtures|harness|images|suites)/[\w./*-]*")
 _OPTION = re.compile(r"--[\w-]+")
 
-#: What pages call things that the fixtures and `harness.expect` give.
+#: The names that pages use for objects of fixtures and of `harness.expect`.
 _OWNERS: dict[str, object] = {"expect": expect, "lab": Lab, "node": Node}
 
 
 def check_name(span: Span, *, repository: Path, options: Collection[str]) -> None:
-    """Refuse a module, a member, a path or an option that does not exist."""
+    """Raise an error for a module, a member, a path or an option that does not exist."""
     if _DOTTED.fullmatch(span.text):
         _check_dotted(span)
     elif found := _MEMBER.match(span.text):
@@ -42,7 +42,7 @@ def check_name(span: Span, *, repository: Path, options: Collection[str]) -> Non
 
 
 def _check_dotted(span: Span) -> None:
-    """Import as far as there are modules, then look for members."""
+    """Import the modules of a dotted name, then look up the members after them."""
     package, *rest = span.text.split(".")
     found: object = importlib.import_module(package)
     path = package

@@ -1,4 +1,4 @@
-"""The pages that people read, parsed: blocks, tables and code spans; mkdocs checks the links."""
+"""Parses the pages into blocks, tables and code spans; mkdocs checks the links."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class StaleDocumentError(AssertionError):
-    """A page does not agree with the code; the message begins with the page and its line."""
+    """A page does not agree with the code; the message begins with the page and the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A page and a line, as an editor opens them."""
+    """A position in a page: `PAGE:LINE`, which editors can open."""
 
     page: str
     line: int
 
     def refuse(self, message: str) -> StaleDocumentError:
-        """Return the error that says what is wrong here."""
+        """Return an error with this position and the message."""
         return StaleDocumentError(f"{self.page}:{self.line}: {message}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A fenced block; `language` is the first word behind the fence, `kind` the second, if any."""
+    """A fenced block; `language` is the first word after the fence, `kind` the second or ''."""
 
     place: Place
     language: str
@@ -79,7 +79,7 @@ def read_pages(repository: Path = REPOSITORY) -> list[Page]:
 
 
 def parse_page(name: str, text: str) -> Page:
-    """Parse a page's Markdown; pure."""
+    """Parse a page's Markdown; reads no file."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     spans = [(place, child) for place, inline in _inlines(name, tokens) for child in inline]
     return Page(

@@ -1,6 +1,6 @@
-"""The rows that hand-written tables of the pages must have, by the code.
+"""Returns the rows that hand-written tables of the pages must have according to the code.
 
-A None stands for prose of the page, which only a reader can judge.
+None in a row stands for prose, which is not checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PREBAKE_LINE = re.compile(r"AKS_GPU_PREBAKE event=(\w+)")
 
 
 def check_table(table: Table, expected: Sequence[Row]) -> None:
-    """Refuse a table that lacks a row, has one too many, or has a wrong value in one."""
+    """Raise an error for a missing row, an extra row, or a wrong value in a row of a table."""
     seen = {row[0]: row for row in table.rows}
     wanted = {row[0]: row for row in expected}
     errors = [
@@ -78,7 +78,7 @@ def agent_frames() -> list[Row]:
 
 
 def reasons() -> list[Row]:
-    """Return every reason with the action that `decide` chooses for it."""
+    """Return all reasons, each with the action that `decide` chooses for it."""
     fits = Record(kernel="6.1", driver_version="580.1", driver_kind="cuda", arch="x86_64")
     wanted = Wanted(driver_type="cuda-lts", driver_version="580.1", kernel="6.1", arch="x86_64")
     built = DkmsEntry(
@@ -120,7 +120,7 @@ def prebake_lines() -> list[Row]:
 def events(top: Path) -> list[Row]:
     """Return the names of all events in the plans of differently configured nodes.
 
-    The plans are made, by the code itself, of simulated nodes below `top`.
+    The product code makes the plans, for simulated nodes below `top`.
     """
     managed = {**fakes.GPU_NODE, "enable_managed_gpu": True, "gpu_needs_fabric_manager": True}
     asked: Sequence[Mapping[str, object]] = (
@@ -160,7 +160,7 @@ def names_under_driver() -> list[Row]:
 
 
 def evidence_paths() -> list[Row]:
-    """Return what is gathered of a node, by its path in the folder, and whether it is attached."""
+    """Return the files that are collected from a node, by path, and whether each is attached."""
     request = guest_request(["KERNEL"])
     gathered = [
         *(f"commands/{name}" for name in request.commands),
@@ -181,7 +181,7 @@ def _covers(path: str, pattern: str) -> bool:
 
 
 class _NothingInstalled:
-    """Answers as a host on which no command is found."""
+    """A runner that answers like a host without any of the commands."""
 
     def run(
         self,
@@ -196,12 +196,12 @@ class _NothingInstalled:
 
 
 def libvirt_requirements() -> list[Row]:
-    """Return what `harness doctor` checks if libvirt is to run machines."""
+    """Return the requirements that `harness doctor` checks for the libvirt driver."""
     return [(name, None) for name in requirement_checks.REQUIREMENTS]
 
 
 def requirements(cache: Path) -> list[Row]:
-    """Return what `harness doctor` checks."""
+    """Return the requirements that `harness doctor` checks."""
     settings = Settings(cache=cache, qemu="no-such-qemu")
     return [(found.requirement, None) for found in examine(settings, _NothingInstalled())]
 
@@ -223,7 +223,7 @@ def stateful_fakes() -> list[Row]:
 
 
 def common_causes() -> list[Row]:
-    """Return what the summary of a run names, and what it says to do."""
+    """Return the common causes of failures in the summary of a run, each with its advice."""
     return [(cause.name, None, cause.remedy.replace("`", "")) for cause in CAUSES]
 
 
@@ -231,7 +231,7 @@ def _shown(command: str) -> str:
     return "curl to 169.254.169.254" if command == "curl" else command
 
 
-#: What is listed, by the first cell of the table's header; a folder is for what has to be made.
+#: The functions that return a table's rows, by the first cell of its header; each gets a folder.
 TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Path in the folder": lambda _: evidence_paths(),
     "GPU under driver 535": lambda _: names_under_driver(),

@@ -43,7 +43,7 @@ def test_misspelt_key_of_a_manifest_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", _SCRIPTS)
-def test_script_is_valid_in_a_posix_shell(path: str, tmp_path: Path) -> None:
+def test_script_of_a_recipe_is_valid_in_a_posix_shell(path: str, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text(recipes()[path])
 

@@ -60,7 +60,7 @@ def test_pipeline_fits_its_schema(path: str, schema: str) -> None:
         ("azure-pipelines.yml", "timeoutInMinutes:", "timeoutInMinute:"),
     ],
 )
-def test_misspelt_key_of_a_pipeline_is_refused(
+def test_misspelt_key_of_a_pipeline_is_refused_by_its_schema(
     tmp_path_factory: pytest.TempPathFactory, path: str, old: str, new: str
 ) -> None:
     text = (REPOSITORY / path).read_text()

@@ -81,7 +81,9 @@ def test_python_examples_use_existing_names(blocks: Callable[[str], list[Block]]
         examples.check_names(block)
 
 
-def test_data_files_are_valid(sandbox: Sandbox, blocks: Callable[[str], list[Block]]) -> None:
+def test_data_files_on_the_pages_are_valid(
+    sandbox: Sandbox, blocks: Callable[[str], list[Block]]
+) -> None:
     for block in blocks("yaml"):
         examples.check_yaml(block, sandbox.folder / str(file_name(block)))
 
@@ -111,11 +113,13 @@ def test_system_files_on_the_pages_agree_with_the_defaults(
 def test_system_file_on_a_page_without_a_path_is_reported(text: str) -> None:
     block = Block(place=Place(page="page.md", line=1), language="ini", kind="", text=text)
 
-    with pytest.raises(StaleDocumentError, match="is to name a file below '/etc'"):
+    with pytest.raises(StaleDocumentError, match="has to name a file below '/etc'"):
         examples.system_file(block)
 
 
-def test_entry_points_have_existing_groups(blocks: Callable[[str], list[Block]]) -> None:
+def test_entry_points_on_the_pages_have_existing_groups(
+    blocks: Callable[[str], list[Block]],
+) -> None:
     for block in blocks("toml"):
         parser = configparser.ConfigParser()
         parser.read_string(block.text)
@@ -123,7 +127,7 @@ def test_entry_points_have_existing_groups(blocks: Callable[[str], list[Block]])
         assert set(parser.sections()) <= groups, block.place
 
 
-def test_json_documents_are_valid(blocks: Callable[[str], list[Block]]) -> None:
+def test_json_documents_on_the_pages_are_valid(blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("json"):
         examples.check_json(block)
 

@@ -22,7 +22,7 @@ def _printed(cast: str) -> list[tuple[float, str]]:
     return [(seconds, text) for seconds, _, text in map(json.loads, cast.splitlines()[1:])]
 
 
-def test_recording_shows_the_output_of_the_terminal(tmp_path: Path) -> None:
+def test_film_shows_the_output_of_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("of a file\n")
 
     cast = film.record(
@@ -37,7 +37,7 @@ def test_recording_shows_the_output_of_the_terminal(tmp_path: Path) -> None:
     )
 
 
-def test_long_pauses_are_cut_and_text_to_read_stays_on_the_screen() -> None:
+def test_film_cuts_long_pauses_but_shows_text_long_enough_to_read() -> None:
     now = 100.0
     recording = film.Recording(lambda: now)
 

@@ -8,13 +8,13 @@ from suites.docs.pages import (
 )
 
 
-def test_first_block_of_the_readme_holds_the_two_commands() -> None:
+def test_first_block_of_the_readme_has_the_two_commands() -> None:
     (readme,) = (page for page in read_pages() if page.name == "README.md")
 
     assert readme.blocks[0].text == "./dev demo\n./dev test\n"
 
 
-def test_page_is_parsed_with_its_lines() -> None:
+def test_parsed_page_has_the_line_numbers_of_its_blocks() -> None:
     page = parse_page(
         "page.md",
         "Text with `code`.\n\n```json outcome\n{}\n```\n\n"

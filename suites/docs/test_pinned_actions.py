@@ -95,7 +95,7 @@ def test_unpinned_workflow_of_another_repository_is_refused() -> None:
     assert unpinned("jobs:\n  test:\n    uses: other/ci/.github/workflows/test.yml@v1\n") != []
 
 
-def test_pinned_and_own_actions_are_accepted() -> None:
+def test_pinned_actions_and_local_actions_are_accepted() -> None:
     steps = f"      - uses: {_CHECKOUT} # v4.2.2\n      - uses: ./.github/actions/kvm\n"
 
     assert unpinned(f"jobs:\n  test:\n    steps:\n{steps}") == []

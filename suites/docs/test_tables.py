@@ -88,7 +88,7 @@ def test_architecture_page_names_members_that_their_files_have() -> None:
         (["| a | 1 | x |", "| b | 2 | y |", "| a | 1 | x |"], "a name is listed twice"),
     ],
 )
-def test_wrong_table_is_reported(rows: list[str], message: str) -> None:
+def test_wrong_row_of_a_table_is_reported(rows: list[str], message: str) -> None:
     table = table_of("| Key | Default | Meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n")
 
     with pytest.raises(StaleDocumentError, match=rf"page.md:1: .*{re.escape(message)}"):
@@ -111,7 +111,7 @@ def table_of(text: str) -> Table:
         ("--evidance=always", "know '--evidance'"),
     ],
 )
-def test_missing_name_is_reported(name: str, message: str) -> None:
+def test_missing_name_in_prose_is_reported(name: str, message: str) -> None:
     span = Span(place=Place(page="page.md", line=1), text=name)
 
     with pytest.raises(StaleDocumentError, match=re.escape(message)):

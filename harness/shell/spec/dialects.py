@@ -1,4 +1,4 @@
-"""The code for the blocks of specs: for bash, and for POSIX shells."""
+"""Generates the shell code that differs between bash and POSIX shells."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class Dialect(Protocol):
-    """The code that differs between kinds of shells."""
+    """Generates the parts of a translated spec that depend on the kind of shell."""
 
     def text(self, number: int) -> str:
-        """Return the command that runs the body with this number."""
+        """Return the command that runs the body (of a group or example) with this number."""
         ...
 
     def outputs(self) -> str:
-        """Return the redirections of an example: its output, its errors, its pipe."""
+        """Return the redirections of an example: of stdout, of stderr, and to its pipe."""
         ...
 
     def include(self, text: str) -> str:
-        """Return the command of an `Include`, whose whole line is `text`."""
+        """Return the command for an `Include`; `text` is its whole line."""
         ...
 
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
-        """Return the code that puts a `Mock` in place; as many lines as it had.
+        """Return the code that installs a `Mock`; it has as many lines as the block.
 
-        `is_file`: it may be nothing but a file, which code under test looks up.
+        With `is_file` the mock must be a file and no function: code under test looks up its path.
         """
         ...
 
@@ -67,7 +67,7 @@ class _Posix:
         return f"__hx_include {rest_after(text, 1)}"
 
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
-        del is_file  # each is one
+        del is_file  # in POSIX shells each mock is a file
         return "\n".join([f"__hx_mock {number} {name}", *("" for _ in body), ""])
 
 

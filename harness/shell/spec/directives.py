@@ -1,4 +1,4 @@
-"""The `%` lines of a spec, and the conditions for running a `Mock` block in the shell itself."""
+"""Translates the `%` lines of a spec, and decides how a `Mock` block may run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEEDS_OWN_PROCESS = re.compile(
     r"\$0|\$\$|\$\{0|BASH|PPID|\beval\b|\$\{!|\bdeclare\b|\btypeset\b|\bcompgen\b|\bsource\b"
     r"|(^|[\s;])\.[ \t]|\benv\b|\bprintenv\b|\breturn\b|\btrap\b|\bset\b|\bexec\b|\btype\b"
     r"|\bcommand\b|\bshift\b.*\bsh\b|\bFUNCNAME\b|\bcaller\b"
-    # a command that only running the body names could be a function of the spec
+    # a command whose name is in a variable could be a function of the spec
     r"""|(?:^|[\n;&|({!]|\b(?:if|then|elif|else|while|until|do)\b)[ \t]*["']?\$(?!\()"""
 )
 _POSITIONAL = r"\$(?:[1-9@*#]|\{[1-9@*#]\})"
@@ -75,7 +75,7 @@ _SHELL_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Directive:
-    """A line that begins with `%`; `head` is an opened function before it."""
+    """A `%` line; `head` is the beginning of a function (`name() {`) before the `%`."""
 
     head: str
     name: str
@@ -84,7 +84,7 @@ class Directive:
 
 
 def match(line: str) -> Directive | None:
-    """Return the directive in `line`, or None if it holds none."""
+    """Return the directive in `line`, or None if the line has no directive."""
     found = _DIRECTIVE.match(line)
     if found is None:
         return None
@@ -103,7 +103,7 @@ def constant(directive: Directive) -> str | None:
 
 
 def render(directive: Directive) -> str:
-    """Return the command of a directive that carries no text block."""
+    """Return the command for a directive without a text block."""
     return f"{directive.head}{_COMMANDS[directive.name]}{directive.rest}"
 
 
@@ -114,23 +114,24 @@ def render_text(directive: Directive, lines: Sequence[str]) -> str:
 
 
 def text_command(lines: Sequence[str], *, expand: bool) -> str:
-    """Return a command that prints `lines`, each with its line break, and fits on one line."""
+    """Return a command, on one line, that prints each of `lines` with a line break."""
     text = "".join(f"{line}\n" for line in lines)
     quoted = quote_on_a_line(text)
     return f'__hx_expand {quoted} "$@"' if expand else f"__hx_puts {quoted}"
 
 
 def inline_line(line: str) -> str:
-    """Return a line of an inline mock as the shell itself runs it, in a function."""
+    """Return a line of an inline mock for use in a function: `exit` becomes `return`."""
     return re.sub(r"^(\s*)echo\b", r"\1builtin echo", re.sub(r"^(\s*)exit\b", r"\1return", line))
 
 
 def mock_needs(body: str) -> str:
-    """Return how a mock with this body may run, as arguments of the runtime.
+    """Return how a mock with this body may run, as arguments for the runtime.
 
-    It is `inline` for a mock that only prints its arguments or fixed text and exits, which the
-    shell does itself; `process` for a mock that looks at its own process; else `fork`, with every
-    name in it: a subshell from which the names that a real child would not see are removed first.
+    `inline`: the mock only prints its arguments or fixed text and exits, so it runs as a function.
+    `process`: the mock inspects its own process, so it needs a new one. Else `fork`, with all names
+    in the body: the mock runs in a subshell, which first removes those names that a child process
+    would not see.
     """
     if all(_INLINE_LINE.match(line) for line in body.split("\n")):
         return "inline"

@@ -1,7 +1,7 @@
-"""Turns a `*_spec.sh` into a pytest module for the `shell` fixture, to be reviewed and kept.
+"""Translates a `*_spec.sh` into a pytest module for the `shell` fixture, for people to review.
 
-Lines with an equivalent are translated. An example with another line becomes a call of
-`pytest.fail` that quotes the line and says why, so it cannot pass by accident.
+A line without an equivalent becomes a call of `pytest.fail` in the test of its example. The call
+quotes the line and gives the reason, so the test cannot pass by accident.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _PATHS = {"Path", "File", "Dir"}
 _SIMPLE_MOCK = re.compile(r"\s*(?:echo (?P<text>'[^']*'|\"[^\"$`\\]*\")|exit (?P<code>\d+))\s*\Z")
 _NUMBERS = re.compile(r"SHELLSPEC_(?:GROUP_ID|EXAMPLE_ID|EXAMPLE_NO)\b")
 _OF_THE_HOST = re.compile(r"\$\((?!\()|`|[<>]\(")
-_ROWS_OF_CODE = "the rows that the code of the spec gave when it was translated"
+_ROWS_OF_CODE = "the rows that the code of the spec printed when the spec was translated"
 _SKIPPED = '@pytest.mark.skip(reason="skipped in the spec")'
 
 
 def migrate(
     path: str, text: str, evaluate_rows: RowEvaluator, project: MigratedProject | None = None
 ) -> str:
-    """Return the module that tests the same as the spec `text` from the file `path`.
+    """Return a module that tests the same as the spec with the content `text`.
 
-    Raises BadInputError if the spec itself is wrong.
+    Raises BadInputError if the spec has an error.
     """
     translate(path, text, evaluate_rows)
     return _Migration(path, text, evaluate_rows, project or MigratedProject(spec=path)).run()
@@ -76,7 +76,7 @@ class _Migration:
         return module_text(self.path, [self.project.fixture(), *self.functions])
 
     def _next_line(self) -> str:
-        """Return the next line with those that continue it."""
+        """Return the next line, joined with its continuation lines."""
         first = self.at
         while self.at + 1 < len(self.lines) and continues(self.lines[self.at]):
             self.at += 1
@@ -84,7 +84,7 @@ class _Migration:
         return "\n".join(self.lines[first : self.at])
 
     def _inner(self) -> list[str]:
-        """Return the lines up to the `End` of a block that holds no others."""
+        """Return the lines up to the next `End`, for a block without inner blocks."""
         inner: list[str] = []
         while strip_comment(line := self._next_line()).strip() != "End":
             inner.append(line)
@@ -128,7 +128,7 @@ class _Migration:
     def _directive(self, directive: directives.Directive, line: str) -> None:
         scope = self.scopes[-1]
         if directive.name == "preserve":
-            scope.give_up(line.strip(), "variables do not come back from processes of their own")
+            scope.give_up(line.strip(), "variables of a child process do not come back")
         elif directive.name == "const":
             assignment = directives.constant(directive) or ":"
             self.constants.append(assignment)
@@ -137,7 +137,7 @@ class _Migration:
             scope.add(Kind.SHELL, self._command(directive))
 
     def _command(self, directive: directives.Directive) -> str:
-        """Return the command of a directive that prints, or does what a command does."""
+        """Return the command for any directive except `%preserve` and `%const`."""
         if directive.name != "text":
             return directives.render(directive)
         lines: list[str] = []
@@ -246,7 +246,7 @@ class _Migration:
             reason = words[2].text if len(words) > 2 else "skipped in the spec"
             code = strip_comment(rest_after(text, 3)) if len(words) > 3 else ""
             if not code:
-                return  # without a command nothing is skipped
+                return  # without a command 'Skip if' skips nothing
             scope.add(
                 Kind.PYTHON,
                 f"if shell.evaluate({code!r}).status == 0:\n    pytest.skip({reason!r})",
@@ -262,7 +262,7 @@ class _Migration:
         del keyword
         scope = self.scopes[-1]
         if scope.is_example and scope.has(Kind.EXPECTATION, Kind.ASSERTION):
-            scope.give_up(text, "what stands before it is not pending")
+            scope.give_up(text, "expectations before 'Pending' are not pending")
         reason = words[1].text if len(words) > 1 else "pending in the spec"
         scope.marks.append(
             f"@pytest.mark.xfail(reason={reason!r}, raises=AssertionError, strict=True)"
@@ -274,7 +274,7 @@ class _Migration:
         inner = self._mock_lines(scope)
         body = [line for line in inner if line.strip() and not line.lstrip().startswith("#")]
         if not words[1].literal:
-            scope.give_up(text, "the name is known to the shell alone")
+            scope.give_up(text, "only the shell can expand the name of the mock")
             return
         found = [_SIMPLE_MOCK.match(line) for line in body]
         if all(found) and not self._is_defined(name):
@@ -285,7 +285,7 @@ class _Migration:
             return
         script = "\n".join(["#!/bin/bash", *body, ""])
         if "/" in name and not name.startswith("/"):
-            scope.give_up(text, "a relative path of a mock depends on where the code is run")
+            scope.give_up(text, "a relative path depends on the working directory of the code")
             return
         place = name if name.startswith("/") else f"{MOCKS}/{name}"
         scope.add(Kind.PYTHON, f"shell.write({place!r}, {script!r}, 0o755)")
@@ -299,13 +299,13 @@ class _Migration:
             if directive is not None and directive.name in {"preserve", "const"}:
                 self._directive(directive, line)
             elif directive is not None:
-                scope.give_up(line.strip(), "a mock's own process has no such command")
+                scope.give_up(line.strip(), "a mock in a child process has no such command")
             else:
                 lines.append(line)
         return lines
 
     def _is_defined(self, name: str) -> bool:
-        """Tell whether the spec itself defines a function of this name, or may by a file."""
+        """Return whether the spec itself defines a function with this name."""
         pattern = re.compile(
             rf"^\s*(?:function\s+)?{re.escape(name)}\s*(?:\(\)|\{{)", re.MULTILINE
         )
@@ -318,7 +318,8 @@ class _Migration:
     def _data(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del words
         before = self.scopes[-1]
-        scope = Scope() if before.has(Kind.EVALUATION) else before  # too late for what has run
+        # 'Data' after the evaluation has no effect
+        scope = Scope() if before.has(Kind.EVALUATION) else before
         rest = strip_comment(text[len(keyword) :]).strip()
         if rest and not rest.startswith("|"):
             found = split_words(rest)
@@ -357,7 +358,7 @@ class _Migration:
         if was_run:
             scope.rows_comment = _ROWS_OF_CODE
         if any(_OF_THE_HOST.search(code) for code in was_run):
-            scope.give_up(text, "its rows are what commands print where the spec is run")
+            scope.give_up(text, "its rows are what commands print on the host of the spec")
 
     # --- examples ------------------------------------------------------------------------
 
@@ -365,7 +366,7 @@ class _Migration:
         del keyword
         scope = self.scopes[-1]
         if scope.has(Kind.EVALUATION, Kind.EXPECTATION, Kind.ASSERTION):
-            scope.give_up(text, "'When' comes first, and once")
+            scope.give_up(text, "'When' must come first, and only once")
             return
         text = strip_comment(text)
         kind = words[2].raw if words[1].raw == "run" else ""

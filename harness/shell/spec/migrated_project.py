@@ -1,4 +1,4 @@
-"""The parts that a spec's project adds to a translation of the spec: the call in a module."""
+"""Writes the fixture that gives a translated spec the settings of the spec's project."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from harness.shell.spec.project import Project
 
 MOCKS = "/opt/spec-mocks"
-"""The directory of the root in which tests put mocks that are scripts; first on PATH."""
+"""The directory in the root for mocks that are scripts; it is the first directory on PATH."""
 _ERREXIT = re.compile(r"^\s*set\s+(?:-\w*e|-o\s+errexit\b)", re.MULTILINE)
 _HOOKS_AFTER = re.compile(r"^[^#\n]*\bafter_(?:each|all)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MigratedProject:
-    """The surroundings of a spec's code. `folder` is its working directory, relative to pytest's root."""
+    """The settings of a spec's project.
+
+    `folder` is the working directory of the spec's code, relative to pytest's root directory.
+    """
 
     spec: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class MigratedProject:
 
     @property
     def has_errexit(self) -> bool:
-        """Whether the helper modules set errexit, which 'When run' then keeps."""
+        """Whether the helper modules set errexit, which then stays set in 'When run'."""
         return bool(_ERREXIT.search(self.helper_text))
 
     @property
@@ -68,18 +71,18 @@ class MigratedProject:
         return bool(_HOOKS_AFTER.search(self.helper_text))
 
     def fixture(self) -> str:
-        """Return the fixture that gives all of this to the tests of a module."""
+        """Return the code of the fixture that applies these settings to the tests of a module."""
         arguments = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return (
             "@pytest.fixture(autouse=True)\n"
             "def surroundings(shell: Shell) -> None:\n"
-            '    """Give the code what it found as a spec."""\n'
+            '    """Set up the shell as the spec\'s project does."""\n'
             f"    give_surroundings(shell, spec={self.spec!r}{arguments})"
         )
 
 
 def _relative(path: Path, root: Path) -> str:
-    """Return the way from `root` to a directory below it, '' where it is the same."""
+    """Return a directory's path relative to `root`: '' for `root`, absolute if it is not below."""
     if not path.is_relative_to(root):
         return str(path)
     return "" if path == root else str(path.relative_to(root))

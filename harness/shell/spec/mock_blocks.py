@@ -1,7 +1,7 @@
-"""Puts the `Mock` blocks of a spec on disk, one directory each, to be prepended to PATH.
+"""Writes each `Mock` block of a spec to a directory of its own, which is prepended to PATH.
 
-A mock that is named by a path stays there as `.body`: the shell puts it in its place, in the throw-away
-root.
+A mock whose name is a path is written only as `.body`; the shell later copies it to that path in
+the throw-away root.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 
 
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
-    """Write each mock of `spec` below `folder`, executable, as `.body` and by its name.
+    """Write each mock of `spec` below `folder`: as `.body`, and with its name as a hard link.
 
-    A link that leads elsewhere has no name there. In the throw-away root, a write to one name does
-    not change the other: the kernel copies the file under the name that is written to.
+    In the throw-away root, code that writes to the named file does not change `.body`: overlayfs
+    copies the file for the name that is written to.
     """
     for mock in spec.mocks:
         directory = folder / str(mock.number)
@@ -35,10 +35,10 @@ def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
 
 
 def write_writable_folders(spec: SpecFile, layer: Path, cwd: Path) -> Path | None:
-    """Make the directories of mocked paths again in `layer`, so that an ordinary user's mocks can lie there.
+    """Make the directories of mocked paths in `layer`, so that an ordinary user can write there.
 
-    In the throw-away root of a user, a directory of `/usr` can't be written to, as on the host,
-    unless a layer has it, too. Return the layer; None if it has nothing.
+    In an ordinary user's throw-away root, a directory such as `/usr/bin` is writable only if
+    `layer` has it too. Return the layer, or None if it has no directories.
     """
     paths = [cwd / mock.name for mock in spec.mocks if mock.name is not None and "/" in mock.name]
     for path in paths:

@@ -1,4 +1,4 @@
-# What the body of a mocked command may call; its variables come from the spec by %preserve.
+# The functions that the body of a mocked command may call; %preserve returns variables to the spec.
 
 __hx_newline=$'\n'
 

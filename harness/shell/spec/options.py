@@ -1,4 +1,4 @@
-"""The options of a spec project, from its `.shellspec` files."""
+"""Reads the options of a spec project from its `.shellspec` files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecOptions:
-    """The options of `.shellspec` that change how specs run; the other options are pytest's business."""
+    """The options of `.shellspec` that change how specs run; pytest controls the rest."""
 
     shell: SpecShell = BASH
     requires: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ _TEXT_OPTIONS: dict[str, Callable[[SpecOptions, str], SpecOptions]] = {
 def read_options(root: Path) -> SpecOptions:
     """Read the option files of the project at `root`.
 
-    Raises BadInputError for an option that does not exist or that this runner cannot honour.
+    Raises BadInputError for an option that does not exist or that this runner does not support.
     """
     options = SpecOptions()
     for name in OPTION_FILES:
@@ -140,9 +140,9 @@ def _apply(options: SpecOptions, words: Sequence[Word], path: Path, line: int) -
 
 
 def _expand(value: str, path: Path, line: int) -> str:
-    """Put in the variables of the environment, as shellspec's shell does.
+    """Expand variables of the environment in an option, as shellspec does.
 
-    Raises BadInputError for what would run code: option files are read outside of the sandbox.
+    Raises BadInputError for a command substitution: option files are read outside of the sandbox.
     """
     left = _VARIABLE.sub("", value)
     if "$" in left or "`" in left:
@@ -180,7 +180,7 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
 
 
 def is_spec(path: Path) -> bool:
-    """Return whether a file is a spec: by the pattern of its project, if it has one.
+    """Return whether a file is a spec: by the pattern in its project's options, or by its name.
 
     A Python file is not a spec. If the project's options cannot be read, files of the usual name
     count as specs; collecting such a file reports the error.
@@ -201,5 +201,5 @@ def _pattern_of(directory: Path) -> str:
 
 
 def _matches(pattern: str, path: Path) -> bool:
-    """Match the pattern against the name or, as a shell's `case` does, against the whole path."""
+    """Return whether a pattern matches a file's name or whole path, where `*` also matches `/`."""
     return fnmatch.fnmatchcase(path.name, pattern) or fnmatch.fnmatchcase(str(path), pattern)

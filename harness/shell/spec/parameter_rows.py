@@ -1,4 +1,4 @@
-"""Runs the code of a `Parameters:dynamic` block to learn its rows."""
+"""Runs the code of a `Parameters:dynamic` block, which generates the rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ fi
 
 
 class ShellRowEvaluator:
-    """Evaluates rows in a fresh shell, isolated like all code of a spec.
+    """Evaluates the code of rows in a new shell, isolated like all code of a spec.
 
-    The code sees literals, `%const` and the environment, with `env` added. `sandbox` is called
-    once there is such a block: few files have one.
+    The code sees `%const` constants and the environment, with `env` added. `sandbox` is called only
+    when a file has such a block, as few files do.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The rows of a `Parameters` block: the rows that the translator knows, and the code for the shell."""
+"""Reads the rows of a `Parameters` block: as words, and as code that passes them to the shell."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _DATA = re.compile(r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b")
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as far as they are known beforehand, and the `code` that passes them to the shell."""
+    """The rows as words that may still need expansion, and `code` that passes them to the shell."""
 
     rows: list[tuple[Word, ...]]
     code: str
 
 
 def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Read the inner `lines` of a block; for `value`, the line's own words are the only row.
+    """Read the inner `lines` of a block; in the mode `value`, the only line holds the words.
 
-    `evaluate` runs code that calls `%data` once a row.
+    `evaluate` runs code that calls `%data` for each row.
     """
     if mode == "dynamic":
         return _dynamic("\n".join(lines), evaluate)
@@ -42,7 +42,7 @@ def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
 
 
 def name_of_row(name: str, row: Sequence[Word]) -> str:
-    """Replace `$1` and the like in the name by a row's words, as far as they are known beforehand."""
+    """Replace `$1`, `$2`… in an example's name by the literal words of a row."""
 
     def value(found: re.Match[str]) -> str:
         at = int(found[1] or found[2]) - 1
@@ -52,7 +52,7 @@ def name_of_row(name: str, row: Sequence[Word]) -> str:
 
 
 def _block(lines: Sequence[str]) -> Rows:
-    """Read a row a line; the shell expands its words, each where it stands."""
+    """Read one row from each line; the shell expands the words on that line."""
     rows: list[tuple[Word, ...]] = []
     code = [":"]
     for line in lines:
@@ -66,7 +66,7 @@ def _block(lines: Sequence[str]) -> Rows:
 
 
 def _product(lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Multiply the words of the lines, the last fastest; where one expands, by loops of the shell."""
+    """Return all combinations of the lines' words; if words need expansion, loops in the shell."""
     rows = list(itertools.product(*(split_words(line) for line in lines)))
     if all(word.literal for row in rows for word in row):
         return _literal([tuple(word.text for word in row) for row in rows])

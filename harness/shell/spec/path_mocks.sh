@@ -1,9 +1,9 @@
-# Puts the script of a `Mock` in the place of a file of the throw-away root, until its block ends.
+# Replaces a file of the throw-away root by the script of a `Mock`, until the mock's block ends.
 #
 # path_mocks.sh put SCRIPT PATH BLOCK | restore BLOCK
 #
-# A program of its own, for POSIX shells. It uses copies of the commands that it needs: the mock may
-# be in the place of one of them.
+# A separate program, for POSIX shells too. It uses copies of the commands that it needs, since a
+# mock may replace one of them.
 
 set -eu
 folder=$HX_MOCKS/.paths
@@ -50,13 +50,13 @@ would replace a file of this host. Mock the plain name of the command instead."
   printf '%s\n%s\n' "$path" "$made" >"$place/what"
   mkdir -p -- "${path%/*}/" || refuse "'$2' can't be mocked: there can be no such file."
   if [ -e "$path" ] || [ -L "$path" ]; then
-    # an ordinary user can't keep the owner
+    # an ordinary user can't preserve the owner, so mv may print an error
     mv -- "$path" "$place/kept" 2>/dev/null || refuse "'$2' can't be mocked: the file can't be replaced."
   fi
   cp -- "$1" "$path" || refuse "'$2' can't be mocked: the file can't be written."
 }
 
-restore() { # BLOCK: the last one put there first
+restore() { # BLOCK: restore the files that its mocks replaced, in reverse order
   [ -d "$folder/$1" ] || return 0
   number=1
   while [ -d "$folder/$1/$number" ]; do number=$((number + 1)); done

@@ -1,10 +1,11 @@
-"""The patterns of `match pattern`, as shellspec passes them to the shell's `case`."""
+"""Matches the patterns of `match pattern`, which shellspec passes to the shell's `case`."""
 
 from __future__ import annotations
 
 import re
 
-#: A bracket that closes at once is a member, and a class's brackets close no expression.
+#: A `]` directly after the opening bracket is a member; the `]` of a class such as `[:digit:]` does
+#: not close the expression.
 _MEMBER = r"\[:[a-z]+:\]|\[(?!:[a-z]+:\])|[^\[\]]"
 _BRACKETS = re.compile(rf"\[!?(?:\]|(?!!)(?:{_MEMBER}))(?:{_MEMBER})*\]")
 _SPECIAL = re.compile(r"\[:[a-z]+:\]|[\\\[\]^&~]")
@@ -17,10 +18,10 @@ _CLASSES = {
 
 
 def pattern_matches(pattern: str, text: str) -> bool:
-    """Match all of `text` against alternatives of `*`, `?`, `[…]` and `[!…]`.
+    """Return whether a pattern of `*`, `?`, `[…]`, `[!…]` and `|` matches the whole `text`.
 
-    A word ends at a bar, even in brackets. A backslash and `^` are literal, since shellspec quotes
-    them. An empty alternative is an invalid `case`, which matches nothing.
+    A bar separates alternatives, even in brackets. A backslash and `^` are literal, since shellspec
+    quotes them. A pattern with an empty alternative matches nothing: it is invalid in `case`.
     """
     alternatives = pattern.split("|")
     return all(alternatives) and any(
@@ -42,7 +43,7 @@ def _to_regex(pattern: str) -> str:
 
 
 def _members(inner: str) -> str:
-    """Return the expression of a bracket's content."""
+    """Return the content of a bracket as a regular expression."""
     negation = "^" if inner.startswith("!") and len(inner) > 1 else ""
     members = _SPECIAL.sub(
         lambda found: _CLASSES.get(found[0], "" if len(found[0]) > 1 else f"\\{found[0]}"),
@@ -51,6 +52,6 @@ def _members(inner: str) -> str:
     try:
         re.compile(f"[{negation}{members}]")
     except re.error:
-        # No member, or a range that ends before it begins.
+        # The set has no member, or the end of a range is before its start.
         return "." if negation else "(?!)"
     return f"[{negation}{members}]"

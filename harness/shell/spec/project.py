@@ -1,4 +1,4 @@
-"""A spec project: its root, and the environment of its shells."""
+"""Finds a spec project and its options, and the environment of the project's shells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHELLSPEC_VERSION = "0.28.1"
 
 
 def find_root(start: Path, fallback: Path) -> Path:
-    """Return the nearest directory at or above `start` that holds a `.shellspec`."""
+    """Return the nearest directory with a `.shellspec`: `start` or one of its parents."""
     for directory in (start, *start.parents):
         if (directory / ".shellspec").is_file():
             return directory
@@ -41,13 +41,13 @@ class Project:
         return cls(root=root, options=read_options(root))
 
     def relative(self, path: Path) -> str:
-        """Return `path` as messages and specs name it."""
+        """Return `path` in the form that messages and specs show."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     def exec_dir(self, spec: Path) -> Path:
-        """Return the directory that a spec runs in.
+        """Return the working directory of a spec.
 
-        Raises BadInputError if the option names no such place.
+        Raises BadInputError for an invalid `--execdir`.
         """
         place, _, below = self.options.exec_dir.partition("/")
         if place == "@project":
@@ -66,9 +66,9 @@ class Project:
 
 
 class ScratchFolder:
-    """The run's temporary directory: mocks, and the scratch space that specs know.
+    """The temporary directory of a run, for mocks and for `SHELLSPEC_TMPBASE`.
 
-    It is leased, and the next run removes leftovers of a killed run.
+    The directory has a lease, so that a later run removes the directory of a killed run.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class ScratchFolder:
 def environment(
     project: Project, spec: Path, scratch: Path, work_dir: Path, mocks: Path
 ) -> Mapping[str, str]:
-    """Return the variables that a spec's shell gets beside the existing ones."""
+    """Return the variables that a spec's shell gets in addition to the environment of pytest."""
     options = project.options
     path = options.path if options.path is not None else os.environ.get("PATH", os.defpath)
     support = project.root / options.helper_dir / "support" / "bin"
@@ -109,14 +109,14 @@ def environment(
 
 
 def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
-    """Return the PATH that `--sandbox` leaves; the shell takes it once it has been started."""
+    """Return the PATH that the option `--sandbox` sets; the shell sets it after its start."""
     if not options.mocks_only:
         return {}
     return {"HX_PATH": ":".join(filter(None, [str(support), options.sandbox_path]))}
 
 
 def project_variables(project: Project, spec: Path) -> Mapping[str, str]:
-    """Return the variables that all code of a spec gets, including its translation."""
+    """Return the variables of all code of a spec, also of code that runs during the translation."""
     options = project.options
     helper_dir = str(project.root / options.helper_dir)
     load_path = [str(project.root / part) for part in options.load_path]

@@ -1,8 +1,8 @@
 """Writes expectations of a spec as assertions in Python, for `harness migrate`.
 
-A word with plain variables becomes an f-string of the evaluation's variables. Any other expansion
-is done by the evaluation itself, after its code, and read from it. Files and variables are read
-there too, if later code in the example could change them.
+A word with plain variables becomes an f-string with variables of the evaluation's result. Other
+expansions run in the evaluation, after its code, and the test reads the results from it. Files and
+variables are read in the evaluation too, if later code of the example could change them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from harness.shell.spec.sentences import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: The names of functions that a module defines where a test calls them.
+#: Helper functions by name; a module defines those that its tests call.
 AT = """\
 def at(shell: Shell, result: Evaluation, path: str, *, follow: bool = True) -> Path:
-    \"\"\"Return where a path of the code is found; a relative one begins where the code was.\"\"\"
+    \"\"\"Return a file's path on the host; a relative path starts at the code's last PWD.\"\"\"
     place = PurePosixPath(result.variable("PWD") or "/") / path
     return shell.path(place) if follow else shell.path(place.parent) / place.name
 """
@@ -78,16 +78,16 @@ _OF_ANY_VALUE = {"be present", "be blank", "be defined", "be undefined", "be suc
 
 
 class NoEquivalentError(ValueError):
-    """A line that has no equivalent in Python; the message says why."""
+    """A line has no equivalent in Python; the message gives the reason."""
 
 
 @dataclass(kw_only=True)
 class AssertionWriter:
     """Writes the expectations of one example.
 
-    `captures` are lines of shell that the evaluation has to run after its code; they also read
-    files and variables, if the example is `in_shell`. `aliases` are the paths that the spec has
-    named. `row_length` is the number of parameters, or None if the rows are shell code.
+    `captures` has the lines of shell that the evaluation has to run after its code. With
+    `in_shell`, such lines also read the files and variables. `aliases` has the paths that the spec
+    has given names to. `row_length` is the number of parameters, or None if rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class AssertionWriter:
         return [f'assert result.variable("{name}") == "0"']
 
     def statement(self, code: str) -> None:
-        """Let the evaluation run a statement of the example at its place."""
+        """Let the evaluation run a statement of the example after the captures so far."""
         self.captures.append(f"{{\n{code}\n}} >/dev/null")
         self.runs_statements = True
 
@@ -141,12 +141,12 @@ class AssertionWriter:
         return [f'assert result.variable("{name}") == "0"']
 
     def _succeeds(self, command: str) -> str:
-        """Return the test that a command succeeds where the sentence stands."""
+        """Return the expression that tests whether a command succeeds in the evaluation."""
         name = self._capture(f"spec_assert NAME {command}", "assert")
         return f'result.variable("{name}") == "0"'
 
     def _capture(self, code: str, kind: str) -> str:
-        """Let the evaluation run code that sets NAME; return what stands for it."""
+        """Let the evaluation run code that sets the variable NAME; return the name used for NAME."""
         name = f"__{kind}_{len(self.captures)}"
         self.captures.append(code.replace("NAME", name))
         return name
@@ -154,7 +154,7 @@ class AssertionWriter:
     def _satisfaction(
         self, sentence: Sentence, unknown: Mapping[str, Word], words: Sequence[Word]
     ) -> list[str]:
-        """Return the lines that ask a function of the spec, as shellspec asks it."""
+        """Return the assertion for `satisfy`, which calls a function of the spec."""
         command = words[-len(sentence.matcher.arguments) :]
         asks = f"spec_satisfies NAME {' '.join(word.raw for word in command)}"
         name = self._capture(f"{self._shell_value(sentence, unknown)}; {asks}", "assert")
@@ -163,12 +163,12 @@ class AssertionWriter:
         return [f'assert result.variable("{name}") == "0"']
 
     def _text(self, argument: str, unknown: Mapping[str, Word]) -> str:
-        """Return the expression for an argument of a sentence."""
+        """Return the Python expression for an argument of a sentence."""
         word = unknown.get(argument)
         return repr(argument) if word is None else self._expression(word)
 
     def _expression(self, word: Word) -> str:
-        """Return the expression for a word; where it is not plain, the evaluation expands it."""
+        """Return the Python expression for a word; the evaluation expands it if it is not plain."""
         if word.literal:
             return repr(word.text)
         plain = self._formatted(word.raw)
@@ -178,7 +178,7 @@ class AssertionWriter:
         return f'(result.variable("{name}") or "")'
 
     def _formatted(self, raw: str) -> str | None:
-        """Return an f-string for a word with plain variables only."""
+        """Return an f-string for a word whose only expansions are plain variables."""
         out: list[str] = []
         is_quoted = False
         at = 0
@@ -227,13 +227,13 @@ class AssertionWriter:
         return f"at(shell, result, {text}{'' if follows else ', follow=False'})"
 
     def _path_word(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the sentence's path as a word of shell."""
+        """Return the path in a sentence as a word of shell."""
         argument = sentence.subject.argument
         word = self.aliases.get(argument) or unknown.get(argument)
         return quote(argument) if word is None else word.raw
 
     def _value(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the expression for what the sentence speaks of."""
+        """Return the Python expression for the value of the sentence's subject and modifiers."""
         subject = sentence.subject
         modifiers = list(sentence.modifiers)
         is_file = subject.kind is SubjectKind.PATH and sentence.has_modifier(*_CONTENTS)
@@ -259,12 +259,12 @@ class AssertionWriter:
         return base
 
     def _kept(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the variable that has the value as the shell tells it."""
+        """Return the Python expression for the value as the shell computes it."""
         value = self._shell_value(sentence, unknown)
         return f'result.variable("{self._capture(f"{value}; spec_keep NAME", "value")}")'
 
     def _shell_value(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the commands that have the shell look at what the sentence speaks of."""
+        """Return the commands that compute the value of the subject and modifiers in the shell."""
         subject = sentence.subject
         modifiers = list(sentence.modifiers)
         if subject.kind in _STREAMS:
@@ -338,7 +338,7 @@ class AssertionWriter:
 
 
 def _plain(message: str, unknown: Mapping[str, Word]) -> str:
-    """Return a message with the words of the spec in it."""
+    """Return a message in which the placeholders are replaced by the words of the spec."""
     for argument, word in unknown.items():
         message = message.replace(argument, word.raw)
     return message
@@ -352,13 +352,13 @@ def _path_test(name: str, path: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return text as it stands in an f-string between double quotes."""
+    """Return text escaped for an f-string between double quotes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return escaped.replace("\t", "\\t").replace("{", "{{").replace("}", "}}")
 
 
 def _is_element(sentence: Sentence) -> bool:
-    """Tell whether the sentence speaks of an element of an array."""
+    """Return whether the subject of the sentence is an element of an array."""
     return sentence.subject.kind is SubjectKind.VARIABLE and "[" in sentence.subject.argument
 
 

@@ -1,4 +1,4 @@
-"""Puts translated tests into a module: its imports, its helpers, its tests."""
+"""Writes a module with translated tests, and the imports and helper functions that they need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.shell.spec.python_assertions import AT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What a module imports where its text has the name behind it.
+#: The imports of a module, each with a name; a module whose text has the name needs the import.
 _IMPORTS = {
     "import os": "os.",
     "import re": "re.",
@@ -26,7 +26,7 @@ _OURS = {
 
 
 def module_text(path: str, functions: Sequence[str]) -> str:
-    """Return the module with these functions, of the spec in the file `path`."""
+    """Return the text of a module with these functions, translated from the spec `path`."""
     body = "\n\n\n".join(functions)
     if "at(shell, result" in body:
         body = f"{AT}\n\n{body}"

@@ -1,4 +1,4 @@
-"""Writes an example of a spec, with the groups around it, as a test in Python."""
+"""Writes an example of a spec, with the set-up of its groups, as a test in Python."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LEFT = {
 class TestWriter:
     """Writes the test of one example; `chain` is the file, its groups and the example.
 
-    `folder` is where the spec runs, relative to pytest's root directory. `warns`: results of an
-    evaluation that no expectation mentions make the example fail. `has_errexit`: the project's
-    helper modules set errexit, which 'When run' then keeps.
+    `folder` is the spec's working directory, relative to pytest's root directory. With `warns`, an
+    example fails if no expectation mentions a result of the evaluation. With `has_errexit`, the
+    project's helper modules set errexit, which then stays set in 'When run'.
     """
 
     chain: Sequence[Scope]
@@ -39,7 +39,7 @@ class TestWriter:
     by_hand: list[tuple[str, str]] = field(default_factory=list)
 
     def function(self, name: str) -> str:
-        """Return the test function."""
+        """Return the code of the test function."""
         example = self.chain[-1]
         self.by_hand = [one for scope in self.chain for one in scope.by_hand]
         rows, length = self._rows()
@@ -58,7 +58,7 @@ class TestWriter:
         return f"{head}def {name}({arguments}) -> None:\n" + "\n".join(f"    {t}" for t in text)
 
     def _rows(self) -> tuple[list[str], int | None]:
-        """Return the rows as Python, and how many words of each the test knows."""
+        """Return the rows as Python literals, and their number of words; None if they are code."""
         rows = [row for scope in self.chain for row in scope.rows]
         if all(word.literal for row in rows for word in row):
             texts = [tuple(word.text for word in row) for row in rows]
@@ -95,7 +95,7 @@ class TestWriter:
             self._define(text)
 
     def _source(self, text: str) -> None:
-        """Source a file: before all else where that is the same, else where it stands."""
+        """Add a sourced file: by `shell.source` if nothing comes before it, else by `define`."""
         words = split_words(text)[1:]
         is_first = all(line.startswith("shell.source(") for line in self.lines)
         if is_first and len(words) == 1 and words[0].literal and "/" in words[0].text:
@@ -118,7 +118,7 @@ class TestWriter:
             self.by_hand.append((line, why))
 
     def _without_evaluation(self, example: Scope) -> list[str]:
-        """Return the test of an example that only runs statements, which are pending or skipped."""
+        """Return the test of an example without evaluation and expectations: pending or skipped."""
         for statement in example.statements:
             self._set_up(statement)
         if not any(s.text.startswith("pytest.skip(") for s in example.statements):
@@ -180,7 +180,7 @@ class TestWriter:
         writer.statement(_guarded(code))
 
     def _evaluation(self, code: str, writer: AssertionWriter, *, has_when: bool) -> str:
-        """Return the line that evaluates the example's code, and what its expectations need."""
+        """Return the line that evaluates the example's code and its expectations' captures."""
         kind, _, code = code.partition(" ") if has_when else ("", "", code)
         before = [h for s in self.chain for h in s.hooks.get(f"Before{kind}", ())]
         after = [
@@ -210,7 +210,7 @@ class TestWriter:
 
 
 def _changes_what_was_looked_at(example: Scope) -> bool:
-    """Tell whether the example runs a statement after an expectation."""
+    """Return whether the example runs a statement after an expectation."""
     seen = False
     for statement in example.statements:
         seen = seen or statement.kind in {Kind.EXPECTATION, Kind.ASSERTION}
@@ -220,17 +220,17 @@ def _changes_what_was_looked_at(example: Scope) -> bool:
 
 
 def _has_code(text: str) -> bool:
-    """Tell whether there is more than comments."""
+    """Return whether the text has lines other than comments and empty lines."""
     return any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n"))
 
 
 def _guarded(code: str) -> str:
-    """Return code that ends the shell where one of its statements fails, as in a spec."""
+    """Return code that ends the shell if one of its statements fails, as in a spec."""
     return f"set -e\n{code}\nset +e" if may_fail(code) else code
 
 
 def _by_hand(line: str, why: str) -> str:
-    """Return the call that marks a line that has to be translated by hand."""
+    """Return the call of `pytest.fail` for a line that has to be translated by hand."""
     return f"pytest.fail({f'to be translated by hand ({why}): {line}'!r})"
 
 
@@ -240,7 +240,7 @@ def _docstring(chain: Sequence[Scope]) -> str:
 
 
 def literal(code: str) -> str:
-    """Return shell code as a literal of Python that can be read."""
+    """Return shell code as a readable string literal of Python."""
     plain = code.replace("\n", "").replace("\t", "")
     if plain == code or '"""' in code or code.endswith('"') or not plain.isprintable():
         return repr(code)

@@ -1,4 +1,4 @@
-"""Handlers of the records that a running spec writes."""
+"""Handles the records that a running spec writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements of the groups and examples of a spec, in their order, for `harness migrate`."""
+"""Collects the statements of a spec's groups and examples, in order, for `harness migrate`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A line of shell code, of Python, or of the spec's language."""
+    """A statement: shell code, Python code, or a line of the spec's language."""
 
     kind: Kind
     text: str
@@ -31,10 +31,10 @@ class Statement:
 
 @dataclass(kw_only=True)
 class Scope:
-    """An open group or example; the file itself is the outermost group.
+    """A group or example that is being read; the file itself is the outermost group.
 
-    `by_hand` are lines without a translation, with the reason: an example below must not look
-    translated.
+    `by_hand` has the lines without a translation, each with the reason. Examples in this scope then
+    count as not translated.
     """
 
     name: str = ""
@@ -52,7 +52,7 @@ class Scope:
     children: int = 0
 
     def add(self, kind: Kind, text: str) -> None:
-        """Note a statement; successive lines of shell are one statement."""
+        """Add a statement; successive lines of shell are joined into one statement."""
         last = self.statements[-1] if self.statements else None
         if kind is Kind.SHELL and last is not None and last.kind is Kind.SHELL:
             self.statements[-1] = Statement(kind, f"{last.text}\n{text}")
@@ -60,10 +60,10 @@ class Scope:
             self.statements.append(Statement(kind, text))
 
     def give_up(self, line: str, why: str) -> None:
-        """Mark a line that has to be translated by hand."""
+        """Add a line that has to be translated by hand."""
         if (line, why) not in self.by_hand:
             self.by_hand.append((line, why))
 
     def has(self, *kinds: Kind) -> bool:
-        """Return whether there is such a statement."""
+        """Return whether the scope has a statement of one of these kinds."""
         return any(statement.kind in kinds for statement in self.statements)

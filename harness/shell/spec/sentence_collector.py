@@ -1,4 +1,4 @@
-"""Selects the function of the runtime that captures the value of a sentence after `The`."""
+"""Selects the function of the runtime that captures the values for a sentence after `The`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OF_THE_EVALUATION = re.compile(
 
 
 def fetcher(text: str) -> str:
-    """Choose the runtime function that captures the value of the sentence in `text`.
+    """Return the runtime function that captures the values for the sentence in `text`.
 
-    The words are parsed as written; the shell passes on their expansions, and the sentence is
-    parsed again from these.
+    Here the words are parsed as they are written. The shell later reports the expanded words, and
+    the sentence is parsed again from these.
     """
     if _OF_THE_EVALUATION.match(text):
         return "__hx_the"
@@ -27,7 +27,8 @@ def fetcher(text: str) -> str:
     except SentenceError:
         return "__hx_ask"
     kind = sentence.subject.kind
-    place = sentence.subject.argument_at + 3  # after the place itself and the line
+    # the function gets two arguments before the words: this position, and the line
+    place = sentence.subject.argument_at + 3
     reads_contents = sentence.has_modifier("contents", "entire contents")
     needs_path = reads_contents or sentence.matcher.name in PATH_FLAGS
     if (

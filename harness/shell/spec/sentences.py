@@ -1,6 +1,6 @@
-"""The sentence after `The`: its meaning, and whether a value satisfies it.
+"""Parses the sentence after `The`, and decides whether a value satisfies it.
 
-The module is long because each word of the language is read and judged by the same few tables.
+The module is long because the parser and the decision share the tables of the language's words.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _NUMBERED = re.compile(r"(\d+)(?:st|nd|rd|th)?\Z")
 
 
 class SentenceError(ValueError):
-    """The words have no valid subject, modifier or matcher."""
+    """The words are not a valid sentence: a subject, modifier or matcher is wrong."""
 
 
 class SubjectKind(enum.Enum):
-    """The subject of a sentence; the value is the word that names it."""
+    """The kind of a sentence's subject; the value is the word for it in specs."""
 
     OUTPUT = "output"
     ERROR = "error"
@@ -65,7 +65,7 @@ class SubjectKind(enum.Enum):
 
 
 class Stream(enum.Flag):
-    """The results of an evaluation that a sentence can mention."""
+    """The results of an evaluation that sentences can mention."""
 
     NONE = 0
     STDOUT = enum.auto()
@@ -98,7 +98,7 @@ _CLAIMS = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject; `argument_at` is the place of its argument among the words of the sentence."""
+    """A subject; `argument_at` is the index of its argument among the words of the sentence."""
 
     kind: SubjectKind
     argument: str = ""
@@ -108,7 +108,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Modifier:
-    """One step from the subject's value to the value that is matched."""
+    """A step that derives a further value from the subject's value, such as its second line."""
 
     name: str
     number: int = 0
@@ -116,7 +116,7 @@ class Modifier:
 
 @dataclass(frozen=True)
 class Matcher:
-    """The condition on the value."""
+    """The condition that the value has to meet."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class PathFact:
-    """The shell's findings at a path: the letters of `test`'s operators that were true."""
+    """What the shell found at a path; `flags` has the letters of the true operators of `test`."""
 
     path: str
     flags: str
@@ -156,7 +156,7 @@ class PathFact:
 
 @dataclass(frozen=True, kw_only=True)
 class VariableFact:
-    """A variable as the example's shell had it; `attributes` as `${name@a}` prints them."""
+    """A variable in the example's shell; `attributes` has the letters that `${name@a}` prints."""
 
     value: str | None
     attributes: str = ""
@@ -164,7 +164,7 @@ class VariableFact:
 
 @dataclass(kw_only=True)
 class Facts:
-    """The values that one sentence could use when it was reached."""
+    """The values that the shell captured for one sentence."""
 
     stdout: str | None = None
     stderr: str | None = None
@@ -204,7 +204,7 @@ PATH_FLAGS = {
 
 @functools.lru_cache(maxsize=4096)
 def parse_sentence(words: tuple[str, ...]) -> Sentence:
-    """Parse the words after `The`, as the shell expanded them.
+    """Parse the words after `The`, which the shell has expanded.
 
     Raises SentenceError if they are not a sentence.
     """
@@ -220,7 +220,7 @@ class _Reader:
         self.at = 0
 
     def keyword(self, what: str) -> str:
-        """Take the next word that is not an article."""
+        """Consume and return the next word that is not an article."""
         while self.at < len(self.words) and self.words[self.at] in ARTICLES:
             self.at += 1
         return self.argument(what)
@@ -346,7 +346,7 @@ def _read_matcher(reader: _Reader) -> Matcher:
 
 
 def _read_state(reader: _Reader) -> str | None:
-    """Read what follows 'be'; None if only a matcher of the spec's own can begin so."""
+    """Read the words after 'be'; return None if they are not a built-in matcher."""
     word = reader.keyword("what it should be")
     if word in _BE_ONE:
         return word
@@ -368,7 +368,7 @@ def _finish(reader: _Reader, name: str, arity: int) -> Matcher:
 
 
 def subject_value(sentence: Sentence, facts: Facts) -> str | None:
-    """Return the value for the matcher; None if it is unset."""
+    """Return the value that the matcher gets; None if it is unset."""
     value = _plain_value(sentence.subject, facts)
     for modifier in sentence.modifiers:
         value = _modify(modifier, value, facts)

@@ -1,4 +1,4 @@
-"""Whether a piece of shell code is complete."""
+"""Checks the syntax of shell code by running `bash -n`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CANNOT_FAIL = re.compile(
 
 @functools.cache
 def is_complete(code: str) -> bool:
-    """Return whether bash can parse the code, which does not run."""
+    """Return whether bash can parse the code; bash does not run the code."""
     ran = LocalRunner().run([*BASH.command, "-n"], timeout_s=_PARSING_S, stdin=f"{code}\n")
     return ran.ok and "here-document" not in ran.stderr
 
 
 def may_fail(code: str) -> bool:
-    """Return whether code does more than define functions and set variables."""
+    """Return whether code can fail: it does more than define functions and set variables."""
     end: str | None = None
     for line in code.split("\n"):
         found = _FUNCTION.match(line)

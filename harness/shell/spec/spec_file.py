@@ -1,7 +1,7 @@
 """The content of a `*_spec.sh` file: its groups, its cases and the shell code that runs them.
 
-The code keeps every line where it stood, so that a message of the shell cites the line of the
-spec. Nothing is run here, except that `Parameters:dynamic` needs an evaluator handed in.
+Each line of the code has the line number that it has in the spec, so messages of the shell name the
+spec's lines. This module runs nothing; a caller passes the evaluator for `Parameters:dynamic`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 NOT_IMPLEMENTED = "Not yet implemented"
-"""The reason of examples that do not evaluate and expect anything yet."""
+"""The reason for examples that have neither an evaluation nor an expectation yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A `Describe`, from its line to its `End`."""
+    """A group: a `Describe` or `Context` block, from its first line to its `End`."""
 
     name: str
     begin: int
@@ -30,10 +30,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One example, or one row of a parametrised one: a test of pytest.
+    """One test of pytest: an example, or a parametrised example with one row.
 
-    `number` is its place in the order of the file, which is sent to the running shell. `row`
-    counts from 0; it is None if the example has no parameters.
+    `number` is the position in the order of the file, by which the harness names the case to the
+    running shell. `row` counts from 0; it is None if the example has no parameters.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether it is skipped by an `x` before it or before one of its groups."""
+        """Whether the keyword of the example, or of one of its groups, begins with `x`."""
         return self.skipped or any(group.skipped for group in self.groups)
 
     @property
@@ -70,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class MockScript:
-    """The text of a `Mock` block, to be put on PATH as `name` (None: known at run time only)."""
+    """The text of a `Mock` block. Its `name` on PATH is None if only the shell can expand it."""
 
     number: int
     name: str | None
@@ -79,7 +79,7 @@ class MockScript:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecFile:
-    """A translated spec: `script` runs the bodies of its blocks, `texts`, by their number."""
+    """A translated spec: `texts` has the bodies of its blocks, which `script` runs by number."""
 
     path: str
     cases: tuple[Case, ...]
@@ -90,7 +90,7 @@ class SpecFile:
     preserves: bool
 
     def line(self, number: int) -> str:
-        """Return a line of the spec, joined with the earlier lines that it continues."""
+        """Return a line of the spec, joined with the lines before it that it continues."""
         if not 1 <= number <= len(self.lines):
             return ""
         first = number
@@ -100,8 +100,8 @@ class SpecFile:
 
 
 class RowEvaluator(Protocol):
-    """Runs the code of a `Parameters:dynamic` block, which calls `%data` once a row."""
+    """Runs the code of a `Parameters:dynamic` block, which calls `%data` for each row."""
 
     def __call__(self, code: str, *, line: int) -> Sequence[tuple[str, ...]]:
-        """Return the arguments of each `%data`."""
+        """Return the arguments of each call of `%data`."""
         ...

@@ -1,10 +1,10 @@
 """Runs the cases of one spec file in a shell that forks for each of them.
 
-The shell walks the file once, top to bottom, and asks which case comes next; so a group's set-up
-is paid once, and a case costs one fork. Going back, or a case that ran too long, needs a new
-shell.
+The shell runs the file once, from top to bottom, and asks for the next case. So the set-up of a
+group runs once, and each case costs one fork. To run an earlier case, or after a case that exceeded
+the time limit, a new shell is started.
 
-The module is long because sending, reading and answering share the state of one conversation.
+The module is long because sending, reading and answering share the state of the conversation.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _POSIX_PIPES = 18
 _FINISH = 2147483647
 _SENT_AHEAD = 2
 _SET_DISTANCE = 11
-"""From the first set of output descriptors to the second, in numbers of descriptors."""
+"""The difference between descriptor numbers of the first and the second set of outputs."""
 _SPOKE = (
     "The code under test wrote to a descriptor of the harness, 190 or above; the code and all "
     "its processes were ended."
 )
 _FIRST_RECORDS = 209
-"""The descriptor of the records of an example that writes to the first set."""
+"""The descriptor for records of an example that writes to the first set of outputs."""
 _TRACE = re.compile(r"^(--- .*\n)?(\++)(?=\+ )", re.MULTILINE)
 _TRACE_END = re.compile(
     r"^\++ (?:__hx_status=\d+|case .* in|(?:builtin )?set \+x)\n", re.MULTILINE
@@ -72,14 +72,17 @@ _TRACE_END = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A case that was sent to the shell, and the set of files that it writes to."""
+    """A case that was sent to the shell, and the set of outputs that it writes to."""
 
     number: int
     output_set: int
 
 
 class _UnansweredError(Exception):
-    """The example's shell ended while it was asked; `ending` says so of the whole file's shell."""
+    """The example's shell ended before it answered.
+
+    `ending` is the reason if the shell of the whole file has ended; else it is None.
+    """
 
     def __init__(self, ending: str | None) -> None:
         super().__init__(ending)
@@ -87,7 +90,7 @@ class _UnansweredError(Exception):
 
 
 class SpecRun:
-    """A spec file's shell; close it at the end."""
+    """Runs the cases of a spec file in its shell; call `close` at the end."""
 
     def __init__(self, spec: SpecFile, setting: ShellSetting) -> None:
         self.spec = spec
@@ -116,7 +119,7 @@ class SpecRun:
     # --- running -------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Start the shell, and wait until it has read its helper files or has ended.
+        """Start the shell, and wait until it has sourced its helper files or has ended.
 
         Raises RequirementError if the kernel refuses the sandbox.
         """
@@ -140,9 +143,9 @@ class SpecRun:
             raise
 
     def run(self, case: Case, following: Case | None = None) -> Verdict:
-        """Run one case; earlier cases that did not run are skipped.
+        """Run one case; skip the cases before it that did not run.
 
-        The shell continues with `following` while this verdict is found.
+        The shell starts on `following` while this process determines the verdict.
         """
         verdict = self._static_verdict(case)
         if verdict is not None:
@@ -152,12 +155,12 @@ class SpecRun:
             return self._verdict_on_ending(ending)
         try:
             return self._run(case, following, time.monotonic() + self.setting.timeout_s)
-        except BaseException:  # such as the time limit of another plugin
+        except BaseException:  # for example from the time limit of another plugin
             self._kill()
             raise
 
     def expect_next(self, case: Case) -> None:
-        """Tell the shell the next case, so that it continues while others are busy here."""
+        """Send the next case to the shell, which starts on it while this process is busy."""
         last = self._sent[-1].number if self._sent else self._position
         if (
             self._process is not None
@@ -168,7 +171,7 @@ class SpecRun:
             self._send_target(self._process, case.number)
 
     def finish(self) -> list[Problem]:
-        """Let the shell come to the end of the file; return the problems of its last hooks."""
+        """Let the shell run to the end of the file; return the problems of its last hooks."""
         process = self._process
         if process is not None and not self._sent:
             self._send_target(process, _FINISH)
@@ -248,7 +251,7 @@ class SpecRun:
     def _converse(
         self, process: ShellProcess, number: int, reported: ExampleRecord, deadline: float
     ) -> str | None:
-        """Listen until case `number` has ended; return why it cannot, if it cannot."""
+        """Read messages until case `number` has ended; return None, or why it could not run."""
         while True:
             record = self._unanswered_end or process.reader.next_record()
             self._unanswered_end = None
@@ -285,7 +288,7 @@ class SpecRun:
                 self._note(name, fields, reported, Facts())
 
     def _read_records(self, reported: ExampleRecord) -> None:
-        """Read the records of the example since the last time; they wake nobody until it has ended."""
+        """Read the records that the example has written to its file since the last call."""
         if not self._sent:
             return
         data = self._files.outputs[self._sent[0].output_set].records.data(start=self._records_read)
@@ -300,7 +303,8 @@ class SpecRun:
 
     def _not_reached(self) -> str:
         return (
-            "The example did not run: the statements around it, an 'if' or an 'exit', left it out."
+            "The example did not run: a statement around it, such as an 'if' or an 'exit', "
+            "skipped it."
         )
 
     def _lost_group(self, status: str, line: str, hook: str, text: str) -> str:
@@ -314,7 +318,7 @@ class SpecRun:
     def _take_ending(
         self, process: ShellProcess, hook_err: str, until: int | None = None
     ) -> tuple[str, str]:
-        """Return the hook that ended its shell, if one did, and its text on stderr."""
+        """Return the hook that ended its shell, or '', and what was written to stderr."""
         hook, self._hook = self._hook, ""
         text = process.take_complaint(until)
         if hook:
@@ -366,7 +370,7 @@ class SpecRun:
             reported.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
 
     def _note_hook_start(self, fields: Sequence[str], reported: ExampleRecord) -> None:
-        """Remember which hook runs, in case it ends its shell; no fields mean that it has ended."""
+        """Remember which hook runs, in case it ends its shell; no fields: the hook has ended."""
         reported.hook = self._hook = ""
         if fields:
             name = _hook_name(fields[0], fields[1])
@@ -397,9 +401,9 @@ class SpecRun:
         fields: Sequence[str],
         deadline: float,
     ) -> str | None:
-        """Ask the shell for what a sentence looks at, and let it run a matcher of its own.
+        """Ask the shell for the values that a sentence needs, and to run a matcher of the spec.
 
-        Return why the shell never will answer, if the whole of it has ended.
+        Return None, or why the shell can't answer if the shell of the file has ended.
         """
         words = tuple(fields[1:])
 
@@ -428,7 +432,7 @@ class SpecRun:
         return None
 
     def _send_answer(self, operation: str, argument: str) -> None:
-        if self.setting.shell.is_posix:  # which reads lines, and escapes in them
+        if self.setting.shell.is_posix:  # a POSIX `read` reads lines and interprets escapes
             escaped = argument.replace("\\", "\\\\").replace("\n", "\\n")
             send(self._answers, f"{operation}\n{escaped}\n")
         else:
@@ -488,7 +492,7 @@ class SpecRun:
                 for number, text in enumerate(self.spec.texts)
             )
         )
-        # of all but the first, the shell opens the writing ends itself
+        # the shell itself opens the writing ends of all pipes but the first
         (answers_read, self._answers), *pipes = make_pipes(1 + (_POSIX_PIPES if is_posix else 2))
         first, second = self._files.outputs
         more_fds = [*second.fds, answers_read, self._files.texts.fd,
@@ -514,7 +518,7 @@ class SpecRun:
         process.send(f"{number}:{output_set * _SET_DISTANCE}:{_FIRST_RECORDS + output_set}\n")
 
     def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
-        """Wait until the shell says more; return why it never will, if so."""
+        """Wait for the shell's next message; return None, or why there will be none."""
         try:
             if process.wait_for_words(deadline):
                 return None
@@ -522,7 +526,7 @@ class SpecRun:
             self._kill()
             return (
                 f"The example ran longer than {self.setting.timeout_s:g} s; "
-                "it was ended with all that it had started."
+                "it and all its processes were ended."
             )
         code = process.exit_code()
         self._ended_in_helpers = not self._is_ready and code >= 0
@@ -533,13 +537,13 @@ class SpecRun:
             why = f"{hook} ended the shell of this file with exit code {code}."
         if code < 0:
             why = (
-                f"The shell of this file was killed by signal {name_signal(-code)}, as by a "
-                "'kill' of the code under test that reached more than its own processes."
+                f"The shell of this file was killed by signal {name_signal(-code)}; the code "
+                "under test may have run a 'kill' that hit more than its own processes."
             )
         if code == TOO_MANY_PROCESSES:
             why = (
-                "There were more processes than an example may start, by this one or left behind "
-                "by one before it; all of them were ended."
+                "This example, together with processes that earlier examples left, had more "
+                "processes than the limit allows; all of them were ended."
             )
         if text:
             why += f" It wrote to stderr:\n{shorten(text)}"
@@ -569,10 +573,11 @@ def _streams(outputs: OutputFiles, case: Case) -> Streams:
 
 
 def _stderr(outputs: OutputFiles, case: Case) -> str:
-    """Return what the evaluation wrote to stderr; a trace in it as the spec's own code has it.
+    """Return what the evaluation wrote to stderr; remove extra levels from a trace (`set -x`) in it.
 
-    A trace repeats the first character of its prompt for each level at which text is evaluated,
-    and the bodies of groups and examples are. Two files that differ begin with `---` and `+++`.
+    A trace repeats the first character of its prompt for each level of `eval`. The harness runs the
+    bodies of groups and examples by `eval`, so these levels are removed. Lines `---` and `+++` of a
+    diff stay.
     """
     text = outputs.err.text()
     if "__hx_status=" in text:

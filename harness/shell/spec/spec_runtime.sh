@@ -1,22 +1,22 @@
-# Runs a translated spec file: sourced by bash through BASH_ENV before it reads the script.
+# Runs a translated spec file. Bash sources this file through BASH_ENV before it reads the script.
 #
-# Descriptors, all made by the parent:
+# Descriptors, which the parent process opens:
 #   190 records to the parent     191 the examples to run       192 193 captured stdout, stderr
 #   194 195 an example's stray stderr, stdout                  196 a hook's stderr
-#   197 stdin of an evaluation    198 target on its way up     199 preserved variables
+#   197 stdin of an evaluation    198 target, for outer groups 199 preserved variables
 #   200 201 202 the virtual clock (clock.sh)
-#   203 to 206 as 192 to 195, for every other example: the parent reads what one left while the
-#   next one runs, and empties it before a third                207 the parent's answers
+#   203 to 206 like 192 to 195, for every second example: the parent reads the output of an example
+#   while the next example runs, and empties it after that    207 the parent's answers
 #   208 bodies of groups and examples, read once                209 210 the records of an example
-#   211 212 pipes whose other ends, 214 and 215, an evaluation and an example open: they are at
-#   their end once all processes that were started there have ended
+#   211 212 pipes whose other ends, 214 and 215, an evaluation and an example open: reading ends
+#   when all processes that the evaluation or example started have ended
 #   189 /dev/null
 #
-# A record is its name, the number of its fields, the fields; each ends with NUL. The parent
-# sends the number of the example to run next, and which set of descriptors it writes to, with
-# that of its records: an example writes records to a file, which wakes nobody until it has ended.
-# Everything here calls builtins by 'builtin', so that a spec may redefine any command; only eval
-# is called plainly, since 'builtin eval' loses the exemption from errexit that a condition gives
+# A record is a name, the number of fields, and the fields; each ends with NUL. For each example,
+# the parent sends the number of the example, the set of descriptors for its output, and the
+# descriptor for its records. An example writes its records to a file, so that the parent does not
+# wake up before the example ends. This file calls builtins by 'builtin', so that a spec may redefine
+# any command. The exception is eval: in a condition, 'builtin eval' is not exempt from errexit
 # (bash 5.2).
 
 unset BASH_ENV
@@ -32,7 +32,7 @@ unset HX_FDS __hx_fd
 __hx_newline=$'\n'
 __hx_records=190
 __hx_own=
-# what '%preserve' and a clock of its own leave, others' examples must not find
+# whether to reset preserved variables and the virtual clock before each example
 __hx_preserves=${HX_PRESERVES-}
 __hx_reset=$__hx_preserves${HX_CLOCK-}
 unset HX_PRESERVES
@@ -42,12 +42,12 @@ __hx_id=
 __hx_seen=-1
 __hx_in_example=
 __hx_mute=
-__hx_special= # what keeps an evaluation from being the usual case
+__hx_special= # why the evaluation can't take the fast path
 __hx_when=
 __hx_expected=
 __hx_status=
 __hx_job_wait=1 # seconds
-__hx_stale= # whether a process that did not end holds the pipes
+__hx_stale= # whether a process that did not end has the pipes open
 __hx_broken=
 __hx_has_data=
 __hx_nrows=0
@@ -58,8 +58,8 @@ __hx_options=()
 __hx_vital='/usr/lib /usr/bin /etc /var'
 declare -A __hx_aliases=() __hx_points=() __hx_syntax=() __hx_subjects=()
 
-# A lookup counts itself in the entry that it finds, and a fork copies each page written to:
-# entries made one after the other lie together.
+# Bash writes a counter into each hash entry that it looks up, and each page that is written after a
+# fork is copied. Entries that are created together are on the same pages.
 for __hx_name in example it run call the done; do
   eval "__hx_$__hx_name() { :; }"
 done
@@ -71,7 +71,7 @@ __hx_report() {
 
 # --- which example runs -----------------------------------------------------------------------
 
-__hx_await() { # FIRST: return once the target is FIRST or later
+__hx_await() { # FIRST: wait until the target, the number of the next example, is at least FIRST
   while :; do
     if [[ -z $__hx_target ]]; then
       IFS=: builtin read -r -u 191 __hx_target __hx_set __hx_own || builtin exit 0
@@ -82,7 +82,7 @@ __hx_await() { # FIRST: return once the target is FIRST or later
   done
 }
 
-__hx_open() { # FIRST LAST: whether the group holds the target
+__hx_open() { # FIRST LAST: return whether the target is in the group with these examples
   if (($1 <= __hx_seen && $1 <= $2)); then
     __hx_report repeated "$1"
     return 1
@@ -95,7 +95,7 @@ __hx_open() { # FIRST LAST: whether the group holds the target
   : >|/proc/self/fd/198
 }
 
-__hx_enter() { # in the group's own shell
+__hx_enter() { # begin a group, in its subshell
   __hx_before_all=() __hx_after_all=()
   __hx_seen=-1
   builtin set -e
@@ -112,21 +112,21 @@ __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if (($1 == 0)) && [[ -s /proc/self/fd/198 ]]; then
     IFS=: builtin read -r __hx_target __hx_set __hx_own __hx_stale </proc/self/fd/198 || :
-    : >|/proc/self/fd/198 # or a group around it would seem closed
+    : >|/proc/self/fd/198 # else the outer group would take this for its own end
     [[ -z $__hx_stale ]] || __hx_renew_pipes
   else
     local __hx_text
-    __hx_read_file /proc/self/fd/196 # of the hook that ended it, if one did
+    __hx_read_file /proc/self/fd/196 # stderr of the hook, if a hook ended the group
     __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"
   fi
   __hx_report left "$2"
   builtin set -e
 }
 
-# A function is copied whole each time it is called, and what is copied after a fork costs page
-# faults: what runs for every example holds the usual case only.
+# Bash copies a whole function at each call, and copies after a fork cost page faults. So a function
+# that runs for every example has only the code for the usual case.
 
-__hx_example() { # FIRST [ROWS]: whether to run an example now
+__hx_example() { # FIRST [ROWS]: return whether to run the example now
   [[ -n $__hx_target ]] || IFS=: builtin read -r -u 191 __hx_target __hx_set __hx_own ||
     builtin exit 0
   if [[ $1 != "$__hx_target" || $1 -le $__hx_seen || -s /proc/self/fd/2 ||
@@ -138,13 +138,14 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
   builtin set +e
 }
 
-__hx_report_stderr() { # RECORD FIELDS...: first of them, how much was written outside of examples to stderr so far
+# report RECORD with the number of bytes that code outside of examples wrote to stderr, and FIELDS
+__hx_report_stderr() { # RECORD FIELDS...
   local __hx_label __hx_position
   IFS=$' \t' builtin read -r __hx_label __hx_position </proc/self/fdinfo/2
   __hx_report "$1" "$__hx_position" "${@:2}"
 }
 
-__hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails where none runs now
+__hx_prepare() { # FIRST ROWS: prepare an unusual example; fail if no example is to run now
   if (($2 == 0 && $1 <= __hx_seen)); then
     __hx_report repeated "$1"
     return 1
@@ -175,19 +176,19 @@ __hx_make_ready() { # FIRST ROWS
   fi
   [[ -z ${__hx_pending_reason+x} ]] || __hx_report pending "$__hx_pending_reason"
   [[ ! -s /proc/self/fd/2 ]] || __hx_report_stderr group_stderr
-  # each example begins with a clock at which nobody slept, and without what others preserved
+  # each example begins with a clock without sleeps, and without variables that others preserved
   [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
   [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
 }
 
-__hx_run() { # in the example's own shell
+__hx_run() { # run the example, in its subshell
   __hx_records=$__hx_own
   [[ -z ${__hx_before_each+x} ]] || __hx_run_before_each
   __hx_in_example=1
   builtin set -e
   __hx_it "${__hx_row_args[@]}"
   [[ -z ${__hx_after_each+x} ]] || __hx_run_after_each
-  # no status of its own shows that, since one that is not 0 springs a trap on ERR
+  # do not report this by a status, since a status other than 0 runs a trap on ERR
   builtin printf '%s\0' finished 0 >&$__hx_records
   builtin exit 0
 }
@@ -195,10 +196,10 @@ __hx_run() { # in the example's own shell
 __hx_done() { # STATUS
   __hx_target=
   builtin read -t 0 -u 212 || __hx_await_jobs
-  if [[ ! -d /usr/lib/../bin/../../etc/../var ]]; then # of all vital directories by one call
+  if [[ ! -d /usr/lib/../bin/../../etc/../var ]]; then # checks all vital directories in one call
     __hx_report_vanished
   fi
-  if (($1)); then # the shell has named the signal, or a trap on ERR has written something
+  if (($1)); then # the shell may have named a signal, or a trap on ERR may have printed a message
     __hx_report_stderr end_message
     __hx_report_hook_stderr
   fi
@@ -206,13 +207,13 @@ __hx_done() { # STATUS
   builtin set -e
 }
 
-__hx_report_hook_stderr() { # in case a hook ended the example
+__hx_report_hook_stderr() { # report the hook's stderr, in case a hook ended the example
   local __hx_text
   __hx_read_file /proc/self/fd/196
   __hx_report hook_stderr "$__hx_text"
 }
 
-__hx_await_jobs() { # wait for what the example started; report what does not end
+__hx_await_jobs() { # wait for processes that the example started; report those that do not end
   builtin read -t "$__hx_job_wait" -u 212
   (($? > 128)) || return 0
   (
@@ -233,7 +234,7 @@ __hx_await_jobs() { # wait for what the example started; report what does not en
   __hx_renew_pipes
 }
 
-__hx_renew_pipes() { # what holds the old ones is not waited for again
+__hx_renew_pipes() { # open new pipes, so as not to wait again for processes that have the old pipes
   exec 211< <(:) 212< <(:)
 }
 
@@ -265,7 +266,7 @@ fi
 . "${BASH_SOURCE[0]%/*}/runtime/helper_modules.sh"
 [[ -z ${HX_CLOCK-} ]] || . "$HX_CLOCK"
 __hx_report ready
-# traces the lines that run, for coverage; the trace has a descriptor of its own
+# trace the lines that run, for coverage; the trace goes to a separate descriptor
 if [[ -n ${HX_TRACE_FD-} ]]; then
   builtin export BASH_ENV=${BASH_SOURCE[0]%/*}/../warm_shell/trace.sh
   . "$BASH_ENV"

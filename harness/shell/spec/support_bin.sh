@@ -1,4 +1,4 @@
-# Sourced by the '@name' commands of a spec project: runs the real program behind the mocks.
+# The '@name' commands of a spec project source this file. It runs the real program, not its mock.
 
 invoke() {
   PATH=$SHELLSPEC_PATH exec "$@"

@@ -1,7 +1,7 @@
-"""Turn the text of a `*_spec.sh` file into groups, cases and runnable shell code.
+"""Translates the text of a `*_spec.sh` file into groups, cases and shell code that runs them.
 
-Recognition goes by lines, as the language defines it: the first word of a line decides, and
-quotes and heredocs do not hide it. Each line of the result stands at the number it had.
+As the language defines, the first word of a line decides what the line is, even inside quotes and
+heredocs. Each line of the result has the line number that it has in the spec.
 
 The module is long because all directives read and change the state of one translation.
 """
@@ -55,24 +55,24 @@ def translate(
     shell: SpecShell = BASH,
     lookups_of: Callable[[str], frozenset[str]] = lambda _: frozenset(),
 ) -> SpecFile:
-    """Translate `text`, which stands in the file `path`, for `shell`.
+    """Translate `text`, the content of the file `path`, for `shell`.
 
-    `lookups_of` takes the word by which a spec names a script that it sources, and returns which
-    commands that script looks up.
+    `lookups_of` gets the word by which the spec names a script that it sources, and returns the
+    names of commands whose path that script looks up.
 
-    Raises BadInputError, with the line, for a block that does not close or stands where it must
-    not, and for a construct that has no meaning.
+    Raises BadInputError, with the line, for a block that is not closed or not allowed at its
+    position, and for an unknown construct.
     """
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise BadInputError("A NUL byte stands here; a spec is text.", source=path, line=line)
+        raise BadInputError("The line has a NUL byte; a spec is text.", source=path, line=line)
     names = looked_up(text).union(*map(lookups_of, _SOURCED.findall(text)))
     return _Translator(path, text, evaluate_rows, dialect_of(shell), names).run()
 
 
 @dataclass(kw_only=True)
 class _Block:
-    """An open group or example; the file itself is the outermost group."""
+    """A group or example that is being read; the file itself is the outermost group."""
 
     kind: str
     group: Group | None = None
@@ -91,7 +91,7 @@ class _Block:
     has_path_mocks: bool = False
 
     def next_path(self) -> str:
-        """Return the position of one more block in this one, as `2-1`."""
+        """Count one more inner block; return its position in the file, such as `2-1`."""
         self.children += 1
         return f"{self.path}-{self.children}".lstrip("-")
 
@@ -255,9 +255,9 @@ class _Translator:
         block = self.blocks.pop() if len(self.blocks) > 1 else None
         if block is None:
             raise self._error(f"'{keyword}' closes nothing.", line)
-        # A body is kept as text and read when it runs: as parsed code, of which the shell makes
-        # two more copies, it would make every fork dearer. It is read where it begins, so that
-        # its lines count from there.
+        # A body stays text until it runs. The shell would keep parsed code in memory twice, which
+        # makes every fork slower. The body is evaluated on its first line, so that its line
+        # numbers are right.
         text = self.dialect.text(len(self.texts))
         self.texts.append("\n".join(block.out))
         stdin = " </dev/null" if len(self.blocks) == 1 else ""
@@ -375,7 +375,7 @@ class _Translator:
         return directives.render(directive)
 
     def _peek_text(self) -> list[str]:
-        """Return the `#|` lines that follow; they stay where they are, being comments."""
+        """Return the `#|` lines that follow; they stay in the code, where they are comments."""
         found: list[str] = []
         for text in self.lines[self.at :]:
             marked = text.lstrip(" \t")
@@ -436,7 +436,7 @@ class _Translator:
         return read.code
 
     def _mock_number(self, name: str | None, body: str) -> int:
-        """Return the number of a mock with this text; the same text needs one file only."""
+        """Return the number of the mock with this text; mocks with the same text share a file."""
         for mock in self.mocks:
             if name is not None and (mock.name, mock.body) == (name, body):
                 return mock.number
@@ -474,6 +474,6 @@ class _Translator:
 
 
 def continues(line: str) -> bool:
-    """Return whether the next line belongs to this one; a line of text ends at its end."""
+    """Return whether the next line continues this line; a `#|` line is never continued."""
     ends_in_backslash = (len(line) - len(line.rstrip("\\"))) % 2 == 1
     return ends_in_backslash and not line.lstrip(" \t").startswith("#|")

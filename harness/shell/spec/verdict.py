@@ -1,4 +1,4 @@
-"""The verdict on an example from its reports while it ran, and the text of its report."""
+"""Determines the verdict on an example from the records that it wrote, and renders it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 4000
 
 
 class Outcome(enum.Enum):
-    """The verdicts of the language; `fails` says which of them fail a run."""
+    """The outcomes that shellspec defines; `fails` says whether an outcome fails the run."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -45,7 +45,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One problem; `line` is 0 if it concerns the whole example."""
+    """One problem of an example; `line` is 0 if the problem concerns the whole example."""
 
     line: int
     text: str
@@ -78,7 +78,7 @@ class Verdict:
     running: RunningJobs | None = None
 
     def render(self, spec: SpecFile, case: Case) -> str:
-        """Render the report of an example that did not simply pass."""
+        """Return the text of the report for an example that did not pass without remarks."""
         parts: list[str] = []
         for problem in self.problems:
             line = problem.line or case.begin
@@ -97,7 +97,7 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class ExampleRecord:
-    """The reports of one example, in order, as far as it came."""
+    """The records that one example wrote, up to its end or abort."""
 
     when: int = 0
     status: int | None = None
@@ -109,7 +109,7 @@ class ExampleRecord:
     skip_reason: str | None = None
     pending_reason: str | None = None
     pending_after: tuple[int, int] = (0, 0)
-    """How many problems and sentences stand before the first mark as pending."""
+    """How many problems and sentences were recorded before the first `Pending`."""
     finished: bool = False
     exit_status: int = 0
     group_stderr: str = ""
@@ -120,10 +120,10 @@ class ExampleRecord:
 
     @property
     def killed_by(self) -> int:
-        """The signal that killed the example's shell, 0 for none.
+        """The number of the signal that killed the example's shell; 0 if no signal did.
 
-        The file's shell, which waited for it, names a signal on its stderr; an exit status could
-        also come from an `exit`.
+        The exit status alone does not show it, since `exit 137` has the same status. But the file's
+        shell, which waits for the example's shell, names the signal on its stderr.
         """
         number = self.exit_status - 128
         is_signal = number in signal.valid_signals()
@@ -140,7 +140,7 @@ class ExampleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSentence:
-    """One expectation as it was reached: its expanded words and its values."""
+    """One expectation that was reached: its expanded words, and the values that it needs."""
 
     line: int
     words: tuple[str, ...]
@@ -160,7 +160,7 @@ class Streams:
 
 
 def judge(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Streams) -> Verdict:
-    """Return the verdict on an example that ended."""
+    """Return the verdict on an example that has ended."""
     noted, stated = reported.pending_after
     early, at = reported.problems[:noted], len(reported.problems)
     for sentence in reported.sentences[:stated]:
@@ -253,7 +253,7 @@ def _judge_end(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Str
 def _add_abort(
     spec: SpecFile, case: Case, reported: ExampleRecord, streams: Streams, how: str
 ) -> None:
-    """Say what ended the example's shell: a hook, the evaluation, or a statement of the example."""
+    """Add the problem that a hook, the evaluation or a statement ended the example's shell."""
     if reported.hook:
         shown = _labelled("stderr", reported.hook_stderr)
         reported.add_problem(0, f"Example aborted: {reported.hook}, and its shell {how}.{shown}")
@@ -314,7 +314,7 @@ def _explain(
     parts = [spec.line(line)]
     if reported.when:
         parts.append(f"  evaluation: {spec.line(reported.when)}")
-    if facts.message:  # of a matcher of the spec's own
+    if facts.message:  # a matcher that the spec defines
         parts.append(textwrap.indent(shorten(facts.message), "  "))
         return "\n".join(parts)
     value = subject_value(sentence, facts)
@@ -359,12 +359,12 @@ def _diff(wanted: str, got: str) -> Sequence[str]:
 
 
 def name_signal(number: int) -> str:
-    """Return a signal's number and its meaning."""
+    """Return a signal's number and name."""
     return f"{number} ({signal.strsignal(number) or 'unknown'})"
 
 
 def shorten(text: str) -> str:
-    """Return `text`, or its beginning and end if it is too long to read."""
+    """Return `text`; of a long text, return only the beginning and the end."""
     if len(text) <= _SHOWN:
         return text
     half = _SHOWN // 2

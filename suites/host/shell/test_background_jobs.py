@@ -43,7 +43,7 @@ def test_job_ends_before_later_code(project: SpecProject, kind: str, shell: str)
     ("shell", "workers"), [("bash", "0"), ("bash", "2"), ("dash", "0"), ("busybox", "0")]
 )
 @pytest.mark.parametrize("kind", ["call", "run"])
-def test_job_that_does_not_end_is_named_once(
+def test_background_job_that_does_not_end_is_reported_once(
     project: SpecProject, kind: str, shell: str, workers: str
 ) -> None:
     project.write(".shellspec", f"--shell {shell}\n")

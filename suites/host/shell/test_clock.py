@@ -45,7 +45,7 @@ def test_clocks_of_the_shell_and_of_date_advance_together(shell: Shell) -> None:
     "words",
     ["-d @86400", "--date @86400", "-u -d@86400", "-r /tmp/f", "--reference=/tmp/f", "-f /tmp/f"],
 )
-def test_date_of_another_moment_stays_what_it_is(shell: Shell, words: str) -> None:
+def test_date_option_for_another_time_ignores_the_virtual_clock(shell: Shell, words: str) -> None:
     result = shell.evaluate(
         f"echo @86400 >/tmp/f; touch -d @86400 /tmp/f; sleep 1000; date {words} +%s"
     )
@@ -114,7 +114,7 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
         ('timeout -k 1 50 timeout -k 4 5 bash -c "$CLEANS_UP"', 124, 8),
     ],
 )
-def test_timeout_ends_what_sleeps_too_long(
+def test_timeout_ends_a_command_that_sleeps_too_long(
     shell: Shell, code: str, status: int, at_s: float
 ) -> None:
     """At its time, and as the real one ends it."""
@@ -124,7 +124,7 @@ def test_timeout_ends_what_sleeps_too_long(
     assert (result.status, result.sleeps[-1].at_s) == (status, at_s)
 
 
-def test_clock_does_not_go_back_for_a_timeout_that_is_late(shell: Shell) -> None:
+def test_late_timeout_does_not_set_the_clock_back(shell: Shell) -> None:
     code = (
         "timeout 5 bash -c ': >/tmp/begun; until [ -e /tmp/go ]; do :; done; sleep 30' &\n"
         "until [ -e /tmp/begun ]; do :; done; sleep 100; : >/tmp/go; wait $!"
@@ -134,7 +134,7 @@ def test_clock_does_not_go_back_for_a_timeout_that_is_late(shell: Shell) -> None
     assert (result.status, result.sleeps[-1].at_s) == (124, 100)
 
 
-def test_waiting_for_a_process_lets_it_run(shell: Shell) -> None:
+def test_loop_that_waits_for_a_process_lets_the_process_run(shell: Shell) -> None:
     code = (
         "{ /bin/sleep 0.1; echo done; } & pid=$!\n"
         "for try in {1..60}; do kill -0 $pid 2>/dev/null || exit 0; sleep 1; done; exit 9"
@@ -145,7 +145,7 @@ def test_waiting_for_a_process_lets_it_run(shell: Shell) -> None:
     assert (result.status, result.stdout) == (0, "done\n")
 
 
-def test_wrong_duration_fails_as_the_real_sleep_does(shell: Shell) -> None:
+def test_invalid_duration_fails_like_the_real_sleep(shell: Shell) -> None:
     result = shell.evaluate("sleep x")
 
     assert result.status == 1

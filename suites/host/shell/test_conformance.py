@@ -1,4 +1,4 @@
-"""Each example under `conformance/` is named by the verdict that the language gives it.
+"""The name of each example under `conformance/` states the verdict that it must get.
 
 A comment that begins with `#>` stands for text of its report, or for the reason of its verdict. They run in each shell that is supported; those with the tag `bash` hold code that only bash runs.
 """
@@ -133,7 +133,7 @@ _REASONS = {
 
 
 @pytest.mark.parametrize("name", _SHELLS)
-def test_example_has_the_reason_of_the_mark_that_counts(tmp_path: Path, name: str) -> None:
+def test_example_has_the_reason_of_the_effective_mark(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a_spec.sh"
     path.write_text("".join(_REASONS))
 
@@ -172,7 +172,7 @@ End
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("name", _SHELLS)
-def test_example_leaves_nothing_of_itself_to_later_ones(
+def test_later_examples_see_no_output_or_variables_of_earlier_examples(
     tmp_path: Path, name: str, *, ahead: bool
 ) -> None:
     """Examples write to two sets of files in turns: each set has a loud one, then a quiet one."""

@@ -164,7 +164,7 @@ def test_verdicts_are_the_same_with_coverage(run: PytestRun, option: list[str]) 
 
 @pytest.mark.parametrize("tests", ["spec", "test_a.py"])
 @pytest.mark.parametrize("traced", [_TRACED, ""], ids=["some code traces itself", "none does"])
-def test_all_lines_that_ran_count(run: PytestRun, tests: str, traced: str) -> None:
+def test_all_lines_that_ran_are_covered(run: PytestRun, tests: str, traced: str) -> None:
     _write(run, traced=traced)
 
     run_pytest(run, tests, "--shell-cov=lib")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.shell.testing import Shell
 
 
-def test_message_on_sourcing_is_short(shell: Shell, tmp_path: Path) -> None:
+def test_error_message_of_sourcing_is_short(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("echo 'line of a long script' >&2\n" * 5000 + "exit 3\n")
     shell.source(script)
@@ -26,7 +26,7 @@ def test_message_on_sourcing_is_short(shell: Shell, tmp_path: Path) -> None:
     assert str(script) in message
 
 
-def test_killed_evaluation_has_nothing_of_the_one_before(shell: Shell) -> None:
+def test_killed_evaluation_has_no_results_of_the_previous_evaluation(shell: Shell) -> None:
     first = shell.evaluate("KEPT=1; sleep 5; echo out; echo err >&2")
     assert (first.variable("KEPT"), len(first.sleeps)) == ("1", 1)
 
@@ -56,7 +56,7 @@ def test_code_runs_as_in_a_script(shell: Shell, code: str) -> None:
     assert (result.stdout, result.stderr) == (_CODE[code], "")
 
 
-def test_options_that_sourcing_left_hold_except_for_errexit(shell: Shell, tmp_path: Path) -> None:
+def test_shell_options_set_by_sourcing_apply_except_errexit(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("set -euCo pipefail; shopt -s extglob nullglob; set -x; cd /etc\n")
     shell.source(script)

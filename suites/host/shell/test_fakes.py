@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KERNEL = "6.1.0-56-cloud-amd64"
 
 
-def test_option_that_a_fake_does_not_know_fails_the_test_by_name(shell: Shell) -> None:
+def test_option_unknown_to_a_fake_is_named_in_the_failure(shell: Shell) -> None:
     fakes.Systemd({"a": fakes.Unit()}).install(shell)
 
     with pytest.raises(fakes.UnknownInvocationError, match="does not know the option '--user'"):

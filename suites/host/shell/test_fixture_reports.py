@@ -47,7 +47,7 @@ def test_coverage_of_python_tests_is_recorded(project: SpecProject, workers: lis
     assert set(data.lines(str(script.resolve())) or []) == {1, 2}
 
 
-def test_failed_test_is_not_failed_again_for_unused_rules(project: SpecProject) -> None:
+def test_unused_rules_of_a_failed_test_are_not_reported(project: SpecProject) -> None:
     project.write(
         "test_both.py",
         "def test_fails(shell):\n    shell.mock('curl').answers('x')\n    assert False\n\n\n"

@@ -111,7 +111,7 @@ def test_socket_of_the_host_stays_hidden(
     assert host_socket.is_socket()
 
 
-def test_faked_files_of_the_kernel_are_faked_for_one_test(
+def test_kernel_files_are_faked_for_one_test_only(
     new_shell: Callable[[], Shell],
 ) -> None:
     """Each alone, since other traces of a test renew the root too; then all at once."""
@@ -179,7 +179,7 @@ def test_device_or_setting_behind_a_link_is_not_written(
     assert Path("/dev/null").stat().st_mode == before
 
 
-def test_links_that_sourcing_left_lead_no_new_root_to_sockets_of_the_host(
+def test_links_left_by_sourcing_expose_no_sockets_of_the_host_in_a_new_root(
     tmp_path: Path, host_socket: Path
 ) -> None:
     """A root hides sockets, and is built upon what sourcing wrote, from outside of it."""
@@ -201,7 +201,7 @@ def test_links_that_sourcing_left_lead_no_new_root_to_sockets_of_the_host(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user can't mount a file")
-def test_link_in_the_place_of_a_mounted_file_leads_no_new_root_to_the_host() -> None:
+def test_link_that_replaces_a_mounted_file_exposes_no_host_file_in_a_new_root() -> None:
     """Containers have such files, as /etc/resolv.conf."""
     with this_user("/var") as run:
         for name in ("file", "mounted", "victim"):

@@ -83,7 +83,7 @@ def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -
         "after the speech": "passed",
         "prints NUL bytes": "passed",
     }
-    assert "was killed by signal 9 (Killed), as by a 'kill' of the" in result.stdout
+    assert "was killed by signal 9 (Killed); the code under test" in result.stdout
     assert "more processes than" in result.stdout
     assert "wrote to a descriptor of the harness" in result.stdout
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)]
@@ -100,7 +100,7 @@ def test_endless_loop_is_ended_and_the_next_example_runs(project: SpecProject) -
     result = _run(project, "--shell-timeout=2")
 
     assert outcomes(result) == {"loops for ever": "failed", "comes after": "passed"}
-    assert "ran longer than 2 s; it was ended with all that it had started" in result.stdout
+    assert "ran longer than 2 s; it and all its processes were ended" in result.stdout
 
 
 def _read(path: Path) -> str:
@@ -110,7 +110,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def test_deleted_system_directory_fails_by_name_and_the_host_keeps_it(
+def test_deleted_system_directory_is_named_in_the_failure_and_stays_on_the_host(
     project: SpecProject,
 ) -> None:
     project.write(
@@ -139,7 +139,7 @@ def test_carriage_returns_are_dropped(project: SpecProject) -> None:
 def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> None:
     (project.root / "nul_spec.sh").write_bytes(b"It 'x'\nWhen call echo \0\nEnd\n")
 
-    assert "nul_spec.sh:2: A NUL byte stands here" in _run(project).stdout
+    assert "nul_spec.sh:2: The line has a NUL byte" in _run(project).stdout
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_control_characters_of_shell_code_are_made_visible(project: SpecProject)
     ],
     ids=["after all", "before the first example"],
 )
-def test_group_that_speaks_in_the_name_of_the_runner_is_named(
+def test_group_that_writes_to_the_harness_descriptors_is_reported(
     project: SpecProject, text: str, seen: str
 ) -> None:
     speak = "speak() { printf 'end\\0many\\0when\\0001\\000%05000d\\0' 9 >&190; }\n"

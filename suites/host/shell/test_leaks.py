@@ -42,7 +42,7 @@ def _wait_until(what: str, mark: str, *, is_running: bool) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_run_that_is_ended_takes_its_shells_with_it(
+def test_signal_that_ends_the_run_also_ends_its_shells(
     project: SpecProject, number: signal.Signals
 ) -> None:
     mark = f"8{os.getpid()}{number.value}"
@@ -84,7 +84,7 @@ def test_folder_of_a_killed_run_is_removed_by_the_next(
     assert not scratch.path.exists()
 
 
-def test_folder_that_others_may_write_is_not_used(
+def test_temporary_folder_writable_by_other_users_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

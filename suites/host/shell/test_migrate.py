@@ -130,7 +130,7 @@ def test_files_and_variables_are_read_after_the_evaluation(
     }, result.render()
 
 
-def test_line_without_equivalent_fails_instead_of_vanishing() -> None:
+def test_line_without_equivalent_makes_the_translated_test_fail() -> None:
     module = _migrate("It 'x'\nWhen call f\nThe output should be odd\nIntercept h\nEnd\n")
 
     assert (
@@ -197,10 +197,10 @@ def test_skip_without_if_ignores_words_after_its_reason(project: SpecProject) ->
     assert _outcomes(project, spec) == {"test_x": "skipped"}
 
 
-def test_rows_that_commands_print_are_marked() -> None:
+def test_rows_that_depend_on_the_host_are_marked_for_translation_by_hand() -> None:
     module = _migrate(
         "Parameters:dynamic\nfor f in $(ls /); do %data $f; done\nEnd\n"
         "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
     )
 
-    assert "by hand (its rows are what commands print where the spec is run)" in module
+    assert "by hand (its rows are what commands print on the host of the spec)" in module

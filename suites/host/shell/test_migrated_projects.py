@@ -75,7 +75,9 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed", "test_fails": "failed"}
 
 
-def test_options_name_the_same_places(project: SpecProject) -> None:
+def test_options_of_the_project_name_the_same_paths_in_the_translation(
+    project: SpecProject,
+) -> None:
     project.write(
         ".shellspec",
         "--helperdir tests -I lib --require helper --env-from env.sh --execdir @project/below\n"
@@ -99,7 +101,7 @@ End
 
 
 @pytest.mark.parametrize("option", ["-eu", "-o errexit"])
-def test_errexit_of_a_helper_module_applies_to_code_that_is_run(
+def test_errexit_of_a_helper_module_applies_to_when_run_only(
     project: SpecProject, option: str
 ) -> None:
     project.write(".shellspec", "--require spec_helper\n")
@@ -125,7 +127,7 @@ HOOKS = {
 }  # fmt: skip
 
 
-def test_hooks_of_a_helper_module_after_examples_are_marked() -> None:
+def test_after_hooks_of_a_helper_module_are_marked_for_translation_by_hand() -> None:
     found = {text: MigratedProject(spec="a_spec.sh", helper_text=text) for text in HOOKS}
 
     spec = "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
@@ -136,7 +138,7 @@ def test_hooks_of_a_helper_module_after_examples_are_marked() -> None:
     assert {text: "by hand (the pro" in module for text, module in modules.items()} == HOOKS
 
 
-def test_documented_variables_are_set(project: SpecProject) -> None:
+def test_translated_test_sets_the_documented_variables(project: SpecProject) -> None:
     spec = """\
 Describe 'group'
   It 'x'
@@ -171,7 +173,7 @@ End
     assert outcomes(result) == {"test_x": "passed"}, result.render()
 
 
-def test_warnings_of_a_project_that_lets_them_pass_are_not_asserted(project: SpecProject) -> None:
+def test_project_that_allows_warnings_gets_no_assertions_for_them(project: SpecProject) -> None:
     project.write(".shellspec", "--no-warning-as-failure\n")
     spec = """\
 value=$(echo 1)
@@ -206,7 +208,9 @@ End
     assert set(_outcomes(project, spec).values()) == {"passed"}
 
 
-def test_project_below_pytests_root_directory_runs_where_it_is(project: SpecProject) -> None:
+def test_translated_project_below_the_root_directory_keeps_its_working_directory(
+    project: SpecProject,
+) -> None:
     project.write("below/.shellspec", "")
     project.write("below/lib.sh", "f() { cat data; }\n")
     project.write("below/data", "content\n")
@@ -220,7 +224,7 @@ def test_project_below_pytests_root_directory_runs_where_it_is(project: SpecProj
     assert outcomes(result)["test_x"] == "passed", result.render()
 
 
-def test_project_in_a_hidden_folder_keeps_its_name(project: SpecProject) -> None:
+def test_translated_project_in_a_hidden_folder_keeps_its_path(project: SpecProject) -> None:
     project.write(".tools/.shellspec", "")
     spec = project.write(".tools/spec/it_spec.sh", "")
 

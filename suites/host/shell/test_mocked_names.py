@@ -91,7 +91,7 @@ def test_spec_mock_replaces_a_function_of_any_name(project: SpecProject) -> None
 
 
 @pytest.mark.parametrize("name", ["a b", "$(touch /tmp/x)", "a;touch /tmp/x", "a'b", "#a"])
-def test_mock_of_a_name_that_no_function_has(shell: Shell, name: str) -> None:
+def test_mock_can_have_a_name_that_bash_refuses_for_functions(shell: Shell, name: str) -> None:
     shell.mock(name).answers("mocked\n")
 
     assert shell.call(name).stdout == "mocked\n"
@@ -108,7 +108,9 @@ def test_mock_of_a_name_that_no_function_has(shell: Shell, name: str) -> None:
         "/bin/dpkg",
     ],
 )
-def test_known_command_is_denied_by_path_on_each_host(shell: Shell, path: str) -> None:
+def test_known_command_is_denied_by_path_even_if_the_host_lacks_it(
+    shell: Shell, path: str
+) -> None:
     with pytest.raises(UnmockedCommandError, match=f"'{Path(path).name}' is not mocked"):
         shell.evaluate(f"{path} -L")
     with pytest.raises(UnmockedCommandError, match=f"'{Path(path).name}' is not mocked"):
@@ -120,7 +122,7 @@ def test_known_command_is_denied_by_path_on_each_host(shell: Shell, path: str) -
     ["/usr/bin/nvidia-smi", "/usr/local/sbin/modprobe", "/opt/bin/nvidia-smi", "/usr/bin/some-tool",
      "/opt/vendor/bin/some-tool", "/usr/bin/hostname", "/bin/dpkg", "/usr/bin/tar"],
 )  # fmt: skip
-def test_mock_of_a_name_answers_for_its_paths(shell: Shell, tmp_path: Path, path: str) -> None:
+def test_mock_of_a_name_answers_calls_by_path(shell: Shell, tmp_path: Path, path: str) -> None:
     script = tmp_path / "script.sh"
     script.write_text(f"f() {{ {path} -L; sh -c '{path} -L'; }}\n")
     shell.source(script)
@@ -135,7 +137,7 @@ def test_mock_of_a_name_answers_for_its_paths(shell: Shell, tmp_path: Path, path
 
 @pytest.mark.parametrize("spoil", ["rm -f", "echo 'echo spoilt' >", "chmod 0 "])
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_equal_mock_in_another_example_is_unchanged(
+def test_code_that_changes_a_mock_does_not_change_the_same_mock_in_another_example(
     project: SpecProject, spoil: str, shell: str
 ) -> None:
     example = (
@@ -168,7 +170,7 @@ find_tool() {
 
 
 @pytest.mark.parametrize("name", ["curl", "nvidia-smi"])
-def test_code_finds_the_mock_as_a_file(shell: Shell, tmp_path: Path, name: str) -> None:
+def test_lookup_of_a_mocked_command_finds_a_file(shell: Shell, tmp_path: Path, name: str) -> None:
     script = tmp_path / "lib.sh"
     script.write_text(_FINDS_COMMANDS)
     shell.source(script)
@@ -186,7 +188,7 @@ def test_code_finds_the_mock_as_a_file(shell: Shell, tmp_path: Path, name: str) 
         'Include "$SHELLSPEC_PROJECT_ROOT/lib/tools.sh"',
     ],
 )
-def test_spec_finds_its_mocks_as_files(project: SpecProject, sourced: str) -> None:
+def test_lookup_of_a_mock_block_finds_a_file(project: SpecProject, sourced: str) -> None:
     project.write("lib/tools.sh", _FINDS_COMMANDS)
     project.write("lib/all.sh", '. "${BASH_SOURCE[0]%/*}/tools.sh"\n')
     examples = "".join(

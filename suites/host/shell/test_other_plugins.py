@@ -85,7 +85,7 @@ def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passe
     ],
     ids=["without a limit", "limit of an option", "limit of the configuration"],
 )
-def test_plugin_for_time_limits_costs_phases_only_if_it_limits(
+def test_timeout_plugin_makes_examples_run_all_phases_only_if_a_limit_is_set(
     project: SpecProject, options: tuple[str, ...], phases: list[str]
 ) -> None:
     project.write("conftest.py", _CONTROLLER)
@@ -97,7 +97,7 @@ def test_plugin_for_time_limits_costs_phases_only_if_it_limits(
     assert [line.split()[0] for line in seen if line.endswith(" greets ann")] == phases
 
 
-def test_marker_of_a_time_limit_gives_its_example_all_phases(project: SpecProject) -> None:
+def test_example_with_a_timeout_marker_runs_all_phases(project: SpecProject) -> None:
     project.write(
         "conftest.py",
         "import pytest\n\n\ndef pytest_collection_modifyitems(items):\n"
@@ -167,7 +167,7 @@ def test_random_order_shuffles_files_and_not_their_examples(project: SpecProject
         ]
 
 
-def test_random_order_takes_one_shell_for_a_file(project: SpecProject) -> None:
+def test_random_order_still_uses_one_shell_for_each_file(project: SpecProject) -> None:
     examples = "".join(
         f"It 'is number {number}'\nWhen call true\nThe status should equal 0\nEnd\n"
         for number in range(12)
@@ -180,7 +180,7 @@ def test_random_order_takes_one_shell_for_a_file(project: SpecProject) -> None:
     assert (project.root / "shells").read_text() == "started\n"
 
 
-def test_example_that_failed_last_runs_first(project: SpecProject) -> None:
+def test_failed_first_runs_the_last_failed_example_first(project: SpecProject) -> None:
     project.write("a_spec.sh", GREETING)
     project.run("-n", "0")
 
@@ -196,7 +196,7 @@ def _endings(result: CommandResult) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_failed_example_is_run_again(project: SpecProject, workers: str) -> None:
+def test_rerun_plugin_runs_a_failed_example_again(project: SpecProject, workers: str) -> None:
     project.write(
         "flaky_spec.sh",
         "Describe 'flaky'\n"
@@ -215,7 +215,7 @@ def test_failed_example_is_run_again(project: SpecProject, workers: str) -> None
     assert "1 failed, 3 passed, 3 rerun" in result.stdout, result.render()
 
 
-def test_failed_example_is_reported_beside_a_plugin_that_has_nothing_to_run_again(
+def test_failed_example_is_reported_if_the_rerun_plugin_reruns_nothing(
     project: SpecProject,
 ) -> None:
     project.write("a_spec.sh", GREETING)

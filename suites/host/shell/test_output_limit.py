@@ -129,21 +129,21 @@ def _expect_bounded(text: str, name: str, *options: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _EXAMPLES)
-def test_flood_of_an_example_ends_it_with_a_sentence(kind: str) -> None:
+def test_example_with_too_much_output_fails_with_the_limit(kind: str) -> None:
     example = "It 'floods'\n{}\nThe output should be present\nThe status should be success\nEnd\n"
     after = "It 'comes after'\nWhen call echo a\nThe output should equal a\nEnd\n"
 
     _expect_bounded(example.format(_EXAMPLES[kind]) + after, "flood_spec.sh")
 
 
-def test_flood_of_parameters_ends_the_collection_of_their_file() -> None:
+def test_parameters_with_too_much_output_fail_the_collection_of_their_file() -> None:
     text = f"Parameters:dynamic\n{_LETTERS}\n%data a\nEnd\nIt 'x'\nThe value a should eq a\nEnd\n"
 
     _expect_bounded(text, "rows_spec.sh")
 
 
 @pytest.mark.parametrize("kind", _CALLS)
-def test_flood_of_an_evaluation_ends_it_with_a_sentence(kind: str) -> None:
+def test_evaluation_with_too_much_output_fails_with_the_limit(kind: str) -> None:
     _expect_bounded(
         "from pathlib import Path\n\n\nimport pytest\n\n\n@pytest.mark.shell_time('real')\ndef test_flood(shell):\n"
         f"    {_CALLS[kind]}\n",

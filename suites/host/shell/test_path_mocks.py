@@ -106,7 +106,7 @@ def test_mocked_path_is_a_file_until_its_block_ends(
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_path_that_cannot_be_mocked_fails_its_example_with_a_sentence(
+def test_path_that_cannot_be_mocked_is_named_in_the_failure(
     project: SpecProject, shell: str
 ) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
@@ -131,7 +131,7 @@ def test_mocked_path_without_a_throwaway_root_is_refused(project: SpecProject, n
     assert not (project.root / name).exists()
 
 
-def test_path_is_mocked_in_the_root_of_a_test(shell: Shell) -> None:
+def test_mock_of_a_path_is_a_file_only_in_the_throwaway_root(shell: Shell) -> None:
     host = Path("/opt/harness-trial")
     shell.mock("/opt/harness-trial/tool").answers("mocked\n")
     shell.mock("./harness-trial-tool").answers("relative\n")
@@ -144,7 +144,7 @@ def test_path_is_mocked_in_the_root_of_a_test(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/usr/../x", "/usr/bin/", "a\0b", "a\nb"])
-def test_name_that_cannot_be_is_refused_before_anything_runs(shell: Shell, name: str) -> None:
+def test_impossible_name_is_refused_when_the_mock_is_made(shell: Shell, name: str) -> None:
     for refuse in (shell.mock, shell.spy, shell.allow, shell.hide):
         with pytest.raises(BadInputError, match="A mock can't be called"):
             refuse(name)

@@ -92,7 +92,7 @@ def test_deleted_work_folder_fails_only_tests_that_need_it(
 
 
 @_EACH_WAY
-def test_limit_on_open_files_is_named(project: SpecProject, workers: str) -> None:
+def test_limit_on_open_files_is_named_in_the_error(project: SpecProject, workers: str) -> None:
     for name in "ab":
         project.write(f"{name}_spec.sh", "".join(_FINE.format(number) for number in range(5)))
 
@@ -106,7 +106,9 @@ def test_limit_on_open_files_is_named(project: SpecProject, workers: str) -> Non
 
 @_AS_ROOT
 @_EACH_WAY
-def test_disk_that_fills_up_is_named(project: SpecProject, tmp_path: Path, workers: str) -> None:
+def test_full_disk_is_named_in_the_error(
+    project: SpecProject, tmp_path: Path, workers: str
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
     project.write(

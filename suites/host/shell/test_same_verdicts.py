@@ -37,7 +37,7 @@ def test_code_under_test_ignores_no_signal(project: SpecProject, sandbox: str, s
 
 @pytest.mark.parametrize("status", [130, 143, 169, 255])
 @pytest.mark.parametrize("sandbox", ["throwaway", "off"])
-def test_exit_status_above_128_is_no_signal(
+def test_exit_status_above_128_is_not_reported_as_a_signal(
     project: SpecProject, sandbox: str, status: int
 ) -> None:
     project.write(
@@ -52,7 +52,9 @@ def test_exit_status_above_128_is_no_signal(
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
-def test_signal_that_ends_an_example_is_named(project: SpecProject, shell: str) -> None:
+def test_signal_that_ends_an_example_is_named_in_the_failure(
+    project: SpecProject, shell: str
+) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     project.write(
         "signal_spec.sh",
@@ -66,7 +68,7 @@ def test_signal_that_ends_an_example_is_named(project: SpecProject, shell: str) 
 
 
 @pytest.mark.parametrize("sandbox", ["throwaway", "off"])
-def test_end_of_the_shell_of_a_file_is_a_signal_or_a_status(
+def test_shell_of_a_file_that_ends_is_reported_with_its_signal_or_status(
     project: SpecProject, sandbox: str
 ) -> None:
     project.write("exit_spec.sh", "exit 169\nIt 'is not reached'\nEnd\nIt 'has a body'\n:\nEnd\n")

@@ -47,7 +47,7 @@ def _run(script: str, scratch: Path) -> CommandResult:
     return LocalRunner().run(argv, timeout_s=60)
 
 
-def test_command_runs_in_spaces_of_its_own_and_sees_only_its_own_processes(tmp_path: Path) -> None:
+def test_command_has_new_namespaces_and_sees_only_its_own_processes(tmp_path: Path) -> None:
     names = "pid mnt user ipc uts net"
     script = f"for n in {names}; do readlink /proc/self/ns/$n; done; echo /proc/[0-9]*; echo $PPID"
 
@@ -75,7 +75,7 @@ def test_mounts_that_hide_the_host_cannot_be_removed(tmp_path: Path) -> None:
     assert result.stderr.count("umount: ") == 5
 
 
-def test_code_has_harmless_devices_only(tmp_path: Path) -> None:
+def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
     """Also of those that it has elsewhere, as in a chroot."""
     node = tmp_path / "node"
     with contextlib.suppress(PermissionError):
@@ -125,7 +125,7 @@ with socket.create_server(("127.0.0.1", 0)) as own:
     ("network", "seen"),
     [(Network.LOOPBACK, "refused refused own"), (Network.HOST, "refused connected own")],
 )
-def test_sockets_of_the_host_are_out_of_reach(
+def test_sockets_of_the_host_cannot_be_connected(
     tmp_path: Path, listening: Sequence[socket.socket], network: Network, seen: str
 ) -> None:
     """Abstract ones always, others unless the host's network was asked for."""
@@ -146,7 +146,7 @@ _SOCKET = "import socket; socket.socket(int(__import__('sys').argv[1]))"
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_VSOCK"), reason="Python knows no vsock here.")
-def test_hypervisor_and_guests_are_out_of_reach(tmp_path: Path) -> None:
+def test_vsock_sockets_cannot_be_opened(tmp_path: Path) -> None:
     """A network space does not part the sockets of vsock(7)."""
     seen = {}
     for family in (socket.AF_VSOCK, socket.AF_INET, socket.AF_UNIX):
@@ -208,7 +208,7 @@ def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_abstract_sockets_are_out_of_reach_if_only_writes_are_refused() -> None:
+def test_abstract_sockets_cannot_be_connected_if_only_writes_are_refused() -> None:
     if not _has_landlock_scopes():
         pytest.skip(
             "This kernel has no Landlock scopes, which keep abstract sockets out of reach."
@@ -257,7 +257,7 @@ def _run_python(act: str) -> CommandResult:
     return LocalRunner().run([sys.executable, "-I", "-c", code], timeout_s=60)
 
 
-def test_command_is_refused_by_its_own_process_on_the_host(tmp_path: Path) -> None:
+def test_process_of_the_command_refuses_to_run_it_on_the_host(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
 
     result = _run_python(
@@ -272,7 +272,7 @@ def test_command_is_refused_by_its_own_process_on_the_host(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["pid", "mnt", "root directory"])
-def test_one_thing_shared_with_the_host_is_enough_to_refuse(
+def test_command_is_refused_if_it_shares_one_namespace_or_the_root_with_the_host(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     host = throwaway_root._Spaces()
@@ -289,7 +289,7 @@ def test_one_thing_shared_with_the_host_is_enough_to_refuse(
         throwaway_root._refuse_to_run_on(host)
 
 
-def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path) -> None:
+def test_unshare_that_reports_success_without_new_namespaces_is_detected(tmp_path: Path) -> None:
     """Before anything is mounted."""
     proof = tmp_path / "proof"
 
@@ -307,7 +307,7 @@ def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root is refused, only root can see")
-def test_refused_writes_are_not_enough_for_root(tmp_path: Path) -> None:
+def test_write_refusal_does_not_run_for_root(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(
         ["touch", str(proof)], cwd=tmp_path, scratch=tmp_path
@@ -319,7 +319,7 @@ def test_refused_writes_are_not_enough_for_root(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
-def test_shell_that_could_not_enter_its_sandbox_is_an_error_of_the_harness() -> None:
+def test_shell_that_could_not_enter_its_sandbox_raises_harness_error() -> None:
     with pytest.raises(RequirementError, match=r"refuses here \(unshare: no\); run the tests as"):
         check_entered(KERNEL_REFUSES, f"{MARK} unshare: no\n")
     with pytest.raises(HarnessError, match=r"could not be entered: no room. Nothing was run"):
@@ -367,7 +367,7 @@ def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
         assert (chosen.kind, chosen.network) == (SandboxKind.THROWAWAY, network)
 
 
-def test_user_without_name_spaces_gets_refused_writes_and_a_warning() -> None:
+def test_user_without_namespaces_gets_refused_writes_and_a_warning() -> None:
     chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
 
     assert chosen.kind is SandboxKind.REFUSE
@@ -389,12 +389,14 @@ def test_host_without_a_sandbox_refuses_to_run() -> None:
         _answer(KERNEL_REFUSES, "the command's own words"),
     ],
 )
-def test_error_in_the_probe_is_reported_and_costs_no_protection(answer: CommandResult) -> None:
+def test_error_in_the_probe_is_reported_and_does_not_weaken_the_sandbox(
+    answer: CommandResult,
+) -> None:
     with pytest.raises(HarnessError, match=r"'throwaway' (failed|took longer)"):
         choose_for_user(_Kernel(throwaway=answer, refuse=_answer()))
 
 
-def test_probe_whose_deletion_was_real_ends_it_all() -> None:
+def test_probe_whose_deletion_reached_the_host_raises_harness_error() -> None:
     class Leaking(_Kernel):
         @override
         def run(
@@ -413,14 +415,14 @@ def test_probe_whose_deletion_was_real_ends_it_all() -> None:
         find_refusal(SandboxKind.THROWAWAY, Leaking())
 
 
-def test_root_gets_the_throwaway_root_without_a_question() -> None:
+def test_root_gets_the_throwaway_root_without_a_probe() -> None:
     assert choose_sandbox("auto", is_root=True).kind is SandboxKind.THROWAWAY
     assert choose_sandbox("throwaway", is_root=True).kind is SandboxKind.THROWAWAY
     with pytest.raises(RequirementError, match="not enough for root"):
         choose_sandbox("refuse", is_root=True)
 
 
-def test_answers_about_the_root_are_lines_and_their_end_is_noticed() -> None:
+def test_root_control_reads_lines_and_reports_the_end_of_the_socket() -> None:
     control = RootControl()
     control.other_end.sendall(b"77\ndone\nno space\n")
 
@@ -470,7 +472,7 @@ echo "leads its session: $((pid == session)), terminal: $terminal"
     ("program", "is_ordinary"),
     [(throwaway_root, False), (throwaway_root, True), (write_refusal, True)],
 )
-def test_command_inherits_what_it_would_without_a_sandbox(
+def test_command_inherits_the_same_process_attributes_as_without_a_sandbox(
     user_folder: Path, program: ModuleType, *, is_ordinary: bool
 ) -> None:
     """Umask, limits, niceness, environment and descriptors; and it ignores and blocks no signal."""
@@ -492,7 +494,7 @@ def test_command_inherits_what_it_would_without_a_sandbox(
     assert state(ignoring, "/", *sandbox) == state("", "/usr")
 
 
-def test_ordinary_user_writes_where_root_would(user_folder: Path) -> None:
+def test_ordinary_user_can_write_where_root_can(user_folder: Path) -> None:
     script = (
         "find /etc /opt /run /srv /usr/local /var -maxdepth 2 -type d -perm -5 |"
         " while read -r d; do mkdir $d/harness-trial || exit; done &&"
@@ -553,7 +555,7 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_only_folders_of_the_test_are_written_if_writes_are_refused(
+def test_refused_writes_allow_writes_only_in_the_folders_of_the_test(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if _landlock_version() < 3:

@@ -43,7 +43,7 @@ def _run(project: SpecProject, *arguments: str, workers: str = "0") -> CommandRe
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_failure_is_run_again_by_the_places_that_it_prints(
+def test_printed_line_and_id_of_a_failure_select_its_example(
     project: SpecProject, workers: str
 ) -> None:
     project.write("a_spec.sh", _SPEC)
@@ -72,7 +72,7 @@ def test_failure_is_run_again_by_the_places_that_it_prints(
          ["passes", "has row 1", "has row 2"]),
     ],
 )  # fmt: skip
-def test_places_select_examples(
+def test_lines_and_names_select_examples(
     project: SpecProject, arguments: list[str], names: list[str]
 ) -> None:
     project.write("a_spec.sh", _SPEC)
@@ -90,7 +90,7 @@ def test_places_select_examples(
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_place_without_an_example_is_an_error(
+def test_line_or_name_without_an_example_is_an_error(
     project: SpecProject, place: str, sentence: str, workers: str
 ) -> None:
     project.write("a_spec.sh", _SPEC)

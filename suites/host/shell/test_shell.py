@@ -51,7 +51,7 @@ def code(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     return shell
 
 
-def test_retries_are_ten_seconds_apart_and_take_no_time(code: Shell) -> None:
+def test_retries_sleep_ten_virtual_seconds_and_no_real_time(code: Shell) -> None:
     code.mock("curl").answers_in_turn(
         Answer(exit_code=6), Answer(exit_code=6), Answer(stdout="data\n")
     )
@@ -63,7 +63,7 @@ def test_retries_are_ten_seconds_apart_and_take_no_time(code: Shell) -> None:
     code.assert_calls(*["curl -fsSL http://host/x"] * 3)
 
 
-def test_variables_and_arrays_are_seen_afterwards(code: Shell) -> None:
+def test_evaluation_returns_variables_and_arrays(code: Shell) -> None:
     code.mock("curl")
 
     result = code.call("download", "x")
@@ -120,7 +120,7 @@ def test_stdin_is_recorded_if_asked_for(code: Shell) -> None:
     code.assert_calls("wget -i -", "curl 1", "curl 1", "curl 2", "curl 2")
 
 
-def test_files_are_written_in_a_root_that_vanishes(code: Shell) -> None:
+def test_written_files_are_in_the_throwaway_root_and_not_on_the_host(code: Shell) -> None:
     code.call("configure").check()
 
     assert (code.root / "etc/harness-trial/state").read_text() == "on\n"
@@ -142,7 +142,7 @@ def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None
     code.assert_calls("curl x")
 
 
-def test_stdin_arguments_and_variables_reach_the_code_in_each_way(
+def test_stdin_arguments_and_variables_reach_calls_scripts_and_evaluations(
     code: Shell, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"
@@ -157,7 +157,7 @@ def test_stdin_arguments_and_variables_reach_the_code_in_each_way(
     assert code.call("show", "").stdout == "1\n"
 
 
-def test_code_with_options_of_its_own_leaves_its_variables(code: Shell) -> None:
+def test_variables_of_code_that_sets_shell_options_are_returned(code: Shell) -> None:
     result = code.evaluate("set -Ceux; shopt -s nullglob failglob; IFS=x GLOBIGNORE=* LEFT=a")
 
     assert (result.status, result.variable("LEFT")) == (0, "a")

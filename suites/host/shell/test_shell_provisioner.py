@@ -34,13 +34,13 @@ REGRESSIONS = (
         name="a tag counts in one case only",
         before="grep -Fixq",
         after="grep -Fxq",
-        caught_by="test_tag_counts_by_its_whole_name_and_value",
+        caught_by="test_only_the_whole_name_and_value_of_a_tag_count",
     ),
     Regression(
         name="kinds are compared without their family",
         before='[ "$(driver_family "$kind")" != "$(driver_family "$DRIVER_KIND")" ]',
         after='[ "$kind" != "$DRIVER_KIND" ]',
-        caught_by="test_baked_driver_is_used_if_all_of_it_fits",
+        caught_by="test_baked_driver_is_used_only_if_kind_version_and_kernel_match",
     ),
     Regression(
         name="a module that is only built counts as installed",
@@ -52,7 +52,7 @@ REGRESSIONS = (
         name="an image of another registry is not tagged",
         before='ctr -n k8s.io images tag --force "$source" "$image" >/dev/null',
         after="true",
-        caught_by="test_image_of_another_registry_gets_the_name_that_is_run",
+        caught_by="test_image_of_another_registry_gets_the_tag_that_is_run",
     ),
     Regression(
         name="an image is pulled once",

@@ -34,7 +34,7 @@ def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
     assert {case.get("name") for case in cases} == set(outcomes(result))
 
 
-def test_examples_are_chosen_by_keyword_tag_and_id(project: SpecProject) -> None:
+def test_examples_are_selected_by_keyword_tag_and_id(project: SpecProject) -> None:
     project.write("spec/greeting_spec.sh", GREETING)
     project.write("spec/other_spec.sh", "It 'is not slow'\nThe value a should equal a\nEnd\n")
 
@@ -114,7 +114,7 @@ def test_failing_statement_after_the_last_example_of_a_group_is_an_error(
     assert message in result.stdout
 
 
-def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: SpecProject) -> None:
+def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecProject) -> None:
     project.write(
         "loop_spec.sh",
         "Describe 'group'\nfor i in 1 2; do\nIt 'looped'\nThe value a should equal a\nEnd\n"
@@ -163,7 +163,7 @@ def test_helper_module_hooks_and_options_are_honoured(project: SpecProject, shel
     assert "AfterAll 'echo end >&2' failed with status 0" in result.stdout
 
 
-def test_precheck_sees_which_shell_it_is_in(project: SpecProject) -> None:
+def test_precheck_sees_the_variables_of_its_shell(project: SpecProject) -> None:
     project.write(".shellspec", "--require spec_helper\n")
     project.write(
         "spec/spec_helper.sh",
@@ -191,7 +191,9 @@ def test_variables_in_options_are_expanded(project: SpecProject) -> None:
     assert outcomes(project.run()) == {"finds the tool": "passed"}
 
 
-def test_sandbox_option_leaves_mocks_and_support_commands_only(project: SpecProject) -> None:
+def test_sandbox_option_leaves_only_mocks_and_support_commands_on_path(
+    project: SpecProject,
+) -> None:
     project.write(".shellspec", "--sandbox\n")
     project.write(
         "spec/support/bin/@cat", '#!/bin/sh -e\n. "$SHELLSPEC_SUPPORT_BIN"\ninvoke cat "$@"\n'
@@ -213,7 +215,7 @@ def test_sandbox_option_leaves_mocks_and_support_commands_only(project: SpecProj
 
 
 @pytest.mark.parametrize("shell", ["bash", "/bin/bash"])
-def test_project_that_asks_for_bash_gets_it(project: SpecProject, shell: str) -> None:
+def test_shell_option_of_the_project_selects_bash(project: SpecProject, shell: str) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     spec = "When run script ./version.sh\nThe output should be present\nEnd\n"
     project.write("version.sh", 'echo "$BASH_VERSION"\n').chmod(0o755)
@@ -253,7 +255,7 @@ def test_coverage_is_refused_for_a_shell_that_records_none(project: SpecProject)
     assert "'--shell-cov' records lines that bash runs" in result.stdout
 
 
-def test_environment_file_is_a_script(project: SpecProject) -> None:
+def test_environment_file_is_sourced_as_a_script(project: SpecProject) -> None:
     project.write(".shellspec", "--env-from spec/env.sh\n")
     project.write(
         "spec/env.sh",
@@ -287,7 +289,7 @@ def test_spec_files_match_the_projects_pattern(project: SpecProject) -> None:
     assert outcomes(project.run()) == {"is collected": "passed"}
 
 
-def test_translation_sees_the_variables_of_the_project(project: SpecProject) -> None:
+def test_dynamic_parameters_see_the_variables_of_the_project(project: SpecProject) -> None:
     project.write(
         "spec/a_spec.sh",
         '%const FIXTURES: "$SHELLSPEC_HELPERDIR/fixtures"\n'
@@ -315,7 +317,7 @@ def test_failing_precheck_fails_every_example(
     assert "too old" in result.stdout
 
 
-def test_warnings_pass_if_the_project_says_so(project: SpecProject) -> None:
+def test_warnings_pass_if_the_project_allows_them(project: SpecProject) -> None:
     project.write("a_spec.sh", "It 'warns'\nWhen call echo x\nEnd\n")
 
     assert outcomes(project.run()) == {"warns": "failed"}

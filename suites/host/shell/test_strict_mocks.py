@@ -45,7 +45,7 @@ def test_hidden_command_is_not_found(shell: Shell) -> None:
     assert "nvidia-smi: command not found" in result.stderr
 
 
-def test_commands_are_hidden_and_allowed_after_the_first_use_too(shell: Shell) -> None:
+def test_commands_can_be_hidden_and_allowed_after_the_first_evaluation(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError):
         shell.evaluate("dpkg --version")
     shell.allow("dpkg")
@@ -68,7 +68,7 @@ def test_denied_command_during_sourcing_is_reported(shell: Shell, tmp_path: Path
         shell.evaluate("true")
 
 
-def test_mocks_take_part_in_sourcing_if_asked_for(shell: Shell, tmp_path: Path) -> None:
+def test_mocks_answer_during_sourcing_with_mocked_true(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("VERSION=$(dpkg --print-architecture)-$EDITION\n")
     shell.source(script, env={"EDITION": "grid"}, mocked=True)
@@ -80,7 +80,7 @@ def test_mocks_take_part_in_sourcing_if_asked_for(shell: Shell, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", [SandboxKind.THROWAWAY, SandboxKind.OFF])
-def test_next_test_begins_where_the_first_began(
+def test_next_test_starts_from_the_state_after_sourcing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SandboxKind
 ) -> None:
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
@@ -112,7 +112,7 @@ def test_next_test_begins_where_the_first_began(
 
 
 @pytest.mark.parametrize("fd", [200, 209])
-def test_flood_of_the_second_test_ends_it_too(
+def test_output_limit_also_applies_to_the_second_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fd: int
 ) -> None:
     """Between tests, nobody looks at the files that code can write to."""
@@ -199,7 +199,7 @@ def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
     shell.finish(has_failed=True)
 
 
-def test_refused_call_counts_for_its_own_evaluation_only(shell: Shell) -> None:
+def test_unexpected_call_fails_only_its_own_evaluation(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError):
         shell.evaluate("curl; wget")
     assert shell.evaluate("true").status == 0
@@ -210,14 +210,14 @@ def test_refused_call_counts_for_its_own_evaluation_only(shell: Shell) -> None:
     ] * 2
 
 
-def test_variables_of_one_evaluation_come_before_those_of_the_test(shell: Shell) -> None:
+def test_variables_of_an_evaluation_override_variables_of_the_test(shell: Shell) -> None:
     shell.setenv(A="test", B="test")
 
     assert shell.evaluate("echo $A $B", env={"A": "own"}).stdout == "own test\n"
     assert shell.evaluate("echo $A $B").stdout == "test test\n"
 
 
-def test_shell_after_an_error_of_an_effect_has_mocks_and_files_again(shell: Shell) -> None:
+def test_mocks_and_files_work_again_after_an_error_in_an_effect(shell: Shell) -> None:
     def fail(_: Call) -> None:
         raise ZeroDivisionError
 
@@ -232,7 +232,7 @@ def test_shell_after_an_error_of_an_effect_has_mocks_and_files_again(shell: Shel
     assert result.stdout == "mocked\nmocked\nsecond\n"
 
 
-def test_each_script_that_runs_finds_the_mocks_that_it_mentions(
+def test_each_script_finds_the_mocks_of_paths_that_it_mentions(
     shell: Shell, tmp_path: Path
 ) -> None:
     shell.mock("tool").answers("mocked\n")
@@ -268,7 +268,7 @@ def test_error_of_an_unmocked_command_shows_the_streams(shell: Shell) -> None:
         shell.evaluate("echo before; lsmod")
 
 
-def test_answer_takes_virtual_time(shell: Shell) -> None:
+def test_answer_of_a_mock_takes_virtual_time(shell: Shell) -> None:
     shell.mock("curl").answers(takes_s=1.25)
     assert [sleep.seconds for sleep in shell.evaluate("curl").sleeps] == [1.25]
     shell.mock("apt-get").answers("done\n", takes_s=300)
@@ -298,7 +298,7 @@ def test_spy_lets_commands_and_functions_run(shell: Shell, tmp_path: Path) -> No
     shell.assert_calls("greet moon", "tar --version")
 
 
-def test_function_is_taken_out_of_a_script_that_can_not_be_sourced(
+def test_function_is_extracted_from_a_script_that_cannot_be_sourced(
     shell: Shell, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"

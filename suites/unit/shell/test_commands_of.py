@@ -10,7 +10,7 @@ from harness.shell.coverage import Place
 from suites.unit.shell.samples import SCRIPT
 
 
-def test_only_commands_are_code() -> None:
+def test_code_lines_are_the_lines_of_commands() -> None:
     assert code_lines(SCRIPT) == {4, 5, 7, 9}
 
 
@@ -44,16 +44,16 @@ COMMANDS: dict[str, set[int]] = {
 }
 
 
-def test_lines_of_commands() -> None:
+def test_commands_have_their_first_and_last_line() -> None:
     assert {text: code_lines(text) for text in COMMANDS} == COMMANDS
 
 
-def test_place_counts_at_the_first_line_of_its_command() -> None:
+def test_traced_line_counts_for_the_first_line_of_its_command() -> None:
     assert executed_lines("echo 'a\nb'\ntrue\n", {Place(2, 1, 1)}) == {1}
     assert executed_lines("# trap\n\necho\n", {Place(1, 1, 1), Place(9, 1, 1)}) == set()
 
 
-def test_code_in_a_substitution_does_not_count_for_the_lines_below_it() -> None:
+def test_code_in_a_substitution_does_not_cover_the_lines_below_it() -> None:
     """Bash numbers it from where the outer command ended, so it reaches the next lines."""
     text = "true\nx=$(\n  a\n  b\n)\nif false; then\n  c\nfi\n"
     traced = [Place(6, 1, 2), Place(5, 1, 2), Place(5, 1, 1), Place(1, 1, 1)]
@@ -61,21 +61,21 @@ def test_code_in_a_substitution_does_not_count_for_the_lines_below_it() -> None:
     assert executed_lines(text, traced) == {1, 2}
 
 
-def test_function_that_only_a_substitution_calls_ran() -> None:
+def test_function_called_only_in_a_substitution_is_covered() -> None:
     text = "f() {\n  a\n  b\n}\nx=$(f)\n"
     traced = {Place(5, 1, 2), Place(2, 2, 2), Place(3, 2, 2), Place(5, 1, 1)}
 
     assert executed_lines(text, traced) == {2, 3, 5}
 
 
-def test_function_that_is_called_at_two_levels_ran_at_both() -> None:
+def test_commands_of_a_function_called_at_two_levels_are_covered() -> None:
     text = "f() {\n  a\n  if b; then\n    c\n  fi\n}\n"
     traced = {Place(2, 2, 1), Place(3, 2, 1), Place(2, 2, 2), Place(3, 2, 2), Place(4, 2, 2)}
 
     assert executed_lines(text, traced) == {2, 3, 4}
 
 
-def test_function_that_begins_with_a_long_command_ran_at_its_lowest_level() -> None:
+def test_function_that_begins_with_a_multi_line_command_counts_its_lowest_level() -> None:
     text = "f() {\n  a \\\n    x\n  y=$(b)\n  c\n}\n"
     traced = {Place(3, 2, 1), Place(4, 2, 2), Place(4, 2, 1), Place(5, 2, 2)}
 

@@ -16,7 +16,7 @@ def entry(
     return f"{'+' * level}\x1e{depth}\x1f{source}\x1f{line}\x1f{folder}\x1eecho x\n"
 
 
-def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
+def test_trace_of_files_outside_of_the_sources_is_ignored(tmp_path: Path) -> None:
     script = tmp_path / "lib" / "a.sh"
     script.parent.mkdir()
     script.touch()
@@ -44,7 +44,7 @@ def test_relative_paths_count_from_the_directory_of_their_process(tmp_path: Path
     assert lines == [{1}, {2, 4, 5}, {3}]
 
 
-def test_entries_of_any_script_count_but_no_text_like_them(tmp_path: Path) -> None:
+def test_trace_entries_count_but_similar_text_does_not(tmp_path: Path) -> None:
     """Code under test may write to the trace; Python refuses to read so long a number."""
     script = tmp_path / "a b:1:.sh"
     script.touch()
@@ -60,7 +60,7 @@ def test_entries_of_any_script_count_but_no_text_like_them(tmp_path: Path) -> No
     assert hits == {str(script): {Place(line, 1, 1) for line in (3, 4, 7)}}
 
 
-def test_merging_takes_the_coverage_of_a_worker() -> None:
+def test_merge_adds_the_coverage_of_a_worker() -> None:
     hits = {"a.sh": {Place(1, 1, 1)}}
 
     merge(hits, {"a.sh": [(2, 1, 1)], "b.sh": [[1, 2, 3]]})
@@ -75,7 +75,7 @@ USES_TRACE = {
 }  # fmt: skip
 
 
-def test_code_that_uses_the_trace_itself(tmp_path: Path) -> None:
+def test_code_that_uses_set_x_is_recognised(tmp_path: Path) -> None:
     assert {code: uses_trace(code) for code in USES_TRACE} == USES_TRACE
     for name, code in (("a.sh", b"true"), ("b.sh", b"echo caf\xe9; set -x"), ("c.sh", b"true")):
         (tmp_path / name).write_bytes(code)

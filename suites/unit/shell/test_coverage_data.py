@@ -29,7 +29,7 @@ def hits(script: Path, *lines: int) -> Hits:
     return {str(script): {Place(line, 1, 1) for line in lines}}
 
 
-def test_script_that_is_no_utf8_is_reported(tmp_path: Path, script: Path) -> None:
+def test_script_that_is_not_utf8_is_in_the_report(tmp_path: Path, script: Path) -> None:
     script.write_bytes(b"# caf\xe9\necho caf\xe9\necho\n")
 
     table = report(
@@ -91,7 +91,7 @@ def test_scripts_are_moved_from_the_root_of_their_run_with_their_lines(tmp_path:
     assert lines == moved | {script: [2] for script in beside}
 
 
-def test_script_that_did_not_run_is_reported(tmp_path: Path, script: Path) -> None:
+def test_script_that_did_not_run_is_in_the_report(tmp_path: Path, script: Path) -> None:
     """Of an earlier run nothing is left in the file."""
     path = written(tmp_path, script, "data", Tier.MOCKED, 2)
     other = script.with_name("other.sh")
@@ -112,7 +112,7 @@ def test_data_of_another_version_is_refused(tmp_path: Path, script: Path) -> Non
         combine([machine, unit])
 
 
-def test_data_of_a_script_that_is_gone_is_refused(tmp_path: Path, script: Path) -> None:
+def test_data_of_a_deleted_script_is_refused(tmp_path: Path, script: Path) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
     script.unlink()
 
@@ -130,7 +130,7 @@ def test_coverage_of_python_is_refused(tmp_path: Path) -> None:
         combine([path])
 
 
-def test_absent_file_is_refused(tmp_path: Path) -> None:
+def test_missing_coverage_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         combine([tmp_path / "absent"])
 
@@ -140,7 +140,7 @@ def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
         write_data({}, [tmp_path], tmp_path / "data")
 
 
-def test_scripts_are_recognised_by_suffix_or_by_their_shell(tmp_path: Path) -> None:
+def test_scripts_are_recognised_by_suffix_or_shebang(tmp_path: Path) -> None:
     for name, first in {
         "a.sh": "", "b.bash": "", "c": "#!/usr/bin/env bash\n", "d": "#!/bin/bash -e\n",
         "e": "#!/usr/bin/python3\n", "f": "#!/bin/sh\n", "g": "#!/bin/bashful\n",
@@ -184,7 +184,7 @@ def test_file_that_is_not_coverage_is_reported_and_stays_unchanged(
         ("context set context = 'unit test' where context != ''", "recorded with another version"),
     ],
 )
-def test_data_of_no_known_file_is_refused(
+def test_invalid_path_or_context_in_coverage_data_is_refused(
     tmp_path: Path, script: Path, change: str, why: str
 ) -> None:
     """A file without end is not read, and a context without a digest may be of any version."""

@@ -45,7 +45,7 @@ CUT = {
 }
 
 
-def test_line_is_cut_as_the_shell_cuts_it() -> None:
+def test_line_is_split_into_words_like_in_bash() -> None:
     assert {line: [word.text for word in split_words(line)] for line in CUT} == CUT
 
 
@@ -92,7 +92,7 @@ RESTS = (
 )
 
 
-def test_rest_of_a_line_stands_as_it_was_written() -> None:
+def test_rest_after_a_word_is_returned_unchanged() -> None:
     assert [rest_after(line, count) for line, count, _ in RESTS] == [rest for *_, rest in RESTS]
 
 
@@ -108,14 +108,14 @@ QUOTED = {
 }
 
 
-def test_quoted_text_is_one_word_on_a_line() -> None:
+def test_quote_returns_one_word_without_a_line_break() -> None:
     assert {text: quote(text) for text in QUOTED} == QUOTED
     assert {
         text: [word.text for word in split_words(quoted)] for text, quoted in QUOTED.items()
     } == {text: [text] for text in QUOTED}
 
 
-def test_text_for_any_shell_has_its_line_breaks_from_a_variable() -> None:
+def test_quote_on_a_line_takes_line_breaks_from_a_variable() -> None:
     assert quote_on_a_line("a'\nb") == "'a'\\'''\"$__hx_newline\"'b'"
     assert shlex.split(quote_on_a_line("a'b")) == ["a'b"]
 
@@ -138,7 +138,7 @@ OPEN = {
 }
 
 
-def test_open_quote_or_expansion_is_told() -> None:
+def test_is_open_finds_an_open_quote_or_expansion() -> None:
     assert {text: is_open(text) for text in OPEN} == OPEN
 
 

@@ -20,7 +20,7 @@ def _texts(memories: Sequence[Memory]) -> list[str]:
     return [memory.text() for memory in memories]
 
 
-def test_cleared_outputs_are_empty_and_those_of_the_other_example_stay() -> None:
+def test_clear_empties_only_the_outputs_of_one_example() -> None:
     with contextlib.closing(ShellFiles.create()) as files:
         for memory in files.memories():
             os.write(memory.fd, b"left")
@@ -39,7 +39,9 @@ def test_cleared_outputs_are_empty_and_those_of_the_other_example_stay() -> None
         assert _texts(second) == ["next"] * 5
 
 
-def test_files_that_can_not_all_be_made_leave_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_anonymous_file_stays_open_if_one_cannot_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[int] = []
     create = os.memfd_create
 

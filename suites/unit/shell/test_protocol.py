@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_write_from_an_earlier_position_overwrites_nothing() -> None:
+def test_write_from_an_earlier_position_appends() -> None:
     """Two processes that share a memfd's position may write at the same one at the same time."""
     memory = Memory("shared")
     os.write(memory.fd, b"first\n")
@@ -66,7 +66,7 @@ def test_stream_is_read_up_to_the_limit(
     assert reader.read()
 
 
-def test_record_is_whole_however_it_is_cut(pipe: tuple[RecordReader, int]) -> None:
+def test_record_is_read_whole_from_any_chunks(pipe: tuple[RecordReader, int]) -> None:
     reader, writing = pipe
     for piece in (b"fi", b"rs", b"t\0", b"2\0a", b"b\0"):
         os.write(writing, piece)
@@ -94,7 +94,7 @@ def test_records_are_split_around_what_a_trap_printed() -> None:
         assert list(records_in(called + printed)) == [begun], printed
 
 
-def test_pipes_are_made_all_or_none_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pipe_stays_open_if_one_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     pipe = os.pipe
 

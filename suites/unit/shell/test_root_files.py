@@ -59,7 +59,7 @@ def files(tmp_path: Path, host: Path) -> RootFiles:
 @pytest.mark.parametrize(
     "way", ["/absolute", "/relative", "/../host", "/to-etc/../../host", "/magic"]
 )
-def test_no_way_leads_out_of_the_root(files: RootFiles, host: Path, way: str) -> None:
+def test_no_path_leads_out_of_the_root(files: RootFiles, host: Path, way: str) -> None:
     before = sorted(host.rglob("*"))
 
     acts: tuple[Callable[[], None], ...] = (
@@ -122,7 +122,7 @@ def test_files_are_read_and_changed(files: RootFiles) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"longer than the text of before"])
-def test_written_file_has_the_new_text_only(files: RootFiles, data: bytes) -> None:
+def test_written_file_has_only_the_new_text(files: RootFiles, data: bytes) -> None:
     files.write("/etc/file", b"a text of before", 0o640)
 
     files.write("/etc/file", data)
@@ -133,14 +133,14 @@ def test_written_file_has_the_new_text_only(files: RootFiles, data: bytes) -> No
 @pytest.mark.parametrize(
     "path", ["/etc", "/", "/etc/file/x", "/etc/a\0b", "etc/file", "/..", "/pipe"]
 )
-def test_path_that_is_not_a_file_is_refused_with_a_sentence(files: RootFiles, path: str) -> None:
+def test_write_to_a_path_that_is_not_a_file_is_refused(files: RootFiles, path: str) -> None:
     os.mkfifo(files.root / "pipe")
 
     with pytest.raises(HarnessError, match=r"can't be written|is not an absolute path"):
         files.write(path, b"x")
 
 
-def test_file_of_the_kernel_is_not_written(tmp_path: Path) -> None:
+def test_write_to_a_file_of_the_kernel_is_refused(tmp_path: Path) -> None:
     """Where nobody laid a copy over it."""
     (tmp_path / "proc").mkdir()
     files = RootFiles(Path("/proc/self"))
@@ -157,7 +157,7 @@ def test_large_file_is_not_read_whole(files: RootFiles, monkeypatch: pytest.Monk
         files.read("/etc/file")
 
 
-def test_root_that_has_become_the_hosts_root_is_refused() -> None:
+def test_root_that_is_the_root_of_the_host_is_refused() -> None:
     """The number of its process may be given to another."""
     with pytest.raises(HarnessError, match="has ended"):
         RootFiles(Path("/proc/self/root")).write("/no-such/file", b"x")
@@ -173,7 +173,7 @@ def test_missing_system_call_is_named_in_the_error(
 
 
 @pytest.mark.parametrize("path", ["/a\0b", "/\ud800"])
-def test_impossible_path_is_reported_in_a_sentence(files: RootFiles, path: str) -> None:
+def test_impossible_path_is_named_in_the_error(files: RootFiles, path: str) -> None:
     for act in (files.place, files.kernel_path, files.read):
         with pytest.raises(HarnessError, match=r"can't be (found|read) in the throw-away root"):
             act(path)
@@ -190,13 +190,13 @@ def test_impossible_path_is_reported_in_a_sentence(files: RootFiles, path: str) 
         ("/etc/new/link/x", "srv/x"),
     ],
 )
-def test_place_of_a_file_is_below_the_root(files: RootFiles, path: str, place: str) -> None:
+def test_place_returns_a_path_below_the_root(files: RootFiles, path: str, place: str) -> None:
     files.link("/etc/new/link", "/srv")
 
     assert files.place(path) == files.root / place
 
 
-def test_links_that_lead_in_a_circle_have_no_place(files: RootFiles) -> None:
+def test_loop_of_symbolic_links_is_reported(files: RootFiles) -> None:
     files.link("/one", "two")
     files.link("/two", "one")
 
@@ -215,7 +215,7 @@ def test_links_that_lead_in_a_circle_have_no_place(files: RootFiles) -> None:
         ("/proc/driver/nvidia/version", "/proc/driver"),
     ],
 )
-def test_what_the_kernel_shows_is_faked_by_its_file_or_its_directory(
+def test_kernel_path_is_the_file_or_directory_to_fake(
     files: RootFiles, path: str, faked: str | None
 ) -> None:
     files.write("/proc/modules", b"")
@@ -237,7 +237,7 @@ def test_what_the_kernel_shows_is_faked_by_its_file_or_its_directory(
         ("/proc/absent", "the kernel has no directory '/proc/absent' to add it to"),
     ],
 )
-def test_what_can_not_be_faked_is_refused(files: RootFiles, path: str, why: str) -> None:
+def test_path_that_cannot_be_faked_is_refused(files: RootFiles, path: str, why: str) -> None:
     files.make_folder("/sys/module")
 
     with pytest.raises(HarnessError, match=f"'{path}' can't be faked: {why}"):

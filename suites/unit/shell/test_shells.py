@@ -43,7 +43,7 @@ def test_shell_is_the_target_of_its_name(
     assert (found.kind, found.is_posix, found.command) == (kind, is_posix, (str(path),))
 
 
-def test_busybox_is_called_with_its_applet(tmp_path: Path) -> None:
+def test_command_of_busybox_has_its_applet(tmp_path: Path) -> None:
     path = _program(tmp_path, "busybox", "busybox")
 
     for value, applet in (("", "ash"), (" ash", "ash"), (" sh", "sh")):
@@ -58,7 +58,7 @@ def test_bash_without_a_path_is_found_when_it_runs() -> None:
     assert BASH.shebang == f"#!{shutil.which('bash')}"
 
 
-def test_sh_that_is_another_shell_is_refused_by_its_real_name(tmp_path: Path) -> None:
+def test_unsupported_shell_behind_sh_is_refused_with_its_real_name(tmp_path: Path) -> None:
     path = _program(tmp_path, "zsh", "sh")
 
     with pytest.raises(BadInputError, match=rf"'--shell {path}' is zsh on this host"):
@@ -68,12 +68,12 @@ def test_sh_that_is_another_shell_is_refused_by_its_real_name(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "value", ["", "ksh", "/bin/mksh", "yash", "zsh", "busybox hush", "bash -x"]
 )
-def test_other_shells_are_refused(value: str) -> None:
+def test_unsupported_shells_are_refused(value: str) -> None:
     with pytest.raises(BadInputError, match="Specs run in bash, dash and BusyBox ash"):
         find_shell(value, source=".shellspec", line=1)
 
 
 @pytest.mark.parametrize("value", ["/opt/none/bash", "/opt/none/dash"])
-def test_shell_that_is_not_here_is_refused(value: str) -> None:
+def test_missing_shell_is_refused(value: str) -> None:
     with pytest.raises(BadInputError, match=f"There is no '{value}' on this host"):
         find_shell(value, source=".shellspec", line=1)

@@ -1,9 +1,9 @@
-# 'When': functions, commands and scripts under test, and what is kept of them.
+# 'When': runs functions, commands and scripts under test, and captures their results.
 
-# code may ask for the path of /dev/stdin, and an anonymous file has none
+# code may resolve the path of /dev/stdin, so stdin is a file with a path
 __hx_stdin_file=${SHELLSPEC_WORKDIR-}/.stdin
 
-__hx_begin() { # LINE: whether an evaluation may run now
+__hx_begin() { # LINE: return whether an evaluation may run now
   [ -z "$__hx_mute" ] || return 1
   if [ -n "$__hx_when" ]; then
     __hx_report misuse "$1" "There is a second 'When'; an example takes one."
@@ -30,7 +30,7 @@ __hx_begin() { # LINE: whether an evaluation may run now
 
 __hx_finish() { # STATUS
   __hx_status=$1
-  # what the evaluation started may still write to its output, or change what is looked at next
+  # background jobs of the evaluation may still write output, or change files that are checked next
   __hx_await_end 211 || :
   [ -z "$__hx_preserves" ] || __hx_restore
   __hx_report when "$__hx_when" "$1"
@@ -43,7 +43,7 @@ __hx_call() { # LINE F ARGS...
   if [ -n "$__hx_before_call$__hx_after_call" ]; then
     set -- __hx_hooked "$__hx_before_call" "$__hx_after_call" "$@"
   fi
-  # what the code traces is its stderr; what comes after it is not
+  # a trace of the code belongs to its stderr; end the trace before the commands that follow
   {
     "$@" && __hx_status=0 || __hx_status=$?
     case $- in *x*) set +x ;; esac
@@ -52,7 +52,7 @@ __hx_call() { # LINE F ARGS...
   __hx_finish "$__hx_status"
 }
 
-__hx_hooked() { # BEFORE AFTER F ARGS...: an evaluation between its hooks
+__hx_hooked() { # BEFORE AFTER F ARGS...: run an evaluation between its hooks
   local __hx_before="$1" __hx_after="$2"
   shift 2
   __hx_run_hooks "$__hx_before" || return $?
@@ -68,11 +68,12 @@ __hx_run_hooks() { # QUOTED
   done
 }
 
-__hx_evaluate() { # F ARGS...: in a subshell that errexit can end
+__hx_evaluate() { # F ARGS...: run the evaluation in a subshell, which errexit may end
   local __hx_errexit=$-
   set +e
-  # What the shell says of a subshell that a signal ended belongs to the evaluation. The subshell
-  # has redirections of its own, since BusyBox undoes the others before it runs a trap on EXIT.
+  # The shell's message about a subshell that a signal ended is part of the evaluation's stderr. The
+  # redirections are repeated inside the subshell, since BusyBox undoes outer redirections before it
+  # runs a trap on EXIT.
   {
     (__hx_isolated "$@") >>$__hx_fd/$((192 + __hx_set)) 2>>$__hx_fd/$((193 + __hx_set)) \
       <"$__hx_stdin" 8>$__hx_fd/$((211 + __hx_stale))

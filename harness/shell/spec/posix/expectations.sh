@@ -1,4 +1,4 @@
-# 'The': what the parent learns of variables, paths, files and results.
+# 'The': reports variables, paths, files and results to the parent, which judges the sentences.
 
 __hx_the() { # LINE WORDS...
   [ -z "$__hx_mute" ] || return 0
@@ -49,7 +49,7 @@ __hx_report_variable() { # NAME
   fi
 }
 
-__hx_resolve() { # PATH: what it is an alias of, or itself, into __hx_file
+__hx_resolve() { # PATH: set __hx_file to the path behind the alias PATH, or to PATH itself
   __hx_file=$1
   eval "set -- $__hx_aliases"
   while [ $# -gt 0 ]; do
@@ -97,7 +97,7 @@ __hx_report_contents() { # PATH
   fi
 }
 
-__hx_ask() { # LINE WORDS...: report the sentence, then do what the parent needs to judge it
+__hx_ask() { # LINE WORDS...: report the sentence, then carry out the parent's requests
   [ -z "$__hx_mute" ] || return 0
   __hx_expected=1
   local __hx_op __hx_argument
@@ -137,7 +137,7 @@ __hx_report_match() { # satisfy|custom|custom_not PLACE WORDS...: the words from
   fi
 }
 
-__hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of the spec
+__hx_name_subjects() { # LINE WORDS...: replace aliases of subjects by the subjects' names
   local __hx_word __hx_is_keyword=1 __hx_known
   __hx_quote "$1"
   __hx_words=$__hx_quoted

@@ -1,4 +1,4 @@
-# Hooks of groups, and what a spec says of its examples: skipped, pending, rows, options.
+# Runs the hooks of groups, and marks examples: skipped, pending, rows, options.
 
 __hx_hook() { # KIND CODE...
   local __hx_kind="$1"
@@ -7,7 +7,7 @@ __hx_hook() { # KIND CODE...
   eval "__hx_$__hx_kind=\"\$__hx_$__hx_kind\$__hx_quoted\""
 }
 
-__hx_reversed() { # WORDS...: quoted into __hx_list, the last one first
+__hx_reversed() { # WORDS...: set __hx_list to the quoted words in reverse order
   __hx_list=
   local __hx_word
   for __hx_word in "$@"; do
@@ -20,7 +20,7 @@ __hx_eval() {
   eval "$__hx_code"
 }
 
-__hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
+__hx_try() { # KIND: run __hx_code; a status other than 0 or any text on stderr is a failure
   __hx_hook_status=0
   __hx_report hooking "$1" "$__hx_code"
   __hx_eval 2>|$__hx_fd/196 </dev/null || __hx_hook_status=$?
@@ -88,7 +88,7 @@ __hx_skip() { # [REASON]
   fi
 }
 
-__hx_skip_if() { # [REASON [CMD...]]: without a command nothing is skipped
+__hx_skip_if() { # [REASON [CMD...]]: without a command, skip nothing
   [ $# -gt 1 ] || return 0
   local __hx_reason="$1"
   shift
@@ -141,7 +141,7 @@ __hx_apply_options() {
       *:on) __hx_sign=- ;;
       *) __hx_sign=+ ;;
     esac
-    # an option that does not exist would end the shell
+    # an unknown option would end the shell
     ! (set ${__hx_sign}o "${__hx_option%:*}") 2>/dev/null || set ${__hx_sign}o "${__hx_option%:*}"
   done
 }

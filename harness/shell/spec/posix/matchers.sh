@@ -1,9 +1,9 @@
-# Matchers, subjects and modifiers that a spec brings itself.
+# Matchers, subjects and modifiers that a spec defines.
 
 shellspec_syntax() { eval "__hx_syntax_$1=$1"; }
 shellspec_syntax_chain() { :; }
 shellspec_syntax_compound() { :; }
-shellspec_syntax_alias() { # NAME KNOWN: another name of a subject or of a matcher
+shellspec_syntax_alias() { # NAME KNOWN: define NAME as an alias of a known subject or matcher
   case $1 in
     shellspec_subject_*)
       __hx_subjects="${1#shellspec_subject_}=${2#shellspec_subject_} $__hx_subjects"
@@ -42,7 +42,7 @@ shellspec_matcher_do_match() {
   fi
 }
 
-__hx_report_custom() { # custom|custom_not WORDS...: the longest name is tried last
+__hx_report_custom() { # custom|custom_not WORDS...: try names of matchers, the longest name last
   local __hx_wanted="$1" __hx_all __hx_name __hx_function= __hx_answer=2 __hx_text
   shift
   local IFS=' '

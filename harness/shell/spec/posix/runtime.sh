@@ -1,10 +1,10 @@
 # Runs a translated spec file in a POSIX shell with 'local': dash, BusyBox ash.
 #
-# The same records and descriptors as in spec_runtime.sh, which has no speed to lose: here, lists
-# are quoted words, and texts go through files. These shells write to one-digit descriptors only,
-# so that the others are opened by their names: 8 and 9 stand for 214 and 215. A builtin cannot be
-# called past a function of its name, so that a spec must let its own 'printf' and 'read' pass
-# through.
+# The records and descriptors are the same as in spec_runtime.sh. This file is slower: lists are
+# quoted words, and texts go through files. These shells can redirect only one-digit descriptors, so
+# the other ones are opened by their paths in /proc; 8 and 9 replace 214 and 215. These shells have
+# no 'builtin': if a spec defines a function 'printf' or 'read', the function must also do what the
+# builtin does.
 
 unset HX_RUNTIME
 . /proc/self/fd/208 # the texts of blocks
@@ -19,7 +19,7 @@ __hx_cat=$(command -v cat) __hx_tr=$(command -v tr) __hx_cp=$(command -v cp)
 __hx_timeout=${HX_TIMEOUT:-$(command -v timeout)}
 __hx_sleep=${HX_SLEEP:-$(command -v sleep)}
 __hx_job_wait=1 # seconds
-__hx_stale=0 # twice the number of examples that left a process behind, of which 8 are waited for
+__hx_stale=0 # twice the number of examples that left a process running; waits for 8 of them
 __hx_target= __hx_set=0 __hx_id= __hx_seen=-1 __hx_in_example= __hx_mute=
 __hx_when= __hx_expected= __hx_broken= __hx_has_data= __hx_nrows=0 __hx_row_args=
 __hx_before_each= __hx_after_each= __hx_before_all= __hx_after_all=
@@ -33,7 +33,7 @@ __hx_report() { # NAME FIELDS...
   printf '%s\0' "$__hx_name" $# "$@" >>$__hx_fd/$__hx_records
 }
 
-__hx_quote() { # TEXT: quoted into __hx_quoted
+__hx_quote() { # TEXT: set __hx_quoted to TEXT, quoted
   local __hx_rest="$1"
   __hx_quoted="'"
   while :; do
@@ -48,7 +48,7 @@ __hx_quote() { # TEXT: quoted into __hx_quoted
   __hx_quoted="$__hx_quoted$__hx_rest'"
 }
 
-__hx_quote_all() { # WORDS...: all quoted into __hx_quoted
+__hx_quote_all() { # WORDS...: set __hx_quoted to all words, quoted
   local __hx_all= __hx_word
   for __hx_word in "$@"; do
     __hx_quote "$__hx_word"
@@ -67,7 +67,7 @@ __hx_take_target() {
   IFS=: read -r __hx_target __hx_set __hx_own <$__hx_fd/191 || exit 0
 }
 
-__hx_await() { # FIRST: return once the target is FIRST or later
+__hx_await() { # FIRST: wait until the target, the number of the next example, is at least FIRST
   while :; do
     [ -n "$__hx_target" ] || __hx_take_target
     [ "$__hx_target" -lt "$1" ] || return 0
@@ -76,7 +76,7 @@ __hx_await() { # FIRST: return once the target is FIRST or later
   done
 }
 
-__hx_open() { # FIRST LAST: whether the group holds the target
+__hx_open() { # FIRST LAST: return whether the target is in the group with these examples
   if [ "$1" -le "$__hx_seen" ] && [ "$1" -le "$2" ]; then
     __hx_report repeated "$1"
     return 1
@@ -89,7 +89,7 @@ __hx_open() { # FIRST LAST: whether the group holds the target
   : >|$__hx_fd/198
 }
 
-__hx_enter() { # in the group's own shell
+__hx_enter() { # begin a group, in its subshell
   __hx_before_all= __hx_after_all=
   __hx_seen=-1
   set -e
@@ -106,16 +106,16 @@ __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if [ "$1" -eq 0 ] && [ -s $__hx_fd/198 ]; then
     IFS=: read -r __hx_target __hx_set __hx_own __hx_stale <$__hx_fd/198 || :
-    : >|$__hx_fd/198 # or a group around it would seem closed
+    : >|$__hx_fd/198 # else the outer group would take this for its own end
   else
-    __hx_read_file $__hx_fd/196 # of the hook that ended it, if one did
+    __hx_read_file $__hx_fd/196 # stderr of the hook, if a hook ended the group
     __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"
   fi
   __hx_report left "$2"
   set -e
 }
 
-__hx_example() { # FIRST [ROWS]: whether to run an example now
+__hx_example() { # FIRST [ROWS]: return whether to run the example now
   set -- "$1" "${2:-0}"
   if [ "$2" -eq 0 ] && [ "$1" -le "$__hx_seen" ]; then
     __hx_report repeated "$1"
@@ -151,14 +151,15 @@ __hx_make_ready() { # FIRST ROWS
   set +e
 }
 
-__hx_report_stderr() { # RECORD FIELDS...: first of them, how much was written outside of examples to stderr so far
+# report RECORD with the number of bytes that code outside of examples wrote to stderr, and FIELDS
+__hx_report_stderr() { # RECORD FIELDS...
   local __hx_record="$1" __hx_label __hx_position IFS=' 	'
   shift
   read -r __hx_label __hx_position <$__hx_fd/../fdinfo/2
   __hx_report "$__hx_record" "$__hx_position" "$@"
 }
 
-__hx_run() { # in the example's own shell
+__hx_run() { # run the example, in its subshell
   __hx_records=$__hx_own
   [ -z "$__hx_before_each" ] || __hx_run_before_each
   __hx_in_example=1
@@ -192,12 +193,12 @@ __hx_done() { # STATUS
   set -e
 }
 
-__hx_await_end() { # 211|212: fails where the other end is still open after a while
+__hx_await_end() { # 211|212: fail if a process still has the other end open after some time
   [ "$__hx_stale" -ge 16 ] ||
     "$__hx_timeout" "$__hx_job_wait" "$__hx_cat" $__hx_fd/$(($1 + __hx_stale))
 }
 
-__hx_await_jobs() { # wait for what the example started; report what does not end
+__hx_await_jobs() { # wait for processes that the example started; report those that do not end
   ! __hx_await_end 212 || return 0
   (
     set +fux
@@ -210,7 +211,7 @@ __hx_await_jobs() { # wait for what the example started; report what does not en
     done 2>/dev/null
     [ $# -eq 0 ] || __hx_report running "$__hx_job_wait" "$@"
   )
-  __hx_stale=$((__hx_stale + 2)) # what holds these pipes is not waited for again
+  __hx_stale=$((__hx_stale + 2)) # use new pipes: do not wait for these processes again
 }
 
 __hx_end_of_file() {
@@ -250,7 +251,7 @@ import() { # NAME [ARGS...]
   exit 1
 }
 
-__hx_precheck() { # MODULE: with the variables that a precheck may look at
+__hx_precheck() { # MODULE: run its precheck, with the variables that a precheck may read
   local VERSION="$SHELLSPEC_VERSION" SHELL_TYPE="$SHELLSPEC_SHELL_TYPE" SHELL_VERSION=
   "$1_precheck"
 }
@@ -267,7 +268,7 @@ eval "$(printf "SHELLSPEC_%s='\\\\%s' " SOH 001 STX 002 ETX 003 EOT 004 ENQ 005 
 SHELLSPEC_LF=$__hx_newline SHELLSPEC_IFS=" $SHELLSPEC_TAB$__hx_newline"
 export SHELLSPEC_SHELL_VERSION=
 if [ -n "${HX_ENV_FROM-}" ]; then
-  # what it exports is wanted, not its functions and what it prints
+  # keep the exported variables of the file, but not its functions and its output
   eval "$(
     set -a
     . "$HX_ENV_FROM" >/dev/null 2>&1

@@ -1,4 +1,4 @@
-# Text: what '%puts', '%printf', '%text' and Data print, files as strings, mocks, '%preserve'.
+# Texts of %puts, %printf, %text and Data, files as strings, mocks, and %preserve.
 
 __hx_puts() {
   local IFS=' '
@@ -21,7 +21,7 @@ __hx_logger() {
   printf '%s\n' "$*" >>"${SHELLSPEC_LOGFILE:-/dev/null}"
 }
 
-__hx_expand() { # TEXT ARGS...: print TEXT as a heredoc would, with ARGS as $1...
+__hx_expand() { # TEXT ARGS...: print TEXT expanded as in a heredoc, with ARGS as $1...
   local __hx_text="$1"
   shift
   eval "\"\$__hx_cat\" <<__HX_TEXT__
@@ -29,12 +29,12 @@ ${__hx_text}__HX_TEXT__
 "
 }
 
-__hx_read_file() { # FILE: its text into __hx_text, without NUL
+__hx_read_file() { # FILE: set __hx_text to its text, without NUL bytes
   __hx_text=$("$__hx_tr" -d '\000' <"$1" && printf x)
   __hx_text=${__hx_text%x}
 }
 
-__hx_slurp() { # stdin to stdout, with a final newline
+__hx_slurp() { # copy stdin to stdout, with a final newline
   local __hx_text=
   __hx_text=$("$__hx_cat" && printf x)
   __hx_text=${__hx_text%x}
@@ -71,7 +71,7 @@ __hx_mock() { # NUMBER NAME; in the block __hx_block
       return
       ;;
   esac
-  # as in mocks.sh
+  # same mocks of other examples share this file, see mocks.sh
   if ! [ "$HX_MOCKS/$1/$2" -ef "$HX_MOCKS/$1/.body" ]; then
     "$__hx_cp" -fp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
   fi

@@ -1,9 +1,9 @@
-# 'When': functions, commands and scripts under test, and what is kept of them.
+# 'When': runs functions, commands and scripts under test, and captures their results.
 
-# code may ask for the path of /dev/stdin, and an anonymous file has none
+# code may resolve the path of /dev/stdin, so stdin is a file with a path
 __hx_stdin_file=${SHELLSPEC_WORKDIR-}/.stdin
 
-__hx_begin() { # LINE: whether an evaluation may run now
+__hx_begin() { # LINE: return whether an evaluation may run now
   [[ -z $__hx_mute ]] || return 1
   if [[ -n $__hx_when ]]; then
     __hx_report misuse "$1" "There is a second 'When'; an example takes one."
@@ -27,13 +27,13 @@ __hx_begin() { # LINE: whether an evaluation may run now
 
 __hx_finish() { # STATUS
   __hx_status=$1
-  # what the evaluation started may still write to its output, or change what is looked at next
+  # background jobs of the evaluation may still write output, or change files that are checked next
   builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
   [[ -z $__hx_preserves ]] || __hx_restore
   __hx_report when "$__hx_when" "$1"
 }
 
-__hx_call() { # LINE F ARGS...: the usual case; each function called would cost page faults
+__hx_call() { # LINE F ARGS...: the usual case; calls no functions, since each costs page faults
   if [[ -n $__hx_special ]]; then
     __hx_call_specially "$@"
     return 0
@@ -43,7 +43,8 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
     builtin printf '%s\0' called 1 "$1"
     "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 214>/proc/self/fd/211 &&
       __hx_status=0 || __hx_status=$?
-    # no trace of the code and no trap that it left shows what follows; what such a trap prints ends with NUL
+    # end the code's trace and traps, so that they do not show the commands that follow; the text
+    # that such a trap prints ends with NUL
     builtin trap -- - RETURN DEBUG
     [[ -z ${__hx_traced-} ]] || builtin trap -- "$__hx_traced" DEBUG
     [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || builtin set +vx
@@ -70,7 +71,7 @@ __hx_call_specially() { # LINE F ARGS...
   __hx_finish "$__hx_status"
 }
 
-__hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
+__hx_hooked() { # KIND F ARGS...: run the hooks before the evaluation, the evaluation, the hooks after
   if [[ $1 == call ]]; then
     builtin set -- __hx_before_call __hx_after_call "${@:2}"
   else
@@ -99,16 +100,16 @@ __hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
   done
 }
 
-__hx_evaluate() { # F ARGS...: in a subshell that errexit can end
+__hx_evaluate() { # F ARGS...: run the evaluation in a subshell, which errexit may end
   local __hx_errexit=$-
   builtin set +e
-  { # what the shell says of a subshell that a signal ended belongs to the evaluation
+  { # the shell's message about a subshell that a signal ended is part of the evaluation's stderr
     (
       __hx_isolate
       if ((${#__hx_before_run[@]} + ${#__hx_after_run[@]})); then
         __hx_run_hooked "$@"
       else
-        "$@" # last, and in no function, which a trap on DEBUG or RETURN would show
+        "$@" # the last command and not in a function: traps on DEBUG and RETURN would see those
       fi
     )
     __hx_status=$?

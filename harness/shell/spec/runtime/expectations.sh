@@ -1,4 +1,4 @@
-# 'The': what the parent learns of variables, paths, files and results.
+# 'The': reports variables, paths, files and results to the parent, which judges the sentences.
 
 __hx_the() { # LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
@@ -101,7 +101,7 @@ __hx_report_contents() { # PATH
   fi
 }
 
-__hx_ask() { # LINE WORDS...: report the sentence, then do what the parent needs to judge it
+__hx_ask() { # LINE WORDS...: report the sentence, then carry out the parent's requests
   [[ -z $__hx_mute ]] || return 0
   __hx_expected=1 __hx_special=expected
   local __hx_op __hx_argument __hx_value
@@ -135,7 +135,7 @@ __hx_ask() { # LINE WORDS...: report the sentence, then do what the parent needs
   done
 }
 
-__hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of the spec
+__hx_name_subjects() { # LINE WORDS...: replace aliases of subjects by the subjects' names
   local __hx_word __hx_is_keyword=1
   __hx_words=("$1")
   for __hx_word in "${@:2}"; do
@@ -152,7 +152,7 @@ __hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of
   done
 }
 
-__hx_take_subject() { # LINE WORDS...: put its value for a subject that the spec defines
+__hx_take_subject() { # LINE WORDS...: replace a subject that the spec defines by its value
   local __hx_at __hx_first=2 __hx_function
   for ((__hx_at = 2; __hx_at <= $#; __hx_at++)); do
     case ${!__hx_at} in
@@ -175,7 +175,7 @@ __hx_take_subject() { # LINE WORDS...: put its value for a subject that the spec
     __hx_report misuse "$1" "The subject '${!__hx_first}' takes other arguments."
     return 1
   fi
-  # an unset one is as a variable that is not set
+  # report an unset value as a variable that is not set
   __hx_words=("${@:1:__hx_first - 1}" variable __hx_unset "${__hx_following[@]}")
   if [[ -n ${SHELLSPEC_SUBJECT+x} ]]; then
     __hx_words=("${@:1:__hx_first - 1}" value "$SHELLSPEC_SUBJECT" "${__hx_following[@]}")

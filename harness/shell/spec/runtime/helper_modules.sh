@@ -1,4 +1,4 @@
-# Constants, variables of the project's environment file, and its helper modules, which are read here.
+# Sets constants and the variables of the project's environment file; sources its helper modules.
 
 minimum_version() { :; }
 info() { builtin printf '%s\n' "$*"; }
@@ -21,7 +21,7 @@ import() { # NAME [ARGS...]
   builtin exit 1
 }
 
-__hx_precheck() { # MODULE: with the variables that a precheck may look at
+__hx_precheck() { # MODULE: run its precheck, with the variables that a precheck may read
   local VERSION=$SHELLSPEC_VERSION SHELL_TYPE=bash SHELL_VERSION=$BASH_VERSION
   "$1_precheck"
 }
@@ -33,7 +33,7 @@ SHELLSPEC_ESC=$'\033' SHELLSPEC_RS=$'\036' SHELLSPEC_US=$'\037' SHELLSPEC_IFS=$'
 SHELLSPEC_SHELL_VERSION=$BASH_VERSION
 builtin export SHELLSPEC_SHELL_VERSION
 if [[ -n ${HX_ENV_FROM-} ]]; then
-  # what it exports is wanted, not its functions and what it prints
+  # keep the exported variables of the file, but not its functions and its output
   eval "$(
     builtin set -a
     . "$HX_ENV_FROM" >/dev/null 2>&1

@@ -1,4 +1,4 @@
-# Hooks of groups, and which of them run before and after an example.
+# Runs the hooks of groups, and the hooks before and after each example.
 
 __hx_hook() { # KIND CODE...
   eval "__hx_$1+=(\"\${@:2}\")"
@@ -9,12 +9,12 @@ __hx_eval() {
   eval "$__hx_code"
 }
 
-__hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
+__hx_try() { # KIND: run __hx_code; a status other than 0 or any text on stderr is a failure
   __hx_hook_status=0
   __hx_report hooking "$1" "$__hx_code"
   __hx_eval 2>|/proc/self/fd/196 </dev/null || __hx_hook_status=$?
   if ((__hx_hook_status)) || [[ -s /proc/self/fd/196 ]]; then
-    local __hx_text # whose global one has the bodies of blocks
+    local __hx_text # local, since the global variable has the bodies of blocks
     __hx_read_file /proc/self/fd/196
     __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text"
     return 1

@@ -1,4 +1,4 @@
-# What a spec says of examples beside running them: skipped, pending, rows, options.
+# Marks examples: skipped, pending, rows, options.
 
 __hx_skip() { # [REASON]
   if [[ -n $__hx_in_example ]]; then
@@ -9,7 +9,7 @@ __hx_skip() { # [REASON]
   fi
 }
 
-__hx_skip_if() { # [REASON [CMD...]]: without a command nothing is skipped
+__hx_skip_if() { # [REASON [CMD...]]: without a command, skip nothing
   if (($# > 1)) && ("${@:2}") >/dev/null 2>&1; then
     __hx_skip "$1"
   fi

@@ -1,15 +1,15 @@
-# Matchers, subjects and modifiers that a spec brings itself.
+# Matchers, subjects and modifiers that a spec defines.
 
 shellspec_syntax() { __hx_syntax[$1]=1; }
 shellspec_syntax_chain() { :; }
 shellspec_syntax_compound() { :; }
-shellspec_syntax_alias() { # NAME KNOWN: another name of a subject or of a matcher
+shellspec_syntax_alias() { # NAME KNOWN: define NAME as an alias of a known subject or matcher
   case $1 in
     shellspec_subject_*) __hx_subjects[${1#shellspec_subject_}]=${2#shellspec_subject_} ;;
     shellspec_matcher_*) __hx_syntax[$1]=$2 ;;
   esac
 }
-shellspec_syntax_dispatch() { # modifier ARGS...: what follows a subject of the spec's own
+shellspec_syntax_dispatch() { # modifier ARGS...: store the words after a subject of the spec
   __hx_following=("${@:2}")
 }
 shellspec_puts() { __hx_puts "$@"; }
@@ -40,7 +40,7 @@ shellspec_matcher_do_match() {
   fi
 }
 
-__hx_report_custom() { # custom|custom_not WORDS...: the longest name is tried last
+__hx_report_custom() { # custom|custom_not WORDS...: try names of matchers, the longest name last
   local - __hx_name=shellspec_matcher_$2 __hx_at=3
   local __hx_nounset=$-
   builtin set +u

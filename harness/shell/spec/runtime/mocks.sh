@@ -1,4 +1,4 @@
-# Mocked commands, and the variables that '%preserve' brings back from them.
+# Mocked commands, and the variables that '%preserve' returns from them.
 
 __hx_preserve() { # V[:NEW]...
   local __hx_pair
@@ -26,18 +26,18 @@ __hx_restore() {
   done </proc/self/fd/199
 }
 
-# A trace of the code under test shows that it calls a mock, and not how that is done.
+# A trace of the code under test shows calls of mocks, but not the commands inside mocks.
 
-# What a function holds is copied at each call: the usual case stands alone.
+# Bash copies a whole function at each call, so the usual case has a short function.
 
 __hx_mock() { # NUMBER NAME inline|process|file | NUMBER NAME fork NAMES...; in the block __hx_block
-  # equal mocks of other examples are this file, which code under test may have removed or written to
+  # same mocks of other examples share this file, which code may have removed or changed
   if [[ $3 == file || $2 == *[!A-Za-z0-9_]* || $2 == [0-9]* || ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
     __hx_mock_specially "$@"
     return
   fi
   PATH=$HX_MOCKS/$1:$PATH
-  # one that children have inherited is not replaced there: they find the command
+  # remove an exported function of that name, so that child processes find the mock on PATH
   builtin unset -f -- "$2"
   case $3 in
     inline) eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 $2 \"\$@\"; }" ;;
@@ -57,7 +57,7 @@ __hx_mock_specially() {
       builtin set -- "$1" "$2" process
       ;;
     *)
-      # equal mocks of other examples are this file, which code under test may have removed or written to
+      # same mocks of other examples share this file, which code may have removed or changed
       if [[ ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
         builtin command -p cp -fp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
       fi
@@ -65,16 +65,16 @@ __hx_mock_specially() {
       ;;
   esac
   case $2 in
-    # such a command has a function only where one of its name is to be replaced
+    # a command with such a name gets a function only if it replaces a function
     *[!A-Za-z0-9_.+:@-]* | [!A-Za-z0-9_]*) builtin declare -F -- "$2" >/dev/null || return 0 ;;
-    # in POSIX mode, bash takes names of variables only
+    # in POSIX mode, a function must have a name that a variable can have
     *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
-  # what is a function without the mock, code that looks it up finds as a function
+  # code that looks up a name that is a function without the mock must find a function
   if [[ $3 == file ]]; then
     builtin declare -F -- "$2" >/dev/null || return 0
   fi
-  # one that children have inherited is not replaced there: they find the command
+  # remove an exported function of that name, so that child processes find the mock on PATH
   builtin unset -f -- "$2"
   if [[ $3 == inline ]]; then
     eval "function $2 { { local -; builtin set +x; } 2>&189; __hx_inline $1 ${2@Q} \"\$@\"; }"
@@ -110,7 +110,7 @@ __hx_mocked() { # NUMBER NAME NAMES ARGS...
   fi
 }
 
-__hx_strip() { # NUMBER NAMES: leave only what a new process would see
+__hx_strip() { # NUMBER NAMES: remove names that a new process would not see
   builtin set +eufx +o pipefail
   builtin trap - ERR DEBUG RETURN
   local IFS=' ' __hx_name

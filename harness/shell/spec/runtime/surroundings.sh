@@ -1,5 +1,5 @@
-# What the shell of a spec has, for tests that were translated from one: sourced by the warm shell
-# before the code under test (surroundings.py).
+# Sets up the shell of a test that was translated from a spec. The warm shell sources this file before
+# the code under test (surroundings.py).
 
 case $HX_PROJECT in
   /*) SHELLSPEC_PROJECT_ROOT=$HX_PROJECT ;;
@@ -13,7 +13,7 @@ SHELLSPEC_SPECDIR=$SHELLSPEC_HELPERDIR
 SHELLSPEC_LIB=${__hx_parts%/*}
 SHELLSPEC_SUPPORT_BIN=$SHELLSPEC_LIB/support_bin.sh
 SHELLSPEC_TMPDIR=${TMPDIR:-/tmp}
-# without a throw-away root, what is written stays, and may be refused but for the run's own folder
+# without a throw-away root, files stay, and writes outside the run's folder may be refused
 __hx_scratch=${HX_THROWAWAY:+$SHELLSPEC_TMPDIR}
 SHELLSPEC_TMPBASE=$(command -p mktemp -d "${__hx_scratch:-${HX_MOCKED%/*}}/shellspec.XXXXXX") ||
   builtin exit 1
@@ -50,7 +50,7 @@ __hx_report() {
   builtin printf '%s: %s\n' "$1" "${*:2}" >&2
 }
 
-# What expectations look at that only the shell can tell: a value, part after part, in __hx_value.
+# Values for expectations that only the shell can compute; each function sets or changes __hx_value.
 
 spec_value() { # TEXT
   __hx_value=$1
@@ -60,14 +60,14 @@ spec_variable() { # NAME
   if [[ -v $1 ]]; then __hx_value=${!1}; else unset -v __hx_value; fi
 }
 
-spec_output() { # DESCRIPTOR [entire]: what the evaluation wrote
+spec_output() { # DESCRIPTOR [entire]: the text that the evaluation wrote
   local __hx_text
   __hx_read_file "/proc/self/fd/$1"
   __hx_value=$__hx_text
   [[ -n ${2-} ]] || spec_trim
 }
 
-spec_contents() { # [entire]: of the file that the value names
+spec_contents() { # [entire]: the content of the file that the value names
   local __hx_text
   if [[ -r ${__hx_value-} && ! -d $__hx_value ]]; then
     __hx_read_file "$__hx_value"
@@ -113,7 +113,7 @@ spec_part() { # line|word|lines|length [NUMBER]
   fi
 }
 
-spec_try() { # CODE: run a hook, which may write nothing to stderr; end the shell where it fails
+spec_try() { # CODE: run a hook; end the shell if the hook fails or writes to stderr
   local __hx_text
   if eval "$1" </dev/null 2>|/proc/self/fd/196 && [[ ! -s /proc/self/fd/196 ]]; then
     return 0
@@ -123,7 +123,7 @@ spec_try() { # CODE: run a hook, which may write nothing to stderr; end the shel
   builtin exit 1
 }
 
-spec_judge() { # NAME STATUS: keep what became of a command that wrote its stderr to 196
+spec_judge() { # NAME STATUS: store a command's status, or that it wrote to stderr, descriptor 196
   if [[ -s /proc/self/fd/196 ]]; then
     builtin printf -v "$1" 'it wrote to stderr'
   else
@@ -131,12 +131,12 @@ spec_judge() { # NAME STATUS: keep what became of a command that wrote its stder
   fi
 }
 
-spec_hook() { # NAME CODE: run a hook after the example; keep what became of it
+spec_hook() { # NAME CODE: run a hook after the example; store its result in NAME
   eval "$2" >/dev/null </dev/null 2>|/proc/self/fd/196
   spec_judge "$1" $?
 }
 
-spec_assert() { # NAME COMMAND ARGS...: keep what became of the command
+spec_assert() { # NAME COMMAND ARGS...: run the command; store its result in NAME
   (
     builtin set -e
     "${@:2}"
@@ -152,7 +152,7 @@ spec_has_attribute() { # LETTER NAME
   [[ ${!2@a} == *"$1"* ]]
 }
 
-spec_satisfies() { # NAME FUNCTION ARGS...: the value is on its stdin, and in its variable
+spec_satisfies() { # NAME FUNCTION ARGS...: call FUNCTION with the value on stdin and in a variable
   (
     if [[ $2 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then
       if [[ -n ${__hx_value+x} ]]; then
@@ -166,7 +166,7 @@ spec_satisfies() { # NAME FUNCTION ARGS...: the value is on its stdin, and in it
   spec_judge "$1" $?
 }
 
-spec_keep() { # NAME: keep the value in this variable
+spec_keep() { # NAME: store the value in the variable NAME
   if [[ -n ${__hx_value+x} ]]; then
     builtin printf -v "$1" '%s' "$__hx_value"
   else

@@ -1,4 +1,4 @@
-# Text: what '%puts', '%printf', '%text' and Data print, and files as strings.
+# Texts of %puts, %printf, %text and Data, and files as strings.
 
 __hx_puts() {
   local IFS=' '
@@ -27,7 +27,7 @@ __hx_logger() {
   builtin printf '%s\n' "$*" >>"${SHELLSPEC_LOGFILE:-/dev/null}"
 }
 
-__hx_expand() { # TEXT ARGS...: print TEXT as a heredoc would, with ARGS as $1...
+__hx_expand() { # TEXT ARGS...: print TEXT expanded as in a heredoc, with ARGS as $1...
   local __hx_text=$1
   builtin shift
   eval "IFS= builtin read -r -d '' __hx_text <<__HX_TEXT__
@@ -36,7 +36,7 @@ ${__hx_text}__HX_TEXT__
   builtin printf '%s' "$__hx_text"
 }
 
-__hx_read_file() { # FILE: its text into __hx_text, without NUL
+__hx_read_file() { # FILE: set __hx_text to its text, without NUL bytes
   local __hx_part=
   __hx_text=
   {
@@ -47,7 +47,7 @@ __hx_read_file() { # FILE: its text into __hx_text, without NUL
   __hx_text+=$__hx_part
 }
 
-__hx_slurp() { # stdin to stdout, with a final newline
+__hx_slurp() { # copy stdin to stdout, with a final newline
   local __hx_part=
   while IFS= builtin read -r -d '' __hx_part; do
     builtin printf '%s' "$__hx_part"

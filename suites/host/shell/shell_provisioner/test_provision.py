@@ -31,7 +31,7 @@ STACK = ("nvidia", "nvidia_modeset", "nvidia_uvm", "nvidia_drm")
         ("SkipGpuDriverInstall", "false", False),
     ],
 )
-def test_tag_counts_by_its_whole_name_and_value(
+def test_only_the_whole_name_and_value_of_a_tag_count(
     node: Node, name: str, value: str, *, is_set: bool
 ) -> None:
     tags = [{"name": "other", "value": "true"}, {"name": name, "value": value}]
@@ -41,7 +41,7 @@ def test_tag_counts_by_its_whole_name_and_value(
     assert (node.call("has_tag", "SkipGpuDriverInstall").status == 0) == is_set
 
 
-def test_tags_are_asked_for_again_while_the_service_starts(node: Node) -> None:
+def test_tags_are_requested_again_while_the_metadata_service_starts(node: Node) -> None:
     node.metadata.refusals = 3
 
     result = node.call("fetch_tags").check()
@@ -49,7 +49,7 @@ def test_tags_are_asked_for_again_while_the_service_starts(node: Node) -> None:
     assert [sleep.seconds for sleep in result.sleeps] == [2, 2, 2]
 
 
-def test_tags_that_never_come_end_with_their_own_code(node: Node) -> None:
+def test_missing_tags_end_with_a_separate_exit_code(node: Node) -> None:
     node.metadata.is_up = False
 
     assert node.call("fetch_tags").status == 224
@@ -98,7 +98,7 @@ def test_record_that_is_not_a_file_is_corrupt(node: Node) -> None:
         ("cuda", VERSION, "6.1.0-55-cloud-amd64", "install kernel"),
     ],
 )
-def test_baked_driver_is_used_if_all_of_it_fits(
+def test_baked_driver_is_used_only_if_kind_version_and_kernel_match(
     node: Node, kind: str, version: str, kernel: str, expected: str
 ) -> None:
     node.bake(kind=kind, version=version, kernel=kernel)
@@ -153,7 +153,7 @@ def test_present_image_is_not_pulled(node: Node) -> None:
     assert node.containerd.images() == (IMAGE,)
 
 
-def test_image_is_pulled_if_only_a_similar_one_is_there(node: Node) -> None:
+def test_image_is_pulled_if_only_a_similar_image_exists(node: Node) -> None:
     similar = IMAGE.replace("580.126", "580x126")
     node.containerd = fakes.Containerd([similar], registry=[IMAGE]).install(node.shell)
 
@@ -162,7 +162,7 @@ def test_image_is_pulled_if_only_a_similar_one_is_there(node: Node) -> None:
     assert node.containerd.images() == (IMAGE, similar)
 
 
-def test_image_of_another_registry_gets_the_name_that_is_run(node: Node) -> None:
+def test_image_of_another_registry_gets_the_tag_that_is_run(node: Node) -> None:
     elsewhere = IMAGE.replace("mcr.microsoft.com", "registry.example")
     node.containerd.registry = {elsewhere}
 
@@ -196,7 +196,7 @@ def test_missing_packages_are_installed_and_held(node: Node) -> None:
     assert not node.packages.is_held("make"), "It was there before."
 
 
-def test_packages_wait_for_another_process(node: Node) -> None:
+def test_installation_of_packages_waits_for_dpkgs_lock(node: Node) -> None:
     node.packages.lock(attempts=4)
 
     result = node.call("install_packages").check()
@@ -205,7 +205,7 @@ def test_packages_wait_for_another_process(node: Node) -> None:
     assert node.packages.is_installed("libc6-dev")
 
 
-def test_packages_that_can_not_be_installed_end_with_their_own_code(node: Node) -> None:
+def test_failed_installation_of_packages_ends_with_a_separate_exit_code(node: Node) -> None:
     node.packages.lock()
 
     assert node.call("install_packages").status == 9
@@ -264,7 +264,7 @@ def test_no_module_is_unloaded_if_one_is_in_use(node: Node) -> None:
     assert set(node.modules.loaded) == set(STACK)
 
 
-def test_teardown_leaves_nothing(node: Node) -> None:
+def test_teardown_removes_all_files_of_the_driver(node: Node) -> None:
     node.bake()
 
     result = node.call("teardown").check()
@@ -485,7 +485,7 @@ def events(node: Node) -> dict[str, str]:
     return {event["TaskName"]: event["Message"] for event in loaded}
 
 
-def test_each_piece_of_work_leaves_an_event(node: Node) -> None:
+def test_each_step_writes_an_event(node: Node) -> None:
     node.call("main").check()
 
     assert events(node) == dict.fromkeys(
@@ -498,7 +498,7 @@ def test_each_piece_of_work_leaves_an_event(node: Node) -> None:
     )  # fmt: skip
 
 
-def test_event_has_the_exit_code_of_its_work(node: Node) -> None:
+def test_event_has_the_exit_code_of_its_step(node: Node) -> None:
     node.installer_failures = fakes.ALWAYS
 
     node.call("main")

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
         (lambda a: fakes.InstanceMetadata.with_tags(Skip=a(True)), "with_tags.*Skip.*a text"),
     ],
 )  # fmt: skip
-def test_argument_of_another_type_is_refused(
+def test_argument_without_the_declared_type_is_refused(
     make: Callable[[Callable[[Any], Any]], object], message: str
 ) -> None:
     with pytest.raises(BadInputError, match=f"(?s){message}"):
         make(lambda value: value)
 
 
-def test_arguments_of_the_stated_types_are_taken() -> None:
+def test_arguments_of_the_declared_types_are_accepted() -> None:
     unit = fakes.Unit(start_failures=fakes.ALWAYS, on_start=lambda: None)
     fakes.Systemd({"gpu": unit})
     fakes.Systemd()

@@ -14,7 +14,7 @@ from suites.unit.shell.fakes.calls import a_call
 SYNTAX = Syntax(options=("-q,--quiet", "-n,--name=", "--flag"))
 
 
-def test_options_are_known_by_their_last_name_in_every_spelling() -> None:
+def test_option_in_any_spelling_is_found_by_its_last_name() -> None:
     for words in (
         ["-q", "-n", "a", "x"],
         ["-qn", "a", "x"],
@@ -36,7 +36,7 @@ def test_repeated_option_keeps_every_value() -> None:
     assert invocation.value("--name") == "b"
 
 
-def test_words_behind_two_hyphens_are_operands() -> None:
+def test_words_after_a_double_hyphen_are_operands() -> None:
     assert SYNTAX.parse(a_call("tool", "--", "-q")).operands == ("-q",)
 
 
@@ -55,7 +55,9 @@ def test_posix_options_end_at_the_first_operand() -> None:
         (["--flag=1"], "the option '--flag' takes no value"),
     ],
 )
-def test_unknown_use_of_options_is_refused(words: list[str], message: str) -> None:
+def test_unknown_option_and_missing_or_extra_value_are_refused(
+    words: list[str], message: str
+) -> None:
     with pytest.raises(fakes.UnknownInvocationError, match=message):
         SYNTAX.parse(a_call("tool", *words))
 
@@ -89,7 +91,9 @@ def test_unknown_use_of_options_is_refused(words: list[str], message: str) -> No
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_each_fake_names_unknown_options(fake: fakes.Fake, line: list[str], message: str) -> None:
+def test_unknown_use_of_a_fake_is_named_in_the_error(
+    fake: fakes.Fake, line: list[str], message: str
+) -> None:
     with pytest.raises(fakes.UnknownInvocationError, match=message):
         fake.answer(a_call(*line))
 
@@ -103,7 +107,7 @@ def test_fake_refuses_to_change_files_of_the_host() -> None:
         packages.answer(a_call("apt-get", "install", "-y", "a"))
 
 
-def test_root_of_the_host_is_no_root_of_the_code() -> None:
+def test_fake_refuses_the_root_of_the_host() -> None:
     systemd = fakes.Systemd().use_root(Path("/"))
 
     with pytest.raises(HarnessError, match="has no throw-away root"):

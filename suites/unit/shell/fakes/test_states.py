@@ -52,7 +52,7 @@ def run(fake: fakes.Fake, line: str) -> Answer:
         ("is-active a b", 3, ["running"]),
     ],
 )
-def test_command_with_several_units_fails_if_one_does(
+def test_command_with_several_units_fails_if_one_unit_fails(
     tmp_path: Path, line: str, exit_code: int, active: list[str]
 ) -> None:
     """The others are started all the same; of two failures the later one tells the exit code."""
@@ -79,7 +79,7 @@ def test_command_with_several_units_fails_if_one_does(
     ] == active
 
 
-def test_start_of_a_unit_has_the_effect_that_the_test_gives(tmp_path: Path) -> None:
+def test_start_of_a_unit_calls_on_start(tmp_path: Path) -> None:
     modules = fakes.KernelModules({"nvidia": fakes.Module()}).use_root(tmp_path)
     unit = fakes.Unit(on_start=lambda: modules.load("nvidia"))
     systemd = fakes.Systemd({"nvidia-modprobe": unit}).use_root(tmp_path)
@@ -102,7 +102,7 @@ def test_start_of_a_unit_has_the_effect_that_the_test_gives(tmp_path: Path) -> N
         ("# not Type=oneshot\nType=simple\n", True),
     ],
 )
-def test_oneshot_unit_stays_active_by_systemds_words(
+def test_oneshot_unit_stays_active_with_each_true_value_of_systemd(
     tmp_path: Path, text: str, *, is_active: bool
 ) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text=f"[Service]\n{text}")}).use_root(tmp_path)
@@ -189,7 +189,7 @@ def test_state_of_units_lasts_until_it_is_changed(
     assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
 
 
-def test_drop_ins_apply_by_name_and_the_one_in_etc_wins(tmp_path: Path) -> None:
+def test_drop_ins_apply_in_name_order_and_a_drop_in_in_etc_wins(tmp_path: Path) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text="")}).use_root(tmp_path)
     for folder, name, text in (
         ("/etc/systemd/system", "0.conf", "zeroth\n"),
@@ -268,7 +268,7 @@ def test_hyphens_and_underscores_name_the_same_module() -> None:
         ("modprobe -r using", 0, ["drm", "kms", "nvidia", "uvm", "user", "held"]),
     ],
 )
-def test_modules_are_loaded_and_removed_with_what_they_need(
+def test_modules_are_loaded_and_removed_with_their_dependencies(
     tmp_path: Path, line: str, code: int, loaded: list[str]
 ) -> None:
     needs = {"drm": [], "kms": ["drm"], "nvidia": ["kms"], "uvm": ["nvidia"], "user": ["kms"]}
@@ -288,7 +288,7 @@ def test_modules_are_loaded_and_removed_with_what_they_need(
     assert sorted(modules.loaded) == sorted(each.split()[0] for each in shown) == sorted(loaded)
 
 
-def test_file_of_the_modules_shows_their_users(tmp_path: Path) -> None:
+def test_proc_modules_shows_the_users_of_modules(tmp_path: Path) -> None:
     modules = fakes.KernelModules({"a": fakes.Module()}, loaded=["a"], in_proc=True)
     modules.use_root(tmp_path)
     users: list[str] = []
@@ -340,7 +340,7 @@ def test_name_of_a_built_module_is_read_as_bash_reads_it(tmp_path: Path, line: s
     assert list(tmp_path.rglob("b.ko"))
 
 
-def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
+def test_dkms_status_of_a_module_lists_all_its_versions(tmp_path: Path) -> None:
     sources = [
         fakes.Source(name="nvidia", version=version, installed_for=[KERNEL])
         for version in ("1", "12")
@@ -359,7 +359,7 @@ def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
     assert [dkms.state("nvidia", version) for version in ("1", "12")] == ["built", None]
 
 
-def test_build_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
+def test_dkms_build_fails_the_given_number_of_times(tmp_path: Path) -> None:
     sources = [fakes.Source(name="nvidia", version=version) for version in ("1", "2")]
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
     dkms.fail_builds("nvidia", "1", times=2)
@@ -369,7 +369,7 @@ def test_build_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
     assert codes == [0, 10, 10, 0]
 
 
-def test_module_is_that_of_the_version_which_was_installed_last(tmp_path: Path) -> None:
+def test_kernel_module_has_the_version_that_was_installed_last(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
     sources = [fakes.Source(name="nvidia", version=version) for version in ("1", "2")]
@@ -386,7 +386,7 @@ def test_module_is_that_of_the_version_which_was_installed_last(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("failing", ["first", "second"])
-def test_autoinstall_fails_where_any_module_does(tmp_path: Path, failing: str) -> None:
+def test_autoinstall_fails_if_one_module_fails(tmp_path: Path, failing: str) -> None:
     sources = [fakes.Source(name=name, version="1") for name in ("first", "second")]
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
     dkms.fail_builds(failing, "1", times=1)
@@ -396,7 +396,7 @@ def test_autoinstall_fails_where_any_module_does(tmp_path: Path, failing: str) -
     assert run(dkms, f"dkms autoinstall -k {KERNEL}").exit_code != 0
 
 
-def test_autoinstall_is_for_the_kernel_that_it_names(tmp_path: Path) -> None:
+def test_autoinstall_installs_for_the_named_kernel(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1")
     modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
@@ -410,7 +410,7 @@ def test_autoinstall_is_for_the_kernel_that_it_names(tmp_path: Path) -> None:
     assert dkms.state("nvidia", "580.1", KERNEL) == "added"
 
 
-def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
+def test_removal_for_one_kernel_keeps_the_module_for_other_kernels(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1", installed_for=kernels)
     dkms = fakes.Dkms([source], kernels=kernels).use_root(tmp_path)
@@ -430,7 +430,7 @@ def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
 # containerd
 
 
-def test_pull_fails_as_often_as_the_test_says() -> None:
+def test_image_pull_fails_the_given_number_of_times() -> None:
     containerd = fakes.Containerd(registry=["r/a:1"])
     containerd.pull_failures = 2
 
@@ -453,7 +453,7 @@ def test_pull_fails_as_often_as_the_test_says() -> None:
         ("name==r/a:1 name~=[b]:", ["r/a:1", "r/b:1"]),
     ],
 )
-def test_one_of_the_filters_of_images_has_to_fit(filters: str, found: list[str]) -> None:
+def test_images_that_match_one_of_the_filters_are_listed(filters: str, found: list[str]) -> None:
     containerd = fakes.Containerd(["r/a:1", "r/b:1", "r/ab1"])
 
     listed = run(containerd, f"ctr -n k8s.io images ls -q {filters}")
@@ -462,12 +462,12 @@ def test_one_of_the_filters_of_images_has_to_fit(filters: str, found: list[str])
 
 
 @pytest.mark.parametrize("filter_", ["name~=(", "name==a,name==b", "labels.x==y", "name=="])
-def test_filter_that_ctr_reads_otherwise_is_unknown(filter_: str) -> None:
+def test_filter_that_the_fake_of_ctr_does_not_support_is_refused(filter_: str) -> None:
     with pytest.raises(UnknownInvocationError, match="does not know the filter"):
         run(fakes.Containerd(), f"ctr images ls -q {filter_}")
 
 
-def test_run_reaches_the_program_of_its_image() -> None:
+def test_ctr_run_calls_the_program_of_the_image() -> None:
     containerd = fakes.Containerd(["r/a:1", "r/b:1"], namespace="default")
     containerd.on_run("r/a:1", lambda run: Answer(stdout=run.container, exit_code=7))
 
@@ -504,7 +504,7 @@ def test_namespace_comes_from_the_environment_unless_an_option_names_it() -> Non
         assert containerd.answer(call).stdout == listed, words
 
 
-def test_container_and_tag_of_another_namespace_are_others() -> None:
+def test_namespaces_have_separate_images_and_containers() -> None:
     containerd = fakes.Containerd(["r/a:1", "r/a:2"])
     for line, code in (
         ("-n k8s.io run r/a:1 one", 0),
@@ -527,7 +527,7 @@ def test_container_and_tag_of_another_namespace_are_others() -> None:
 # Packages
 
 
-def test_lock_is_held_for_as_many_attempts_as_the_test_says(tmp_path: Path) -> None:
+def test_dpkg_lock_is_held_for_the_given_number_of_attempts(tmp_path: Path) -> None:
     package = fakes.Package(name="a", version="1")
     packages = fakes.Packages(repository=[package]).use_root(tmp_path)
     packages.lock(attempts=3)
@@ -611,7 +611,7 @@ def test_queries_without_a_name_are_about_all_packages() -> None:
          [0, 0, 0, 0], "base=9"),
     ],
 )  # fmt: skip
-def test_packages_are_those_that_the_commands_leave(
+def test_commands_leave_the_expected_packages(
     tmp_path: Path, lines: list[str], codes: list[int], left: str
 ) -> None:
     """The package top needs tool, which has configuration; that needs mid, and that needs lib."""
@@ -643,7 +643,7 @@ def test_without_lists_apt_finds_no_version_until_it_has_updated_them(tmp_path: 
     assert [run(packages, f"apt-get {line}").exit_code for line in lines] == [100, 100, 0, 0]
 
 
-def test_each_named_package_is_held_and_what_is_held_is_not_removed(tmp_path: Path) -> None:
+def test_named_packages_are_held_and_held_packages_are_not_removed(tmp_path: Path) -> None:
     lib, other = (Package(name=name, version="1") for name in ("lib", "other"))
     tool = Package(name="tool", version="1", depends=["lib"])
     packages = fakes.Packages(installed=[lib, other, tool]).use_root(tmp_path)
@@ -670,7 +670,9 @@ def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> N
         run(packages, "apt-get install -y a")
 
 
-def test_package_that_was_asked_for_stays_so_when_another_one_upgrades_it(tmp_path: Path) -> None:
+def test_manually_installed_package_stays_manual_when_a_dependent_upgrades_it(
+    tmp_path: Path,
+) -> None:
     """apt-get autoremove removes only what came with others and is needed no more."""
     old, new = (Package(name="lib", version=version) for version in ("1", "2"))
     tool = Package(name="tool", version="1", depends=["lib (>= 2)"])
@@ -691,7 +693,7 @@ def test_package_that_was_asked_for_stays_so_when_another_one_upgrades_it(tmp_pa
         ("apt-get install -y other", False),
     ],
 )
-def test_package_that_came_with_another_one_stays_once_it_is_asked_for(
+def test_automatic_package_stays_after_it_is_installed_by_name(
     tmp_path: Path, upgrade: str, *, is_kept: bool
 ) -> None:
     old, new = (Package(name="lib", version=version) for version in ("1", "2"))
@@ -772,7 +774,7 @@ def test_metadata_has_no_item_before_the_first() -> None:
         run(service, f"curl -s --retry often {url}")
 
 
-def test_connections_are_refused_as_often_as_the_test_says() -> None:
+def test_metadata_service_refuses_the_given_number_of_connections() -> None:
     metadata = fakes.InstanceMetadata.with_tags(Skip="true")
     metadata.refusals = 2
 
@@ -791,7 +793,7 @@ def test_connections_are_refused_as_often_as_the_test_says() -> None:
         ("--retry-connrefused", 7, 1),
     ],
 )
-def test_refused_connections_are_tried_again_as_often_as_asked(
+def test_curl_retries_refused_connections_as_often_as_its_option_says(
     options: str, exit_code: int, errors: int
 ) -> None:
     metadata = fakes.InstanceMetadata.with_tags()
@@ -802,7 +804,7 @@ def test_refused_connections_are_tried_again_as_often_as_asked(
     assert (answer.exit_code, answer.stderr.count("curl: (7)")) == (exit_code, errors)
 
 
-def test_slow_service_is_asked_again_and_then_given_up() -> None:
+def test_curl_retries_a_slow_service_and_then_fails() -> None:
     metadata = fakes.InstanceMetadata.with_tags()
     metadata.is_slow = True
 
@@ -812,7 +814,7 @@ def test_slow_service_is_asked_again_and_then_given_up() -> None:
     assert answer.stderr.count("after 500 milliseconds") == 3
 
 
-def test_refusal_of_the_service_has_its_status_and_a_head_no_body() -> None:
+def test_refused_request_has_a_status_and_a_head_request_has_no_body() -> None:
     document: dict[str, object] = {"compute": {}}
     metadata = fakes.InstanceMetadata(document)
     metadata.document["compute"] = {"tagsList": []}

@@ -29,7 +29,7 @@ def test_documentation_lists_the_allowed_commands() -> None:
     assert set(re.findall(r"`([^`]+)`", paragraph)) == ALLOWED_COMMANDS
 
 
-def test_target_of_an_allowed_link_is_allowed(tmp_path: Path) -> None:
+def test_target_of_an_allowed_symbolic_link_is_allowed(tmp_path: Path) -> None:
     for name in ("mawk", "curl", "readme"):
         (tmp_path / name).touch(mode=0o755 if name != "readme" else 0o644)
     (tmp_path / "awk.link").symlink_to("mawk")
@@ -39,7 +39,9 @@ def test_target_of_an_allowed_link_is_allowed(tmp_path: Path) -> None:
     assert denied_in(tmp_path, ["awk"]) == ["curl"]
 
 
-def test_commands_of_the_project_are_code_under_test(tmp_path: Path) -> None:
+def test_command_folders_exclude_the_project_except_its_virtual_environment(
+    tmp_path: Path,
+) -> None:
     for name in ("project/bin", "project/venv/bin", "host/bin"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "project/venv/pyvenv.cfg").touch()

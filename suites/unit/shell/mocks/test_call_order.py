@@ -32,7 +32,7 @@ def calls(*lines: str) -> list[Call]:
         (("a",), ("a x ...",), "'a x ...', but there was none.\n"),
     ],
 )
-def test_each_line_of_an_order_takes_a_call_of_its_own(
+def test_each_line_of_assert_order_needs_a_separate_call(
     seen: tuple[str, ...], expected: tuple[str, ...], why: str | None
 ) -> None:
     if why is None:

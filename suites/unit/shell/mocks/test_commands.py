@@ -40,7 +40,7 @@ def said(registry: MockRegistry, line: str) -> str:
         (("*",), [("*",)], [("a",)]),
     ],
 )
-def test_rule_takes_the_calls_that_its_arguments_describe(
+def test_rule_matches_calls_by_its_arguments(
     registry: MockRegistry,
     curl: MockedCommand,
     pattern: tuple[Argument, ...],
@@ -57,7 +57,7 @@ def test_rule_takes_the_calls_that_its_arguments_describe(
     assert len(registry.violations) == len(others)
 
 
-def test_first_rule_that_takes_a_call_answers_and_the_default_comes_last(
+def test_first_matching_rule_answers_before_the_default(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.answers("default")
@@ -70,7 +70,7 @@ def test_first_rule_that_takes_a_call_answers_and_the_default_comes_last(
     assert registry.take_unused_rules() == []
 
 
-def test_answers_in_turn_are_used_up_and_failures_end(
+def test_answers_in_turn_run_out_and_failures_end(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))
@@ -88,7 +88,9 @@ def test_answers_in_turn_are_used_up_and_failures_end(
     ]
 
 
-def test_answer_has_all_that_it_is_given(registry: MockRegistry, curl: MockedCommand) -> None:
+def test_answer_has_the_given_output_exit_code_and_duration(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
     curl.when("a").answers("out", stderr="err", exit_code=3, takes_s=1.5)
     curl.when("f").fails(1, stdout="out", stderr="err", exit_code=3, takes_s=1.5)
 
@@ -98,7 +100,7 @@ def test_answer_has_all_that_it_is_given(registry: MockRegistry, curl: MockedCom
     assert answers == [given, given, Answer()]
 
 
-def test_failures_that_were_not_all_seen_are_unused(
+def test_rule_with_unused_failures_counts_as_unused(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     """The code under test gave up before the command worked."""
@@ -155,13 +157,15 @@ def test_second_default_answer_is_refused(curl: MockedCommand) -> None:
         ({"takes_s": -0.5}, r"can't run for -0\.5 s"),
     ],
 )
-def test_answer_that_no_command_gives_is_refused(fields: dict[str, float], why: str) -> None:
+def test_impossible_exit_code_or_duration_of_an_answer_is_refused(
+    fields: dict[str, float], why: str
+) -> None:
     with pytest.raises(BadInputError, match=why):
         Answer(**fields)  # type: ignore[arg-type]
     assert Answer(exit_code=255).exit_code == 255
 
 
-def test_calls_are_compared_whole_and_counted_by_name(
+def test_assertions_compare_whole_calls_and_count_calls_by_name(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     registry.add(url := MockedCommand("url", registry.calls, reads_stdin=False))
@@ -179,7 +183,7 @@ def test_calls_are_compared_whole_and_counted_by_name(
         assert str(other.value).endswith("but saw 2.\nIts calls were:\n  curl a b\n  curl a b")
 
 
-def test_spy_is_no_answer_for_a_command_that_is_missing(
+def test_spy_does_not_answer_for_a_missing_command(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     """The real one would have to run, be it for some of the calls only."""
@@ -191,7 +195,9 @@ def test_spy_is_no_answer_for_a_command_that_is_missing(
     assert not registry.answers_missing("wget")
 
 
-def test_hidden_command_is_not_found_and_another_is_a_violation(registry: MockRegistry) -> None:
+def test_hidden_command_is_not_found_and_an_unmocked_command_is_a_violation(
+    registry: MockRegistry,
+) -> None:
     registry.hidden.add("jq")
 
     assert registry.deny("/usr/bin/jq", ["."]).stderr == "/usr/bin/jq: command not found\n"

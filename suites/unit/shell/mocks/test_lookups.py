@@ -30,16 +30,16 @@ LOOKED_UP: dict[str, set[str]] = {
 }
 
 
-def test_only_names_whose_place_is_used_are_looked_up() -> None:
+def test_only_names_whose_path_is_used_are_looked_up() -> None:
     assert {code: looked_up(code) for code in LOOKED_UP} == LOOKED_UP
 
 
-def test_computed_name_stands_for_each_name() -> None:
+def test_computed_name_stands_for_any_name() -> None:
     assert is_looked_up("curl", looked_up('x=$(command -v "$name")'))
     assert not is_looked_up("curl", looked_up("x=$(command -v wget)"))
 
 
-def test_script_looks_up_what_the_scripts_beside_it_do(tmp_path: Path) -> None:
+def test_lookups_of_sourced_scripts_count_for_the_sourcing_script(tmp_path: Path) -> None:
     script = tmp_path / "main.sh"
     script.write_text('. "${HERE}/lib.sh"\nsource ./absent.sh\ntool=$(command -v curl)\n')
     (tmp_path / "lib.sh").write_text(". ./main.sh\n. ./deep.sh\ntool=$(command -v wget)\n")
@@ -58,13 +58,13 @@ def test_script_that_changed_is_read_again(tmp_path: Path) -> None:
     assert looked_up_in_file(script) == {"apt-get"}
 
 
-def test_what_is_no_script_looks_up_nothing(tmp_path: Path) -> None:
+def test_missing_file_or_folder_looks_up_no_names(tmp_path: Path) -> None:
     for path in (tmp_path, *(tmp_path / name for name in ("absent.sh", "a\0b", "a" * 300))):
         assert looked_up_in_file(path) == frozenset()
 
 
 @pytest.mark.parametrize("words", [". .", "source ..", ". ./", f". {'a' * 300}", 'echo "done. ."'])
-def test_what_no_file_can_be_called_is_not_a_sourced_script(tmp_path: Path, words: str) -> None:
+def test_impossible_file_name_is_not_a_sourced_script(tmp_path: Path, words: str) -> None:
     script = tmp_path / "setup.sh"
     script.write_text(f"command -v curl\n{words}\n")
 

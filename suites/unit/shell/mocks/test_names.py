@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_command_or_path_of_a_file_is_a_name() -> None:
+def test_mock_can_have_the_name_of_a_command_or_the_path_of_a_file() -> None:
     names = (
         "curl",
         "[",
@@ -48,7 +48,7 @@ def test_command_or_path_of_a_file_is_a_name() -> None:
         ("\ud800", "can't be the name of a file"),
     ],
 )
-def test_other_names_are_refused_at_their_line(name: str, why: str) -> None:
+def test_impossible_mock_name_is_refused_with_its_line(name: str, why: str) -> None:
     with pytest.raises(
         BadInputError, match=rf"^a_spec.sh:3: A mock can't be called .*{why}"
     ) as error:
@@ -57,7 +57,7 @@ def test_other_names_are_refused_at_their_line(name: str, why: str) -> None:
     assert len(str(error.value)) < 300
 
 
-def test_mock_whose_name_is_no_utf8_gets_its_script(tmp_path: Path) -> None:
+def test_mock_whose_name_is_not_utf8_gets_a_script(tmp_path: Path) -> None:
     write_mock_scripts(tmp_path, ["\udce9"])
 
     [script] = tmp_path.iterdir()
@@ -74,7 +74,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def test_names_that_bash_takes_for_functions() -> None:
+def test_can_be_function_agrees_with_the_names_that_bash_accepts() -> None:
     assert {name: can_be_function(name) for name in FUNCTIONS} == FUNCTIONS
 
 
@@ -88,5 +88,5 @@ MENTIONED: dict[str, set[str]] = {
 }
 
 
-def test_paths_that_code_mentions() -> None:
+def test_absolute_paths_of_a_command_are_found_in_code() -> None:
     assert {code: mentioned_paths("tool", code) for code in MENTIONED} == MENTIONED

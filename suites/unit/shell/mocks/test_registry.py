@@ -19,7 +19,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
 
 
 @pytest.mark.parametrize("kind", ["arguments", "stdin", "environment"])
-def test_calls_pass_on_at_most_the_limit(registry: MockRegistry, kind: str) -> None:
+def test_calls_beyond_the_output_limit_are_refused(registry: MockRegistry, kind: str) -> None:
     def call(number: int) -> None:
         text = f"{number:04}" + "x" * 16_380
         registry.answer(
@@ -36,7 +36,7 @@ def test_calls_pass_on_at_most_the_limit(registry: MockRegistry, kind: str) -> N
         call(64)
 
 
-def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) -> None:
+def test_unchanged_environment_of_calls_is_stored_once(registry: MockRegistry) -> None:
     exported = 'declare -x A="' + "x" * 100_000 + '"\n'
 
     for _ in range(20):
@@ -46,7 +46,7 @@ def test_environment_that_stays_the_same_is_kept_once(registry: MockRegistry) ->
 
 
 @pytest.mark.parametrize("optional", [False, True])
-def test_replaced_mocks_keep_their_expectations_until_asked_once(optional: bool) -> None:
+def test_unused_rules_of_replaced_mocks_are_reported_once(optional: bool) -> None:
     registry = MockRegistry()
     for rule in ("a", "b"):
         mock = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
@@ -60,7 +60,7 @@ def test_replaced_mocks_keep_their_expectations_until_asked_once(optional: bool)
     assert registry.take_unused_rules() == []
 
 
-def test_mock_of_a_path_answers_before_that_of_its_name() -> None:
+def test_mock_of_a_path_answers_before_the_mock_of_its_last_part() -> None:
     registry = MockRegistry()
     for name in ("tool", "/opt/bin/tool"):
         mock = MockedCommand(name, registry.calls, reads_stdin=False)
@@ -76,14 +76,14 @@ def test_mock_of_a_path_answers_before_that_of_its_name() -> None:
     ]  # fmt: skip
 
 
-def test_call_keeps_its_own_environment(registry: MockRegistry) -> None:
+def test_call_keeps_the_environment_that_it_was_made_with(registry: MockRegistry) -> None:
     for value in ("1", "2"):
         registry.answer("curl", (), "/", None, f'declare -x A="{value}"\n')
 
     assert [call.env for call in registry.calls] == [{"A": "1"}, {"A": "2"}]
 
 
-def test_second_mock_answers_and_the_first_that_was_used_is_not_required() -> None:
+def test_second_mock_answers_and_the_used_first_mock_is_not_reported() -> None:
     registry = MockRegistry()
     first = MockedCommand("curl", registry.calls, reads_stdin=False)
     first.answers("first\n")

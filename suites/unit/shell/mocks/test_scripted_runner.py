@@ -9,7 +9,7 @@ import pytest
 from harness.shell.mocks.scripted_runner import ScriptedRunner, ScriptViolationError
 
 
-def test_commands_answer_in_their_order() -> None:
+def test_scripted_commands_answer_in_order() -> None:
     with (
         ScriptedRunner()
         .expect("dkms status", stdout="nvidia/1: added\n")
@@ -29,7 +29,7 @@ def test_command_that_times_out_answers_124() -> None:
     assert (result.exit_code, result.timed_out, result.ok) == (124, True, False)
 
 
-def test_command_may_come_several_times_and_have_an_effect() -> None:
+def test_scripted_command_can_repeat_and_call_an_effect() -> None:
     happened: list[str] = []
     with ScriptedRunner().expect("x", times=2, effect=lambda: happened.append("x")) as runner:
         runner.run(("x",), timeout_s=1)
@@ -51,7 +51,7 @@ def test_unexpected_command_is_refused_with_the_transcript() -> None:
     )
 
 
-def test_leaving_the_block_expects_the_script_to_be_used_up() -> None:
+def test_leaving_the_block_fails_if_scripted_commands_did_not_run() -> None:
     script = ScriptedRunner().expect("a").expect("b").expect("c")
     with pytest.raises(ScriptViolationError, match=r"^2 scripted"), script as runner:
         runner.run(("a",), timeout_s=1)
@@ -64,7 +64,7 @@ def test_error_of_the_test_itself_is_not_hidden_by_commands_that_did_not_run() -
 
 @pytest.mark.parametrize("later", [None, ZeroDivisionError])
 @pytest.mark.parametrize("swallowed", [Exception, BaseException])
-def test_refusal_that_code_swallows_is_raised_at_the_end(
+def test_refusal_that_code_has_caught_is_raised_at_the_end(
     swallowed: type[BaseException], later: type[Exception] | None
 ) -> None:
     def forgiving(runner: ScriptedRunner) -> None:
@@ -78,7 +78,7 @@ def test_refusal_that_code_swallows_is_raised_at_the_end(
         forgiving(runner)
 
 
-def test_nothing_runs_after_a_refusal() -> None:
+def test_every_command_after_a_refusal_is_refused() -> None:
     runner = ScriptedRunner().expect("a")
     with pytest.raises(ScriptViolationError):
         runner.run(("b",), timeout_s=1)

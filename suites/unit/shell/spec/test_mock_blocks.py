@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_layer_has_each_folder_that_mocked_paths_lead_to_and_the_user_may_not_write_to(
+def test_layer_has_the_folders_of_mocked_paths_that_the_user_cannot_write_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: not path.name.startswith("closed"))

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_option_file_that_is_not_text_is_named_and_hides_no_spec(tmp_path: Path) -> None:
+def test_option_file_that_is_not_text_is_reported_and_its_specs_are_collected(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".shellspec").write_bytes(b"--pattern \xff\xfe\n")
 
     with pytest.raises(BadInputError, match=r"cannot be read.*utf-8") as refusal:
@@ -75,7 +77,7 @@ def options(folder: Path, text: str, local: str = "") -> SpecOptions:
     return read_options(folder)
 
 
-def test_later_options_replace_and_lists_grow(tmp_path: Path) -> None:
+def test_later_options_replace_single_values_and_extend_lists(tmp_path: Path) -> None:
     found = options(
         tmp_path,
         "--require one --require two # --require none\n--helperdir a\n--tag x --tag y:1,w\n-I lib\n"
@@ -92,7 +94,7 @@ def test_later_options_replace_and_lists_grow(tmp_path: Path) -> None:
     assert options(tmp_path, "--focus\n", "--no-focus\n--warning-as-failure\n") == SpecOptions()
 
 
-def test_variables_are_put_in_and_code_is_not_run(
+def test_variables_in_options_are_expanded_and_substitutions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLACE", "/opt")
@@ -115,7 +117,7 @@ def test_variables_are_put_in_and_code_is_not_run(
         ("--env-from absent.env\n", 1, "'--env-from absent.env' names no file"),
     ],
 )
-def test_wrong_option_is_refused_at_its_line(
+def test_wrong_option_is_refused_with_its_line(
     tmp_path: Path, text: str, line: int, why: str
 ) -> None:
     with pytest.raises(BadInputError, match=why) as refused:
@@ -124,7 +126,7 @@ def test_wrong_option_is_refused_at_its_line(
     assert refused.value.line == line
 
 
-def test_specs_are_those_of_the_nearest_project(tmp_path: Path) -> None:
+def test_pattern_of_the_nearest_project_decides_which_files_are_specs(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / ".shellspec").write_text("--pattern '*_test.sh'\n")
     (tmp_path / "inner/.shellspec").write_text("--pattern '*/inner/x*'\n")
@@ -183,7 +185,7 @@ def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path:
 
 
 @pytest.mark.parametrize(("option", "path"), [("", ""), ("--sandbox-path /opt:/x\n", ":/opt:/x")])
-def test_sandbox_leaves_the_support_commands_and_its_own_path(
+def test_sandbox_option_restricts_path_to_support_commands_and_its_own_path(
     tmp_path: Path, option: str, path: str
 ) -> None:
     project = Project(root=tmp_path, options=options(tmp_path, f"--sandbox\n{option}"))

@@ -35,7 +35,7 @@ ORDINALS = (
 )  # fmt: skip
 
 
-def test_each_ordinal_is_the_number_that_it_says() -> None:
+def test_each_ordinal_word_is_read_as_its_number() -> None:
     facts = Facts(stdout="\n".join(ORDINALS))
 
     assert [
@@ -76,7 +76,7 @@ VALUES = {
 }
 
 
-def test_value_is_that_of_the_subject_by_its_modifiers() -> None:
+def test_modifiers_are_applied_to_the_value_of_the_subject() -> None:
     found = {
         subject: subject_value(parse_sentence(tuple(f"{subject} should equal x".split())), FACTS)
         for subject in VALUES
@@ -120,7 +120,7 @@ def turned(sentence: str) -> str:
     return plain if plain != sentence else sentence.replace(" should ", " should not ")
 
 
-def test_sentence_holds_and_the_turned_one_does_not() -> None:
+def test_sentence_is_satisfied_and_its_negation_is_not() -> None:
     assert [each for each in HOLDING if not holds(each) or holds(turned(each))] == []
 
 
@@ -142,7 +142,7 @@ def test_sentence_holds_and_the_turned_one_does_not() -> None:
         ("output should satisfy", "'satisfy' needs the name of a function"),
     ],
 )
-def test_sentence_that_can_not_be_read_is_refused(sentence: str, why: str) -> None:
+def test_invalid_sentence_is_refused(sentence: str, why: str) -> None:
     with pytest.raises(SentenceError, match=why):
         parse_sentence(tuple(sentence.split()))
 

@@ -24,7 +24,7 @@ def _translate(text: str) -> SpecFile:
     return translate("a_spec.sh", text, _no_rows)
 
 
-def test_each_line_keeps_its_number() -> None:
+def test_translated_lines_keep_their_line_numbers() -> None:
     text = """\
 Describe 'x'
   Parameters
@@ -56,7 +56,7 @@ End
     assert spec.script.split("\n")[17:] == [" fi", "", "__hx_end_of_file", ""]
 
 
-def test_case_knows_its_place() -> None:
+def test_case_has_the_lines_groups_and_tags_of_its_example() -> None:
     spec = _translate("Describe 'outer' a:1\nContext 'inner' b\nIt 'name' c\nfoo\nEnd\nEnd\nEnd\n")
 
     (case,) = spec.cases
@@ -103,7 +103,7 @@ CONTINUES = {
 }
 
 
-def test_line_ends_in_a_backslash_that_no_other_one_quotes() -> None:
+def test_line_continues_after_an_odd_number_of_backslashes() -> None:
     assert {line: continues(line) for line in CONTINUES} == CONTINUES
 
 
@@ -120,11 +120,11 @@ NEEDS = {
 }  # fmt: skip
 
 
-def test_mock_runs_in_the_shell_only_if_that_makes_no_difference() -> None:
+def test_mock_runs_in_the_shell_only_if_its_body_behaves_the_same_there() -> None:
     assert {body: mock_needs(body) for body in NEEDS} == NEEDS
 
 
-def test_tab_after_a_word_makes_it_no_keyword() -> None:
+def test_word_before_a_tab_is_not_a_keyword() -> None:
     assert _translate("Describe\tx\n").script.startswith("Describe\tx\n")
 
 
@@ -169,12 +169,12 @@ def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, mess
 
 
 @pytest.mark.parametrize("name", ["''", "..", "../x", "/usr/bin/", "$'a\\nb'", "/a/../b"])
-def test_name_that_a_mock_cannot_have_is_refused_at_its_line(name: str) -> None:
+def test_impossible_name_of_a_mock_block_is_refused_with_its_line(name: str) -> None:
     with pytest.raises(BadInputError, match=r"^a_spec.sh:3: A mock can't be called"):
         _translate(f"Describe 'x'\nIt 'y'\nMock {name}\n  echo x\nEnd\nEnd\nEnd\n")
 
 
-def test_only_blocks_with_mocked_paths_take_them_away_again() -> None:
+def test_only_blocks_with_mocked_paths_restore_paths_at_their_end() -> None:
     text = "It 'a'\nMock {}\n:\nEnd\nWhen call x\nEnd\n"
 
     assert "__hx_unmock_paths 1;" in _translate(text.format("/usr/bin/x")).script

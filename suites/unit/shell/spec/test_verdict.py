@@ -124,13 +124,13 @@ def verdict(
         ([("pending", "x"), _CALLED, _FAILS, ("pending", "y")], {}, Outcome.PENDING),
     ],
 )
-def test_outcome_of_an_example(
+def test_records_of_an_example_decide_its_outcome(
     reports: list[Sequence[str] | str], streams: dict[str, Any], outcome: Outcome
 ) -> None:
     assert verdict(*reports, **streams).outcome is outcome
 
 
-def test_reasons_are_those_of_the_example() -> None:
+def test_verdict_has_the_reason_of_the_skipped_or_pending_example() -> None:
     assert verdict(("pending", "later"), _CALLED, _FAILS).reason == "later"
     assert verdict(("skip", "no GPU"), _CALLED).reason == "no GPU"
     shown = verdict(_CALLED, _FAILS, _HOLDS).render(_SPEC, _CASE)
@@ -139,7 +139,7 @@ def test_reasons_are_those_of_the_example() -> None:
     assert _SPEC.line(4) == "When call f x y"
 
 
-def test_verdict_tells_more_than_the_outcome() -> None:
+def test_verdict_has_the_running_jobs_and_the_last_line_reached() -> None:
     jobs = ("running", "1", "sleep 60", "sleep 60", "dd")
     for sentence in (_HOLDS, _FAILS):
         running = verdict(jobs, _CALLED, sentence).running
@@ -150,7 +150,7 @@ def test_verdict_tells_more_than_the_outcome() -> None:
     assert "5 (The output should eq a)" in aborted
 
 
-def test_long_text_keeps_both_of_its_ends() -> None:
+def test_long_text_is_shortened_in_the_middle() -> None:
     assert shorten("x" * 4000) == "x" * 4000
     shown = shorten(f"begin{'x' * 4000}end")
     assert (shown[:5], shown[-3:]) == ("begin", "end")
@@ -165,7 +165,7 @@ def test_long_text_keeps_both_of_its_ends() -> None:
         (255, "Killed", "ended with exit code 255"),
     ],
 )
-def test_exit_code_of_a_signal_counts_as_one_if_the_shell_says_so(
+def test_exit_code_counts_as_a_signal_only_if_the_shell_names_the_signal(
     exit_status: int, end_message: str, shown: str
 ) -> None:
     found = verdict(
@@ -175,7 +175,7 @@ def test_exit_code_of_a_signal_counts_as_one_if_the_shell_says_so(
     assert shown in found.render(_SPEC, _CASE)
 
 
-def test_result_of_a_function_that_fails_is_unset() -> None:
+def test_result_of_a_failed_function_is_unset() -> None:
     found: list[str | None] = []
     for status in ("0", "1"):
         facts = Facts()

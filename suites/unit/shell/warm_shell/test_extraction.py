@@ -48,7 +48,7 @@ class Bash:
         return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr="")
 
 
-def test_last_definition_of_a_function_is_taken_with_its_line(tmp_path: Path) -> None:
+def test_last_definition_of_a_function_is_extracted_with_its_line(tmp_path: Path) -> None:
     script = tmp_path / "a.sh"
     script.write_text(_SCRIPT)
 
@@ -71,7 +71,7 @@ def test_last_definition_of_a_function_is_taken_with_its_line(tmp_path: Path) ->
         "  f.x() {\nif a; then { b\n}; fi\n  }",
     ],
 )
-def test_function_is_taken_in_each_form(tmp_path: Path, definition: str) -> None:
+def test_function_is_extracted_in_each_syntax(tmp_path: Path, definition: str) -> None:
     script = tmp_path / "a.sh"
     script.write_text(f"a\n{definition}\nf.x a\nfunction f.xy {{ a; }}\nf-x() {{ a; }}\n")
 
@@ -90,11 +90,11 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def test_options_are_those_outside_of_functions_in_their_order() -> None:
+def test_options_outside_of_functions_are_found_in_order() -> None:
     assert {text: options_of(text) for text in OPTIONS} == OPTIONS
 
 
-def test_variables_of_an_evaluation() -> None:
+def test_evaluation_returns_texts_arrays_and_mappings() -> None:
     evaluation = Evaluation(
         status=3,
         stdout="",
@@ -115,7 +115,7 @@ def test_variables_of_an_evaluation() -> None:
         evaluation.check()
 
 
-def test_long_text_is_shown_by_its_end() -> None:
+def test_only_the_end_of_a_long_text_is_shown() -> None:
     assert excerpt("a\nb\n") == "a\nb"
     shown = excerpt("\n".join(map(str, range(1, 101)))).splitlines()
     assert (shown[1:], "100 lines" in shown[0]) == ([str(n) for n in range(61, 101)], True)

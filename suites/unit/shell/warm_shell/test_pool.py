@@ -48,7 +48,7 @@ def denied(pool: WarmShellPool, commands: Path, *allowed: str) -> list[str]:
     return sorted(each.name for each in (start.layer / commands.relative_to("/")).iterdir())
 
 
-def test_command_that_a_test_allows_is_allowed_beside_those_of_all_tests(
+def test_command_that_one_test_allows_is_added_to_the_commands_of_all_tests(
     pool: WarmShellPool, commands: Path
 ) -> None:
     assert denied(pool, commands) == ["curl", "wget"]
@@ -57,7 +57,7 @@ def test_command_that_a_test_allows_is_allowed_beside_those_of_all_tests(
     assert pool._start_with(frozenset({"curl"})) is pool._start_with(frozenset({"curl"}))
 
 
-def test_command_is_not_allowed_where_it_would_run_on_the_host(
+def test_allowing_a_command_without_a_throwaway_root_is_refused(
     pool: WarmShellPool,
 ) -> None:
     pool.sandbox = Sandbox(kind=SandboxKind.REFUSE, why="There are no namespaces.")
@@ -66,7 +66,7 @@ def test_command_is_not_allowed_where_it_would_run_on_the_host(
         pool._start_with(frozenset({"curl"}))
 
 
-def test_copy_of_a_part_has_its_lines_where_the_script_has_them(
+def test_copy_of_a_part_keeps_the_line_numbers_of_the_script(
     pool: WarmShellPool, tmp_path: Path
 ) -> None:
     script = tmp_path / "lib" / "install.sh"
@@ -81,7 +81,7 @@ def test_copy_of_a_part_has_its_lines_where_the_script_has_them(
     assert len({copy, *(pool.copy_of(*each) for each in others)}) == 4
 
 
-def test_command_is_reported_where_a_script_stands_in_its_place(
+def test_is_reported_is_true_only_for_executables_in_command_folders(
     pool: WarmShellPool, commands: Path, tmp_path: Path
 ) -> None:
     (commands / "readme").touch(mode=0o644)
@@ -148,7 +148,9 @@ def test_shell_with_mocks_at_its_start_is_a_new_one(
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
 
-def test_lines_that_ran_are_kept_however_a_shell_ends(pool: WarmShellPool, tmp_path: Path) -> None:
+def test_coverage_is_kept_whether_a_shell_is_closed_or_fails(
+    pool: WarmShellPool, tmp_path: Path
+) -> None:
     def fail() -> bool:
         raise HarnessError("The throw-away root does not answer.")
 
@@ -174,7 +176,7 @@ def test_lines_that_ran_are_kept_however_a_shell_ends(pool: WarmShellPool, tmp_p
     assert pool.hits == {str(script): {Place(number, 1, 1) for number in range(1, 5)}}
 
 
-def test_shells_that_were_idle_longest_end_first(pool: WarmShellPool) -> None:
+def test_longest_idle_shells_end_first(pool: WarmShellPool) -> None:
     shells = [give_back(pool, IdleShell(pool, str(number))) for number in range(9)]
 
     assert [shell.is_closed for shell in shells] == [True, *[False] * 8]
