@@ -321,10 +321,10 @@ class Shell:
         )
         asked = self._looked_up.union(*map(looked_up, [code, *self._prelude]))
         for name in filter(can_be_function, names):
-            # what is a function without the mock, code that looks it up finds as a function
+            # code that looks up a name that is a function without the mock must find a function
             is_file = name not in spies and is_looked_up(name, asked)
             condition = f"if builtin declare -F {quote(name)} >/dev/null; then " if is_file else ""
-            # without the old one, children that have inherited it find the command
+            # remove an exported function of that name, so that child processes find the mock on PATH
             lines.append(
                 f"{condition}builtin unset -f -- {quote(name)}\n"
                 f"function {name} {{ {{ local -; builtin set +x; }} 2>/dev/null; "
