@@ -1,6 +1,6 @@
 """Joins image, seed, payload, GPU and machine into nodes.
 
-The packages that it joins do not import each other. The command line and the pytest fixtures both
+The packages of these parts do not import each other. The command line and the pytest fixtures both
 start nodes through this package.
 """
 
@@ -147,7 +147,7 @@ class Lab(LabImages):
 
     @property
     def patience(self) -> float:
-        """Return the factor for waits on a guest: 1 under KVM, unless the run asked for more."""
+        """Return the factor for time limits of a guest: 1 under KVM, unless a setting raises it."""
         return self.accelerator.accelerator.patience * self.settings.timeout_multiplier
 
     @classmethod
@@ -191,7 +191,7 @@ class Lab(LabImages):
     @functools.cached_property
     def provisioner(self) -> Provisioner:
         """Return the provisioner of the settings; raises BadInputError if there is none."""
-        # Imported late: it loads more slowly than a clone's memory, and a clone does not need it.
+        # Imported late: this import takes longer than restoring a clone, which does not need it.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
         return choose_provisioner(self.settings.provisioner)
@@ -208,10 +208,10 @@ class Lab(LabImages):
         """Return a node image: an image of the catalogue, or an image by its path or URL.
 
         An image with a recipe is built if it is not in the cache. A cloud image becomes a node image
-        with the guest agent and the stand-ins. Without a name it is the first image that the
-        settings name.
+        with the guest agent and the stand-ins. The default for `name` is the first image in the
+        settings.
         """
-        # Imported late: the recipe reader loads more slowly than a clone of a known checkpoint starts.
+        # Imported late: this import takes longer than starting a clone of a known checkpoint.
         from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415
 
         name = name or self.settings.images[0]
@@ -239,7 +239,7 @@ class Lab(LabImages):
 
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
-        # Imported late: the readers of evidence load more slowly than a clone starts.
+        # Imported late: loading the readers of evidence takes longer than starting a clone.
         from harness.lab.node import (  # noqa: PLC0415
             Node,
             describe_node,
@@ -349,7 +349,7 @@ class Lab(LabImages):
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, made if the cache has none, in use until `close`."""
+        """Return the checkpoint of a saved state, made if not cached, and keep it until `close`."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
@@ -372,16 +372,17 @@ class Lab(LabImages):
     def transport(self) -> Transport:
         """Return the transport for emulated GPUs of machines.
 
-        Raises RequirementError, which names a QEMU that has one, if there is none.
+        Raises RequirementError if QEMU has no such transport; the message names a QEMU that has
+        one.
         """
         return self.driver.transport(self.accelerator.accelerator)
 
     @functools.cached_property
     def machine_start(self) -> MachineStart:
-        """Return how nodes start by default.
+        """Return whether nodes boot or start as clones by default.
 
-        The setting decides, but nodes boot if NVIDIA's driver shall open their GPUs behind mpqemu:
-        mpqemu reaches shared memory only, and a clone's memory is private.
+        The setting decides, with one exception: nodes boot if NVIDIA's driver has to open GPUs
+        behind mpqemu. mpqemu reaches only shared memory, and a clone's memory is private.
         """
         start = self.settings.machine_start
         if start is not MachineStart.CLONE or self.settings.gpu_emulation is not GpuEmulation.GSP:
@@ -390,8 +391,9 @@ class Lab(LabImages):
             if self.transport is Transport.MPQEMU:
                 message = (
                     f"Nodes boot, which takes longer than starting clones: '{self.transport.value}' of "
-                    f"'{self.settings.qemu}' does not reach a clone's memory, so NVIDIA's driver could open "
-                    "no GPU there. QEMU 10.1.1 or newer has no such limit; 'harness qemu sid' brings one."
+                    f"'{self.settings.qemu}' does not reach a clone's memory, so NVIDIA's driver "
+                    "could not open a GPU in a clone. QEMU 10.1.1 or newer has no such limit; "
+                    "'harness qemu sid' installs it."
                 )
                 self.listener(
                     ProgressEvent(subject="machines", stage=Stage.CHECK, message=message)
@@ -403,9 +405,9 @@ class Lab(LabImages):
     def platform(self) -> Platform:
         """Return the common part of all machines of this lab.
 
-        A machine without a GPU needs no space for 64-bit BARs. So no error of the transport is
-        raised here; plugging a GPU or starting the machine raises it. The BARs of a host's GPU are
-        64-bit.
+        This property ignores a missing transport, since a machine without a GPU needs none; the
+        error is raised when a machine starts with a GPU or gets one plugged in. A GPU of the host
+        has 64-bit BARs under every transport.
         """
         accelerator = self.accelerator.accelerator
         transport = None
@@ -437,7 +439,8 @@ class Lab(LabImages):
     def try_save_evidence(self, node: Node, name: str) -> Path | None:
         """Keep the available evidence of a node that may not answer, and return its folder.
 
-        On failure it reports why and returns None, so that the original error is not masked.
+        On failure this method reports the reason and returns None, so that the original error is
+        not masked.
         """
         try:
             return self.save_evidence(node.collect_available(), name)

@@ -39,14 +39,13 @@ _EVIDENCE = "evidence"
 def bake_node(
     lab: Lab, name: str | None = None, *, provisioner: Provisioner | None = None
 ) -> Image:
-    """Return the node image of this name with the driver baked in, by a machine without a GPU.
+    """Return the node image `name` with the driver baked in; a machine without a GPU runs the bake.
 
-    `provisioner` is the provisioner whose bake command runs, if it is not the provisioner of the
-    lab.
+    The bake command is from `provisioner`, by default the lab's provisioner.
 
-    The bake boots the kernel that is *not* the newest, so that a record with the builder's kernel
-    instead of the target's is detected. The evidence of the bake is published with the image;
-    `bake_evidence` reads it.
+    The machine boots the second newest kernel, while the target kernel is the newest. So tests
+    detect a provisioner that records the running kernel instead of the target kernel. The evidence
+    of the bake is published with the image; `bake_evidence` reads it.
 
     Raises BadInputError if the provisioner declares no bake, HarnessError if it failed.
     """
@@ -69,12 +68,12 @@ def bake_cloud_image(
     driver: DriverImage | None = None,
     provisioner: Provisioner | None = None,
 ) -> CloudImage:
-    """Return a cloud image with the driver baked in, by a machine that has no GPU.
+    """Return a cloud image with the driver baked in; a machine without a GPU runs the bake.
 
-    `driver` is by default the driver in the image's entry. The machine boots from an overlay by
-    the image's firmware, and cloud-init runs the provisioner. The files of the first boot and of
-    the harness are removed again, so that the result is an image like the original, and complete
-    in one file. `bake_evidence` reads the evidence.
+    `driver` is by default the driver in the image's entry. The machine boots an overlay by the
+    image's firmware, and cloud-init runs the provisioner. Then the files of the first boot and of
+    the harness are removed, so that the next boot is a first boot again. The result is one complete
+    file. `bake_evidence` reads the evidence.
 
     Raises BadInputError if no driver is named, HarnessError if the bake failed.
     """
@@ -106,7 +105,7 @@ def bake_evidence(baked: Image | CloudImage) -> Evidence:
 
 
 def _parts(provisioner: Provisioner) -> Mapping[str, str]:
-    """Return the inputs of every baked image in addition to its parent image."""
+    """Return the inputs of a baked image other than its parent image."""
     return {
         "payload": provisioner.digest,
         "config": repr(sorted(provisioner.bake_values.items())),
@@ -180,7 +179,7 @@ def _bake_reporter(lab: Lab, name: str) -> Callable[[str], None]:
 
 
 def _wait_until_baked(lab: Lab, node: Node, folder: Path, report: Callable[[str], None]) -> None:
-    """Wait for a bake, and leave its evidence in the image's `folder`; raises HarnessError."""
+    """Wait for a bake, and store its evidence in `folder`; raises HarnessError if it failed."""
     try:
         node.wait_until_provisioned(report)
     except HarnessError as error:
@@ -204,9 +203,9 @@ def _why(evidence: Evidence) -> str:
 
 
 def write_standalone(image: Image | CloudImage, to: Path) -> Path:
-    """Write an image to a path of a person's choice, as a qcow2 that is complete in one file.
+    """Write an image to the path `to`, as one complete qcow2 file.
 
-    Raises BadInputError if that path exists, or can't be written.
+    Raises BadInputError if the path exists, or can't be written.
     """
     if to.exists():
         raise BadInputError("The file exists already.", source=str(to))

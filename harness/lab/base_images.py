@@ -1,6 +1,7 @@
 """The image below the disk of a saved machine: how a bundle names it, and how a host finds it.
 
-A baked image is itself an overlay on the image from which it was made, so all of them are needed.
+A baked image is itself an overlay on the image from which it was made, so a disk may need several
+images.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BaseImage:
 
 
 def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
-    """Return the description in a bundle of an image whose disk is in a cache of this host."""
+    """Describe for a bundle an image whose disk is in a cache of this host."""
     parents = tuple(str(lower.parent) for lower in _lower_disks(disk))
     return BaseImage(name=name, digest=digest, folder=str(disk.parent), parents=parents)
 
@@ -44,7 +45,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
     """Return the disk of the base image in one of the image stores of this host.
 
     Raises HarnessError if the base image or an image below it is missing, or if an image below it
-    is not the build from which it was made. The message says how to get the image.
+    has been built again since. The message says how to get the image.
     """
     places = list(stores)
     for store in places:
@@ -57,15 +58,15 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
         *(path for path in base.parents if not _place_of(path, places).exists()),
     ]
     raise HarnessError(
-        f"The machine's disk needs the image '{base.name}' with the digest {base.digest}, which "
-        "is not in the cache here. An image that is built again has another digest, so copy it "
-        f"from the host that made the bundle: {_copy_commands(missing, places)}. A cloud image "
-        f"can also be fetched: `harness image fetch --image {base.name}`."
+        f"The machine's disk needs the image '{base.name}' with the digest {base.digest}, which is "
+        "not in the cache of this host. A new build has another digest, so copy the image from "
+        f"the host that made the bundle: {_copy_commands(missing, places)}. A cloud image can also "
+        f"be fetched: `harness image fetch --image {base.name}`."
     )
 
 
 def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> None:
-    """Raise HarnessError if a disk below `upper` is missing, or was made again."""
+    """Raise HarnessError if a disk below `upper` is missing, or was built again."""
     for lower in _lower_disks(upper):
         if not lower.exists():
             folder = lower.parent

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from harness.machine.channels.guest import Guest
 
 CONFIGURATION = "/boot/grub/grub.cfg"
-#: grub-mkconfig of Debian and Ubuntu reads it after /etc/default/grub, so it overrides that file.
+#: grub-mkconfig of Debian and Ubuntu reads this file after /etc/default/grub, and overrides its
+#: settings.
 DROP_IN = "/etc/default/grub.d/zz-harness.cfg"
 _SAVED = "GRUB_DEFAULT=saved\n"
-#: grub-mkconfig starts some hundred small programs to examine every disk and kernel.
+#: A long time limit: grub-mkconfig starts hundreds of programs to examine every disk and kernel.
 _MKCONFIG_S = 600.0
 
 
@@ -33,24 +34,25 @@ def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
 
 
 def boot_once(guest: Guest, kernel: str) -> None:
-    """Boot another kernel at the next boot, and only then.
+    """Select the kernel of the next boot only.
 
-    Raises HarnessError, which lists the kernels in the menu, if `kernel` is not there.
+    Raises HarnessError if the menu has no such kernel; the message lists the kernels in the menu.
     """
     guest.output_of("grub-reboot", _entry(guest, kernel).path)
 
 
 def boot_always(guest: Guest, kernel: str) -> None:
-    """Boot this kernel from now on, until another one is selected.
+    """Select the kernel of all later boots, until another kernel is selected.
 
-    A menu reads its default from the environment block only with `GRUB_DEFAULT=saved`, so the
-    function sets that and generates the menu again. Raises HarnessError, which lists the kernels
-    in the menu, if `kernel` is not there.
+    GRUB reads the default entry from its environment block only with `GRUB_DEFAULT=saved`, so the
+    function sets that option and generates the menu again. Raises HarnessError if the menu has no
+    such kernel; the message lists the kernels in the menu.
     """
     _entry(guest, kernel)
     guest.write_text(DROP_IN, _SAVED)
     guest.output_of("grub-mkconfig", "-o", CONFIGURATION, timeout_s=_MKCONFIG_S)
-    # The entries are renamed if another program had generated the previous menu.
+    # The entry is looked up in the new menu: it has another name if another program made the old
+    # menu.
     guest.output_of("grub-set-default", _entry(guest, kernel).path)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NotCachedError(HarnessError):
-    """A cache lacks something, or another process makes it right now."""
+    """A cache lacks an artifact, or another process is making that artifact."""
 
 
 def refuse_to_wait(event: ProgressEvent) -> None:
@@ -35,7 +35,7 @@ def refuse_to_wait(event: ProgressEvent) -> None:
 
 
 class _NothingToFetch:
-    """A source of artifacts that has none: it raises NotCachedError for every artifact."""
+    """A source without artifacts: it raises NotCachedError for every request."""
 
     def fetch(
         self,

@@ -1,4 +1,4 @@
-"""Records the calls of commands in a machine: the real commands run, with their exit codes and in their order."""
+"""Records the order and exit codes of command calls in a machine; the real commands still run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FOLDER = "/usr/local/sbin"
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 #: One write for each line, so that lines of several processes do not mix.
 _SCRIPT = r"""#!/bin/sh
-# Records this call and runs the real command (harness.lab.call_recorder). In subshells, since what is assigned
-# to an exported variable would change the command's environment.
+# Records this call and runs the real command (harness.lab.call_recorder). It uses subshells, since
+# an assignment to an exported variable would change the command's environment.
 find_real() (
     rest=$PATH:
     while [ -n "$rest" ]; do
@@ -55,7 +55,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class CallRecorder:
-    """Records the calls of some commands on a node; its `files` go into `files` of the request.
+    """Records the calls of some commands on a node; add its `files` to the `files` of the request.
 
     The commands are called by name: a call by an absolute path is not recorded.
     """
@@ -91,7 +91,7 @@ class CallRecorder:
 
     @property
     def log(self) -> str:
-        """Return the path that `node.evidence(files=[…])` has to gather."""
+        """Return the path of the log, which `node.evidence(files=[…])` has to gather."""
         return CALLS
 
     def calls(self, evidence: Evidence) -> list[RecordedCall]:

@@ -1,4 +1,4 @@
-"""Boots a distribution's own image, and brings the guest agent into it by cloud-init."""
+"""Boots a distribution's own image, in which cloud-init installs the guest agent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DISK_GIB = 10
 _FIRST_BOOT_KVM_S = 90.0
 _VARIABLES = "uefi-variables.fd"
 
-#: The tree of files from which built images have the agent too.
+#: The files of the built images, among them the agent's.
 _AGENT_TREE = SHIPPED_IMAGES / "debian-12/root"
 _LOADER = Path("usr/lib/harness/agent-loader")
 _UNIT = Path("etc/systemd/system/harness-agent.service")
@@ -57,7 +57,8 @@ _CONSOLE = (
 )
 
 
-#: Removes the files one by one, since `cloud-init clean --configs` exists only from 23.4 on.
+#: Removes the files one by one, since only cloud-init 23.4 and later have `cloud-init clean
+#: --configs`.
 _CLEAN = """\
 set -e
 cloud-init clean --logs
@@ -117,7 +118,7 @@ class CloudImageBoot:
     def size_gib(self, image: CloudImage) -> int | None:
         """Return the size of the overlay, or None for the size of the image.
 
-        A smaller disk would truncate the image's last partition.
+        An overlay that is smaller than the image would truncate the last partition.
         """
         return self.disk_gib if image.virtual_bytes < self.disk_gib << 30 else None
 
@@ -127,7 +128,7 @@ class CloudImageBoot:
         return self.kernel is None and self.firmware is FirmwareType.UEFI
 
     def to_kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return the boot source of the machine; its firmware keeps its variables in `folder`."""
+        """Return the kernel or firmware of the machine; UEFI variables are kept in `folder`."""
         if self.kernel is not None:
             return DirectKernel(
                 version=self.kernel.version,
@@ -141,7 +142,7 @@ class CloudImageBoot:
         return Firmware(flash=Flash(code=_firmware().code, variables=folder / _VARIABLES))
 
     def prepare(self, folder: Path) -> None:
-        """Make the files that `to_kernel` names in the machine's folder.
+        """Create the files in the machine's folder that `to_kernel` names.
 
         Raises RequirementError if the host lacks the UEFI firmware.
         """
@@ -151,9 +152,9 @@ class CloudImageBoot:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageSource:
-    """A cloud image that its own boot loader boots; saved after its cloud-init has finished.
+    """A cloud image with its own boot loader; its state is saved after cloud-init has finished.
 
-    The machine has no agent before, since cloud-init installs it.
+    The machine has no agent until then, since cloud-init installs the agent.
     """
 
     image: CloudImage
@@ -175,7 +176,8 @@ class CloudImageSource:
         kernel = self.boot.kernel
         return {
             "cloud_image": self.image.digest,
-            # A local image may have moved; overlays name their backing file by its path.
+            # Overlays name their backing file by path, so a local image that moved needs a new
+            # checkpoint.
             "disk": str(self.image.disk.resolve()),
             "disk_gib": self.boot.disk_gib,
             "firmware": None if self.boot.firmware is None else self.boot.firmware.value,
@@ -232,7 +234,7 @@ def cloud_image_seed(
 ) -> SeedFiles:
     """Return a seed that installs the guest agent, and a serial console if there is none.
 
-    Both use `bootcmd`, which runs before cloud-init writes files, so that the agent can report later
+    `bootcmd` installs both before cloud-init writes files, so that the agent can report later
     errors.
     """
     return render_seed(

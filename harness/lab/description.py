@@ -1,4 +1,4 @@
-"""One value that describes a machine to start, and the one pure function that makes it."""
+"""The description of a machine to start, and the pure function that makes the description."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _KERNEL_HEADER_BYTES = 64 << 10
 
 
 class DiskSource(Protocol):
-    """The image from which a machine has its disk."""
+    """The image below the disk of a machine."""
 
     @property
     def name(self) -> str:
         """Return the image's name."""
 
     def disk_sha256(self) -> str:
-        """Return the digest of the disk, as the image's manifest has it."""
+        """Return the digest of the disk, from the image's manifest."""
 
     @property
     def disk(self) -> Path:
-        """Return the image below the machine's own overlay."""
+        """Return the path of the image below the machine's overlay."""
 
     def prepare(self, folder: Path) -> None:
         """Create the files in a machine's folder that only this source provides."""
 
 
 class BootSource(DiskSource, Protocol):
-    """The boot source of a machine: a disk, and the kernel or firmware that starts from it."""
+    """The boot source of a machine: a disk, and the kernel or firmware that boots from the disk."""
 
     @property
     def disk_gib(self) -> int | None:
@@ -65,16 +65,16 @@ class BootSource(DiskSource, Protocol):
         """Return the words that are added to the kernel's command line."""
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return the boot source of the machine; `folder` has the files that `prepare` creates."""
+        """Return the kernel or firmware of a machine; `prepare` has made its files in `folder`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
     """The common part of all machines of a run: the accelerator and its QEMU.
 
-    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. An
-    emulated guest is told `tsc_khz`, the frequency of the host's time stamp counter. A guest polls
-    its devices if it `lacks_gpu_interrupts`.
+    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. `tsc_khz`
+    is the frequency of the host's time stamp counter; an emulated guest gets it as a kernel
+    argument. With `lacks_gpu_interrupts`, guests poll their devices.
     """
 
     accelerator: Accelerator
@@ -86,14 +86,14 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineDescription:
-    """A complete machine: the part that its VM driver renders (`spec`), and the other data for its start.
+    """A complete machine: `spec`, which the VM driver renders, and the other data for the start.
 
     `create_files` makes its files in `folder`. Its disk is an overlay of `disk_gib` on `backing`,
-    unless `backing` is None. A machine that boots has the volume of its `seed` from the start; a
-    machine that continues gets it plugged later. A restored machine has the header of the kernel
-    `vmlinuz`. It continues from the `checkpoint` or the `bundle`, if it has one. A restored guest
-    gets the `hostname`. A machine that a person keeps ends at `kept_until`, in seconds of the
-    epoch.
+    unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from it; any
+    other machine boots. A machine that boots has the `seed` volume from the start; a machine that
+    continues gets it plugged in later. A restored machine has only the header of the kernel
+    `vmlinuz`, and its guest gets the `hostname`. A machine that a person keeps ends at
+    `kept_until`, in seconds since the epoch.
     """
 
     spec: MachineSpec
@@ -134,10 +134,10 @@ def describe(
 ) -> MachineDescription:
     """Return the description of a machine whose files lie in `folder`; pure.
 
-    With a `checkpoint` it continues from there, and maps the checkpoint's memory privately unless
-    a `memory_file` is named. Without a checkpoint it boots `source`. A `disk` of its own replaces
-    the overlay. `slots` is the number of root ports for GPUs, `host_ports` are the ports of the
-    host that the guest reaches.
+    With a `checkpoint` the machine continues from it, and maps the checkpoint's memory privately
+    unless a `memory_file` is named. Without a checkpoint the machine boots `source`. `disk`
+    replaces the overlay. `slots` is the number of root ports for GPUs. `host_ports` are the host's
+    ports that the guest reaches.
     """
     kernel, vmlinuz = source.kernel(folder), None
     if checkpoint is not None:
@@ -180,7 +180,7 @@ def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...
         return ()
     # On a busy host an emulated guest measures a wrong frequency.
     frequency = () if platform.tsc_khz is None else (f"tsc_early_khz={platform.tsc_khz}",)
-    # `irqpoll` polls at each IRQ 0, the timer interrupt only if the local APIC's timer is off.
+    # `irqpoll` polls at each IRQ 0, which is the timer's only if the local APIC's timer is off.
     polling = ("irqpoll", "nolapic_timer") if platform.lacks_gpu_interrupts else ()
     return (*frequency, *polling)
 

@@ -1,4 +1,4 @@
-"""Gathers evidence of a lab's machine while it runs, or keeps its remaining files."""
+"""Gathers evidence of a running machine, or keeps the files of a machine that did not start."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def collect(
     provisioner: Provisioner | None = None,
     is_booted: bool = True,
 ) -> Evidence:
-    """Gather evidence into `folder`; gather the host's side even if the guest does not answer.
+    """Gather evidence into `folder`, from the host alone if the guest does not answer.
 
-    If the guest is not known to be booted (`is_booted`), it has only seconds to answer.
-    `kernels` are the versions whose modules are examined; for None the guest lists them. The
-    declaration of the `provisioner` adds files and commands, and says how its result is read.
-    Raises BadInputError if `additional` has a command whose name is taken.
+    Without `is_booted` the guest may still boot, so it has only seconds to answer. `kernels` are
+    the kernel versions whose modules are examined; with None the guest lists them. The declaration
+    of the `provisioner` adds files and commands, and says how its result is read. Raises
+    BadInputError if a command in `additional` has the name of another command.
     """
     # Checked first, so that the error is raised even if the guest does not answer.
     guest_request((), provisioner).extended(additional)
@@ -104,7 +104,8 @@ def collect_available(
 def collect_history(machine: LabMachine, folder: Path) -> None:
     """Gather past events of the machine, with their times, into the evidence in `folder`.
 
-    If the guest does not answer, or did not before, `history/not-collected.txt` has the reason.
+    If the guest does not answer, or did not answer earlier, `history/not-collected.txt` has the
+    reason.
     """
     history = folder / HISTORY
     shutil.rmtree(history, ignore_errors=True)
@@ -142,7 +143,7 @@ def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
 
 
 def save_host_evidence(machine: LabMachine, folder: Path) -> None:
-    """Copy the host's side of a machine into `folder`; the machine may have ended."""
+    """Copy the host's evidence of a machine into `folder`; the machine may have ended."""
     if (machine.folder / STATES).is_dir():
         shutil.copytree(machine.folder / STATES, folder / STATES, dirs_exist_ok=True)
     vm = machine.vm

@@ -1,4 +1,4 @@
-"""An existing node: reached, inspected, and left unchanged."""
+"""Reads an existing node, and changes nothing on it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class GpuSources:
     """The source of a run's GPUs, as `--gpu-source` says.
 
     `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request of any GPU.
-    Models are emulated as `emulation` says, or else as each model says.
+    `emulation` is the kind of emulation; None selects the kind that the description of each model
+    names.
     """
 
     source: GpuSource
@@ -45,8 +46,8 @@ class GpuSources:
     def resolve(self, requested: Sequence[RequestedGpu]) -> list[RequestedGpu]:
         """Return each requested GPU as a model to be emulated or as a choice among the host's.
 
-        A GPU that is requested by its address is the host's. With `auto` all other GPUs are emulated
-        unless the host has a usable GPU for each request.
+        A GPU that is requested by its address belongs to the host. With `auto`, all other GPUs are
+        emulated unless the host has a usable GPU for each request.
         """
         if not requested:
             return []
@@ -62,7 +63,8 @@ class GpuSources:
             return gpu
         model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
         if self.emulation is None or (self.emulation is GpuEmulation.GSP and model.gsp is None):
-            # For a model without a GSP the driver itself reports why it does not open the GPU.
+            # A model without a GSP is served as it is: NVIDIA's driver reports why it can't open
+            # the GPU.
             return model
         return model.emulated_as(self.emulation)
 

@@ -1,4 +1,4 @@
-"""The parts of a machine that the host talks to: its VM, and agent, SSH and state of its guest."""
+"""The host's channels to a machine: to its VM, and to the agent and SSH server of its guest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ READY_KVM_S = 30.0
 HOT_PLUG_KVM_S = 10.0
 #: Seconds under KVM within which a guest that does not hang answers.
 ANSWER_KVM_S = 1.0
-#: Includes the boot loader's delay and cloud-init's stages up to the one that installs the agent.
+#: Seconds under KVM until the agent is ready after a boot by firmware. They include the boot
+#: loader's delay, and cloud-init's stages up to the stage that installs the agent.
 _READY_BY_FIRMWARE_KVM_S = 90.0
 #: Seconds under KVM within which a busy agent answers.
 _BUSY_ANSWER_KVM_S = 3.0
@@ -51,10 +52,10 @@ class MachineServices:
     """The shared parts of all machines of a lab.
 
     `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
-    RequirementError if QEMU can't take an emulated GPU. `patience` is the factor for waits on a
-    guest, whose limits are for KVM on bare metal. `report` is called with the reason while a
-    machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
-    `harness ps`; `activities` has their activities.
+    RequirementError if QEMU can't take an emulated GPU. `patience` multiplies the time limits of a
+    guest, which are for KVM on bare metal. `report` is called with the reason while a machine waits
+    for capacity, or for GPUs of the host. `roster` lists the machines that run, for `harness ps`;
+    `activities` has their activities.
     """
 
     driver: VmDriver
@@ -104,7 +105,7 @@ class GuestChannels:
 
     @property
     def agent_program(self) -> bytes:
-        """Return the agent; in a resumed guest it is the agent of the harness that saved the guest."""
+        """Return the agent's program; a resumed guest has the agent with which it was saved."""
         bundle = self.description.bundle
         return self._services.agent_program if bundle is None else bundle.agent_program
 
@@ -128,7 +129,7 @@ class GuestChannels:
 
     @property
     def _is_built(self) -> bool:
-        """Return whether the harness built the image, with the agent and a console on serial."""
+        """Return whether the image was built, and therefore has the agent and a serial console."""
         kernel = self.spec.kernel
         return isinstance(kernel, DirectKernel) and not kernel.is_verbatim
 
@@ -139,7 +140,7 @@ class GuestChannels:
 
     @stepped("Take the state of machine '{0.name}'")
     def state(self) -> NodeState:
-        """Return the state of the whole guest, which should be at rest, for `expect.unchanged`.
+        """Return the state of the whole guest for `expect.unchanged`; the guest should be idle.
 
         Parts that can't be read are `unknown` in it. Raises HarnessError if the guest does not
         answer.
@@ -173,14 +174,14 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Report in this context the activity `what` of the machine, until `deadline` at most."""
+        """Report `what` as the machine's activity in this context, at most until `deadline`."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
         """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
 
-        Time in which the host keeps the machine waiting does not count. A deadline that
-        `follows_progress` is extended while the guest prints lines.
+        Time in which the host keeps the machine waiting does not count. With `follows_progress`,
+        the deadline is extended while the guest prints lines.
         """
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 

@@ -70,7 +70,7 @@ class LabImages:
     def cloud_image(self, name: str) -> CloudImage:
         """Return a distribution's image by its name in the catalogue or by its path.
 
-        It is fetched if the cache has none.
+        The image is fetched if the cache does not have it.
         """
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - as above
         from harness.image.cloud.source import (  # noqa: PLC0415
@@ -97,7 +97,7 @@ class LabImages:
     def cloud_image_kernels(self, image: CloudImage) -> tuple[CloudImageKernel, ...]:
         """Return the kernels of a cloud image's boot menu, the oldest first, for `CloudImageBoot`.
 
-        They are extracted from its disk if the cache has none, without booting it.
+        If they are not in the cache, they are extracted from the image's disk, without a boot.
         """
         deadline = Deadline.after(_KERNELS_S)
         return self.derived.kernels(image, deadline=deadline, listener=self.listener)

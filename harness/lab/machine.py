@@ -63,7 +63,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
         return self.description.checkpoint
 
     def _enter(self) -> None:
-        """Start, and report the activity of the machine from then on."""
+        """Start the machine, and report its activity from then on."""
         self._resources.enter_context(watched(self._activity))
         words = f"runs for {purpose_of_process(sys.argv)}"
         self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))
@@ -82,7 +82,8 @@ class LabMachine(MachineCloudInit, MachineSaving):
         services = self._services
         # Closed after the VM, whose guest would otherwise see its GPUs vanish.
         self._resources.callback(self.gpus.close)
-        # GPUs come before capacity: a machine must not hold capacity while it waits for GPUs.
+        # GPUs are reserved before capacity: a machine must not hold capacity while it waits for
+        # GPUs.
         gpus = self.gpus.provide(
             self.description.gpus, report=services.report, cancelled=self._stop_reason
         )
@@ -139,8 +140,8 @@ class LabMachine(MachineCloudInit, MachineSaving):
         """Reboot the guest within its machine, and wait until its agent answers again.
 
         A machine can reboot if it boots by firmware, or if the request of its node says that it
-        `may_reboot`; other machines end when their guest reboots. Raises HarnessError if the guest
-        is not back in time.
+        `may_reboot`; other machines end when their guest reboots. Raises HarnessError if the agent
+        does not answer in time.
         """
         if not self.spec.may_reboot:
             raise HarnessError(

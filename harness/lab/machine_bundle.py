@@ -1,9 +1,9 @@
 """A failed machine as a folder, from which another process, checkout or host continues the machine.
 
-It holds the memory and devices, compressed; the disk as the difference to its base image, which is
-named by its digest; and the description of the machine. GPUs are unplugged before, since an
-emulated GPU's state can't be saved, and new GPUs of the same models are plugged when the machine
-is resumed.
+The folder has three parts: the compressed memory and devices, the disk as the difference from its
+base image, and the description of the machine. The description names the base image by its digest.
+The GPUs are unplugged first, since the state of an emulated GPU can't be saved. New GPUs of the
+same models are plugged in when the machine is resumed.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ _MOST_CHARACTERS = 4096
 class MachineBundle:
     """A saved machine in `folder`; `spec` has the bundle's own files and no disk.
 
-    `driver` is the name of the VM driver that ran it: another driver gives a machine other
-    devices.
+    `driver` is the name of the VM driver that ran the machine; another driver has other devices.
     """
 
     folder: Path
@@ -96,7 +95,7 @@ class MachineBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedSource:
-    """The base image of a saved machine; the bundle has the disk on that image."""
+    """The base image of a saved machine; the bundle has the overlay on that image."""
 
     bundle: MachineBundle
     disk: Path
@@ -109,7 +108,7 @@ class ResumedSource:
         return self.bundle.base.digest
 
     def prepare(self, folder: Path) -> None:
-        """Make the files that one machine writes: the disk, and its firmware's variables."""
+        """Create the files that the resumed machine writes: its disk and its UEFI variables."""
         saved, disk = self.bundle.folder, folder / _DISK
         _copy(self.bundle.disk, disk)
         _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(self.disk), str(disk))
@@ -132,10 +131,10 @@ def save_machine(
 ) -> MachineBundle:
     """Save a running machine without GPUs into the new private `folder`; the guest continues.
 
-    `seed` is the seed volume that is plugged in, `gpus` are the models to plug when it is resumed, and
-    `driver` is the name of the VM driver.
+    `seed` is the seed volume that is plugged in. `gpus` are the models to plug in when the machine
+    is resumed. `driver` is the name of the VM driver.
 
-    Raises HarnessError if QEMU refuses, or the disk is not on this host.
+    Raises HarnessError if QEMU can't save the machine, or if the disk is not on this host.
     """
     spec = vm.spec
     if not spec.disk.exists():
@@ -147,7 +146,7 @@ def save_machine(
             *("convert", "-U", "-q", "-c", "-O", "qcow2", "-o", "compression_type=zstd"),
             *("-B", str(base), "-F", "qcow2", str(spec.disk), str(folder / _DISK)),
         )
-    # Paths of this host are of no use elsewhere.
+    # Removes the path of the backing file, which is valid only on this host.
     _qemu_img("rebase", "-u", "-f", "qcow2", "-b", "", str(folder / _DISK))
     (folder / _AGENT).write_bytes(agent_program)
     if seed is not None:
@@ -194,10 +193,10 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 
 
 def read_bundle(folder: Path) -> MachineBundle:
-    """Return the saved machine in `folder`, in its `checkpoint`, or the only one below `folder`.
+    """Return the saved machine in `folder` or its `checkpoint`, or the only saved machine below.
 
     Raises BadInputError if no saved machine or several are found, and for a bundle of another
-    harness.
+    schema.
     """
     folder = _folder_of(folder)
     path = folder / _DESCRIPTION
@@ -205,8 +204,8 @@ def read_bundle(folder: Path) -> MachineBundle:
         fields = parse_json_object(read_plain(path, limit=JSON), has_unique_keys=True)
         if fields["schema"] != SCHEMA:
             raise BadInputError(
-                f"Schema {fields['schema']!r} was found, but this harness reads {SCHEMA}; use the harness "
-                "that made the bundle.",
+                f"Schema {fields['schema']!r} was found, but this harness reads {SCHEMA}; use the "
+                "version of the harness that made the bundle.",
                 source=str(path),
                 key="schema",
             )
@@ -230,7 +229,7 @@ def read_bundle(folder: Path) -> MachineBundle:
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    """Return a text; raises KeyError or ValueError."""
+    """Return the text of a key; raises KeyError or ValueError."""
     value = fields[key]
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
@@ -245,16 +244,16 @@ def _texts(values: object, key: str) -> tuple[str, ...]:
 
 
 def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
-    """Return a whole number of at most `most`; raises KeyError or ValueError."""
+    """Return the whole number of a key, at most `most`; raises KeyError or ValueError."""
     value = fields[key]
-    # JSON's true would be 1.
+    # Python counts JSON's true as the whole number 1.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError(f"'{key}' is not a whole number of at most {most}")
     return value
 
 
 def _truth(fields: Mapping[str, Any], key: str) -> bool:
-    """Return true or false; raises KeyError or ValueError."""
+    """Return the truth value of a key; raises KeyError or ValueError."""
     value = fields[key]
     if not isinstance(value, bool):
         raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - as for other values
@@ -278,7 +277,7 @@ def _read_base(fields: Mapping[str, Any]) -> BaseImage:
 
 
 def _own_file(name: str) -> str:
-    """Return the name of a file in the bundle; raises ValueError for a path elsewhere."""
+    """Return the name of a file in the bundle; raises ValueError for a path outside the bundle."""
     if not re.fullmatch(rf"{_MEMORY}[.\w]*", name):
         raise ValueError(f"'{name}' is not a file of a saved machine")
     return name
@@ -333,7 +332,7 @@ def _folder_of(folder: Path) -> Path:
             source=str(folder),
         )
     raise BadInputError(
-        "There is no saved machine. A test that fails leaves one in the evidence of its machine, unless "
+        "There is no saved machine. A failed test leaves a saved machine in its evidence, unless "
         "the guest could not be saved; 'checkpoint/not-saved.txt' then has the reason.",
         source=str(folder),
     )
@@ -353,14 +352,14 @@ def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
 
 
 def _changed(folder: Path) -> float:
-    # Another worker may be removing it.
+    # Another worker may be removing the folder.
     with contextlib.suppress(OSError):
         return folder.stat().st_mtime
     return 0.0
 
 
 def qemu_version(qemu: str) -> str:
-    """Return the version of a QEMU program of this host; raises HarnessError."""
+    """Return the version of a QEMU program of this host; raises HarnessError if it prints none."""
     answer = LocalRunner().run([qemu, "--version"], timeout_s=_QUERY_S)
     if not answer.ok:
         raise HarnessError(f"'{qemu}' does not say its version.\n{answer.render()}")
@@ -368,7 +367,7 @@ def qemu_version(qemu: str) -> str:
 
 
 def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
-    """Return the machine with its firmware's variables in `folder`, which it writes to; pure."""
+    """Return `spec` with writable variables of the firmware in `folder`; pure."""
     kernel = spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return spec
@@ -377,7 +376,7 @@ def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
 
 
 def _copy(file: Path, to: Path) -> None:
-    """Copy a file of a bundle, which may come from somebody else and be sparse."""
+    """Copy a file of a bundle; the file may be sparse, and may come from somebody else."""
     result = LocalRunner().run(
         ["cp", "--reflink=auto", "--sparse=always", "--", str(file), str(to)], timeout_s=_CONVERT_S
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
 
 
-#: FINISHED comes from user-data; if user-data is unreadable, cloud-init prints its own message.
+#: The user-data prints FINISHED; if it is unreadable, only cloud-init's own message is printed.
 _END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
@@ -31,7 +31,7 @@ _CLOUD_INIT_KVM_S = 30.0
 #: Seconds under KVM; cloud-init of a cloud image runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
-#: Stops networkd, which its socket has started: it must start again with the files that
+#: Stops networkd, which its socket unit has started. networkd must start again with the files that
 #: cloud-init writes, and only the start of `network-pre.target` waits for those files.
 _WITHDRAW_NETWORK = "systemctl stop systemd-networkd.socket systemd-networkd.service network.target network-pre.target"
 #: `ds-identify` stores its result in /run, and runs again with systemd's generators.
@@ -45,8 +45,8 @@ START_CLOUD_INIT = (
 def console_pattern(step: str | None) -> str:
     """Return the regular expression to wait for on a console while cloud-init runs.
 
-    `step` is the pattern of a provisioner's steps. The pattern is matched only in complete lines
-    and only before the end of cloud-init, since the pattern could otherwise consume that end.
+    `step` is the pattern of a provisioner's steps. It is matched only in complete lines before
+    cloud-init's last message, since a match could otherwise consume that message.
     """
     if step is None:
         return f"{_END}|{_STAGE}"
@@ -54,7 +54,7 @@ def console_pattern(step: str | None) -> str:
 
 
 def _without_names(pattern: str) -> str:
-    """Return the pattern without group names, since a pattern may have each name only once."""
+    """Return the pattern without group names, which may not occur twice in a joined pattern."""
     return re.sub(r"\(\?P<\w+>", "(", pattern)
 
 
@@ -74,7 +74,7 @@ class MachineCloudInit(MachineGpuSlots):
         """Continue the boot of a machine that stopped before cloud-init; returns at once.
 
         All stages of cloud-init then run, including its search for a data source (in systemd's
-        generator): the result of the search without a seed is discarded.
+        generator). The result of the earlier search, without a seed, is discarded.
         """
         self.guest.output_of("sh", "-c", START_CLOUD_INIT)
 
@@ -99,7 +99,8 @@ class MachineCloudInit(MachineGpuSlots):
         self, deadline: Deadline, progress: Callable[[str], None], step: str | None
     ) -> CloudInitResult:
         if not self._is_built:
-            # The console of such an image may show anything, so the guest's agent waits for the result.
+            # The console of a cloud image may show any text, so the guest's agent waits for the
+            # result.
             return self.guest.wait_for_cloud_init_result(deadline)
         expected = console_pattern(step)
         seen = ""
@@ -114,7 +115,7 @@ class MachineCloudInit(MachineGpuSlots):
                 if not seen:
                     raise HarnessError(
                         f"The pattern {step!r} of the provisioner's steps matches an empty text, "
-                        "so it would match without end; let it match the name of a step."
+                        "so it would match without end; change it to match the name of a step."
                     )
                 self.mark(seen)
                 self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")

@@ -1,4 +1,4 @@
-"""Lists a running machine for `harness ps`, and lets people in."""
+"""Lists a running machine for `harness ps`, and lets people enter it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Enterable:
         if not let_in.ok:
             raise HarnessError(
                 f"The SSH server of machine '{self.name}' does not start; `harness shell --machine` "
-                f"needs none.\n{let_in.render()}"
+                f"needs no SSH server.\n{let_in.render()}"
             )
         known = self.folder / _KNOWN_HOSTS
         lines = [f"guest {line}" for line in let_in.stdout.splitlines() if line.strip()]
@@ -97,7 +97,8 @@ def open_entrance(
 ) -> Iterator[Listing]:
     """List a started VM, record its console and serve its entrance in `folder`, until the context ends.
 
-    `gpus` are the names of its GPUs. `until` is when a kept machine ends, in seconds of the epoch.
+    `gpus` are the names of its GPUs. `until` is the time at which a kept machine ends, in seconds
+    since the epoch.
     """
     listed = RunningMachine(
         id=folder.name,

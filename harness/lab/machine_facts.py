@@ -1,4 +1,4 @@
-"""The parts of a machine, in words for reports."""
+"""Describes the parts of a machine for reports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def machine_facts(machine: LabMachine) -> dict[str, str]:
-    """Return image, kernel, GPUs, NVIDIA driver, accelerator and start of a machine, by these names.
+    """Return the image, kernel, GPUs, NVIDIA driver, accelerator and start of a machine, by name.
 
-    The NVIDIA driver is the image's.
+    The NVIDIA driver is the driver of the image.
     """
     source, kernel = machine.description.source, machine.spec.kernel
     image = source.image if isinstance(source, (BuiltImageSource, CloudImageSource)) else None

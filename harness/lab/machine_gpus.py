@@ -161,7 +161,7 @@ class MachineGpus:
         )
 
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
-        """Start to serve a GPU of this model, to be plugged into the machine.
+        """Start the server of a GPU of this model, which is then plugged into the machine.
 
         Raises HarnessError if the transport would hang a machine with that many vCPUs.
         """
@@ -173,8 +173,8 @@ class MachineGpus:
         if transport is Transport.MPQEMU and spec.cpus > 1:
             raise HarnessError(
                 f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
-                f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
-                "or use QEMU 10.1.1 or newer."
+                f"threads that touch one '{transport.value}' at once hang QEMU; give the machine "
+                "one vCPU, or use QEMU 10.1.1 or newer."
             )
         memory = spec.memory_file
         if (
@@ -188,7 +188,7 @@ class MachineGpus:
                 f"memory. But machine '{spec.name}' continues from a checkpoint, so its memory is "
                 f"private, and '{transport.value}' reaches shared memory only. Boot the machine "
                 "(--machine-start=cold). Or use QEMU 10.1.1 or newer, which needs no slow boot; "
-                "'harness qemu sid' brings one."
+                "'harness qemu sid' installs it."
             )
         number = next(self._numbers)
         device_id = f"gpu{number}"
@@ -246,8 +246,8 @@ class MachineGpus:
         gpus = self._by_id()
         if device_id in self._leases:
             raise RequirementError(
-                f"GPU '{device_id}' of machine '{self._spec.name}' is the host's, and has no device "
-                "model to look into or to change; run this test with --gpu-source=emulated."
+                f"GPU '{device_id}' of machine '{self._spec.name}' belongs to the host, and has no "
+                "device model to inspect or to change; run this test with --gpu-source=emulated."
             )
         if device_id not in gpus:
             raise HarnessError(
@@ -278,7 +278,7 @@ class MachineGpus:
 GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 #: Each line is a PCI function; the second column has vendor and device, as in `10de2330`.
 _PCI_FUNCTIONS = "/proc/bus/pci/devices"
-#: How long a hot-plugged GPU may take to get its addresses before the guest is asked for its list.
+#: Seconds to wait for the addresses of a hot-plugged GPU before the guest is asked for its list.
 _PLACED_KVM_S = 1.0
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
 _STALL_S = 60.0
@@ -316,14 +316,14 @@ class MachineGpuSlots(GuestChannels):
     def wait_for_gpus(self) -> None:
         """Wait until the guest lists every plugged GPU on its bus.
 
-        If it does not, raises HarnessError with the functions that the guest lists.
+        Raises HarnessError at the time limit; the message lists the PCI functions of the guest.
         """
         self._wait_for_functions(Counter(gpu.pci for gpu in self.gpus.provided))
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
         """Wait until the guest lists `count` GPUs of this model on its bus.
 
-        If it does not, raises HarnessError with the functions that the guest lists.
+        Raises HarnessError at the time limit; the message lists the PCI functions of the guest.
         """
         self._wait_for_functions(Counter({str(model.pci): count}))
 
@@ -352,8 +352,8 @@ class MachineGpuSlots(GuestChannels):
         """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
 
         Raises HarnessError if a process of the guest has a GPU open, unless `in_use` is true.
-        NVIDIA's driver then waits until that process has ended, and the guest does not answer
-        before.
+        With `in_use`, NVIDIA's driver waits until that process ends, and the guest does not answer
+        until then.
         """
         users = [] if in_use else self.guest.users_of(GPU_DEVICE_FILES)
         if users:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 NONCE_FACT = "nonce_sha256"
 #: How long a guest may take to become idle before its state is saved.
 _REST_S = 120.0
-#: Reads the programs that tests run most, and what a person's shell reads; missing ones are ignored.
+#: Reads the programs that tests run most, and the files of an interactive shell, into the page
+#: cache; missing programs are ignored.
 _WARM_UP = (
     "for tool in true false sh cat ls env sleep test grep uname date lspci systemctl journalctl; do "
     'cat "$(command -v "$tool")" >/dev/null 2>&1; done; '
@@ -42,7 +43,7 @@ def savable_machine(vm: Machine) -> SavableMachine:
 
 
 class MachineSaving(MachineGpuSlots):
-    """A machine whose state is saved, and which continues from a saved state."""
+    """A machine that can be saved, and can continue from a saved state."""
 
     @stepped("Save the state of machine '{0.name}'")
     def save(self, state: Path, nonce: str) -> None:
@@ -113,8 +114,9 @@ class MachineSaving(MachineGpuSlots):
         except HarnessError as error:
             if self.gpus.plugged:
                 raise HarnessError(
-                    f"Machine '{self.name}' can't be saved with {listed(self.gpus.plugged)}, and its guest, "
-                    f"which does not answer, can't release a GPU: {error}"
+                    f"Machine '{self.name}' can't be saved while it has "
+                    f"{listed(self.gpus.plugged)}; its guest does not answer, so it can't release "
+                    f"a GPU: {error}"
                 ) from error
             seed = self.folder / SEED
             return seed if seed.exists() else None

@@ -90,9 +90,9 @@ class NodeRequest:
     provisioner: Provisioner | None = None
     """The provisioner to use; by default the run's provisioner, from `--provisioner`."""
     command: str | None = BOOT
-    """The provisioner's command that cloud-init runs; with None it runs none."""
+    """The provisioner's command that cloud-init runs; None runs no command."""
     config: Mapping[str, object] = field(default_factory=dict)
-    """Keys of the provisioner's configuration, added to those that it declares."""
+    """Keys of the provisioner's configuration, in addition to the keys in its declaration."""
     gpus: Sequence[RequestedGpu] = ()
     """The GPUs that are plugged from the start: models, or `GpuChoice` for GPUs of the host."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
@@ -100,8 +100,8 @@ class NodeRequest:
     spare_slots: int = 1
     """Empty slots for GPUs that are plugged later."""
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Variables of stand-ins, by name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`. An unknown name or
-    variable is refused."""
+    """Variables of stand-ins, by name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`. An unknown name
+    or variable raises BadInputError."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the guest."""
     before: Sequence[Argv] = ()
@@ -124,10 +124,10 @@ class NodeRequest:
     """Continue from a state after cloud-init: the guest agent writes the files and runs the commands.
     This saves many seconds in tests that are not about the boot."""
     derive: Callable[[SavedState], SavedState] | None = None
-    """Makes the saved state from which the node continues out of the state after cloud-init, for
-    example by installing programs; only for a node that skips cloud-init."""
+    """Derives a saved state from the state after cloud-init, for example by installing programs;
+    the node continues from the derived state. Only for a node that skips cloud-init."""
     may_reboot: bool = False
-    """Keep the machine running when its guest reboots; such a node boots from cold."""
+    """Keep the machine running when its guest reboots; the node then boots from cold."""
 
     def __post_init__(self) -> None:
         if self.skip_cloud_init and isinstance(self.image, CloudImage):
@@ -139,7 +139,8 @@ class NodeRequest:
             )
         if self.derive is not None and not self.skip_cloud_init:
             raise BadInputError(
-                "A node continues from a derived state only after cloud-init; set 'skip_cloud_init' too.",
+                "'derive' needs a node that continues after cloud-init; set 'skip_cloud_init' "
+                "too.",
                 source="NodeRequest",
                 key="derive",
             )
@@ -198,8 +199,8 @@ class NodeRequest:
         if self.tags:
             raise BadInputError(
                 f"Provisioner '{provisioner.name}' does not declare where it reads a virtual "
-                "machine's tags, but a test asks for some; declare it, or leave 'tags' of the "
-                "request empty.",
+                "machine's tags, but a test sets tags; declare 'metadata', or leave 'tags' of "
+                "the request empty.",
                 source=provisioner.where,
                 key="metadata",
             )
@@ -339,7 +340,7 @@ def describe_node(
 
 
 class Node:
-    """A node on its machine; ends with its `with` block."""
+    """A node on its machine; the machine ends with the `with` block."""
 
     def __init__(
         self,
@@ -413,10 +414,10 @@ class Node:
     def wait_until_provisioned(self, progress: Callable[[str], None] = ignore_progress) -> None:
         """Wait until cloud-init has finished, with or without errors.
 
-        `progress` is called with boot stages, and with steps of the provisioner by its declared
-        pattern, as the console shows them. On a node that skips cloud-init, this method runs the
-        provisioner's command. Raises HarnessError at the deadline, or at once if the guest can't
-        finish any more.
+        `progress` is called with each boot stage on the console, and with each step of the
+        provisioner, which declares the pattern of its steps. On a node that skips cloud-init, this
+        method runs the provisioner's command. Raises HarnessError at the deadline, or at once if
+        the guest can't finish any more.
         """
         if self.request.skip_cloud_init:
             if self.request.command is not None:
@@ -471,13 +472,13 @@ class Node:
     ) -> Evidence:
         """Return the evidence of this node as it is now.
 
-        Each call gathers it again, into a folder of its own, so that earlier evidence does not
+        Each call gathers new evidence into a folder of its own, so that earlier evidence does not
         change. `files` adds files of the guest, by absolute paths that may have `*` and `?`; read
         them by `Evidence.file`, `files` and `paths`. `commands` adds the output of commands, argv
         by name; read it by `Evidence.output_of` and `exit_code_of`. Both are also in the evidence
         that is kept of a failed test.
 
-        Raises BadInputError, which names the path or command that can't be gathered.
+        Raises BadInputError if a path or command can't be gathered; the message names it.
         """
         additional = AdditionalEvidence(files=files, commands=commands or {})
         evidence = self.collect(
@@ -501,7 +502,7 @@ class Node:
         )
 
     def state(self) -> NodeState:
-        """Return the state of the whole node, which should be at rest, for `expect.unchanged`."""
+        """Return the state of the whole node for `expect.unchanged`; the node should be idle."""
         return self.machine.state()
 
     @property
@@ -510,7 +511,7 @@ class Node:
         return tuple(self._gathered)
 
     def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
-        """Gather evidence into `folder`; gather the host's side even if the guest does not answer."""
+        """Gather evidence into `folder`, from the host alone if the guest does not answer."""
         return self._steps.told_by(
             evidence_collection.collect(
                 self.machine,
@@ -524,7 +525,7 @@ class Node:
     def collect_available(self) -> Evidence:
         """Gather the available evidence of a node that may not answer; never wait for more.
 
-        It has all files and commands that the calls of `evidence` named.
+        The evidence has the files and commands of all earlier calls of `evidence`.
         """
         return self._steps.told_by(
             evidence_collection.collect_available(
@@ -536,7 +537,7 @@ class Node:
         )
 
     def _kernels(self) -> Sequence[str] | None:
-        """Return the versions of the image's kernels; None for a cloud image, whose guest is asked."""
+        """Return the image's kernel versions, or None for a cloud image: its guest lists them."""
         image = self.request.image
         if isinstance(image, CloudImage):
             return None

@@ -1,4 +1,4 @@
-"""Installs a user's own kernel into a built image, by a machine that boots it once."""
+"""Installs a user's own kernel into a built image: a machine boots the image once for this."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IN_PACKAGE = re.compile(r" (?:\./)?boot/vmlinuz-(\S+)$", re.MULTILINE)
 
 
 class NodeLab(Protocol):
-    """The parts of the lab that install a kernel."""
+    """The parts of the lab that are needed to install a kernel."""
 
     @property
     def store(self) -> ImageStore: ...
@@ -53,7 +53,7 @@ class NodeLab(Protocol):
 
 
 def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
-    """Return `image` with a kernel of the user's own installed, and that kernel.
+    """Return `image` with the user's kernel installed, and the kernel itself.
 
     A machine boots the image by its newest kernel, and installs the user's kernel as a person
     would. The result is in the cache of images. Raises BadInputError if the packages have no
@@ -127,7 +127,7 @@ def _install_files(node: Node, kernel: KernelFiles) -> str:
     _stream(node, ["tar", "-C", "/lib/modules", "-xf", "-"], archive.getvalue())
     _put(node, kernel.vmlinuz.read_bytes(), f"/boot/vmlinuz-{version}")
     _run(node, "depmod", version)
-    # The image may have an initrd of its own kernel of this version, which would be used.
+    # A kernel of the image may have the same version; its initrd would be used instead.
     _run(node, "rm", "-f", f"/boot/initrd.img-{version}")
     if kernel.initrd is not None:
         _put(node, kernel.initrd.read_bytes(), f"/boot/initrd.img-{version}")

@@ -1,6 +1,6 @@
-"""Makes node images from cloud images: boots one once, and adds the guest agent and the stand-ins.
+"""Makes node images from cloud images: boots an image once, and adds the agent and the stand-ins.
 
-The result is an image like a built one. Its kernels, their command lines, systemd, cloud-init and
+The result is used like a built image. Its kernels, their command lines, systemd, cloud-init and
 network come from the cloud image, and its next boot is a first boot.
 """
 
@@ -56,7 +56,7 @@ _DRIVER_RECIPE = "debian-12.yaml"
 
 _ARCHIVE = "/run/harness-stand-ins.tar"
 _WORKSHOP = "run/harness-stand-ins"
-#: The image's own files are kept: a kubelet that it has needs no stand-in.
+#: Keeps the image's own files: an image that has a kubelet needs no stand-in for it.
 UNPACK = 'tar --extract --skip-old-files --file="$1" --directory="$2" && rm "$1"'
 MISSING = "missing: "
 #: Makes the driver's container image if the cloud image has none, and has the tools for it.
@@ -73,7 +73,7 @@ if [ -n "${{missing-}}" ]; then
     echo "{MISSING}$missing"
     exit 0
 fi
-# Its storage has one owner at a time.
+# Stopped, since only one process may use containerd's storage at a time.
 systemctl stop containerd.service
 sh /{_WORKSHOP}/stand-ins/driver/payload.sh
 sh /{_WORKSHOP}/driver-image/build.sh
@@ -84,7 +84,7 @@ _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
 class CloudImageLab(Protocol):
-    """The parts of the lab that make a node image."""
+    """The parts of the lab that are needed to make a node image."""
 
     @property
     def settings(self) -> Settings: ...
@@ -184,8 +184,8 @@ def add_driver(
 ) -> DriverImage | None:
     """Make the stand-in driver's image in the guest, and return it.
 
-    If the guest lacks the tools for that, it returns None and reports which. Raises HarnessError
-    if it fails.
+    If the guest lacks tools for that, the function reports them and returns None. Raises
+    HarnessError if making the image fails.
     """
     driver = _stand_in_driver()
     variables = {
@@ -232,7 +232,7 @@ def _stand_in_driver() -> DriverImage:
 
 
 def with_console(kernel: CloudImageKernel) -> CloudImageKernel:
-    """Return the kernel with a serial console, on which the harness follows the boot."""
+    """Return the kernel with a serial console, on which the harness watches the boot."""
     if any(word.startswith(_SERIAL) for word in kernel.command_line):
         return kernel
     return replace(kernel, command_line=(*kernel.command_line, _SERIAL))

@@ -50,7 +50,7 @@ class ProvisioningSteps:
                 taken.report(shown)
 
     def told_by(self, evidence: Evidence) -> Evidence:
-        """Add the runs in `evidence` to the report, and return it.
+        """Add the runs in `evidence` to the report, and return `evidence`.
 
         The evidence may also have runs that the test started itself, so the latest runs are taken.
         """

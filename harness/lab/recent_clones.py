@@ -1,11 +1,11 @@
 """Starts a clone from the last used state, without reading its recipes again.
 
-To find the checkpoint of a state, recipes and manifests are read and validated. That takes longer
-than to restore a machine. So the state of the last clone is kept, with the facts on which it
+Finding the checkpoint of a state means reading and validating recipes and manifests, which takes
+longer than restoring a machine. So the state of the last clone is kept, with the facts on which it
 depends: the files of the harness and of the recipes, the installed packages, the settings, this
 boot of the host, QEMU's command line, and the files of the image and the checkpoint. If one of
-them has changed, the state is found by recipes and manifests again. So are the states of images
-that were not built from the catalogue.
+these facts has changed, the recipes and manifests are read again. They are always read for an image
+that was not built from the catalogue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class _Found(NamedTuple):
-    """The saved state that a name stood for, and the folders of all recipes that may change it."""
+    """The saved state of a name, and the folders of all recipes that may change this state."""
 
     state: SavedState
     image: Image
@@ -86,7 +86,8 @@ def _read(
     digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(_facts(lab) + pickled).digest() != digest:
         return None
-    # This harness wrote these bytes: the digest before them covers them and the harness's files.
+    # Safe to unpickle: the digest shows that this harness wrote these bytes, and that its files are
+    # the same.
     found: _Found
     found, facts = pickle.loads(pickled)  # noqa: S301
     with contextlib.ExitStack() as attempt:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.registry import PullFault
     from harness.registry.server import RegistryServer
 
-#: Microsoft's registry, the registry of its cloud in China, and one more.
+#: Microsoft's registry, the registry of its cloud in China, and a name for tests.
 REGISTRY_NAMES = ("mcr.microsoft.com", "mcr.azk8s.cn", "registry.test")
 #: Where a node image has its driver's container image (images/driver-image/build.sh).
 DRIVER_ARCHIVE = "/usr/lib/gpu-node/driver-image.tar"
@@ -98,7 +98,7 @@ class Registry:
 def prepare_registry_host(lab: Lab) -> RegistryHost:
     """Return the shared parts of the registries of this run, in the lab's folder.
 
-    Raises RequirementError if the host lacks something that they need.
+    Raises RequirementError if the host lacks a requirement of the registries.
     """
 
     def report(message: str) -> None:
@@ -134,7 +134,7 @@ def open_registry(host: RegistryHost) -> Iterator[Registry]:
 def driver_archive(lab: Lab, image: Image) -> bytes:
     """Return the driver's container image that a node image carries, as an OCI archive.
 
-    It is read from a machine once, and then kept in the cache by the image's key.
+    The archive is read from a machine once, and then kept in the cache under the image's key.
     """
     folder = make_private_folder(lab.settings.cache / "driver-images")
     kept = folder / f"{image.name}-{image.key[:KEY_DIGITS]}.tar"

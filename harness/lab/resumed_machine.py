@@ -98,7 +98,7 @@ def require_firmware_of(bundle: MachineBundle) -> None:
     if kernel.flash.code != found:
         raise HarnessError(
             f"The machine was saved with the UEFI firmware '{kernel.flash.code}', but this host has "
-            f"'{found}'; install the package and version of that host."
+            f"'{found}'; install the same package in the same version."
         )
 
 
@@ -107,6 +107,6 @@ def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:
     found = qemu_version(qemu)
     if found != bundle.qemu_version:
         raise HarnessError(
-            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name a QEMU "
-            "of that version by --qemu."
+            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name a "
+            "QEMU of that version with --qemu."
         )

@@ -30,9 +30,9 @@ _OVERLAY_MIB = 1024
 def host_evidence_kept(
     machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Keep the host's evidence in `folder` if something fails on a machine; the error says where.
+    """Keep the host's evidence of a failure on a machine in `folder`; the error names the folder.
 
-    Bad input, missing requirements, and errors that name evidence already get no evidence.
+    No evidence is kept for bad input, missing requirements, and errors that name evidence already.
     """
     try:
         yield
@@ -112,7 +112,7 @@ class Machines:
     ) -> Iterator[Started]:
         """Create a machine, start it by entering the result of `wrapped`, and end it afterwards.
 
-        If it does not start, the host's evidence is kept, and the error says where.
+        If the machine does not start, the host's evidence is kept, and the error names its folder.
         """
         with (
             self.created(description) as machine,
@@ -140,5 +140,6 @@ class Machines:
         if free_mib < _OVERLAY_MIB:
             raise RequirementError(
                 f"A node's overlay may need {_OVERLAY_MIB} MiB, but '{self._folder}' has only "
-                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a larger disk."
+                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a folder on a larger "
+                "disk."
             )

@@ -52,16 +52,17 @@ if TYPE_CHECKING:
 _BOOT_KVM_S = 30.0
 _BOOT_CLOUD_IMAGE_KVM_S = 60.0
 
-#: Stops the boot before cloud-init: `cloud-init.target` depends on the target that is not started.
-#: Units that do not depend on cloud-init are started already.
+#: Stops the boot before cloud-init: `multi-user.target`, which wants `cloud-init.target`, is not
+#: started. containerd does not depend on cloud-init, so it is started already.
 _STOP_BEFORE_CLOUD_INIT = ("systemd.unit=basic.target", "systemd.wants=containerd.service")
 
 #: The units that a machine has started before its state is saved.
 UNITS_BEFORE_CLOUD_INIT = ("basic.target", "containerd.service")
 
 
-#: At a first boot netplan starts networkd itself, if systemd is "initializing"; a machine that has
-#: stopped before cloud-init no longer is (netplan, src/generate.c, check_called_just_in_time).
+#: At a first boot netplan starts networkd itself, but only while systemd is "initializing"
+#: (netplan, src/generate.c, check_called_just_in_time). In a machine that has stopped before
+#: cloud-init, systemd is past that state, so this drop-in starts networkd.
 _NETPLAN_DROP_IN = "/run/systemd/system/cloud-init-local.service.d/50-netplan.conf"
 _NETPLAN = """\
 [Service]
@@ -130,7 +131,7 @@ class BuiltImageSource:
         return direct
 
     def prepare(self, folder: Path) -> None:
-        """Create nothing: built images boot by their kernel."""
+        """Create nothing: QEMU loads the kernel of a built image."""
 
     @property
     def _is_cloud_image(self) -> bool:
@@ -163,10 +164,10 @@ class BuiltImageSource:
 class SavedState:
     """A state of a machine, which is stored in a checkpoint on first use.
 
-    A saved state without a parent is its origin: a built image booted up to the point just before
-    cloud-init, or a cloud image just after. Any other state is its parent after `make` has run on
-    it. `parts` name everything that the result depends on in addition to the parent: when one of
-    them changes, the checkpoint is made again.
+    A saved state without a parent is an origin: a built image booted up to the point just before
+    cloud-init, or a cloud image just after cloud-init. Any other state is its parent's state after
+    `make` has run. `parts` name everything that the result depends on in addition to the parent:
+    when one of them changes, the checkpoint is made again.
     """
 
     name: str
@@ -185,10 +186,11 @@ class SavedState:
         make: Callable[[LabMachine], None],
         parts: Mapping[str, str] | None = None,
     ) -> SavedState:
-        """Return the saved state that `make` makes from this one.
+        """Return the saved state that `make` makes from this state.
 
         Without `parts`, the state depends on the source of the whole module that defines `make`,
-        since `make` may call its other functions. Raises HarnessError if there is no source.
+        since `make` may call other functions of the module. Raises HarnessError if there is no
+        source.
         """
         return replace(
             self,
@@ -306,8 +308,8 @@ _COPY_S = 120.0
 class CheckpointBuilder:
     """Makes the checkpoints of a lab if the cache has none, and keeps them in use until `close`.
 
-    `agent_digest` is the digest of the agent that runs in the saved machines. `needs` says for people which
-    QEMU and processor a saved machine needs.
+    `agent_digest` is the digest of the agent that runs in the saved machines. `needs` describes for
+    people the QEMU and the processor that a saved machine needs.
     """
 
     checkpoints: CheckpointStore

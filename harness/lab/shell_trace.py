@@ -77,7 +77,7 @@ def traced(
 
 
 def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
-    """Return the lines of `scripts` that ran in a machine, and sentences about files that do not count.
+    """Return the lines of `scripts` that ran in a machine, and a sentence on each uncounted file.
 
     A script of the machine is recognized by its content, at any path. Raises HarnessError if
     the machine does not answer.
@@ -107,9 +107,13 @@ def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
         for script in known:
             hits.setdefault(str(script), set()).update(places)
         if not known:
-            what = "is gone" if traced_script.sha256 is None else "is another version of it"
+            what = (
+                "the file is gone"
+                if traced_script.sha256 is None
+                else "it is another version of a script, or another script"
+            )
             refused.append(
                 f"Machine '{guest.name}' ran {shlex.quote(path)}, but no script of '--shell-cov' has its "
-                f"content: the file {what}, or another script. Its lines do not count."
+                f"content: {what}. Its lines do not count."
             )
     return hits, refused

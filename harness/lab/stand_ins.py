@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 STAND_INS = "/etc/gpu-node/stand-ins"
 
-#: What the program of each stand-in unit reads (`/usr/lib/gpu-node/stand-in`), with the values that it knows.
+#: The variables that a stand-in's program (`/usr/lib/gpu-node/stand-in`) reads, with their valid
+#: values.
 UNIT_VARIABLES: Mapping[str, re.Pattern[str]] = {
     "START_DELAY_S": re.compile(r"[0-9]+(\.[0-9]+)?|infinity"),
     "START_RESULT": re.compile(r"ok|fail"),
@@ -61,8 +62,8 @@ def check_stand_ins(
                 )
             if known[variable].fullmatch(value) is None:
                 raise BadInputError(
-                    f"The stand-in '{name}' does not know the value '{value}'; a value of '{variable}' "
-                    f"matches '{known[variable].pattern}'.",
+                    f"The stand-in '{name}' does not accept the value '{value}'; a value of "
+                    f"'{variable}' has to match '{known[variable].pattern}'.",
                     source=source,
                     key=key,
                 )
@@ -74,7 +75,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
-    """Return the environment files that make stand-in units slow, or fail."""
+    """Return the environment files with which stand-in units start slowly or fail."""
     return tuple(
         GuestFile(
             path=f"{STAND_INS}/{unit}.env",

@@ -17,8 +17,8 @@ _ENTRY = re.compile(rb"^(\++)\x1e(\d+)\x1f([^\x1e\x1f]*)\x1f(\d+)\x1f([^\x1e]*)\
 def read_traces(folder: str, names: list[str], digests: list[str]) -> dict[str, object]:
     """Return the lines that ran in the scripts with these names or SHA-256 digests, by path.
 
-    A script that is gone has no digest. A name is relative to the directory where it occurred
-    first, or to the directory where its process began.
+    A script that no longer exists has no digest. A relative name is looked up in the working
+    directory of its first entry, and then in the directory where its process began.
     """
     found: dict[str, tuple[str | None, set[tuple[int, int, int]]]] = {}
     traces = sorted(os.listdir(folder)) if os.path.isdir(folder) else []  # noqa: PTH112, PTH208, TID251

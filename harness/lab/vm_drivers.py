@@ -68,7 +68,7 @@ def opener_of(plugin: Plugin) -> DriverOpener:
     found = plugin.load()
     if not callable(found):
         raise plugin.error(
-            f"a function that opens a VM driver is expected, but it gives {found!r}"
+            f"a function that opens a VM driver is expected, but the entry point gives {found!r}"
         )
     opener: DriverOpener = found
     return opener
@@ -86,12 +86,12 @@ def _open_plugin(
         )
     with opener_of(plugin)(settings, report) as driver:
         if not isinstance(driver, VmDriver):
-            raise plugin.error(f"a VM driver is expected, but it opens {driver!r}")
+            raise plugin.error(f"a VM driver is expected, but the function opens {driver!r}")
         yield driver
 
 
 def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[RequirementCheck]:
-    """Check the requirements of the VM driver on its host, beside the requirements of every machine."""
+    """Check the VM driver's own requirements, which are not requirements of every machine."""
     if settings.machine_driver is MachineDriver.LIBVIRT:
         from harness.machine.libvirt import requirement_checks  # noqa: PLC0415 - as above
 

@@ -1,6 +1,6 @@
 """A VM with a life cycle, and the VM driver that creates it.
 
-Both are protocols: code that uses a VM driver does not know which driver runs its machines.
+Both are protocols, so callers do not depend on a particular driver.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ class Machine(Protocol):
         """Hot-plug a seed volume, if the machine was started without one."""
 
     def unplug_seed(self, deadline: Deadline) -> None:
-        """Remove the seed volume again, if there is one."""
+        """Unplug the seed volume, if the machine has one."""
 
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do."""
 
     def save(self, state: Path) -> None:
-        """Stop the guest, save its devices' state to the new file `state`, and end it."""
+        """Stop the guest, save its devices' state to the new file `state`, and end the machine."""
 
     def restore(self, state: Path) -> None:
         """Load the devices' state from `state`, and let the guest run."""
 
     def wait_for_power_off(self, deadline: Deadline) -> None:
-        """Wait until the guest has powered itself off, its disk complete."""
+        """Wait until the guest has powered itself off and its disk is complete."""
 
     def kill(self) -> None:
         """End the machine at once, from any thread; a thread that waits for it gets an error."""
@@ -92,7 +92,7 @@ class Machine(Protocol):
 
 @runtime_checkable
 class SavableMachine(Protocol):
-    """A machine that can be saved while its test continues; some drivers have no such machines."""
+    """A machine that can be saved while its test continues; not every driver supports this."""
 
     def saved_whole(self, state: Path) -> AbstractContextManager[None]:
         """Save memory and devices to the new file `state`; the guest continues after the context.
@@ -112,16 +112,17 @@ class VmDriver(Protocol):
     def name(self) -> str: ...
 
     def choose_accelerator(self, option: AcceleratorOption) -> AcceleratorChoice:
-        """Return how guests run, as `option` asks."""
+        """Return the accelerator that `option` selects."""
 
     def transport(self, accelerator: Accelerator) -> Transport:
         """Return the transport for emulated GPUs of machines.
 
-        Raises RequirementError, which names a QEMU that has one, if there is none.
+        Raises RequirementError if QEMU has no such transport; the message names a QEMU that has
+        one.
         """
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
-        """Return everything on which a saved state of such a machine depends, except its files.
+        """Return everything but files on which a saved state of the machine `spec` depends.
 
         Raises RequirementError if machines can't be saved and restored.
         """

@@ -1,9 +1,9 @@
-"""Chooses KVM or TCG; KVM only after it has run a program.
+"""Chooses KVM or TCG; chooses KVM only after a guest has run a program under it.
 
 A `/dev/kvm` that opens proves nothing: on some nested hosts it opens, reports API version 12 and
-creates a VM, but no guest ever runs. So the choice runs a program of some three hundred bytes on
-the CPU model of machines. The program takes an exception in long mode, and its exit code is the
-proof.
+creates a VM, but no guest ever runs. So this module runs a program of some three hundred bytes in a
+guest with the CPU model of machines. The program takes an exception in long mode, and its exit code
+proves that KVM works.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 #: rdtsc; shl rdx, 32; or rax, rdx; ret
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 _INTERVAL_S = 0.02
-#: How often both clocks are read together; the quickest reading counts, as others were interrupted.
+#: The number of readings of both clocks; only the quickest counts, since others may be interrupted.
 _LOOKS = 200
-#: The frequency is rounded: each other kernel command line would need checkpoints of its own.
+#: The frequency is rounded, since every other kernel command line needs checkpoints of its own.
 _STEP_KHZ = 1000
 
 
 def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
     """Return the frequency of this host's time stamp counter in kHz, in whole MHz.
 
-    It is None if the host has none, or does not let a process run its own code.
+    Return None if the host has no such counter, or forbids a process to run code that it generated.
     """
     if platform.machine() != "x86_64":
         return None
@@ -88,7 +88,8 @@ def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[f
 
 
 _PROOF_S = 2.0
-#: Used if KVM is requested: QEMU takes seconds to start on a host that is an emulated machine.
+#: The time limit if KVM is requested: on a host that is an emulated machine, QEMU starts in
+#: seconds.
 _PROOF_ON_REQUEST_S = 20.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
@@ -108,8 +109,8 @@ _RESET_VECTOR = 0xFFF0
 #                   eax != 0x12345678 -> hlt for ever; out 0xf4, 0x2a; hlt
 #   handler:        rol rax, 32; iretq
 #   gdt:            null, 32-bit code, data, 64-bit code
-# The breakpoint is there because of a KVM that has no processor to run guests on (kvm_pvm, seen
-# with QEMU 11). It emulates the code before the breakpoint, and stops at the first exception.
+# The breakpoint detects a KVM without a processor that can run guests (kvm_pvm, seen with QEMU 11).
+# Such a KVM emulates the code before the breakpoint, and stops at the first exception.
 _PROOF = bytes.fromhex(
     "fa2e660f011628010f20c06683c8010f22c066ea1a000f00080066b810008ed88ed0c7050010"
     "000003200000c705f81f000003200000c7050020000003300000c705f02f000003300000c705"
@@ -124,9 +125,9 @@ _PROOF = bytes.fromhex(
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorChoice:
-    """The accelerator of a run's machines, and one sentence that says why.
+    """The accelerator of a run's machines, and a sentence with the reason for the choice.
 
-    An emulated guest is told `tsc_khz`, the frequency of the host's time stamp counter.
+    `tsc_khz` is the frequency of the host's time stamp counter; an emulated guest gets it.
     """
 
     accelerator: Accelerator
@@ -176,7 +177,7 @@ def is_proven(result: CommandResult) -> bool:
 
 
 def explain_proof(result: CommandResult) -> str:
-    """Return a clause that says how the proof ended."""
+    """Describe the end of the proof in a clause."""
     if is_proven(result):
         return "it ran a program in long mode correctly"
     words = result.stderr.strip().splitlines()
@@ -195,10 +196,10 @@ def choose_accelerator(
     device: Path = Path("/dev/kvm"),
     clock: Clock = SYSTEM_CLOCK,
 ) -> AcceleratorChoice:
-    """Choose the accelerator that `option` asks for.
+    """Choose the accelerator that `option` selects.
 
     The proof's verdict is kept in `cache` for this boot of the host and this QEMU binary. Raises
-    RequirementError for `KVM` if it does not work.
+    RequirementError if `option` is `KVM` and KVM does not work.
     """
     if option is AcceleratorOption.TCG:
         return _tcg("TCG was requested.", clock)
@@ -253,7 +254,7 @@ def _kvm_problem(
 
 
 def _verdict_key(qemu: str) -> str:
-    """Return a key for this boot of the host, this proof and this QEMU; a verdict holds for these."""
+    """Return the key of a verdict: this boot of the host, this proof and this QEMU."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     proof = hashlib.sha256(_PROOF).hexdigest()[:8]
     binary = shutil.which(qemu)
@@ -297,10 +298,10 @@ _MOST_MIB = 2 << 20
 def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
     """Return how much all root ports of a machine may reserve together, in MiB.
 
-    It is a quarter of the address space of the guest's processor, which under KVM is the host's.
-    SeaBIOS places the windows of all root ports, with everything else on the bus, in less than half
-    of that space. A port whose window does not fit gets none, as measured with QEMU 11.1, 40 bits
-    and eight windows of 64 GiB.
+    The result is a quarter of the address space of the guest's processor; under KVM that is the
+    host's processor. SeaBIOS places the windows of all root ports, with everything else on the bus,
+    in less than half of that space. A port whose window does not fit gets no window, as measured
+    with QEMU 11.1, 40 bits and eight windows of 64 GiB.
     """
     bits = _USUAL_BITS
     if accelerator is Accelerator.KVM and (found := _PHYSICAL_BITS.search(cpu_info.read_text())):

@@ -1,4 +1,4 @@
-"""Saves and loads the state of a machine's devices by QEMU's migration, over any monitor."""
+"""Saves and loads the state of a machine's devices by QEMU's migration."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _WHOLE = [
 ]
 #: Bandwidth of a migration, in bytes per second.
 _UNLIMITED = 1 << 40
-#: Switches off announcements: the guest's network card would announce itself to a network without
-#: other hosts, which wakes every netlink listener: a third of a clone's work until its first answer.
+#: Switches off announcements of the guest's network card, whose network has no other hosts. An
+#: announcement wakes every netlink listener, which is a third of a clone's work until its first
+#: answer.
 _NO_ANNOUNCEMENT: Mapping[str, object] = {"announce-rounds": 0}
 
-#: The first QEMU to which the state is passed as `file:`. QEMU 8.2 introduced `file:`; QEMU 11 accepts
-#: no other way for a file.
+#: The first QEMU that gets the state as a `file:` URI. QEMU 8.2 introduced `file:`; for a file,
+#: QEMU 11 accepts only `file:`.
 _FILE_URI_MAJOR = 9
 _STATE_FDSET = 1
 
@@ -46,7 +47,7 @@ _ENDS = frozenset({"completed", "failed", "cancelled"})
 
 
 class DeviceStateError(HarnessError):
-    """QEMU could not save or load a state; its own output says why."""
+    """QEMU could not save or load a state; QEMU's output has the reason."""
 
 
 def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
@@ -66,7 +67,7 @@ def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     QEMU can't, for example with a device that does not support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
-    # The guest is stopped, so it needs no bandwidth.
+    # The stopped guest needs no bandwidth, so the migration may use all of it.
     monitor.execute("migrate-set-parameters", {"max-bandwidth": _UNLIMITED})
     _migrate_by(monitor, machine, "migrate", descriptor)
 
@@ -149,7 +150,8 @@ def is_end(event: QmpEvent) -> bool:
 _END_S = 120.0
 #: Seconds after QEMU's end within which a failed compressor ends too.
 _FAILED_S = 1.0
-#: Compressors by the suffix of their files: how each packs and unpacks, the preferred one first.
+#: Compressors by the suffix of their files, in order of preference: the commands to pack and
+#: unpack.
 _COMPRESSORS = {
     ".zst": (["zstd", "-q", "-3", "-T0", "-c"], ["zstd", "-q", "-d", "-c"]),
     ".gz": (["gzip", "-1", "-c"], ["gzip", "-d", "-c"]),
@@ -162,7 +164,7 @@ def suffix() -> str:
 
 
 def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
-    """Save the paused machine `machine` to the new file `state`, whose suffix says how it is packed.
+    """Save the paused machine `machine` to the new file `state`; its suffix names the compressor.
 
     Raises DeviceStateError if QEMU can't save it, HarnessError if it can't be written.
     """

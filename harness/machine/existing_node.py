@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'"
 _CONNECT_S = 10
-#: Seconds for ssh, in addition to connecting and to a command's own limit on the node.
+#: Seconds for ssh, in addition to the limit for connecting and the command's own limit on the node.
 _GRACE_S = 20.0
 #: ssh's exit code for its own errors.
 _SSH_FAILED = 255
-#: Remedies by ssh's message; ssh reports its errors in no other way.
+#: Remedies by ssh's message, since ssh has one exit code for all its errors.
 _REMEDIES = (
-    # Comes first: ssh also prints the next line for a changed host key, as for a new host.
+    # This entry has to precede the next: for a changed host key ssh prints both messages.
     ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
     ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
     (
@@ -68,7 +68,7 @@ class NodeAddress:
     def from_uri(cls, uri: str, *, source: str) -> NodeAddress:
         """Parse a URI of one of URI_FORMS.
 
-        Raises BadInputError that names `source`.
+        Raises BadInputError, which names `source`, for any other URI.
         """
         try:
             parts = urlsplit(uri)
@@ -81,7 +81,7 @@ class NodeAddress:
         if parts.scheme != "ssh":
             raise _bad(uri, source, "it is not 'local:', and its scheme is not 'ssh'")
         host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
-        # ssh would take a leading dash for an option. The host's name also names a folder.
+        # ssh would read a leading dash as an option. The host's name is also the name of a folder.
         for what, word in (("host", host), ("user", user)):
             if word and not re.fullmatch(r"[A-Za-z0-9_:%][A-Za-z0-9_.:%-]*", word):
                 raise _bad(uri, source, f"{word!r} is not a {what}")
@@ -150,7 +150,7 @@ def _bad(uri: str, source: str, why: str) -> BadInputError:
 
 
 class NodeRunner:
-    """Runs commands on a node, by SSH or on this host, with a time limit on both."""
+    """Runs commands on a node, by SSH or on this host, each with a time limit on both sides."""
 
     def __init__(self, address: NodeAddress, runner: Runner | None = None) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""The time in which the host let a machine run, and deadlines in that time.
+"""The time during which the host let a machine run, and deadlines in that time.
 
 The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for
 a processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock
 
-#: A wait that follows progress lasts at most this many times its limit.
+#: The maximum of a deadline that progress extends, as a multiple of its limit.
 MOST_TIMES = 3
-#: Each sign of progress extends a wait by this part of its limit.
+#: Each sign of progress extends a deadline by this fraction of its limit.
 _PATIENCE = 0.5
 _NS = 1e9
 
@@ -44,9 +44,10 @@ class GuestTime:
 
 
 class GuestClock:
-    """The clock of waits on a machine, which stands still while the host keeps the machine waiting.
+    """The clock for waits on a machine; it stands still while the host keeps the machine waiting.
 
-    If the kernel does not report waits, as without CONFIG_SCHED_INFO, it is the host's clock.
+    If the kernel does not report waits, for example without CONFIG_SCHED_INFO, it equals the host's
+    clock.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class GuestClock:
         self._kept_waiting_s = 0.0
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return the time of this clock in seconds, which never decreases."""
         with self._lock:
             return self._look()
 
@@ -78,7 +79,7 @@ class GuestClock:
 
     @property
     def last_progress(self) -> float:
-        """Return the time of the last progress by this clock; its start time without any progress."""
+        """Return the time of the last progress by this clock, at first the clock's start."""
         return self._progressed
 
     def time(self) -> GuestTime:
@@ -111,10 +112,10 @@ class GuestClock:
 
 
 def deadline_of_maker(seconds: float) -> Deadline:
-    """Return the deadline of a wait for another process that makes something on a machine.
+    """Return the deadline of a wait for another process that makes an artifact on a machine.
 
-    `seconds` is the expected time. The maker's own limits, which use its guest's time, normally
-    pass earlier.
+    `seconds` is the expected time. The maker's own limits, in its guest's time, normally pass
+    earlier.
     """
     return Deadline.after(seconds * MOST_TIMES)
 
@@ -123,7 +124,8 @@ def deadline_of_maker(seconds: float) -> Deadline:
 class GuestDeadline(Deadline):
     """A deadline by a guest's clock.
 
-    Progress extends it to `patience_s` after the progress, but never beyond `latest`.
+    Each sign of progress moves the deadline to `patience_s` after that sign, but never beyond
+    `latest`.
     """
 
     guest: GuestClock | None = None
@@ -137,8 +139,8 @@ class GuestDeadline(Deadline):
     ) -> GuestDeadline:
         """Return the deadline `seconds` of the guest's time from now.
 
-        If it `follows_progress`, each sign of progress extends it by half of `seconds`, up to three
-        times `seconds` in total.
+        With `follows_progress`, each sign of progress extends the deadline by half of `seconds`, up
+        to three times `seconds` in total.
         """
         now = guest.monotonic()
         return cls(

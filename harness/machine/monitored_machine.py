@@ -1,4 +1,4 @@
-"""The common actions of VM drivers over QEMU's monitor: plug, save, restore, power off."""
+"""The actions that VM drivers share, over QEMU's monitor: plug, save, restore, power off."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
     from harness.machine.description.spec import MachineSpec
 
 
-#: A guest that uses no more of a core than this share, in so many measurements in a row, is idle. The
-#: five seconds outlast udev's workers, which end after three idle seconds; each clone would end them.
+#: A guest is idle if it uses at most this share of a core in this number of consecutive
+#: measurements. They take five seconds, so that udev's workers, which end after three idle seconds,
+#: end before the save and not in each clone.
 _IDLE_SHARE = 0.05
 _INTERVAL_S = 1.0
 _IDLE_MEASUREMENTS = 5
 
 
 def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadline) -> None:
-    """Wait until machine `name` is idle; `processor_s` returns the processor time that its VM has used so far.
+    """Wait until machine `name` is idle; `processor_s` returns the processor time of its VM so far.
 
-    Raises HarnessError if it never is idle.
+    Raises HarnessError if the machine does not become idle before the deadline.
     """
     clock = deadline.clock
     # The first measurement has no earlier measurement to compare with.
@@ -67,12 +68,12 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
         wait_for(f"machine '{name}' to become idle", poll, deadline, interval_s=_INTERVAL_S)
     except WaitTimeoutError as error:
         raise HarnessError(
-            f"{error} A checkpoint is taken of an idle guest; end the processes that keep it busy."
+            f"{error} A checkpoint needs an idle guest; end the processes that keep the guest busy."
         ) from error
 
 
 class RootPorts:
-    """The root ports of one machine; the attachments at its start use the first ones."""
+    """The root ports of one machine; attachments at its start use the first ports."""
 
     def __init__(self, spec: MachineSpec, attachments: Sequence[Attachment] = ()) -> None:
         self._spec = spec
@@ -83,7 +84,8 @@ class RootPorts:
     def choose(self, attachment: Attachment) -> str:
         """Return the first free root port; `take` assigns it once the device is plugged.
 
-        Raises HarnessError if none is free, or their windows are too small for it.
+        Raises HarnessError if no port is free, or if the ports' windows are too small for the
+        device.
         """
         spec = self._spec
         port = root_port_id(self.free())
@@ -123,13 +125,13 @@ class RootPorts:
 
 #: QEMU ends when it can't load a state; it writes the reason just before it ends.
 _LAST_OUTPUT_S = 2.0
-#: For a guest with a GPU of the host, VFIO locks all memory before QEMU answers. A host locks more than
-#: a GiB per second; a host that is itself an emulated machine locks some ten MiB.
+#: For a guest with a GPU of the host, VFIO locks all memory before QEMU answers. A host locks more
+#: than a GiB per second, but a host that is itself an emulated machine some ten MiB per second.
 _LOCKED_MIB_PER_S = 16.0
 
 
 class MonitoredMachine(abc.ABC):
-    """A machine that is controlled over its QEMU's monitor; a subclass starts and ends that QEMU.
+    """A machine that is controlled over its QEMU's monitor; a subclass starts and ends QEMU.
 
     It ends with its `with` block. `at_start` are the devices that take the first root ports.
     """
@@ -204,7 +206,7 @@ class MonitoredMachine(abc.ABC):
 
     @staticmethod
     def _qemu_id(name: str) -> str:
-        """Return the id that QEMU has for a device of the spec."""
+        """Return QEMU's id of a device of the spec."""
         return name
 
     @property
@@ -267,16 +269,16 @@ class MonitoredMachine(abc.ABC):
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do, judged by the processor time that QEMU uses.
 
-        Raises HarnessError if it never becomes idle.
+        Raises HarnessError if the guest does not become idle before the deadline.
         """
         wait_until_idle(self.spec.name, self._processor_s, deadline)
 
     def save(self, state: Path) -> None:
         """Stop the guest, save its devices' state to the new file `state`, and end QEMU.
 
-        The guest's memory stays in the file that the spec names; memory, state and disk together
-        are the checkpoint. Raises HarnessError if QEMU refuses, for example with a plugged device
-        that can't be saved.
+        The guest's memory stays in the file that the spec names. The memory, the state and the disk
+        together form the checkpoint. Raises HarnessError if QEMU refuses, for example with a
+        plugged device that can't be saved.
         """
         self._pause()
         with self._explained():

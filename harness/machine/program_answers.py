@@ -1,7 +1,7 @@
-"""Stores answers of the host's programs that later runs need again, such as the devices of a QEMU.
+"""Stores the output of the host's programs for later runs, such as the list of a QEMU's devices.
 
-Asking QEMU takes as long as restoring a machine. An answer is valid until the program's file
-changes.
+Running QEMU for this takes as long as restoring a machine. An answer is valid until the program's
+file changes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class ProgramAnswers:
-    """Keeps answers in the file `kept`; if it can't be read or written, each program is asked again."""
+    """Keeps answers in the file `kept`; if this file is unusable, programs are asked again."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept
 
     def answer(self, program: str, question: str, ask: Callable[[], str | None]) -> str | None:
-        """Return the earlier result of `ask` for this program, or call it now; None is not kept."""
+        """Return the kept answer to `question`, or else the result of `ask`; None is not kept."""
         place = shutil.which(program)
         if place is None:
             return ask()
-        # The identity is read before the program runs: the file may be replaced in between.
+        # The identity is read before the program runs, since the file may be replaced meanwhile.
         file = _identity_of(Path(place))
         known = self._of(place, file)
         if question in known:
@@ -78,7 +78,7 @@ def _identity_of(program: Path) -> list[int]:
 
 
 class RememberingRunner:
-    """Runs a program only if its output for these words is not known; a failure is not kept."""
+    """Runs a command only if its output is not kept from an earlier run; failures are not kept."""
 
     def __init__(self, runner: Runner, answers: ProgramAnswers) -> None:
         self._runner = runner
@@ -92,7 +92,7 @@ class RememberingRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv`, or return its earlier output; `stdin` and `env` are ignored for kept answers."""
+        """Run `argv`, or return its kept output, whatever `stdin` and `env` are."""
         failed: list[CommandResult] = []
 
         def ask() -> str | None:

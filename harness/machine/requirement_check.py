@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCheck:
-    """A requirement, with the found or the missing part; `remedy` is set only if it is not `is_met`.
+    """A requirement, and the found or missing part; `remedy` is set only for an unmet requirement.
 
-    A requirement that is not `is_needed` is optional: the host can run machines without it.
-    `package` is the Debian package that has the missing part.
+    If `is_needed` is false, the host can run machines without the part. `package` is the Debian
+    package that has the missing part.
     """
 
     requirement: str

@@ -1,7 +1,7 @@
 """Finds this host's UEFI firmware by QEMU's firmware descriptors.
 
 Packages, administrators and users describe firmware in JSON files; docs/interop/firmware.json of QEMU
-defines their content, their folders, and which of two files with the same name takes effect.
+defines their content, their folders, and which of several files with the same name takes effect.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness.errors import BadInputError, RequirementError
 
 _SYSTEM_FOLDERS = (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 _ARCHITECTURE = "x86_64"
-#: A version of q35 newer than any: a descriptor's glob has to match the newest q35 of QEMU.
+#: A future version of q35, since a descriptor's glob has to match the newest q35 of any QEMU.
 _MACHINE = "pc-q35-99.0"
-#: Features that need something that machines lack, each with a phrase for messages.
+#: Features that machines do not support, each with a phrase for messages.
 _UNSUPPORTED = {
     "requires-smm": "it requires SMM",
     "secure-boot": "it implements Secure Boot",
@@ -32,7 +32,7 @@ _INSTALL = "install one with 'apt-get install --no-install-recommends ovmf'"
 
 @dataclass(frozen=True, kw_only=True)
 class UefiFirmware:
-    """Firmware code that machines share, and variables; each machine gets a copy of them."""
+    """Firmware code, which machines share, and variables, of which each machine gets a copy."""
 
     code: Path
     variables: Path
@@ -44,7 +44,7 @@ class _FlashFile(pydantic.BaseModel):
 
 
 class _Mapping(pydantic.BaseModel):
-    """A mapping; `mode` came with QEMU 7.0. Without it, code and variables are two files."""
+    """A mapping; `mode` exists since QEMU 7.0. Without `mode`, code and variables are two files."""
 
     device: str
     mode: str = "split"
@@ -67,9 +67,10 @@ class _Descriptor(pydantic.BaseModel):
 def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
     """Return the firmware of the first descriptor that fits machines: UEFI, x86-64, q35.
 
-    `folders` go from the general to the specific folder. A file replaces a file of the same name in
-    a more general folder, and an empty file hides it. The first by name is used. Raises
-    RequirementError if none fits, BadInputError for a descriptor that can't be parsed.
+    `folders` are in order from the general to the specific folder. A file replaces a file of the
+    same name in a more general folder; an empty file hides it. The first fitting descriptor in the
+    order of file names is used. Raises RequirementError if no descriptor fits, BadInputError for a
+    descriptor that can't be parsed.
     """
     folders = descriptor_folders() if folders is None else folders
     files = {file.name: file for folder in folders for file in folder.glob("*.json")}

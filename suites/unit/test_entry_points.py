@@ -273,7 +273,7 @@ def test_driver_of_a_package_is_chosen_by_its_name(site: Site) -> None:
     assert said == ["a cloud"]
     odd = Settings(cache=site.folder, machine_driver=PluginDriver(name="odd"))
     with (
-        pytest.raises(PluginError, match="a VM driver is expected, but it opens 5"),
+        pytest.raises(PluginError, match="a VM driver is expected, but the function opens 5"),
         open_driver(odd, said.append),
     ):
         pass

@@ -4,22 +4,23 @@ A machine waits if the host has too little free capacity for it, and reports who
 capacity, so that the host need not swap. `reservations` stores the reservations; this module
 decides when a reservation is granted.
 
-**Memory** has two rules, and both must hold. All reservations together stay within the host's memory
-less a reserve. And the kernel's MemAvailable, which counts all other use of the host, must cover the
-demand *and* the part of earlier reservations that has not been touched yet: memory that was reserved
-a moment ago still looks free. How much of a reservation has been touched is known once
-`Reservation.used_by` names its process (resident memory without files); until then it counts as
-untouched. Memory that several processes map, such as a template's in tmpfs, counts for each.
+**Memory** has two rules, and both must hold. First, all reservations together stay within the
+host's memory less a reserve. Second, the kernel's MemAvailable must cover the demand *and* the part
+of earlier reservations that has not been touched yet. MemAvailable accounts for all other use of
+the host, but memory that was reserved a moment ago still looks free. How much of a reservation has
+been touched is known once `Reservation.used_by` names its process (resident memory without files);
+until then it counts as untouched. Memory that several processes map, such as a template's memory in
+tmpfs, counts once for each process.
 
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
 
 **Load**: on a host that other work keeps busy, a machine waits for the end of the machines of
-other processes, for at most `_HEEDS_LOAD_S`. Machines that run one after the other end sooner;
-the limit is there since the load may never end.
+other processes, for at most `_HEEDS_LOAD_S`. Machines that run one after the other end sooner. The
+limit exists because the load may never end.
 
 **Order**: first come, first served, so that many small demands can't starve a large one. A process
-that already holds a reservation goes ahead of processes that hold none, because it does not
+that already holds a reservation precedes processes without a reservation, because it does not
 release its reservation while it waits. Two processes that both hold and wait may still wait for
 each other until their deadlines; one reservation for all machines of a test avoids that.
 """
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Deadline
 
-#: Every run of a user needs the same folder: TMPDIR and XDG_RUNTIME_DIR differ between login and job.
+#: All runs of a user need the same folder, but TMPDIR and XDG_RUNTIME_DIR differ between login and
+#: job.
 _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 
@@ -116,18 +118,19 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
     return ReservationFolder(folder, Entry.from_json, owner="broker")
 
 
-#: Percent of ten seconds: in which a task waited for a processor, or all waited for memory or disk.
+#: Limits in percent of the last ten seconds: a task waited for a processor, or all tasks for memory
+#: or disk.
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
 #: Tasks of a running machine besides its vCPUs: its controller and its device server.
 _BESIDE_VCPUS = 1
-#: With more other tasks for each processor, a machine gets less than a third of a processor.
+#: With more other tasks per processor than this, a machine gets less than a third of a processor.
 _MOST_OTHERS = 2
 
 
 def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | None:
-    """Return why no further machine should start beside `machines` with `vcpus`, or None.
+    """Return why no machine should start in addition to `machines` with `vcpus`, or None.
 
     If the kernel has no pressure stall information, a machine may always start.
     """
@@ -219,7 +222,7 @@ class Reservation:
     _name_user: Callable[[int], None] = field(repr=False, compare=False)
 
     def used_by(self, process: int) -> None:
-        """Name the process that uses the memory, so that memory it has touched is not counted twice.
+        """Name the process that uses the memory, so that its touched memory is not counted twice.
 
         Does nothing once the reservation has ended.
         """
@@ -281,7 +284,7 @@ class Broker:
     ) -> Iterator[Reservation]:
         """Reserve `demand`; while there is not enough capacity, wait and `report` the holders.
 
-        Raises RequirementError at once if this host never has that capacity, and HarnessError at
+        Raises RequirementError at once if this host can never meet the demand, and HarnessError at
         the deadline or when `cancelled`, called before each attempt, returns a reason.
         """
         self._require_possible(demand)
@@ -360,7 +363,7 @@ class Broker:
         available_mib = _field_mib(self._proc / "meminfo", "MemAvailable")
         untouched_mib = sum(entry.demand.memory_mib for entry in held)
         if mine.demand.memory_mib > available_mib - untouched_mib:
-            # Reading the memory use of each process is slow, so it comes after the cheap checks.
+            # Reading the memory use of each process is slow, so it follows the cheap checks.
             untouched_mib = self._untouched_mib(held)
         short = _shortages(mine.demand, held, self.capacity, available_mib, untouched_mib)
         is_first = not held or any(entry.process == mine.process for entry in held)
@@ -420,7 +423,7 @@ def _shortages(
     available_mib: int,
     untouched_mib: int,
 ) -> dict[str, str]:
-    """Return what is short, by its kind."""
+    """Return a phrase for each kind of capacity that is short."""
     short: dict[str, str] = {}
     memory_left = capacity.memory_mib - sum(entry.demand.memory_mib for entry in held)
     if demand.memory_mib > memory_left:

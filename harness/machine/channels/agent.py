@@ -100,8 +100,8 @@ def _ignore(_chunk: bytes) -> None:
 class Agent:
     """A client of the agent in one guest; several threads may use it at once.
 
-    `program` is the agent itself, which the guest's loader requests once it runs. A checkpoint may
-    be taken while no request is open, since nothing is in transit then.
+    `program` is the agent's program, which the guest's loader requests as soon as the loader runs.
+    A checkpoint may be taken while no request is open, since nothing is in transit then.
     """
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
@@ -123,7 +123,7 @@ class Agent:
         return self._link.wait_until_ready(deadline)
 
     def ping(self, deadline: Deadline) -> float:
-        """Return the seconds of one round trip."""
+        """Return the duration of one round trip in seconds."""
         started = time.monotonic()
         render = functools.partial(frames.encode, frames.PING)
         with self._link.call("a ping", render, deadline) as call:
@@ -131,7 +131,7 @@ class Agent:
         return time.monotonic() - started
 
     def remember(self, nonce: str, deadline: Deadline) -> None:
-        """Give the agent a nonce, which it keeps only in memory, and so in its checkpoints."""
+        """Give the agent a nonce; the agent keeps it only in memory, which checkpoints contain."""
         self._link.ask(
             "the request to remember a nonce", frames.REMEMBER, {"nonce": nonce}, deadline
         )
@@ -145,8 +145,8 @@ class Agent:
     ) -> SettleResult:
         """Give a clone its own time, random numbers and name, in one round trip.
 
-        The request is sent at once, before the agent's welcome message, so that it may be the first
-        request of a clone. The clone gets the time of this call.
+        The request is sent at once, before the agent's welcome message, since it may be a clone's
+        first request. The clone gets the time of this call.
         """
         sent_ns = 0
 
@@ -182,7 +182,7 @@ class Agent:
         env: Mapping[str, str] | None = None,
         deadline: Deadline | None = None,
     ) -> CommandResult:
-        """Run `argv` in the guest as root, in a process group that dies with the time limit.
+        """Run `argv` in the guest as root, in a process group that is killed at the time limit.
 
         If `deadline` is given, the host ends the command at the deadline, and `timeout_s` is only
         the guest's own limit. Raises HarnessError if the exit code is unknown, and LimitError if the
@@ -221,8 +221,8 @@ class Agent:
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
-        If the link knows the guest's time, `timeout_s` are seconds of that time: then the host ends
-        the command, and the guest does so only after three times as long.
+        If the link knows the guest's time, `timeout_s` is in that time. Then the host ends the
+        command at the limit; the guest itself ends the command only after three times the limit.
 
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
         output. An exception of a callback ends the command.
@@ -295,7 +295,7 @@ class Agent:
                 elif kind == frames.RESULT:
                     break
         if has_given_credit or feed is not None:
-            # A guest that answers this has read everything before, so nothing is in transit.
+            # A guest that answers the ping has read everything before, so nothing is in transit.
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
             result = frames.from_json(payload)
@@ -307,7 +307,7 @@ class Agent:
             )
 
     def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
-        """Return a regular file's content, None if there is no such file."""
+        """Return a regular file's content, or None if the file does not exist."""
         asked = frames.to_json({"path": path})
         size, content = self._read(frames.READ, path, asked, deadline)
         return None if size is None else content
@@ -451,7 +451,7 @@ class _WindowedWriter:
 
 
 class _Output:
-    """The output of a command that `run` returns, of limited size."""
+    """The output that `run` returns, of limited size."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -41,7 +41,7 @@ class Welcome:
 
 
 class Call:
-    """A request in flight, with the frames that arrived for it and are not read yet, up to a limit."""
+    """A request in flight, with its received but unread frames, up to a limit."""
 
     def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
         self.request = request
@@ -77,7 +77,7 @@ class Call:
             self.changed.notify()
 
     def _joins_last(self, kind: int, content: bytearray) -> bool:
-        """Return whether output is joined to the last frame: a guest may send it byte by byte."""
+        """Return whether to append `content` to the last frame: a guest may send single bytes."""
         if kind not in _STREAMS or not self.answers:
             return False
         last, kept = self.answers[-1]
@@ -90,16 +90,16 @@ class Call:
                 self.changed.notify()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait until a frame arrives, and return whether one arrived before the deadline.
+        """Wait until a frame arrives, and return whether a frame arrived before the deadline.
 
-        After the deadline it returns true only if the answer has ended or failed.
+        After the deadline, the result is true only if the answer has ended or failed.
         """
         with self.changed:
             deadline.wait(self.changed, lambda: self.answers or self.failure is not None)
             return self.has_ended or self.failure is not None or not deadline.has_passed()
 
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
-        """Return the next frame, None at the deadline; frames before a failure come first.
+        """Return the next frame, or None at the deadline; earlier frames precede a failure.
 
         After the deadline a frame is returned only if the answer has ended or failed: a guest that
         sends without end would otherwise block its reader for ever.
@@ -120,17 +120,20 @@ class Call:
 class AgentLink:
     """A session with the agent of one guest; several threads may use it at once.
 
-    `program` is the agent itself, which the guest's loader requests once it runs. A separate
-    thread sends and receives, so a guest that does not read, or writes without end, blocks no
-    caller. A checkpoint may be taken while no request is open, since nothing is in transit then.
+    `program` is the agent's program, which the guest's loader requests as soon as the loader runs.
+    A separate thread sends and receives, so a guest that does not read, or writes without end,
+    blocks no caller. A checkpoint may be taken while no request is open, since nothing is in
+    transit then.
     """
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
         self._name = name
-        #: Returns why the guest may be late, for a message; set by code that knows more than the agent.
+        #: Returns for a message why the guest may be late; set by code that knows more than the
+        #: agent.
         self.explain_delay: Callable[[], str | None] = lambda: None
-        #: Returns the deadline of a command with a limit in seconds; set by code that knows the guest's
-        #: time. Then the host ends the command, since the guest does not know which time counts.
+        #: Returns the deadline of a command with a limit in seconds; set by code that knows the
+        #: guest's time. If set, the host ends the command, since the guest does not know for how
+        #: long the host kept it waiting.
         self.guest_deadline: Callable[[float], Deadline] | None = None
         self._sock = sock
         self._program = program
@@ -159,7 +162,7 @@ class AgentLink:
         try:
             reason = self._exchange()
         except frames.ProtocolError as error:
-            reason = f"sent what no agent sends: {str(error).rstrip('.')}"
+            reason = f"sent invalid data: {str(error).rstrip('.')}"
         except Exception as error:
             reason = f"could not be understood: {error!r}"
         with self._lock:
@@ -223,8 +226,9 @@ class AgentLink:
                     "known whether the request was carried out."
                 )
                 self._calls.pop(call.request, None)
-        # Data that an earlier loader has not read is dropped: the new loader skips everything up to
-        # `SYNC_FRAME`. So the queue has one program at most, even if a guest requests it repeatedly.
+        # Data that the earlier loader has not read is dropped: the new loader skips everything up
+        # to `SYNC_FRAME`. So the queue has one program at most, even if a guest requests it
+        # repeatedly.
         self._outbox.clear()
         chunks = range(0, len(self._program), _PROGRAM_CHUNK)
         program = [
@@ -315,7 +319,7 @@ class AgentLink:
         *,
         is_early: bool = False,
     ) -> Iterator[Call]:
-        """Send a request; cancel it if the block ends before the answer.
+        """Send a request; cancel it if the `with` block ends before the answer.
 
         A request that `is_early` is sent before the agent's welcome message, and again once the
         agent is loaded.
@@ -344,7 +348,7 @@ class AgentLink:
                 self._calls.pop(call.request, None)
 
     def _abandon(self, call: Call) -> None:
-        """End in the guest the work for a call that nobody waits for any more."""
+        """End the guest's work for a call whose answer nobody awaits any more."""
         if call.has_ended or call.failure is not None:
             return
         self.send(frames.CANCEL, call)

@@ -29,7 +29,7 @@ _TAIL_BYTES = 16384
 #: window, else the beginning of a long read would never be searched.
 _READ_BYTES = 8192
 _WINDOW = 2 * _READ_BYTES
-#: Seconds between two checks of a silent machine for other failures.
+#: Seconds between two checks of a machine that prints nothing.
 _CHECK_S = 1.0
 #: Indices in the list of awaited patterns; fatal messages follow.
 _EOF, _TIMEOUT, _FIRST_FATAL = 1, 2, 3
@@ -46,7 +46,7 @@ FATAL_MESSAGES: Mapping[str, str] = {
 
 if TYPE_CHECKING:
     _TextSpawn = SpawnBase[str]
-else:  # Generic in its stubs alone.
+else:  # Generic only in its stubs.
     _TextSpawn = SpawnBase
 
 
@@ -55,8 +55,8 @@ class _SocketSpawn(_TextSpawn):
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
     while no wait is active. QEMU writes the complete log; this object keeps the last 64 MiB of
-    output that no wait has consumed. At the limit of a console nothing more is read, so that QEMU,
-    which logs what is read, does not fill the disk.
+    output that no wait has consumed. At the limit of a console the thread stops reading, so that
+    QEMU, which logs the output that is read, does not fill the disk.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
@@ -129,7 +129,7 @@ class _SocketSpawn(_TextSpawn):
         return text
 
     def _forget_all_but_a_window(self) -> None:
-        """Drop text that pexpect keeps for `before`, which is all text since the last match."""
+        """Drop all but one window of the text that pexpect keeps for `before`."""
         if self._before.tell() > 2 * _WINDOW:
             last = self._before.getvalue()[-_WINDOW:]
             self._before = io.StringIO()
@@ -207,13 +207,13 @@ class Console:
         )
 
     def type(self, content: bytes) -> None:
-        """Type these bytes."""
+        """Send `content` to the guest as typed input."""
         self._spawn.type(content)
 
     def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
         """Call `tap` with the last output, then with all further output of the guest; b"" is the end.
 
-        `tap` is called in the thread that reads the console, and so must not wait.
+        `tap` is called in the thread that reads the console, so it must not block.
         """
         return self._spawn.tapped(tap)
 

@@ -29,7 +29,7 @@ _LONGEST_LINE = 1 << 20
 class ConsoleRecorder:
     """Writes its input, with the time of each call, to the new file `path`; the end of the console is b"".
 
-    At its limit it writes a marker that says so, and then nothing more.
+    At the limit of a recording, the last line is a marker that names the limit.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class ConsoleRecorder:
 
     def _write(self, value: object) -> None:
         self._written_bytes += self._file.write(json.dumps(value) + "\n")
-        # Flushed at once, for readers during the run, and for a run that is killed.
+        # Flushed at once, so that the recording can be read during the run and survives a killed
+        # run.
         self._file.flush()
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
                         f"A line of an asciicast may have at most {_LONGEST_LINE >> 20} MiB.",
                         source=f"{path}:{number}",
                     )
-                # The line was truncated, or is the end.
+                # The line was truncated, or the file ends.
                 if not line:
                     return
             try:

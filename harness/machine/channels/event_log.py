@@ -32,7 +32,8 @@ class EventLog:
     """The events of one machine, oldest first; any thread may add events or wait for them.
 
     A guest causes some events, such as resets. At the limit the log takes no more events, and
-    waits fail. `advice` says where to look for the reason of a failed wait; it ends the error.
+    waits fail. `advice` is the last sentence of the error of a failed wait; it says where to look
+    for the reason.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:
@@ -57,14 +58,14 @@ class EventLog:
             self._changed.notify_all()
 
     def end(self, why: str = "") -> None:
-        """Record that QEMU has ended, and the reason; no more events follow. Later reasons are ignored."""
+        """Record that QEMU has ended, and the reason; later reasons are ignored."""
         with self._changed:
             if self._ended is None:
                 self._ended = why
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let waiting threads check again for other reasons to end their wait."""
+        """Wake the waiting threads, which then check again whether their wait has to end."""
         with self._changed:
             self._changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""Operations in a running guest, over any Runner that runs commands in it."""
+"""Operations in a running guest, over any Runner that runs commands in the guest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _RUN_S = 60.0
 #: An exit code that `sh` and `cat` do not use.
 _ABSENT = 44
-#: Waits until sysfs lists enough PCI functions; lspci would be a new process for each check.
+#: Waits until sysfs lists enough PCI functions; lspci would start a process for each check.
 UNTIL_LISTED = (
     "while :; do found=0; for f in /sys/bus/pci/devices/*; do "
     'read -r vendor <"$f/vendor" && read -r device <"$f/device" && '
@@ -50,7 +50,7 @@ class Guest:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command as root; each argument is one word, and a failure is a result."""
+        """Run a command as root; each argument is one word. A failed command raises no error."""
         return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
 
     def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
@@ -65,7 +65,7 @@ class Guest:
             raise HarnessError(str(error)) from error
 
     def read_text(self, path: str) -> str | None:
-        """Return a file's text, or None if there is none.
+        """Return a file's text, or None if the file does not exist.
 
         Raises HarnessError if it can't be read.
         """
@@ -94,8 +94,8 @@ class Guest:
 
         Raises HarnessError at the deadline.
         """
-        # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s; the file
-        # it polls for is renamed into place, so it is complete once it exists.
+        # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s; the result
+        # file is renamed into place, so it is complete as soon as it exists.
         path = "/run/cloud-init/result.json"
         script = f"until [ -e {path} ]; do sleep 0.1; done; cat {path}"
         began = deadline.clock.monotonic()
@@ -164,7 +164,8 @@ class Guest:
     def power_off(self) -> None:
         """Ask systemd to power the guest off; returns at once.
 
-        `Machine.wait_for_power_off` waits for it. Raises HarnessError if systemd refuses.
+        `Machine.wait_for_power_off` waits for the power-off. Raises HarnessError if systemd
+        refuses.
         """
         try:
             result = self.run("systemctl", "--no-block", "poweroff")

@@ -1,4 +1,4 @@
-"""QEMU's monitor as a machine uses it, over any connection: a socket, or libvirt."""
+"""The interface to QEMU's monitor, over a socket or over libvirt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.event_log import QmpEvent
     from harness.provisioning.wait import Deadline
 
-#: How long QEMU may take to answer one command.
+#: Seconds within which QEMU has to answer one command.
 COMMAND_S = 30.0
 
 

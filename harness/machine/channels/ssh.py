@@ -1,4 +1,4 @@
-"""Runs commands in a guest by OpenSSH, as channels of one connection."""
+"""Runs commands in a guest by OpenSSH; all commands share one connection."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def render_remote(argv: Argv, *, timeout_s: float, env: Mapping[str, str], nonce
 def find_ending(stderr: str, nonce: str) -> Ending | None:
     """Find the line of the exit code; None if it is missing or truncated.
 
-    Output of a background process after that line belongs to stderr as well.
+    Output of a background process after that line is part of stderr too.
     """
     found = re.search(rf"\n{re.escape(nonce)} ([0-9]{{1,3}})\n", stderr)
     if found is None:
@@ -124,8 +124,8 @@ def find_ending(stderr: str, nonce: str) -> Ending | None:
 class SshRunner:
     """Runs commands in a guest as root.
 
-    Every command's exit code is printed on a line of its own, so that a lost connection is never
-    taken for a result. `runner` starts ssh on this host.
+    The guest prints every command's exit code on a line of its own, so that a lost connection is
+    never mistaken for the command's end. `runner` starts ssh on this host.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class SshRunner:
         self._folder = folder
         self._socket = folder / "ssh"
         self._runner = runner or LocalRunner(most_output_bytes=COMMAND_OUTPUT.bytes)
-        # ssh runs in `folder` and gets only names of files there: it splits paths at blanks, expands
-        # '%' and '${' in paths, and limits a socket's path to 108 bytes.
+        # ssh runs in `folder` and gets only the names of files in it, since ssh splits paths at
+        # blanks, expands '%' and '${' in paths, and limits a socket's path to 108 bytes.
         keys = folder / _KEYS
         keys.unlink(missing_ok=True)
         keys.symlink_to(identity.folder.absolute())

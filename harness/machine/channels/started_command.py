@@ -1,7 +1,6 @@
-"""A command in the guest that gets its input piece by piece, and that the caller may signal or end.
+"""A running command in the guest, to which the caller sends input and signals.
 
-`Agent.run` and `Agent.stream` have all input when they start. A person at a terminal gives input
-later.
+`Agent.run` and `Agent.stream` need all input at the start, but a person types input later.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class StartedCommand:
         self._has_ended = False
 
     def feed(self, content: bytes) -> None:
-        """Send input; wait while the guest does not read. Does nothing after the command's end."""
+        """Send input; block while the guest does not read. Do nothing after the command's end."""
         rest = memoryview(content)
         while rest:
             with self._changed:
@@ -52,7 +51,7 @@ class StartedCommand:
             self._link.send(frames.DATA, self._call, bytes(chunk))
 
     def feed_end(self) -> None:
-        """Close the command's input; in a terminal it reads Ctrl-D instead."""
+        """Close the command's input; a command in a terminal reads Ctrl-D instead."""
         self._link.send(frames.DATA_END, self._call)
 
     def signal(self, number: int) -> None:
@@ -65,11 +64,11 @@ class StartedCommand:
         self._link.send(frames.RESIZE, self._call, size)
 
     def cancel(self) -> None:
-        """Kill the command, or hang up its terminal; the wait for it then ends."""
+        """Kill the command, or hang up its terminal; `wait` then returns."""
         self._link.send(frames.CANCEL, self._call)
 
     def wait(self, on_output: Callable[[int, bytes], None]) -> int | None:
-        """Pass output on as it arrives, and return the exit code; None if it was cancelled.
+        """Pass output on as it arrives, and return the exit code, or None after `cancel`.
 
         `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
         HarnessError if the machine ends, or the limit passes.
@@ -109,7 +108,7 @@ def started_command(
     terminal: tuple[int, int] | None = None,
     fallback: Argv = (),
 ) -> Iterator[StartedCommand]:
-    """Start `argv` in the guest as root; it is killed at `limit_s`, and with the context.
+    """Start `argv` in the guest as root; it is killed at `limit_s` or at the end of the context.
 
     With `terminal` (rows and columns), it runs in a terminal of that size, and all its output is
     `frames.STDOUT`; `fallback` then runs if the guest lacks the program of `argv`.

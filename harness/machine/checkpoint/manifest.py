@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: how it is written, and the checks that only checkpoints need."""
+"""Writes the manifest of a checkpoint, and makes the checks that only checkpoints need."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ STATE = "state"
 
 
 class CheckpointDamagedError(DamagedError):
-    """A checkpoint in the cache differs from the published one; no clone may start from it."""
+    """A checkpoint in the cache has changed since publication; no clone may start from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The facts of a checkpoint.
 
-    `place` is the folder where the checkpoint was published. If its disk names the backing file by
-    an absolute path, since that file is outside of the cache, the checkpoint works only there.
+    `place` is the folder where the checkpoint was published. If the backing file of its disk is
+    outside of the cache, the disk names it by an absolute path, and the checkpoint works only in
+    `place`.
     """
 
     schema: Literal[1] = 1
@@ -98,8 +99,8 @@ def write_manifest(
 ) -> None:
     """Write the manifest of the files in `content`, which will be published as `folder`.
 
-    A stamp records that every file was just read. The memory file is not synced to the disk: a
-    crash of the host voids the stamp, and the verification that follows detects the loss.
+    A stamp records that every file was just read. The memory file is not synced to the disk: if the
+    host crashes, the stamp is void, and the next verification detects lost data.
 
     Raises HarnessError if a file is missing.
     """

@@ -1,9 +1,10 @@
 """Checkpoints: saved states of machines, made once, from which any number of clones start.
 
 A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its key
-covers everything that its bytes depend on, its parent's key included. Its manifest pins the exact
-disk of the parent, on which its overlay lies. A user of a checkpoint holds a shared lock, which
-the kernel releases with the process; a checkpoint that nobody shares may be removed.
+covers everything on which its bytes depend, the parent's key included. Its manifest pins the
+parent's disk by digest, since that disk is the backing file of the overlay. A process that uses a
+checkpoint holds a shared lock, which the kernel releases at the end of the process. A checkpoint
+without a lock may be removed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 RESERVE_MIB = 512
-"""MiB that stay free beside a memory file and an overlay that may each grow to memory's size."""
+"""MiB to keep free in addition to a memory file and an overlay, each as large as the memory."""
 
 _USERS_S = 60.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
@@ -58,8 +59,8 @@ _REMEDY = (
 class Checkpoint:
     """A published state of a machine; its files never change.
 
-    Clones map `ram` privately, `state` is QEMU's device state, and `disk` is a qcow2 overlay on
-    the parent's disk or an image's. `facts` are the values that its maker returned.
+    Clones map `ram` privately, `state` is QEMU's device state, and `disk` is a qcow2 overlay on the
+    disk of the parent or of an image. `facts` are the values that `make` returned.
     """
 
     name: str
@@ -100,8 +101,8 @@ def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) ->
 class CheckpointStore:
     """Checkpoints below one folder; many processes and threads may use one store.
 
-    When they take more than `limit_mib`, the least recently used ones are removed, after each
-    publication and in `gc`. Checkpoints in use, and the parents of the others, stay.
+    After each publication, and in `gc`, the least recently used checkpoints beyond `limit_mib` are
+    removed. Checkpoints in use stay, and so do the parents of remaining checkpoints.
     """
 
     def __init__(
@@ -140,10 +141,11 @@ class CheckpointStore:
     ) -> Iterator[Checkpoint]:
         """Yield the checkpoint, made if it is missing; it is not removed during the `with` block.
 
-        `parts` are JSON data that name everything on which its bytes depend besides the parent;
-        without a parent they include the digest of the disk below. `make` brings a machine of
-        `memory_mib` to the wanted state, writes the files to the given place, and returns facts
-        for the manifest. The caller has to use the parent, in this store, at the same time.
+        `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
+        bytes depend; without a parent they include the digest of the image's disk. `make` brings a
+        machine of `memory_mib` to the wanted state, writes the files to the given place, and
+        returns facts for the manifest. The caller has to use the parent, in this store, at the same
+        time.
 
         Raises RequirementError if there is no space, CheckpointDamagedError if the parent is
         damaged, HarnessError if another process holds the checkpoint beyond the deadline or
@@ -235,7 +237,7 @@ class CheckpointStore:
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
         """Protect a checkpoint from `use`, and its parents, from removal during the `with` block.
 
-        It reads none of the files. Raises GoneError if the checkpoint was removed, HarnessError if
+        The files are not read. Raises GoneError if the checkpoint was removed, HarnessError if
         another process holds the lock beyond the deadline.
         """
         with contextlib.ExitStack() as holding:
@@ -262,13 +264,13 @@ class CheckpointStore:
         return [*self._cache.store.sweep(), *self._cache.collect_to_limit(limit)]
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these checkpoints and all that were made from them; checkpoints in use stay."""
+        """Remove these checkpoints and all checkpoints made from them; checkpoints in use stay."""
         return self._cache.remove(chosen)
 
     def _open(
         self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline
     ) -> Checkpoint:
-        """Return a sound checkpoint; it and its parents are shared for as long as `holding`."""
+        """Return an undamaged checkpoint; share it and its parents until `holding` ends."""
         self._share(folder, holding, deadline)
         manifest = CHECKPOINT_FORMAT.check(folder, key)
         parent = None
@@ -291,7 +293,7 @@ class CheckpointStore:
         )
 
     def _share(self, folder: Path, holding: contextlib.ExitStack, deadline: Deadline) -> None:
-        """Share a checkpoint for as long as `holding`, and record that it was used."""
+        """Share a checkpoint until `holding` ends, and record that it was used."""
         used = folder / USED
         try:
             holding.enter_context(lease.hold_shared(used, deadline=deadline))
@@ -306,10 +308,10 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def _when_unused(folder: Path, deadline: Deadline) -> Iterator[None]:
-    """Wait until nobody uses a damaged checkpoint: other processes may have just found the damage.
+    """Wait until no process uses a damaged checkpoint; others may just have found the damage too.
 
-    Clones that started before the damage may continue. But no other checkpoint may take its place
-    before they end: the disk of a child would then lie on foreign blocks.
+    Clones that started before the damage may continue. But no new checkpoint may replace it before
+    they end: the overlay of a child would then have wrong blocks below it.
     """
     with contextlib.ExitStack() as holding:
 

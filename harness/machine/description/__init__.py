@@ -1,1 +1,1 @@
-"""The description of a machine, and the QEMU command line that follows from it."""
+"""The description of a machine, and its QEMU command line."""

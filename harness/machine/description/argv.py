@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: The guest's name of the virtio-serial port on which its agent listens.
 AGENT_PORT = "harness.agent"
-#: The root port of the seed volume, which is plugged at the start or later.
+#: The root port of the seed volume, which is plugged in at the start or later.
 SEED_PORT = "seed"
 #: The seed's slot number, above all slots of GPUs.
 _SEED_SLOT = 31
@@ -51,9 +51,10 @@ def render_argv(
 ) -> list[str]:
     """Render QEMU's command line; pure.
 
-    The attachments take the root ports in order. The guest's network is restricted to one forward
+    The attachments use the root ports in order. The guest's network is restricted to one forward
     from the host's loopback to its SSH port, and to the ports of the host that the spec names. The
-    kernel chooses the host's port for SSH, so that two machines never compete for one. Raises HarnessError for more attachments than root ports.
+    kernel chooses the host's port for SSH, so that two machines never compete for a port. Raises
+    HarnessError for more attachments than root ports.
     """
     if len(attachments) > spec.root_ports:
         raise HarnessError(
@@ -167,8 +168,8 @@ def _flash_argv(flash: Flash) -> Sequence[str]:
 def _memory_backend(spec: MachineSpec) -> str:
     """Render the guest's memory.
 
-    It is shared if possible: device servers map it, and a template's memory file becomes part of its
-    checkpoint. A clone maps that file privately, and never writes to it.
+    The memory is shared if possible: device servers map it, and a template's memory file becomes
+    part of a checkpoint. A clone maps the file privately, so it never writes to the file.
     """
     size = f"id=ram,size={spec.memory_mib}M"
     memory = spec.memory_file

@@ -1,8 +1,8 @@
-"""A program that QEMU starts for each connection of a guest to a port of the host's loopback.
+"""The program that QEMU starts for each connection of a guest to a port of the host's loopback.
 
-QEMU's user network knows two kinds of targets for such a connection: one character device, which takes
-a single connection, and a program, whose input and output are the connection. The program ends when
-either side ends, and when QEMU ends, which closes its input.
+QEMU's user network can forward such a connection to a character device, which takes a single
+connection, or to a program, whose input and output are the connection. The program ends when either
+side closes the connection, or when QEMU ends and thereby closes the program's input.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def join(guest: socket.socket, host: socket.socket) -> None:
 
 
 def main() -> None:
-    # QEMU makes stderr part of the connection too: nothing may be printed.
+    # Nothing may be printed, since QEMU makes stderr part of the connection too.
     sys.stderr = sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     with socket.socket(fileno=0) as guest:
         host = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

@@ -15,37 +15,38 @@ DEFAULT_MEMORY_MIB = 1536
 #: The default memory of a distribution's own image.
 DEFAULT_CLOUD_IMAGE_MEMORY_MIB = 1024
 DEFAULT_CPUS = 1
-#: Slots for GPUs that each machine of a built image has at least, so that one checkpoint serves nodes
-#: with few GPUs and with none. Each slot more costs every clone some three milliseconds.
+#: The minimum number of GPU slots in a machine of a built image, so that nodes with no GPU and with
+#: few GPUs share one checkpoint. Each additional slot costs every clone some three milliseconds.
 DEFAULT_SLOTS = 4
-#: Debian's kernels have the IOMMU's driver, but switched off.
+#: Debian's kernels have the IOMMU's driver, but it is off by default.
 _IOMMU_APPEND = "intel_iommu=on"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
 class Accelerator(enum.Enum):
-    """How the guest's instructions run, with the facts that follow from it.
+    """How QEMU runs the guest's instructions, with the settings that depend on it.
 
-    `kernel_append` switches off kernel features that cost the guest time under emulation and are
-    not under test. `patience` is the factor for waits on the guest: TCG takes about ten times as
-    long as KVM.
+    `kernel_append` switches off kernel features that are slow under emulation and are not under
+    test. `patience` multiplies the time limits of the guest: TCG takes about ten times as long as
+    KVM.
     """
 
     KVM = ("kvm", "host", (), 1.0)
     TCG = (
         "tcg",
         # Five levels of page tables are walked in software, each access to user memory ends a
-        # translated block, and `rep movsb` copies byte by byte: with them a boot took a quarter
-        # longer. QEMU 11 also has `fsrm`; with `fsrm` but without `erms`, Linux 6.1 hangs in `memmove`.
+        # translated block, and `rep movsb` copies byte by byte: with these three features a boot
+        # took a quarter longer. QEMU 11 also has `fsrm`; with `fsrm` but without `erms`, Linux 6.1
+        # hangs in `memmove`.
         "max,-la57,-smap,-erms,-fsrm",
         (
             # QEMU 7.2 translated 2,500 blocks anew for each run of `true`, but only 250 if programs have
             # the same addresses each time. Then a command takes half the time.
             "norandmaps",
-            # A busy host makes any clock look unstable.
+            # On a busy host the kernel would find any clock unstable.
             "tsc=reliable",
-            # A guest on a busy host misses ticks of the timer that it counts at its start, and panics
-            # (`timer_irq_works` of Linux). Under KVM, Linux leaves that check out by itself.
+            # At its start Linux counts ticks of the timer (`timer_irq_works`). On a busy host the
+            # guest misses ticks, and panics. Under KVM, Linux skips this check.
             "no_timer_check",
             "transparent_hugepage=never",
             # These features cost time at every fork, fault and task switch.
@@ -70,7 +71,7 @@ class Accelerator(enum.Enum):
         self.patience = patience
 
     def to_qemu(self, cpus: int = 1) -> str:
-        """Return the value of `-accel` for a machine of that many vCPUs, each in its own thread."""
+        """Return the value of `-accel` for a machine with `cpus` vCPUs, each in its own thread."""
         if self is Accelerator.KVM:
             return self.accel
         return "tcg,thread=multi" if cpus > 1 else "tcg,thread=single"
@@ -80,9 +81,9 @@ class Accelerator(enum.Enum):
 class DirectKernel:
     """A kernel that QEMU loads itself, without firmware and boot loader.
 
-    If it `is_verbatim`, its command line is only `append` and the caller's words, without the
-    arguments of the accelerator. The machine ends when its guest reboots. If it `may_reboot`, QEMU
-    loads the kernel again instead.
+    With `is_verbatim`, the command line is only `append` and the caller's words, without the
+    accelerator's arguments. When the guest reboots, the machine ends; with `may_reboot`, QEMU loads
+    the kernel again instead.
     """
 
     version: str
@@ -113,8 +114,8 @@ class Flash:
 class Firmware:
     """The machine's firmware, which finds a boot loader on the disk.
 
-    Without `flash` it is QEMU's SeaBIOS. The boot loader then chooses kernel and command line, and
-    a guest that reboots stays in its machine.
+    Without `flash`, the firmware is QEMU's SeaBIOS. The boot loader chooses the kernel and its
+    command line. The machine continues when its guest reboots.
     """
 
     flash: Flash | None = None
@@ -132,7 +133,7 @@ class MemoryFile:
 class HostPort:
     """A port of the host's loopback, and the address in the guest's network that leads to it.
 
-    Addresses are of 10.0.2.0/24; 10.0.2.2, .3 and .15 are taken.
+    Addresses are in 10.0.2.0/24; QEMU uses 10.0.2.2, .3 and .15.
     """
 
     host_port: int
@@ -144,15 +145,14 @@ class HostPort:
 class MachineSpec:
     """A machine, complete for a VM driver; `argv.render_argv` renders its command line.
 
-    `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later. Each reserves
-    `root_port_window_mib` of address space, without which the guest has no space for the memory
-    BARs of a hot-plugged function; `root_port_aperture_mib` is the same for 64-bit BARs. A machine
-    that `is_restored` waits for the state that `Machine.restore` loads; everything else must be
-    the same as when that state was saved. Only `host_ports` may differ, since they are not part of
-    the guest.
+    `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later. Each port
+    reserves `root_port_window_mib` of address space for the memory BARs of a hot-plugged function,
+    and `root_port_aperture_mib` for its 64-bit BARs. With `is_restored`, the machine waits for the
+    state that `Machine.restore` loads. All other fields must be the same as when that state was
+    saved, except `host_ports`, which are not part of the guest.
 
-    With `has_iommu` the machine has an IOMMU, and a kernel that QEMU loads itself switches it on: each
-    GPU is in a group of its own, and VFIO in the guest can take it.
+    With `has_iommu` the machine has an IOMMU, and a kernel that QEMU loads itself switches the
+    IOMMU on: each GPU is in an IOMMU group of its own, and VFIO in the guest can use the GPU.
     """
 
     name: str
@@ -215,9 +215,9 @@ class MachineSpec:
 
 
 def without_paths(spec: MachineSpec) -> MachineSpec:
-    """Return the machine with neutral names and paths, its memory in a shared file.
+    """Return the machine with neutral names and paths, and with its memory in a shared file.
 
-    Machines whose results are equal have the same devices, and a saved state of one fits the other.
+    Two machines with equal results have the same devices, so each can load the other's saved state.
     """
     kernel = spec.kernel
     if isinstance(kernel, DirectKernel):

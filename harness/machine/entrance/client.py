@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 65536
 #: Seconds within which a shell is expected to print its prompt.
 _PROMPT_S = 2.0
-#: Ctrl-], which leaves a console as in `virsh console`; a console has no end of its own.
+#: Ctrl-], which leaves a console as in `virsh console`; the console itself does not end.
 LEAVE_CONSOLE = b"\x1d"
 
 
@@ -46,7 +46,7 @@ def run_in(
     """Run a command in a machine with this process's input and output; return its exit code.
 
     Without `argv` it runs a login shell. The command has a terminal if both input and output of this
-    process are a terminal. `before_input` runs in a thread, and input is read after it. In a
+    process are a terminal. `before_input` runs in a thread, and input is read after its end. In a
     terminal, input is read only once the command has printed something, or after two seconds, so
     that a person sees the prompt first. Raises HarnessError if the machine ends first, and any
     error of `before_input`.
@@ -91,7 +91,7 @@ def _converse(
     leave: bytes | None = None,
     before_input: Callable[[], None] | None = None,
 ) -> Mapping[str, object]:
-    """Send a request, pass input and output, and return how it ended; {} if this side left."""
+    """Send a request, pass input and output, and return the result, or {} if the user left."""
     with contextlib.ExitStack() as opened:
         sock = opened.enter_context(
             contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -209,7 +209,7 @@ def _lost(machine: RunningMachine) -> NoReturn:
 
 
 def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:
-    """Send a message; ignore an error, since earlier messages say why the other side has gone."""
+    """Send a message; ignore an error, since earlier messages say why the machine ended."""
     with contextlib.suppress(OSError):
         send(sock, kind, content)
 

@@ -54,7 +54,7 @@ class TerminalSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A client's request. A command with a `terminal` gets one of that size; without `argv` it is a shell."""
+    """A client's request; `terminal` is the command's terminal. No `argv` means a shell."""
 
     verb: Verb
     argv: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
-        """Return the request; raises ValueError, KeyError or TypeError if `content` is none."""
+        """Return the request; raises ValueError, KeyError or TypeError for other content."""
         fields = parse_json(content)
         size = fields["terminal"]
         return cls(
@@ -83,7 +83,7 @@ def size_from(fields: Mapping[str, object]) -> TerminalSize:
 
 
 def send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
-    """Send one message; raises OSError if the other side has gone."""
+    """Send one message; raises OSError if the other side has closed the socket."""
     sock.sendall(_HEADER.pack(kind, len(content)) + content)
 
 
@@ -96,7 +96,7 @@ class Receiver:
         self._left: list[tuple[Kind, bytes]] = []
 
     def receive(self) -> list[tuple[Kind, bytes]] | None:
-        """Return the messages that the next bytes complete; None if the other side has gone.
+        """Return the messages that the next bytes complete, or None if the socket is closed.
 
         Raises HarnessError for bytes that are not a message.
         """
@@ -113,7 +113,7 @@ class Receiver:
         return self._completed()
 
     def next(self) -> tuple[Kind, bytes] | None:
-        """Return the first message; None if the other side has gone before."""
+        """Return the next message, or None if the socket is closed."""
         while True:
             messages = self.receive()
             if messages is None:

@@ -1,4 +1,4 @@
-"""The machines that run now: an entry for each, which ends with the process that holds the machine."""
+"""The list of running machines; an entry ends with the process that holds the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The name of the socket in a machine's folder.
 ENTRANCE = "entrance"
-#: What the holder of a kept machine prints before its id.
+#: The text that the holder of a kept machine prints before the machine's id.
 HELD = "held: "
 _LONGEST_PURPOSE = 1000
 #: As for the broker's reservations, the folder is the same for every run of a user.
@@ -37,8 +37,8 @@ class RunningMachine:
     """A machine that a process of this user runs.
 
     `id` is unique on the host; `name` is the name in the test's request. `process` holds the
-    machine; `user` is the process of QEMU, if it runs here. `since` and `until` are seconds of the
-    epoch; a machine that was kept ends at `until`.
+    machine; `user` is the process of QEMU, if it runs here. `since` and `until` are in seconds
+    since the epoch; a machine that was kept ends at `until`.
     """
 
     id: str
@@ -51,7 +51,7 @@ class RunningMachine:
     gpus: tuple[str, ...] = ()
     user: int | None = None
     until: float | None = None
-    #: The reservation protocol needs it; an entry of this list never waits.
+    #: The reservation protocol needs this field; an entry of this list never waits.
     is_granted: bool = True
 
     @property
@@ -119,7 +119,7 @@ class Roster:
     def find(self, word: str) -> RunningMachine:
         """Return the machine with this id, or the only machine with this name.
 
-        Raises BadInputError, which names the running machines, if there is none or several.
+        Raises BadInputError if no machine or several fit; the message names the running machines.
         """
         machines = self.machines()
         for each in machines:

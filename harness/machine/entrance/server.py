@@ -1,4 +1,4 @@
-"""Serves a machine's entrance: commands by its agent, its serial console, and access by SSH."""
+"""Serves a machine's entrance: commands by its agent, its serial console, and SSH access."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _BY_SIGNAL = 128
 _MOST_UNSENT = 256
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
-#: In a terminal the agent starts the shell itself: each more program takes an emulated guest 50 ms.
+#: In a terminal the agent starts the shell itself, since each additional program takes an emulated
+#: guest 50 ms.
 _SHELL_IN_TERMINAL, _OTHER_SHELL = ("bash",), ("sh", "-i")
 
 
@@ -141,7 +142,7 @@ class _Server:
             ).start()
 
     def _serve(self, client: socket.socket) -> None:
-        # The client may go at any time, and the machine may end.
+        # The client may disconnect at any time, and the machine may end.
         with contextlib.closing(client), contextlib.suppress(OSError):
             try:
                 _Visit(self._machine, client).serve()
@@ -170,7 +171,7 @@ def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:
 
 
 class _Visit:
-    """The visit of one client: its request, and the answer."""
+    """The connection of one client: its request, and the answer."""
 
     def __init__(self, machine: Enterable, client: socket.socket) -> None:
         self._machine = machine
@@ -211,14 +212,14 @@ class _Visit:
             reading.start()
             code = started.wait(self._pass_output)
         if code is not None:
-            # A shell reports a signal the same way, since exit codes can't be negative.
+            # A signal is reported as a shell does, since exit codes can't be negative.
             self._end({"exit_code": code if code >= 0 else _BY_SIGNAL - code})
 
     def _pass_output(self, kind: int, content: bytes) -> None:
         send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
 
     def _pass_input(self, started: StartedCommand) -> None:
-        # A client that sends an invalid message or size is treated as gone.
+        # A client that sends an invalid message or size counts as disconnected.
         with contextlib.suppress(OSError, HarnessError):
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:
@@ -229,7 +230,7 @@ class _Visit:
                     elif kind is Kind.RESIZE:
                         size = _size_of(content)
                         started.resize(size.rows, size.columns)
-        # The client has gone.
+        # The client has disconnected.
         started.cancel()
 
     def _attach_console(self) -> None:

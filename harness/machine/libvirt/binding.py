@@ -1,6 +1,6 @@
 """Loads libvirt's Python binding, which is optional and untyped.
 
-Its objects are used elsewhere; the protocols here declare the methods that the harness calls.
+Other modules use its objects; the protocols here declare the methods that the harness calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.errors import RequirementError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The extra of this project that brings the binding.
+#: The extra of this project that installs the binding.
 EXTRA = "libvirt"
 
 
@@ -43,7 +43,7 @@ class VirConnect(Protocol):
 def load_libvirt() -> Any:
     """Return the module `libvirt`.
 
-    Raises RequirementError that names the extra if it is not installed.
+    Raises RequirementError if the binding is not installed; the message names the extra.
     """
     with _required("libvirt"):
         module = importlib.import_module("libvirt")
@@ -73,4 +73,4 @@ def _required(name: str) -> Iterator[None]:
 
 
 def _ignore_error(_context: object, _error: object) -> None:
-    """Leave libvirt's error to the exception that carries it."""
+    """Do nothing: libvirt also raises an exception with the error."""

@@ -62,7 +62,7 @@ class EventLoop:
 
     def _begin(self, libvirt: Any) -> None:
         libvirt.virEventRegisterDefaultImpl()
-        # A timer that never fires by itself serves to wake the loop.
+        # This timer never fires by itself: `end` fires it to wake the loop.
         timer = libvirt.virEventAddTimeout(-1, _wake, None)
         thread = threading.Thread(
             target=self._turn, args=(libvirt,), name="libvirt-events", daemon=True
@@ -98,7 +98,7 @@ T = TypeVar("T")
 
 #: The oldest supported libvirt: the version of Ubuntu 22.04.
 OLDEST = (8, 0, 0)
-#: A call that takes longer hangs: even a start of a domain on a busy host takes a few seconds.
+#: Seconds after which a call counts as hanging; the start of a domain on a busy host takes a few.
 CALL_S = 90.0
 _OPEN_S = 20.0
 _CLOSE_S = 10.0
@@ -111,9 +111,9 @@ _KEEP_ALIVE_COUNT = 5
 
 
 class Connection:
-    """An open connection; `open` makes one, and leaving the context closes it.
+    """An open connection, made by `open` and closed at the end of the context.
 
-    Domains that were started with AUTODESTROY end with it, however it ends.
+    Domains that were started with AUTODESTROY end with the connection, even if it is lost.
     """
 
     def __init__(self, uri: HostUri, libvirt: Any, clock: Clock) -> None:
@@ -169,7 +169,7 @@ class Connection:
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """Connect again, if libvirtd has ended, to the libvirtd that runs now or is being restarted.
+        """Connect again, if libvirtd has ended, to a libvirtd that runs or is being restarted.
 
         Objects of the old connection stay invalid; `generation` counts the connections.
         """
@@ -211,7 +211,7 @@ class Connection:
                     raise
                 return Observation(None, str(error))
 
-        # This limit is longer than that of `poll`, whose error has the complete reason.
+        # This limit is longer than the limit in `poll`, whose error has the complete reason.
         end = Deadline(until + _OPEN_S, self._clock)
         return wait_for("libvirtd to listen again", poll, end, interval_s=_INTERVAL_S)
 
@@ -235,7 +235,8 @@ class Connection:
             "the registration of its close callback",
             lambda: raw.registerCloseCallback(closed, None),
         )
-        # A daemon may have keep-alive disabled (result 1); then only a broken socket shows the loss.
+        # A daemon may have keep-alive disabled (result 1). Then only a broken socket shows that it
+        # has ended.
         self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
 
     def run(
@@ -287,7 +288,7 @@ class Connection:
             left = watched(f"{what} to '{self.uri}'", call, _CLOSE_S)
         except (self._libvirt.libvirtError, LibvirtHangsError) as error:
             if not self.is_lost:
-                _LOG.warning("The connection to '%s' did not close well: %s", self.uri, error)
+                _LOG.warning("The connection to '%s' was not closed cleanly: %s", self.uri, error)
         else:
             if left:
                 _LOG.debug("%s objects still hold the connection to '%s'", left, self.uri)

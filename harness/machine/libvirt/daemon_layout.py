@@ -34,7 +34,7 @@ wait
 
 
 class DaemonKind(enum.Enum):
-    """The two kinds of libvirtd: the system's, which root runs, and a user's session."""
+    """The two kinds of libvirtd: the system daemon of root, and a user's session daemon."""
 
     SYSTEM = "system"
     SESSION = "session"
@@ -96,9 +96,9 @@ class DaemonLayout:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return variables that libvirtd needs in addition to the variables of this process.
+        """Return the environment variables of libvirtd that are not those of this process.
 
-        D-Bus is switched off: machined would look up PIDs of this namespace in the host's namespace.
+        D-Bus is switched off: systemd-machined would look up PIDs of this namespace in the host's.
         """
         nowhere = "unix:path=/nonexistent"
         apart = {"DBUS_SYSTEM_BUS_ADDRESS": nowhere, "DBUS_SESSION_BUS_ADDRESS": nowhere}
@@ -163,7 +163,7 @@ def holder_argv(mounts: Sequence[tuple[Path, str]], kind: DaemonKind) -> list[st
 
 
 def enter_argv(init: int, kind: DaemonKind) -> list[str]:
-    """Return the start of a command line that runs in the namespaces of process `init`."""
+    """Return the beginning of a command line that runs in the namespaces of process `init`."""
     user = [] if kind is DaemonKind.SYSTEM else ["--user", "--preserve-credentials"]
     return ["nsenter", f"--target={init}", *user, "--mount", "--pid", "--"]
 

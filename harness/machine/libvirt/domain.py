@@ -1,4 +1,4 @@
-"""One domain: started paused, watched by events, ended, and verified to be gone."""
+"""One domain: starts it paused, watches its events, ends it, and verifies that it has ended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Domain:
-    """A transient domain of machine `machine`, which libvirt ends with its connection."""
+    """The transient domain of machine `machine`; libvirt ends it with the connection."""
 
     def __init__(
         self, connection: Connection, monitor_events: MonitorEvents, *, machine: str
@@ -60,7 +60,7 @@ class Domain:
         self._watches = contextlib.ExitStack()
 
     def start(self, xml: str, *, emulator: str) -> None:
-        """Start the domain paused; its guest runs from `resume` on.
+        """Start the domain paused; `resume` lets its guest run.
 
         Raises HarnessError with libvirt's message if libvirt refuses. A domain that starts after
         the time limit is ended at once.
@@ -123,7 +123,7 @@ class Domain:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the libvirtd that started it has ended."""
+        """Return whether the libvirtd that started the domain has ended."""
         return self._connection.is_lost or self._connection.generation != self._generation
 
     @property
@@ -144,7 +144,7 @@ class Domain:
         self._connection.run(f"the pause of machine '{self._machine}'", self._raw.suspend)
 
     def processor_s(self) -> float:
-        """Return the processor time that its QEMU has used."""
+        """Return the processor time that the domain's QEMU has used, in seconds."""
         info = self._connection.run(f"the query of machine '{self._machine}'", self._raw.info)
         return float(info[4]) / 1e9
 
@@ -156,7 +156,7 @@ class Domain:
         )
 
     def detach(self, what: str, alias: str, deadline: Deadline) -> None:
-        """Ask the guest, by libvirt, to release a device, and wait until it is removed."""
+        """Ask the guest through libvirt to release a device, and wait for its removal."""
         since = len(self._events.seen)
         self._connection.run(
             f"the unplugging of {what} from machine '{self._machine}'",
@@ -170,7 +170,7 @@ class Domain:
         )
 
     def wait_for_end(self, deadline: Deadline) -> str:
-        """Wait until its QEMU has ended, and return libvirt's name for the ending, such as `POWERED_OFF`."""
+        """Wait until the domain's QEMU has ended, and return the cause, such as `POWERED_OFF`."""
         event = self._events.wait_for(
             f"the end of machine '{self._machine}'", kinds(EventKind.STOPPED), deadline
         )
@@ -180,11 +180,11 @@ class Domain:
         """End the domain if it has not ended, and verify that libvirt no longer lists it.
 
         If libvirtd has ended, a restarted libvirtd ends the domain: domains survive a crash of
-        libvirtd. Raises HarnessError if none answers.
+        libvirtd. Raises HarnessError if no libvirtd answers.
         """
         if not self._may_exist or self._has_ended:
             return
-        # A domain that is still starting may appear after this; `close` looks for it again.
+        # A domain that is still starting may appear later; `close` looks for it again.
         has_begun = self._raw is not None
         connection = self._connection
         try:

@@ -1,7 +1,8 @@
 """Renders a machine's domain XML; pure.
 
-It has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks are
-passed to QEMU by libvirt's `qemu:` extension; parts that both lack are refused.
+The domain has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks
+are passed to QEMU by libvirt's `qemu:` extension. Parts that this extension lacks too raise
+RequirementError.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 _USER_ALIAS = "ua-"
 SEED_ALIAS = f"{_USER_ALIAS}seed-disk"
 
-#: Slots on the root bus. libvirt uses 0x1f itself, and chooses free ones for other devices.
+#: Slots on the root bus. libvirt uses slot 0x1f itself, and chooses free slots for other devices.
 _SERIAL_SLOT, _RNG_SLOT, _DISK_SLOT, _NET_SLOT, _SEED_SLOT, _FIRST_PORT_SLOT = range(2, 8)
 _LAST_SLOT = 0x1E
 MOST_ROOT_PORTS = _LAST_SLOT - _FIRST_PORT_SLOT + 1
@@ -41,10 +42,10 @@ SEED_BUS, _FIRST_PORT_BUS = 1, 2
 class DomainHost:
     """Facts of the host on which a domain's XML depends.
 
-    `owner` is the user and group of QEMU, if libvirt lets them be chosen, so that QEMU can access
-    the files of the user who runs the harness. The other `security_models` are disabled for the
-    domain. `agent_socket` is the harness's listening socket, and QEMU connects to it; it is None
-    if the XML describes a machine that is not started.
+    `owner` is the user and group of QEMU, if libvirt allows a choice, so that QEMU can access the
+    files of the user who runs the harness. The other `security_models` are disabled for the domain.
+    `agent_socket` is the listening socket of the harness to which QEMU connects, or None if the XML
+    is for a machine that is not started.
     """
 
     emulator: str
@@ -81,7 +82,7 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     ET.SubElement(features, "acpi")
     ET.SubElement(features, "apic")
     if spec.has_iommu and is_kvm:
-        # Otherwise KVM emulates interrupts itself, and the IOMMU can't remap them.
+        # Without this, KVM emulates interrupts itself, and the IOMMU can't remap them.
         ET.SubElement(features, "ioapic", driver="qemu")
     _add_cpu(domain, spec.accelerator)
     clock = ET.SubElement(domain, "clock", offset="utc")
@@ -106,8 +107,8 @@ def render_seed_disk(seed: Path) -> str:
 def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
     """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
 
-    'managed' is off, so libvirt leaves the binding to `vfio-pci` to the pool of the harness; both
-    would compete otherwise. Raises RequirementError for a GPU of several functions: libvirt plugs only
+    With 'managed' off, libvirt does not compete with the pool of the harness, which binds the GPU
+    to `vfio-pci`. Raises RequirementError for a GPU of several functions: libvirt plugs only
     function 0 into a running domain.
     """
     if len(attachment.addresses) > 1:
@@ -210,7 +211,7 @@ def _root_disk(spec: MachineSpec) -> ET.Element:
     ET.SubElement(disk, "target", dev="vda", bus="virtio")
     _text(disk, "serial", "root")
     if isinstance(spec.kernel, Firmware):
-        # Firmware could otherwise boot the seed.
+        # Without a boot order, firmware could boot the seed.
         ET.SubElement(disk, "boot", order="1")
     _address(disk, bus=0, slot=_DISK_SLOT)
     return disk
@@ -259,7 +260,7 @@ def _add_security(domain: ET.Element, host: DomainHost) -> None:
 
 
 def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
-    """Return QEMU arguments for what libvirt's schema lacks.
+    """Return QEMU arguments for parts that libvirt's schema lacks.
 
     libvirt's network of type 'user' can neither be restricted nor forward a port. libvirt also names
     memory and its files itself, but a saved machine continues only with memory of the same name. The
@@ -306,7 +307,7 @@ def _add_command_line(domain: ET.Element, arguments: Sequence[str]) -> None:
 
 
 def _add_overrides(domain: ET.Element, spec: MachineSpec) -> None:
-    """Render the address space that root ports reserve, which libvirt's schema lacks too."""
+    """Render the address space that root ports reserve; libvirt's schema has no element for it."""
     reserved = {"mem-reserve": spec.root_port_window_mib << 20}
     if spec.root_port_aperture_mib:
         reserved["pref64-reserve"] = spec.root_port_aperture_mib << 20

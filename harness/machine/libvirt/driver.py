@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 DEFAULT_URI = "qemu:///session"
 
 _OPEN_S = 30.0
-#: URIs that name no particular daemon.
+#: URIs for which a private daemon may replace the host's daemon.
 _OWN_DAEMONS = {"qemu:///system": DaemonKind.SYSTEM, "qemu:///session": DaemonKind.SESSION}
 _DAEMON = "d"
 _SYSTEM_LOGS = Path("/var/log/libvirt/qemu")
@@ -78,10 +78,10 @@ class LibvirtDriver:
         cache: Path,
         report: Callable[[str], None],
     ) -> Iterator[LibvirtDriver]:
-        """Connect for as long as the context lasts; its machines end with it.
+        """Connect to libvirt until the context ends, which also ends the machines.
 
-        If no libvirtd answers, a private one is started, and `report` says so. Raises
-        RequirementError if libvirt is not available.
+        If no libvirtd answers, a private libvirtd is started and reported. Raises RequirementError
+        if libvirt is not available.
         """
         require_qemu(qemu)
         # The path is short, since a socket's path may have no more than 107 characters.

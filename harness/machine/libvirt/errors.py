@@ -61,7 +61,7 @@ class LibvirtError(HarnessError):
 
 
 class ConnectionLostError(MonitorLostError):
-    """The libvirtd of a connection ended or was restarted, which ended its machines."""
+    """The libvirtd of a connection ended or was restarted, which also ended its machines."""
 
 
 class NotAllowedError(RequirementError):
@@ -74,7 +74,7 @@ class NoDaemonError(RequirementError):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorContext:
-    """One error as libvirt reports it; `errno` is the system's number if there is one."""
+    """One error as libvirt reports it; `errno` is the operating system's error number, if any."""
 
     code: int
     origin: int

@@ -1,4 +1,4 @@
-"""libvirt's events of one domain, recorded and waited for instead of polling."""
+"""Records libvirt's events of one domain, so that waits need no polling."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def _ignore_event(_event: DomainEvent) -> None:
 class DomainEvents:
     """The events of the domain with this UUID, from construction to `close`.
 
-    Without a `domain`, the domain need not exist yet, so that no event is missed; but libvirt
-    permits only one such registration per connection. A given `domain` may be watched by any number
-    of objects. The event loop calls `listener`, which has to return quickly.
+    Without `domain`, the events are recorded even before the domain exists, so that none is missed;
+    but libvirt permits only one such registration per connection. With `domain`, any number of
+    objects may watch the domain. The event loop calls `listener`, which has to return quickly.
     """
 
     def __init__(

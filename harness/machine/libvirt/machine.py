@@ -1,4 +1,4 @@
-"""Machines as domains of libvirt: their channels, and the devices that are plugged into them."""
+"""Machines that are domains of libvirt: their channels and their hot-plugged devices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 30.0
 #: Characters of QEMU's log that an error quotes.
 _LOG_END = 2000
-#: How much of QEMU's log is copied; a guest may make the log long.
+#: Bytes of QEMU's log that are copied at most, since a guest can make the log long.
 _COPIED_BYTES = 4 << 20
 
 
@@ -168,7 +168,7 @@ class LibvirtMachine(MonitoredMachine):
         if self._domain.is_lost:
             return (
                 f"libvirtd at '{self._connection.uri}' ended or was restarted, and its machines "
-                "with it"
+                "ended too"
             )
         return disk_failure(self.events, self.spec.disk) or self._console_stream.failure()
 
@@ -244,7 +244,7 @@ class LibvirtMachine(MonitoredMachine):
 
     @override
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
-        # libvirt also reports a shutdown when a guest resets that may not reboot.
+        # libvirt also reports a shutdown when the guest of a machine that may not reboot resets.
         ending = self._domain.wait_for_end(deadline)
         return None if ending == POWERED_OFF else ending
 

@@ -23,7 +23,7 @@ class MonitorEvents:
     """The QMP events of all domains of one connection, passed on to one listener per domain.
 
     libvirt's client registers for QMP events once per connection: a second registration, for
-    another domain, would never receive any.
+    another domain, would never receive an event.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -33,7 +33,7 @@ class MonitorEvents:
         self._registration: tuple[int, int] | None = None
 
     def listen(self, uuid: str, listener: Callable[[QmpEvent], None]) -> None:
-        """Call `listener`, in libvirt's event loop, with each event of a domain from now on."""
+        """Call `listener`, in libvirt's event loop, with each later event of a domain."""
         connection, qemu = self._connection, load_libvirt_qemu()
         with self._lock:
             if self._registration is None or self._registration[0] != connection.generation:
@@ -111,7 +111,7 @@ class DomainMonitor:
         fd: int | None = None,
         limit_s: float = COMMAND_S,
     ) -> object:
-        """Run one QMP command and return its result, as `Monitor` says."""
+        """Run one QMP command and return its result; see `Monitor.execute`."""
         text = json.dumps({"execute": command, "arguments": dict(arguments or {})})
 
         def run() -> str:

@@ -1,8 +1,9 @@
-"""A private libvirtd: for tests, and for hosts that run none.
+"""A private libvirtd, for tests and for hosts without a running libvirtd.
 
 It runs in a mount and a PID namespace, with its own copy of libvirt's compiled-in folders. So any
-number of them can run beside each other and beside the host's libvirtd. All its processes, including
-its machines, are in the PID namespace, which the kernel ends with the process that started the daemon.
+number of private daemons can run on a host, in addition to the host's libvirtd. All its processes,
+including its machines, are in the PID namespace, which the kernel ends with the process that
+started the daemon.
 
 The socket is in the folder of the caller, which only its owner may enter.
 """
@@ -112,7 +113,7 @@ class PrivateDaemon:
         self._signal("KILL", deadline)
 
     def processes(self) -> tuple[int, ...]:
-        """Return the PIDs, in this namespace, of the daemon and of the processes that hold it."""
+        """Return the PIDs, in this namespace, of the daemon and the holders of its namespaces."""
         entering = () if self._process is None else (self._process.pid,)
         inner = tuple(child for parent in entering for child in _children(parent))
         return (self._holder.pid, self._init, *entering, *inner)
@@ -182,14 +183,16 @@ def private_daemon(
         end(holder)
 
 
-#: A machine with a GPU of the host locks all of its memory. A session's libvirtd is in a user namespace,
-#: where it can lower the limit that the machine inherits from it (`RLIMIT_MEMLOCK`), but not raise it.
+#: A machine with a GPU of the host locks all of its memory. The machine inherits the limit
+#: (`RLIMIT_MEMLOCK`) from libvirtd. A session's libvirtd is in a user namespace, where it can lower
+#: the limit, but not raise it.
 _WITH_LOCKED_MEMORY = (
     *("sh", "-c"),
     'ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)"; exec "$@"',
     "libvirtd",
 )
-#: libvirtd creates private files: otherwise a user's umask could let others read its state.
+#: Makes libvirtd's files private: with the user's umask, other users might be able to read its
+#: state.
 _LIBVIRTD_WITH_MODE = ("sh", "-c", 'umask 077; exec "$@"', "libvirtd")
 
 

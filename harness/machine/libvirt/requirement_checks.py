@@ -1,4 +1,4 @@
-"""Checks the requirements of machines on libvirt, without starting one."""
+"""Checks the requirements of machines under libvirt, without starting a machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Device:
 
     @classmethod
     def read(cls, path: Path) -> Device | None:
-        """Return the node at `path`, or None if there is none."""
+        """Return the device node at `path`, or None if it does not exist."""
         try:
             node = path.stat()
         except OSError:
@@ -100,8 +100,8 @@ def examine(
             return [binding, _missing(_DAEMON, str(error))]
         dotted = ".".join(str(part) for part in connection.daemon_version)
         where = (
-            f"None answers at '{uri or DEFAULT_URI}', so each run starts one of its own: libvirt "
-            f"{dotted}."
+            f"No libvirtd answers at '{uri or DEFAULT_URI}', so each run starts a private "
+            f"libvirtd: libvirt {dotted}."
             if reports
             else f"libvirt {dotted} at '{connection.uri}'."
         )
@@ -152,14 +152,15 @@ def _kvm(connection: Connection) -> RequirementCheck:
 def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> RequirementCheck:
     """Check that QEMU's user may open KVM if libvirtd may.
 
-    Otherwise libvirtd, as root, finds that QEMU has KVM, but sees at each use that QEMU's user has
-    none, discards the cached capabilities and probes again ('KVM was enabled when probing … but it
-    is not available now'), some twenty times per start: 22 and 92 seconds were measured, not 0.4.
+    If only libvirtd, which is root, may open KVM, it probes QEMU some twenty times per start. It
+    finds KVM, sees at each use that QEMU's user may not open KVM, and discards the cached
+    capabilities ('KVM was enabled when probing … but it is not available now'). Such starts
+    took 22 and 92 seconds instead of 0.4.
     """
     if device is None:
         return _met(_KVM, f"There is no '{KVM}', so libvirt does not use it.")
     if user is None:
-        return _met(_KVM, "libvirt changes no user for QEMU, so both may open the same files.")
+        return _met(_KVM, "libvirt runs QEMU as its own user, so both may open the same files.")
     number, group = user
     name, groups = _account(number, group)
     if device.is_open_to(number, groups):

@@ -1,7 +1,7 @@
-"""Connects a libvirt stream to a socket, for consoles and agents, which expect sockets.
+"""Connects a libvirt stream to a socket, which the code of consoles and agents expects.
 
-libvirt's event loop transfers data between stream and socket. Each is read only as fast as the other
-accepts data, so a guest that writes without end fills no memory.
+libvirt's event loop transfers data between the stream and the socket. It reads either end only as
+fast as the other end accepts data, so a guest that writes without end can't fill the memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class StreamSocket:
-    """A stream that `attach` connects, and the socket `ours` at its other end.
+    """A stream that `attach` connects, and the socket `ours`, which carries the stream's data.
 
     Received data is also written to the new file `log`, until writing fails.
     """
@@ -97,7 +97,7 @@ class StreamSocket:
         try:
             if events & libvirt.VIR_STREAM_EVENT_WRITABLE:
                 self._send()
-            # Data from before a hang-up can still be read after it.
+            # Data that arrived before a hang-up can still be read.
             if not self._receive():
                 self._end()
                 return
@@ -129,7 +129,7 @@ class StreamSocket:
             self._end()
 
     def _receive(self) -> bool:
-        """Read what the stream has; return whether more may follow."""
+        """Read the stream's available data; return whether more data may follow."""
         while len(self._to_socket) < _MOST_BYTES:
             chunk = self._stream.recv(_CHUNK_BYTES)
             if chunk == _WOULD_BLOCK:

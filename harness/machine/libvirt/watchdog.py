@@ -1,4 +1,4 @@
-"""A time limit for calls that can't be interrupted, with all stacks when it passes."""
+"""A time limit for calls that can't be interrupted; its error has the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def watched(
 ) -> T:
     """Run `call` in a thread of its own, and abandon that thread if it does not return in time.
 
-    A libvirtd that no longer answers blocks only that thread, and Ctrl-C keeps working. It is not
-    a thread of a pool, because Python joins those when it exits and would hang.
+    A libvirtd that no longer answers blocks only that thread, and Ctrl-C keeps working. The thread
+    is not in a pool, because Python joins the threads of pools at its exit and would hang.
 
     A result that arrives after the limit is passed to `late`, in the abandoned thread.
 
@@ -60,7 +60,7 @@ def watched(
         with contextlib.suppress(concurrent.futures.TimeoutError):
             future.exception(timeout=limit_s)
     finally:
-        # This runs after Ctrl-C too. A result that has not arrived by now is late.
+        # This line runs after Ctrl-C too. A result that has not arrived by now counts as late.
         is_left = future.cancel()
     if not is_left:
         return future.result()

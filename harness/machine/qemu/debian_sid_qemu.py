@@ -1,8 +1,8 @@
-"""A newer QEMU beside the host's own, from Debian sid: nothing is installed, and root is not needed.
+"""Unpacks a newer QEMU from Debian sid: nothing is installed on the host, and root is not needed.
 
-The packages are unpacked into a folder of the cache. A small program there runs the QEMU in it by
-its own dynamic linker, with its own libraries, firmware and modules; the host's files are not
-touched.
+The packages are unpacked into a folder of the cache. A small program in that folder runs the
+unpacked QEMU with the unpacked dynamic linker, libraries, firmware and modules. No file of the host
+changes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: Includes all modules, wanted or not: QEMU looks for a missing module in the host's folder, and
-#: aborts if the module is of another build.
+#: All modules are included: QEMU looks for a missing module in the host's folder, and aborts if
+#: that module is of another build.
 PACKAGES = (
     "qemu-system-x86",
     "qemu-system-gui",
@@ -54,7 +54,7 @@ class SidQemu:
 
 
 def find_sid_qemu(cache: Path) -> SidQemu | None:
-    """Return the newest QEMU in the cache that is recent, or None."""
+    """Return the newest QEMU in the cache, or None if it is not recent enough."""
     oldest = dt.datetime.now(tz=dt.timezone.utc) - _MAX_AGE
     found = [
         SidQemu(program=folder / _NAME, version=(folder / "version").read_text().strip())
@@ -69,8 +69,8 @@ def ensure_sid_qemu(
 ) -> SidQemu:
     """Return a QEMU of Debian sid; unpack it if the cache has none, or if `refresh` is true.
 
-    Its folder is named by the packages' list and the version of Debian's package, so a newer
-    version takes another folder, and machines' checkpoints distinguish the two.
+    The folder is named after the list of packages and the version of Debian's package, so a newer
+    version has another folder, and checkpoints distinguish the versions.
 
     Raises RequirementError if mmdebstrap is missing, HarnessError if it fails.
     """
@@ -98,7 +98,8 @@ def ensure_sid_qemu(
             program = work / _NAME
             program.write_text(render_program(folder, version, _digest(work / "root" / _PROGRAM)))
             program.chmod(0o700)
-            # The old folder is renamed before its removal: a killed process would leave half of it there.
+            # The old folder is renamed before its removal: a process killed during the removal
+            # would leave half of it.
             old = store / f".work-{secrets.token_hex(4)}"
             with contextlib.suppress(FileNotFoundError):
                 folder.rename(old)
@@ -113,8 +114,9 @@ def ensure_sid_qemu(
 def render_program(folder: Path, version: str, digest: str) -> str:
     """Return the program that runs the unpacked QEMU; pure.
 
-    It contains the version and digest of the unpacked QEMU: only that QEMU can load a saved guest's
-    state, and the harness tells QEMUs apart by the content of the program that `--qemu` names.
+    Its text has the version and digest of the unpacked QEMU. The harness distinguishes QEMUs by the
+    content of the program that `--qemu` names, since only the same QEMU can load a saved guest's
+    state.
     """
     root = folder / "root"
     libraries = root / _LIBRARIES

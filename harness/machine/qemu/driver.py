@@ -45,7 +45,7 @@ _KILL_S = 5.0
 
 
 def require_qemu(qemu: str) -> None:
-    """Raise RequirementError if this host lacks the program `qemu`, or the program that starts it."""
+    """Raise RequirementError if this host lacks `qemu`, or `setpriv`, which starts it."""
     if shutil.which(qemu) is None:
         raise RequirementError(
             f"There is no QEMU '{qemu}' on this host; install it with "
@@ -64,8 +64,8 @@ def qemu_identity(
 ) -> str:
     """Return facts that identify the QEMU `qemu`, and under KVM the processor that guests see.
 
-    No other QEMU can load a guest's saved state. `answers` keep the binary's digest for later
-    runs. Raises RequirementError if there is none.
+    No other QEMU can load a guest's saved state. `answers` keep the binary's digest for later runs.
+    Raises RequirementError if the host lacks the binary.
     """
     binary = shutil.which(qemu)
     if binary is None:
@@ -157,7 +157,8 @@ class QemuMachine(MonitoredMachine):
         qmp_ours, qmp_theirs = socket.socketpair()
         serial_ours, serial_theirs = socket.socketpair()
         agent_ours, agent_theirs = socket.socketpair()
-        # The callbacks close the sockets in any case; console and session normally close them before.
+        # These callbacks close the sockets even after an error; normally console and session close
+        # them first.
         self._resources.callback(qmp_ours.close)
         self._resources.callback(serial_ours.close)
         self._resources.callback(agent_ours.close)
@@ -186,7 +187,7 @@ class QemuMachine(MonitoredMachine):
                     ],
                     cwd=self.folder,
                 )
-        # These modules load while QEMU starts, which takes longer.
+        # Imported here, so that these modules load while QEMU starts, which takes longer.
         from harness.machine.channels.agent import Agent  # noqa: PLC0415
         from harness.machine.channels.console import Console  # noqa: PLC0415
         from harness.machine.channels.qmp import QmpSession  # noqa: PLC0415
@@ -304,16 +305,16 @@ class QemuMachine(MonitoredMachine):
 
 
 def state_argv(spec: MachineSpec) -> list[str]:
-    """Return the command line of a machine to be saved, without its name and its folder.
+    """Return a machine's command line without its name and its folder, as a part of a state's key.
 
-    It determines machine type, CPU, memory and devices.
+    The command line determines the machine type, CPU, memory and devices.
     """
     channels = Channels(qmp_fd=0, serial_fd=0, agent_fd=0)
     return render_argv(without_paths(spec), channels, serial_log=Path("serial.log"))
 
 
 class QemuDriver:
-    """Makes machines of the program `qemu`. Raises RequirementError if there is none."""
+    """Creates machines with the program `qemu`; raises RequirementError if the host lacks it."""
 
     name = "qemu"
 

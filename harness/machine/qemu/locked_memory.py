@@ -1,4 +1,4 @@
-"""The limit of locked memory: VFIO pins all of a guest's memory, and the kernel counts it."""
+"""Checks the limit of locked memory, which covers all of a guest's memory that VFIO pins."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class FakePool:
 
     def require(self, wanted: Sequence[GpuChoice]) -> None:
         if not wanted:
-            raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")
+            raise BadInputError("0 GPUs are wanted; request at least one.", source="GpuPool.lease")
         if len(wanted) > len(self.addresses):
             raise RequirementError(f"{len(wanted)} GPUs are wanted at once.")
 

@@ -164,7 +164,9 @@ def test_host_and_emulated_gpu_in_one_machine_have_their_own_device_ids(tmp_path
     assert (emulated.device_id, host.device_id) == ("gpu0", "gpu1")
     assert isinstance(host.attachment, HostGpuAttachment)
     assert gpus.gpu("gpu0") is not None
-    with pytest.raises(RequirementError, match=r"'gpu1'.*is the host's.*--gpu-source=emulated"):
+    with pytest.raises(
+        RequirementError, match=r"'gpu1'.*belongs to the host.*--gpu-source=emulated"
+    ):
         gpus.gpu("gpu1")
     gpus.close()
     assert pool.held == []

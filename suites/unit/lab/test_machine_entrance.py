@@ -147,7 +147,7 @@ def test_guest_without_an_ssh_server_gets_a_sentence_with_another_way_in(
     with pytest.raises(
         HarnessError,
         match=r"(?s)^The SSH server of machine 'node' does not start; `harness shell --machine` needs "
-        r"none\.\n.*let-in",
+        r"no SSH server\.\n.*let-in",
     ):
         enter(stage, door, tmp_path)
 

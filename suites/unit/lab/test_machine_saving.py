@@ -295,7 +295,7 @@ def test_guest_that_hangs_keeps_its_gpu_and_can_not_be_saved(
         stage.agent.hangs = True
 
         with pytest.raises(
-            HarnessError, match=r"can't be saved with 'gpu0'.* The agent does not answer"
+            HarnessError, match=r"can't be saved while it has 'gpu0'.* The agent does not answer"
         ):
             machine.save_bundle(Path("/bundle"), purpose="test_boots")
 

@@ -68,5 +68,7 @@ def test_network_start_affects_the_key_of_its_checkpoints_only() -> None:
 def test_error_for_an_image_with_one_kernel_says_how_to_get_another_kernel() -> None:
     image = replace(an_image(), kernels=(KERNEL,))
 
-    with pytest.raises(HarnessError, match="a second one is needed; install another one in it"):
+    with pytest.raises(
+        HarnessError, match="a second kernel is needed; install another kernel in it"
+    ):
         _ = image.other_kernel

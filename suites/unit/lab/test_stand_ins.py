@@ -53,7 +53,7 @@ def test_every_variable_that_a_stand_in_reads_is_known() -> None:
         ({"nvidia-smi": {"START_RESULT": "fail"}}, r"has no variable 'START_RESULT'"),
         (
             {"kubelet": {"START_RESULT": "fails"}},
-            r"key 'stand_ins\.kubelet\.START_RESULT': .* value 'fails'; .* matches 'ok\|fail'",
+            r"key 'stand_ins\.kubelet\.START_RESULT': .* value 'fails'; .* has to match 'ok\|fail'",
         ),
         ({"kubelet": {"START_DELAY_S": "soon"}}, r"value 'soon'"),
     ],

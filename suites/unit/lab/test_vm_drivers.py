@@ -66,6 +66,7 @@ def test_entry_point_that_opens_nothing_is_reported_with_its_value() -> None:
             return HarnessError(sentence)
 
     with pytest.raises(
-        HarnessError, match=r"^a function that opens a VM driver is expected, but it gives 7$"
+        HarnessError,
+        match=r"^a function that opens a VM driver is expected, but the entry point gives 7$",
     ):
         opener_of(cast("Plugin", Seven()))

@@ -334,7 +334,7 @@ def test_end_of_libvirtd_explains_why_a_machine_will_not_continue(
         connection.reopen(Deadline.after(LONG_S))
 
     assert machine.failure() == (
-        f"libvirtd at '{URI}' ended or was restarted, and its machines with it"
+        f"libvirtd at '{URI}' ended or was restarted, and its machines ended too"
     )
     assert not machine.is_running
 

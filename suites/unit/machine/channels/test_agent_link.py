@@ -178,12 +178,12 @@ def test_machine_that_ends_before_its_agent_is_ready_ends_the_wait(
     [
         (
             b"\x99 no frame at all",
-            "sent what no agent sends: A frame has the unknown kind 0x99",
+            "sent invalid data: A frame has the unknown kind 0x99",
         ),
         (
             bytes((frames.STDOUT,)) + b"\0\0\0\2\xff\xff\xff\xff",
             (
-                "sent what no agent sends: A frame 'stdout' has a length of 4294967295 bytes; the "
+                "sent invalid data: A frame 'stdout' has a length of 4294967295 bytes; the "
                 "limit is 65536"
             ),
         ),

@@ -41,7 +41,7 @@ def test_connection_that_does_not_close_well_is_logged(
         pass
 
     assert [(record.levelno, record.getMessage()) for record in log.records] == [
-        (logging.WARNING, "The connection to 'qemu:///system' did not close well: not now")
+        (logging.WARNING, "The connection to 'qemu:///system' was not closed cleanly: not now")
     ]
     assert raw.calls[-1] == "close"
 
@@ -76,7 +76,7 @@ def test_hanging_close_is_abandoned_and_logged(
     join_late(what, _LONG_S)
 
     start = (
-        "The connection to 'qemu:///system' did not close well: libvirt did not answer "
+        "The connection to 'qemu:///system' was not closed cleanly: libvirt did not answer "
         f"{what} to 'qemu:///system' within "
     )
     # On a busy host the other call may have hung, too.

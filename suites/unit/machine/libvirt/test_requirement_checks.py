@@ -141,7 +141,7 @@ def test_kvm_that_all_or_no_users_may_open_passes() -> None:
         (
             ROOT_ONLY,
             None,
-            "libvirt changes no user for QEMU, so both may open the same files.",
+            "libvirt runs QEMU as its own user, so both may open the same files.",
         ),
         (ROOT_ONLY, (0, 0), "QEMU's user 'root' may open '/dev/kvm'."),
         (Device(mode=0o660, owner=0, group=107), USER, "QEMU's user 4242 may open '/dev/kvm'."),
@@ -252,7 +252,8 @@ def test_check_says_that_each_run_starts_a_private_libvirtd(
 
     assert (findings[1].requirement, findings[1].is_met) == ("libvirtd", True)
     assert findings[1].found == (
-        "None answers at 'qemu:///session', so each run starts one of its own: libvirt 9.0.0."
+        "No libvirtd answers at 'qemu:///session', so each run starts a private libvirtd: libvirt "
+        "9.0.0."
     )
 
 
