@@ -1,4 +1,4 @@
-"""GPU models as data, and the parts that a GPU adds to a machine."""
+"""GPU models as data, and the devices and windows that a GPU adds to a machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DriverKind: TypeAlias = Literal["cuda", "grid"]
 
 @dataclass(frozen=True, kw_only=True)
 class GpuKind:
-    """The common ids of all GPUs of a vendor on the PCI bus: four hexadecimal digits each."""
+    """The PCI ids that all GPUs of a vendor share: four hexadecimal digits each."""
 
     vendor: str
     class_code: str
@@ -80,7 +80,7 @@ Bars: TypeAlias = Mapping[int, Bar]
 
 @dataclass(frozen=True, kw_only=True)
 class TransportBars:
-    """A model's BARs by index, for each transport: transports allow different BARs."""
+    """A model's BARs by index, for each transport, since transports support different BARs."""
 
     mpqemu: Bars
     vfio_user: Bars
@@ -88,7 +88,7 @@ class TransportBars:
 
 @dataclass(frozen=True, kw_only=True)
 class GspFacts:
-    """The answers of a model's system processor (GSP) to NVIDIA's driver.
+    """The facts about a model that its system processor (GSP) reports to NVIDIA's driver.
 
     Each TPC has two SMs. `vbios` is the version of the video BIOS as nvidia-smi shows it.
     """
@@ -116,10 +116,10 @@ class GspFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuModel:
-    """A GPU model, with everything that a guest can see of it.
+    """A GPU model, with all its properties that a guest can see.
 
-    `driver_kinds` are the kinds of NVIDIA driver that it supports, the default first. `ids_from` is
-    the source of the ids. `gsp` is None for a model without a system processor; only
+    `driver_kinds` are the kinds of NVIDIA driver that support it, the default first. `ids_from`
+    names the source of the ids. `gsp` is None for a model without a system processor; only
     `GpuEmulation.GSP` emulates that processor.
     """
 
@@ -138,11 +138,11 @@ class GpuModel:
 
     @override
     def __repr__(self) -> str:
-        """Return a short text: pytest prints the arguments of each test that fails."""
+        """Return a short text, since pytest prints the arguments of each test that fails."""
         return f"GpuModel({self.name!r})"
 
     def emulated_as(self, emulation: GpuEmulation) -> GpuModel:
-        """Return the same model, emulated in another way."""
+        """Return the same model with another kind of emulation."""
         return replace(self, emulation=emulation)
 
     @property
@@ -160,9 +160,9 @@ class GpuModel:
     def boot_registers(self) -> dict[int, int]:
         """Return the read-only registers of BAR0, by offset.
 
-        PMC_BOOT_0 has the chip in bits 28:20 and the revision in 7:0. PMC_BOOT_42 has the
-        chip's architecture in 29:24 and implementation in 23:20, the major revision in 19:16
-        and the minor one in 15:12. With 0 there NVIDIA's driver 535 refuses the device.
+        PMC_BOOT_0 has the chip in bits 28:20 and the revision in 7:0. PMC_BOOT_42 has the chip's
+        architecture in 29:24, its implementation in 23:20, the major revision in 19:16 and the
+        minor revision in 15:12. If PMC_BOOT_42 is 0, NVIDIA's driver 535 refuses the device.
         """
         revision = self.pci.revision
         return {
@@ -174,7 +174,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A kind of GPU node: the number and the model of its GPUs, and further facts."""
+    """A kind of GPU node: the number and the model of its GPUs, and more."""
 
     name: str
     title: str
@@ -185,7 +185,7 @@ class GpuNode:
 
     @property
     def gpus(self) -> tuple[GpuModel, ...]:
-        """Return the node's GPUs, slot by slot."""
+        """Return the models of the node's GPUs, in the order of the slots."""
         return (self.model,) * self.count
 
 
@@ -193,12 +193,12 @@ class GpuNode:
 class GpuAttachment:
     """How to plug one GPU into a QEMU machine, as data; valid for one use.
 
-    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. It is None if the properties
-    name a socket that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
-    address space below 4 GiB that the root port must reserve (`mem-reserve`), and `aperture_mib`
-    the space above 4 GiB (`pref64-reserve`): without it a guest has no space for the BARs of a
-    hot-plugged function. Ten ports with 64 MiB each fitted beside 1.5 GiB of RAM; with 160 MiB each
-    the firmware hung.
+    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. `fd` is None if the properties
+    name a socket in the machine's folder that QEMU opens itself. `root_port_window_mib` is the
+    address space below 4 GiB that the root port must reserve (`mem-reserve`), and `aperture_mib` is
+    the space above 4 GiB (`pref64-reserve`). Without these windows a guest has no space for the
+    BARs of a hot-plugged function. In a guest with 1.5 GiB of RAM, ten ports with 64 MiB each
+    worked; with 160 MiB each the firmware hung.
     """
 
     id: str
@@ -220,7 +220,7 @@ class GpuAttachment:
     def to_device_argv(self, bus: str) -> list[str]:
         """Return the values of `-device` that plug the GPU at start, with `fd` inherited.
 
-        QEMU accepts JSON for `-device` since 6.2; devices that need no `fd` came later.
+        An attachment without `fd` is rendered as JSON, which QEMU accepts for `-device` since 6.2.
         """
         if self.fd is None:
             return [json.dumps(each) for each in self.to_device_add(bus, None)]
@@ -237,9 +237,9 @@ class GpuAttachment:
 class HostGpuAttachment:
     """How to hand a GPU of the host to a machine by VFIO, as data.
 
-    `addresses` are the functions of its IOMMU group, the GPU's own first, such as
-    `0000:65:00.0`: all are bound to `vfio-pci`, and all take one slot of the guest under their own
-    function numbers. The windows have the same meaning as in `GpuAttachment`.
+    `addresses` are the functions of its IOMMU group, such as `0000:65:00.0`, beginning with the
+    GPU's function. All are bound to `vfio-pci`. In the guest they are functions of one slot, with
+    the same function numbers. The windows have the same meaning as in `GpuAttachment`.
     """
 
     id: str
@@ -256,8 +256,8 @@ class HostGpuAttachment:
     def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:
         """Return the arguments of each `device_add` of QMP; VFIO needs no descriptor.
 
-        Function 0 comes last, since a guest examines a PCIe slot when function 0 is plugged. The ROM
-        BAR is off: firmware would otherwise run the GPU's BIOS.
+        Function 0 is last, since a guest examines a PCIe slot when function 0 is plugged. The ROM
+        BAR is off, so that firmware does not run the GPU's BIOS.
         """
         devices: list[dict[str, object]] = []
         for address in sorted(self.addresses, key=_function_number, reverse=True):
@@ -292,7 +292,7 @@ def _function_number(address: str) -> int:
 def root_port_window_mib(bars: Bars) -> int:
     """Return the window in MiB below 4 GiB that a root port needs: a power of two, 64 or more.
 
-    BARs are aligned to their size, so the sum rounded up to a power of two fits them all.
+    BARs are aligned to their size, so a window of the sum, rounded up to a power of two, fits all.
     """
     return max(64, _window_mib(bar for bar in bars.values() if bar.bits == 32))
 
@@ -303,10 +303,10 @@ def aperture_mib(bars: Bars) -> int:
 
 
 def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
-    """Return the BARs, with the largest 32-bit ones halved until they fit anywhere in a window.
+    """Return the BARs, with the largest 32-bit BARs halved until all fit at any place in a window.
 
-    Firmware aligns the window of an empty slot to 1 MiB, and Linux leaves it there. If a device is
-    plugged later, a BAR of more than half of the window may find no place that is aligned to its
+    Firmware aligns the window of an empty slot to 1 MiB, and Linux does not move the window. So
+    there may be no address for a BAR of more than half of the window that is aligned to the BAR's
     size.
     """
     fitting = dict(bars)
@@ -326,7 +326,7 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
 
 
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
-    """Return the BARs, with the largest 64-bit ones halved until they fit into a window.
+    """Return the BARs, with the largest 64-bit BARs halved until all fit into a window.
 
     The BARs of a real GPU have hundreds of GiB. An emulated processor can't address eight such
     GPUs.

@@ -71,7 +71,7 @@ class PciKeys:
     subsystem_vendor: Uint16
     """Subsystem vendor id."""
     subsystem: Uint16
-    """Subsystem id; the driver's name for the model depends on it too."""
+    """Subsystem id, on which the driver's name for the model also depends."""
     class_code: Uint24
     """Three bytes; 0x030200 is a 3D controller."""
     revision: Uint8
@@ -113,21 +113,21 @@ class GspKeys:
     vbios: Annotated[str, Field(pattern=r"^[0-9A-F]{2}(\.[0-9A-F]{2}){4}$")]
     """The version of the video BIOS as `nvidia-smi` shows it."""
     copy_engines: Annotated[int, Field(ge=1, le=10)] = 5
-    """How many copy engines the driver sees."""
+    """The number of copy engines that the driver sees."""
     part_number: Annotated[str, Field(pattern=r"^[0-9A-Z-]{0,19}$")] = ""
-    """The part number of the board; if it is missing, `nvidia-smi` shows N/A."""
+    """The part number of the board; without this key, `nvidia-smi` shows N/A."""
     sku: Annotated[str, Field(pattern=r"^[0-9A-Z]{0,3}$")] = ""
     """The second part of the part number of the chip, such as 885 in 2330-885-A1."""
     inforom: Annotated[str, Field(pattern=r"^[0-9A-Z.]{0,15}$")] = ""
-    """The version of the infoROM's image; if it is missing, `nvidia-smi` shows N/A."""
+    """The version of the infoROM's image; without this key, `nvidia-smi` shows N/A."""
     inforom_oem: tuple[Uint8, Uint8] = (2, 1)
     """The version of the infoROM's OEM object."""
     inforom_ecc: tuple[Uint8, Uint8] = (7, 16)
-    """The version of the infoROM's ECC object, by which the driver decides which error counts it shows."""
+    """The version of the infoROM's ECC object; it decides which error counts the driver shows."""
     memory_banks: Annotated[int, Field(ge=0, le=65535)] = 0
-    """How many banks of memory have spare rows."""
+    """The number of memory banks with spare rows."""
     power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """The default and highest power limit in W; if it is missing, `nvidia-smi` shows N/A."""
+    """The default and highest power limit in W; without this key, `nvidia-smi` shows N/A."""
     least_power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """The lowest power limit that can be set, in W."""
     shutdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
@@ -135,12 +135,12 @@ class GspKeys:
     slowdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
     """The temperature in degrees Celsius at which the GPU slows down."""
     operating_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The highest operating temperature in degrees Celsius; Ada and Hopper show the distance from it."""
+    """The highest operating temperature in degrees Celsius; Ada and Hopper show a margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """The file of a GPU model, whose name is the name of the file.
+    """The file of a GPU model; the file's name is the model's name.
 
     `chip` is NVIDIA's number of the chip, 0x180 for GH100. `registers` adds read-only registers
     of BAR0, by offset.
@@ -158,32 +158,32 @@ class ModelFile:
     ids_from: Text
     """The source of the PCI ids."""
     chip: Annotated[int, Field(ge=0, le=0x1FF)]
-    """NVIDIA's number of the chip; the boot registers follow from it."""
+    """NVIDIA's number of the chip, which determines the boot registers."""
     bars_mib: BarKeys
     driver_kinds: Annotated[tuple[DriverKind, ...], Field(min_length=1)]
-    """The kinds of NVIDIA driver that the model supports, `cuda` and `grid`; a node gets the first."""
+    """The kinds of NVIDIA driver for the model, `cuda` or `grid`; a node gets the first kind."""
     mig: bool
     """Whether the GPU supports MIG."""
     registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
     """Additional read-only registers of BAR 0: values by offset."""
     emulation: GpuEmulation = GpuEmulation.IDENTITY
-    """How much is emulated: `identity`, or `gsp`, which NVIDIA's driver can open."""
+    """The kind of emulation: `identity`, or `gsp`, with which NVIDIA's driver can open the GPU."""
     gsp: GspKeys | None = None
     """The facts of the system processor; NVIDIA's driver can't open a model without this key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFile:
-    """The file of a kind of GPU node, whose name is the name of the file."""
+    """The file of a kind of GPU node; the file's name is the kind's name."""
 
     __pydantic_config__ = _FORBID
 
     schema: Literal[1] = 1
     """The version of this file's format."""
     title: Text
-    """A name for people."""
+    """The name that people read."""
     model: Text
-    """The name of the GPUs' model."""
+    """The name of the model of its GPUs."""
     count: Annotated[int, Field(ge=1, le=16)]
     """The number of GPUs, at most 16."""
     vm_size: Text
@@ -208,7 +208,7 @@ class Catalogue:
     models: Mapping[str, GpuModel]
     nodes: Mapping[str, GpuNode]
     errors: tuple[PluginError, ...] = ()
-    """For some installed packages, the reason why their models are missing."""
+    """The errors of installed packages whose models can't be used."""
 
     def get(self, name: str) -> GpuModel:
         """Return the model `name`; raises BadInputError, which lists the known models."""
@@ -222,8 +222,8 @@ class Catalogue:
     def kinds(self) -> frozenset[GpuKind]:
         """Return the ids by which the models' GPUs are recognised on the PCI bus.
 
-        Raises the error of a package whose models can't be used, since GPUs of these models would not
-        be recognised.
+        If the models of a package can't be used, raises its error, since their GPUs would not be
+        recognised.
         """
         if self.errors:
             raise self.errors[0]
@@ -270,7 +270,7 @@ def find_model(name: str, *folders: Path) -> GpuModel:
 
 @functools.cache
 def _shipped() -> Catalogue:
-    """Read the harness's own models once: their files don't change while the harness runs."""
+    """Read the harness's own models once, since their files don't change while the harness runs."""
     return _extended(Catalogue(folders=(), models={}, nodes={}), _SHIPPED)
 
 
@@ -315,7 +315,8 @@ def _read_each(
         one = read(file)
         if one.name in found:
             raise BadInputError(
-                f"Another folder has a model '{one.name}' too; rename this file.", source=str(file)
+                f"Another folder has a model '{one.name}' too; rename this file.",
+                source=str(file),
             )
         found[one.name] = one
     return found
@@ -354,8 +355,8 @@ def _bars(keys: BarKeys, file: Path) -> TransportBars:
         for taken in (index, index + 1):
             if taken in vfio_user or (taken != index and taken in keys.vfio_user_64bit):
                 raise BadInputError(
-                    f"A 64-bit BAR {index} takes {index} and {index + 1}, but there is another "
-                    f"BAR {taken}.",
+                    f"The 64-bit BAR {index} occupies the indices {index} and {index + 1}, but "
+                    f"there is another BAR {taken}.",
                     source=str(file),
                     line=line_of(file, ("bars_mib", "vfio_user_64bit", index)),
                     key=f"bars_mib.vfio_user_64bit.{index}",

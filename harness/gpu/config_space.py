@@ -1,4 +1,4 @@
-"""A PCI function's configuration space, and the bits of it that can be written."""
+"""A PCI function's configuration space, and its writable bits."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
-#: Software writes this to each half of a BAR to learn the size. The bits that stay set don't show
-#: that a BAR was sized: half of an address above 4 GiB may have all of them set.
+#: Software writes this to each half of a BAR to learn the size. A half in which all writable bits
+#: are set may also be a part of an address above 4 GiB, so it does not prove that software is
+#: learning the size.
 _SIZING = 0xFFFFFFFF
 _BAR_64BIT = 0x4
 _BAR_PREFETCHABLE = 0x8
@@ -65,9 +66,9 @@ class ConfigSpace:
 
     An express function has 4096 bytes and the PCI Express capability; any other function has 256
     bytes and no capability. There is no expansion ROM and no I/O BAR. The interrupt pin is A, since
-    NVIDIA's driver does not probe a function for which the guest has routed no interrupt. With
-    `has_msi` an express function also has MSI. `generation` is the link's generation of PCI
-    Express. The object is not thread-safe; the device is.
+    NVIDIA's driver does not probe a function without a routed interrupt. With `has_msi` an express
+    function also has MSI. `generation` is the link's generation of PCI Express. The object is not
+    thread-safe; its device serialises the calls.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ConfigSpace:
         places: Places = BEFORE_HOPPER,
         generation: int = 4,
     ) -> None:
-        """Validate `bars`: sizes are powers of two from 16 on; a 64-bit BAR takes two indices."""
+        """Validate `bars`: sizes are powers of two from 16 on; a 64-bit BAR has two indices."""
         used: set[int] = set()
         for index, bar in bars.items():
             indices = {index} if bar.bits == 32 else {index, index + 1}
@@ -163,7 +164,7 @@ class ConfigSpace:
         mask[INTERRUPT_LINE] = 0xFF
         for index, bar in self._bars.items():
             offset, length = BAR_0 + 4 * index, bar.bits // 8
-            # The address bits below the size read as zero: that is how software sizes a BAR.
+            # The address bits below the size read as zero, from which software learns a BAR's size.
             mask[offset : offset + length] = ((1 << bar.bits) - bar.size).to_bytes(
                 length, "little"
             )
@@ -186,7 +187,7 @@ class ConfigSpace:
         return bytes(mask)
 
     def reset(self) -> None:
-        """Return to the state after power-on: the function decodes nothing and has no addresses."""
+        """Return to the state after power-on: the function has no addresses and decodes none."""
         self._bytes[:] = self._initial
         self._sized.clear()
 
@@ -195,7 +196,7 @@ class ConfigSpace:
         return int.from_bytes(self._bytes[offset : offset + size].ljust(size, b"\xff"), "little")
 
     def write(self, offset: int, value: int, size: int) -> None:
-        """Write `size` bytes where bits are writable."""
+        """Write `size` bytes; only writable bits change."""
         if (offset, size, value) == (offset & ~3, 4, _SIZING):
             self._sized.add(offset)
         else:

@@ -1,7 +1,7 @@
 """The emulated GPU: a PCI function that a guest can find, probe and bind a driver to.
 
-It tests provisioning, never CUDA: there is no engine behind the registers. It is independent of
-transports, so a test can call it in place of a guest.
+It is for tests of provisioning, never of CUDA, since it has no compute engines. It is independent
+of transports, so a test can call it in place of a guest.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 #: The most 32-bit registers that the device remembers for a guest; it ignores further registers.
 REGISTER_LIMIT = 65_536
 
-#: Seconds within which a stalled access notices the end of the stall.
+#: Seconds within which a stalled access detects the end of the stall.
 _STALL_POLL_S = 0.02
 
 
 class Engine(Protocol):
-    """Answers a GPU's BARs in place of plain registers, and does DMA and interrupts.
+    """Handles accesses to a GPU's BARs in place of plain registers, with DMA and interrupts.
 
     An access never waits for the guest's memory: it posts work, and the transport calls `work`
     after it has answered the access.
@@ -70,7 +70,7 @@ class Engine(Protocol):
         ...
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note` with events for the GPU's trace, in the thread that does the posted work."""
+        """Call `note` with each event for the GPU's trace, in the thread of the posted work."""
         ...
 
     @property
@@ -93,11 +93,12 @@ class Engine(Protocol):
 
 
 class EmulatedGpu:
-    """One GPU, safe to use from the threads of a transport and of a test at once.
+    """One GPU; the threads of a transport and of a test may use it at the same time.
 
     A guest calls `config_*`, `memory_*`, `bar_*` and `reset`. A test calls `answer`,
-    `fall_off_bus`, `die` and `stall`, and `raise_xid`, `corrupt_inforom` and `let_mig_need_reset`,
-    which the stand-in driver shows. A guest's reset does not undo them.
+    `fall_off_bus`, `die` and `stall`. It also calls `raise_xid`, `corrupt_inforom` and
+    `let_mig_need_reset`, whose effects the stand-in driver shows. A guest's reset does not undo
+    these faults.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class EmulatedGpu:
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """`bars` are the model's BARs that fit the transport; `is_express` depends on the transport too.
+        """Create a GPU whose `bars` fit the transport; `is_express` depends on the transport too.
 
         `engine` makes the engine behind the BARs; without an engine the BARs are plain registers.
         """
@@ -166,7 +167,7 @@ class EmulatedGpu:
     def memory_read(self, address: int, size: int) -> int:
         """Read `size` bytes, 1 to 8, of guest memory that a BAR may claim.
 
-        Memory that no BAR claims reads as all ones, as a PCI bus answers.
+        Memory that no BAR claims reads as all ones, as on a PCI bus.
         """
         with self._lock:
             return self._read(*self._locate(address, size), size)
@@ -254,7 +255,7 @@ class EmulatedGpu:
         if bar == 0 and offset in mailbox.REGISTERS:
             self._mailbox.write(offset, self._mailbox.read(offset) & ~mask | value & mask)
             return
-        # A write to a hard-wired register is stored but has no effect: reads consult writes last.
+        # A write to a hard-wired register has no effect: reads use written values last.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
             self._written.pop(register, None)
@@ -287,11 +288,11 @@ class EmulatedGpu:
         return bar, offset
 
     def fall_off_bus(self) -> None:
-        """Answer every read with all ones and ignore writes, as a GPU that lost its link does."""
+        """Answer every read with all ones and ignore writes, like a GPU that lost its link."""
         self._set_on_bus(False, IncidentKind.FELL_OFF_BUS)
 
     def die(self) -> None:
-        """Answer BARs with all ones from now on, while configuration space still answers."""
+        """Answer reads of BARs with all ones from now on; configuration space still works."""
         with self._lock:
             self._is_dead = True
             self._recorder.incident(IncidentKind.DIED)
@@ -357,7 +358,7 @@ class EmulatedGpu:
 
     @property
     def mig_mode(self) -> MigMode:
-        """Return whether the GPU is partitioned, and whether it will be after its next reset."""
+        """Return whether the GPU is in MIG mode, and whether it will be after its next reset."""
         with self._lock:
             return self._mailbox.mig_mode
 
@@ -379,8 +380,8 @@ class EmulatedGpu:
     def wait_until_placed(self, deadline: Deadline) -> bool:
         """Wait until the guest has given every BAR an address; return False at the deadline.
 
-        With that the device's own part of a hot-plug is complete. The host watches only its own
-        copy of the BARs; it sends nothing to the guest.
+        Then the device's part of a hot-plug is complete. The method reads the host's copy of the
+        BARs, and sends nothing to the guest.
         """
         with self._lock:
             return deadline.wait(self._lock, lambda: self._config.is_placed)
@@ -391,7 +392,7 @@ class EmulatedGpu:
             return self._on_bus
 
     def stall(self, seconds: float) -> None:
-        """Answer nothing for `seconds`; a guest's vCPU that accesses the device is blocked."""
+        """Answer no access for `seconds`; a guest's vCPU that accesses the device is blocked."""
         with self._lock:
             self._stalled_until = self._clock.monotonic() + seconds
             self._recorder.incident(IncidentKind.STALL_BEGAN)
@@ -404,7 +405,7 @@ class EmulatedGpu:
                 self._recorder.incident(IncidentKind.STALL_ENDED)
 
     def stalled_for_s(self) -> float:
-        """Return for how many more seconds the device answers nothing; 0 if it answers."""
+        """Return the remaining seconds of the stall; 0 if the device answers."""
         with self._lock:
             if self._stalled_until is None:
                 return 0.0
@@ -418,7 +419,7 @@ class EmulatedGpu:
     def wait_for_stall_end(self, cancelled: threading.Event) -> bool:
         """Block while the device stalls; return False if `cancelled` is set during the stall.
 
-        A transport calls this before it carries a request out.
+        A transport calls this method before it carries out a request.
         """
         while (left := self.stalled_for_s()) > 0:
             if cancelled.wait(min(left, _STALL_POLL_S)):

@@ -29,14 +29,14 @@ _MOST_XIDS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class MigMode:
-    """Whether a GPU is partitioned, and whether it will be after its next reset."""
+    """Whether a GPU is in MIG mode, and whether it will be after its next reset."""
 
     is_enabled: bool
     is_pending: bool
 
 
 class Mailbox:
-    """The state of the registers. It is not thread-safe; the device is."""
+    """The state of the registers; not thread-safe, so its device serialises the calls."""
 
     def __init__(self, *, has_mig: bool) -> None:
         self.is_inforom_corrupted = False
@@ -69,7 +69,7 @@ class Mailbox:
         )
 
     def write(self, offset: int, value: int) -> None:
-        """Handle a write of the driver: a 0 removes the Xid that it has read; MIG gets its next mode."""
+        """Handle a write of the driver: remove the Xid that was read, or set the next MIG mode."""
         if offset == XID and value == 0 and self._xids:
             self._xids.popleft()
         elif offset == MIG and self._has_mig:

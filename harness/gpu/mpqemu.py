@@ -47,7 +47,7 @@ class Command(enum.IntEnum):
     DEVICE_RESET = 7
 
 
-#: The number of bytes after the header. RET is only sent to QEMU.
+#: The number of bytes after the header, by command. Only the device sends RET.
 PAYLOAD_BYTES = {
     Command.SYNC_SYSMEM: SYSMEM_BYTES,
     Command.PCI_CFGWRITE: CONFIG_ACCESS.size,
@@ -64,7 +64,7 @@ UNANSWERED = frozenset({Command.SYNC_SYSMEM, Command.SET_IRQFD})
 
 @dataclass(frozen=True)
 class Message:
-    """One message from QEMU; fields that its command lacks are 0."""
+    """One message from QEMU; fields that do not belong to its command are 0."""
 
     command: Command
     address: int = 0
@@ -151,7 +151,7 @@ class MpqemuServer(DeviceServer[Message]):
     """Serves one GPU over a socket pair; QEMU gets one end.
 
     The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs if two of
-    its threads access the device at once. So a guest has one vCPU, or vCPUs that share a thread.
+    its threads access the device at once. So a guest needs one vCPU, or vCPUs that share a thread.
     """
 
     transport = "mpqemu"
@@ -194,7 +194,8 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _on_data(self) -> None:
-        # QEMU has its own copy of its end. While this copy is open, QEMU's end would go unnoticed.
+        # QEMU has its own copy of this socket. While this copy is open, the server would not detect
+        # that QEMU has ended.
         if self._qemus is not None:
             self._qemus.close()
 
@@ -220,7 +221,7 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
-        """Map the guest's memory in place of earlier mappings, or keep the interrupt's descriptor."""
+        """Replace the mappings of the guest's memory, or keep the interrupt's descriptor."""
         if self._memory is not None and request.command is Command.SYNC_SYSMEM:
             self._memory.clear()
             for fd, region in zip(descriptors, request.regions, strict=False):

@@ -1,4 +1,4 @@
-"""The faults of a GPU from the moment it is plugged, as data, for requests and markers."""
+"""Describes the faults of a GPU from the moment it is plugged in, for requests and markers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuScript:
-    """The faults of one GPU; by default it has none.
+    """The faults of one GPU, by default none.
 
     With `is_dead` the GPU is on the bus, but its BARs read as all ones. `answers` are values of 32-bit
     registers of BAR 0, by offset. The stand-in driver gets `xids`, the oldest first. With
@@ -27,7 +27,7 @@ class GpuScript:
     answers: Mapping[int, int] = field(default_factory=dict)
 
     def apply(self, gpu: EmulatedGpu) -> None:
-        """Apply the script to `gpu`, which is not plugged yet."""
+        """Apply the script to `gpu`, which is not plugged in yet."""
         if self.is_dead:
             gpu.die()
         if self.is_inforom_corrupted:

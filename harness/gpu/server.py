@@ -1,4 +1,4 @@
-"""Serves an emulated GPU to one QEMU: the thread, its end, and the state for the stall watchdog.
+"""Serves an emulated GPU to one QEMU in a thread; the stall watchdog reads the server's state.
 
 Each transport is a `DeviceServer`, which implements its own protocol.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Room for the kernel's limit of descriptors in one message (SCM_MAX_FD), so that all are received.
+#: Room for as many descriptors as a message can have (SCM_MAX_FD), so that all are received.
 _ANCILLARY_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)
 _RECEIVE_BYTES = 4096
 _JOIN_S = 5.0
@@ -48,7 +48,7 @@ class ConnectionEndedError(Exception):
 
 
 class Request(Protocol):
-    """One message from QEMU; its text describes the request in messages of the watchdog."""
+    """One message from QEMU; its `str` describes the request in messages of the watchdog."""
 
     @property
     def is_answered(self) -> bool:
@@ -67,7 +67,7 @@ class EndKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a connection ended; `detail` is for people."""
+    """Why a connection ended; `detail` is the reason in words."""
 
     kind: EndKind
     detail: str
@@ -130,7 +130,7 @@ class DeviceServer(abc.ABC, Generic[R]):
     """Serves one GPU to one QEMU in a thread, until QEMU ends or `close` is called.
 
     Descriptors that QEMU sends are closed at once, unless the GPU has an engine: a device without
-    interrupts and DMA needs no descriptors, and in a clone the descriptors of memory refer to the
+    interrupts and DMA needs no descriptors, and in a clone the memory's descriptors refer to the
     template's memory file.
 
     An engine's work is done in the same thread, after the access that posted it was answered. While
@@ -180,11 +180,11 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _on_data(self) -> None:
-        """Run in the thread when QEMU has sent data, and so has its end of the connection."""
+        """Handle in the thread the arrival of data: QEMU has its end of the connection."""
 
     @abc.abstractmethod
     def _hang_up(self) -> None:
-        """End the connection, which wakes the thread and informs QEMU; may be called again."""
+        """End the connection, which wakes the thread and informs QEMU; may be called twice."""
 
     @abc.abstractmethod
     def _release(self) -> None:
@@ -200,7 +200,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
-        """Use descriptors that came with a request, and close those that are not kept."""
+        """Use the descriptors that came with a request, and close all that are not kept."""
 
     @abc.abstractmethod
     def _forget_descriptors(self) -> None:
@@ -242,9 +242,9 @@ class DeviceServer(abc.ABC, Generic[R]):
         )
 
     def stall_report(self, patience_s: float) -> str | None:
-        """Return a sentence if a guest waits for the device for longer than `patience_s`.
+        """Return a sentence if a guest has waited for the device for longer than `patience_s`.
 
-        This is the stall watchdog; code that waits for a guest calls it.
+        Code that waits for a guest calls this method, the stall watchdog.
         """
         state, now_s = self.state, self._clock.monotonic()
         since_s = state.pending_since_s
@@ -253,7 +253,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return f"its emulated GPU '{self.device_id}' is stuck: {state.describe(now_s)}"
 
     def wait_for_end(self, timeout_s: float) -> Ending:
-        """Wait until QEMU has ended the connection, which it does when QEMU itself ends.
+        """Wait until QEMU has ended the connection, at the latest when QEMU itself ends.
 
         Raises HarnessError after `timeout_s` seconds.
         """
@@ -269,8 +269,8 @@ class DeviceServer(abc.ABC, Generic[R]):
     def close(self) -> None:
         """End the connection, the thread and the sockets.
 
-        QEMU continues to run; its guest then reads all ones. Raises HarnessError if the thread
-        does not end.
+        QEMU continues to run, and its guest reads all ones from the device. Raises HarnessError if
+        the thread does not end.
         """
         self._closing.set()
         if not self._is_started:
@@ -396,10 +396,10 @@ class DeviceServer(abc.ABC, Generic[R]):
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive the available data, perhaps many messages, and the descriptors that came with it.
+    """Receive the available data, which may be many messages, and its descriptors.
 
-    The descriptors are received close-on-exec, so that no process that another thread starts
-    inherits one.
+    The descriptors are received close-on-exec, so that a process that another thread starts does
+    not inherit them.
     """
     data, ancillary, _, _ = sock.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
@@ -422,7 +422,7 @@ def _ending_at_eof(pending_bytes: int) -> Ending:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End both directions, which wakes a thread that is receiving. Unlike close, it may be called again."""
+    """End both directions, which wakes a receiving thread; unlike `close`, it can be repeated."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,4 +1,4 @@
-"""The accesses of a guest to a device: recorded in bounded memory, read as a snapshot."""
+"""Records the accesses of a guest to a device in bounded memory, and returns them as a snapshot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: For a longer value, only this many of the lowest bytes are shown.
+#: The number of low bytes that are shown of a longer value.
 _SHOWN_BYTES = 8
 
 
@@ -42,7 +42,7 @@ class IncidentKind(enum.Enum):
 
 
 class Stray(enum.Enum):
-    """Stands for the BAR of an access that no BAR claims."""
+    """Takes the place of the BAR in an access that no BAR claims."""
 
     NO_BAR = "no BAR"
 
@@ -97,9 +97,8 @@ class AccessTrace:
     """A snapshot of the recorded entries, oldest first.
 
     The recorder keeps the oldest and the newest entries separately for configuration space and for
-    each BAR. So an empty list of accesses means that there never were any, and the first and the
-    last access are exact. `dropped` counts the missing entries in between, and includes
-    `dropped_incidents`.
+    each BAR. So the first and the last access are exact, and an empty list means that there were no
+    accesses. `dropped` counts the missing entries in between, including `dropped_incidents`.
     """
 
     accesses: tuple[Access, ...]
@@ -130,7 +129,7 @@ class AccessTrace:
     def between(self, start_s: float, end_s: float) -> AccessTrace:
         """Return the part from `start_s` up to `end_s`, in monotonic time.
 
-        `dropped` stays: the dropped entries may have been in that part.
+        `dropped` does not change, since the dropped entries may have been in that part.
         """
         return AccessTrace(
             accesses=tuple(one for one in self.accesses if start_s <= one.at_s < end_s),
@@ -145,7 +144,7 @@ class AccessTrace:
         return next((mark for mark in marks if words in (mark.words or "")), None)
 
     def around(self, incident: Incident, entries: int) -> AccessTrace:
-        """Return the part from `entries` before an incident to as many after it."""
+        """Return an incident with the `entries` entries before it and after it."""
         first, last = incident.sequence - entries, incident.sequence + entries
         return AccessTrace(
             accesses=tuple(one for one in self.accesses if first <= one.sequence <= last),
@@ -155,7 +154,7 @@ class AccessTrace:
         )
 
     def render(self) -> str:
-        """Render one line for each entry, with milliseconds since the first one."""
+        """Render one line for each entry, with milliseconds since the first entry."""
         entries: list[Access | Incident] = sorted(
             (*self.accesses, *self.incidents), key=lambda entry: entry.sequence
         )
@@ -196,7 +195,7 @@ class _BoundedLog(Generic[T]):
 
 
 class TraceRecorder:
-    """Records entries for `snapshot`; the device that owns it serialises the calls.
+    """Records entries for `snapshot`; the device that owns the recorder serialises the calls.
 
     At most `capacity` entries are kept for configuration space, for each BAR, for stray accesses and
     for incidents.
@@ -206,7 +205,8 @@ class TraceRecorder:
         self._clock = clock
         self._half = max(1, capacity // 2)
         self._sequence = 0
-        # Entries are bare tuples, since recording costs a guest's vCPU time, a snapshot only the test's.
+        # Entries are plain tuples, since recording costs time of a guest's vCPU; a snapshot costs
+        # only time of the test.
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}

@@ -1,4 +1,4 @@
-"""Access traces as JSON, so that a trace in the evidence can be checked without a machine."""
+"""Reads and writes access traces as JSON, so that tests of evidence need no machine."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ class Transport(enum.Enum):
     VFIO_USER = "vfio-user-pci"
 
 
-#: The first safe version, and the first unsafe one after it. Under TCG, later versions die of SIGSEGV
-#: when firmware routes the interrupt pin.
+#: The first safe version, and the first later version that is unsafe. Under TCG, unsafe versions
+#: die of SIGSEGV when firmware routes the interrupt pin.
 _MPQEMU_SAFE: dict[AcceleratorName, tuple[QemuVersion, QemuVersion]] = {
     "tcg": (QemuVersion(6, 0), QemuVersion(8, 2)),
     "kvm": (QemuVersion(6, 0), QemuVersion(10, 1)),
 }
-#: The device appeared in 10.1.0, but was never tried with that version.
+#: QEMU has the device since 10.1.0, but the harness was never tested with that version.
 _VFIO_USER_SAFE_FROM = QemuVersion(10, 1, 1)
 
 
@@ -73,7 +73,7 @@ def parse_qemu_version(text: str) -> QemuVersion:
     """
     found = _VERSION.search(text)
     if found is None:
-        raise HarnessError(f"QEMU's version was expected, but it printed {text[:200]!r}.")
+        raise HarnessError(f"QEMU was expected to print its version, but printed {text[:200]!r}.")
     major, minor, micro = found.groups()
     return QemuVersion(int(major), int(minor), int(micro or 0))
 
@@ -88,8 +88,8 @@ def choose_transport(
 ) -> Transport:
     """Return the transport that is safe with this QEMU.
 
-    QEMU has to have the device, since builds differ, and to be of a version that does not crash
-    with it. Raises RequirementError, which names the versions that work.
+    QEMU must have the device, since builds differ, and its version must not crash when the device
+    is used. Raises RequirementError, which names the versions that work.
     """
     devices = parse_device_names(device_help)
     refusals = {

@@ -1,7 +1,7 @@
 """Serves an emulated GPU to unmodified QEMU's `vfio-user-pci` by the vfio-user protocol.
 
 The protocol is QEMU's `docs/interop/vfio-user.rst`: an AF_UNIX stream of little-endian messages.
-Regions are accessed only by messages, so BARs may have their real sizes, in 64 bits.
+Regions are accessed only by messages, so BARs may be 64-bit and have their real sizes.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ REPLY = 0x1
 NO_REPLY = 0x10
 ERROR = 0x20
 
-#: The number of device requests that need no answer. QEMU answers them only to report an error.
+#: The message number of the device's requests without an answer; QEMU answers them only to report
+#: an error.
 POSTED = 0xFFFF
 
 #: Regions of a PCI function: six BARs, the ROM, configuration space, VGA.
 ROM_REGION = 6
 CONFIG_REGION = 7
 REGIONS = 9
-#: INTx, MSI, MSI-X, errors, requests; this device has INTx, and with an engine MSI.
+#: Kinds of interrupt: INTx, MSI, MSI-X, errors, requests. This device has INTx, and with an engine
+#: MSI.
 IRQS = 5
 _INTX = 0
 _MSI = 1
@@ -69,12 +71,12 @@ _INTX_FLAGS = 0x7
 #: MSI is signalled by a descriptor; the number of vectors can't change while MSI is in use.
 _MSI_FLAGS = 0x9
 
-#: More than QEMU ever sends: its largest access reads all of configuration space.
+#: A limit above QEMU's accesses, the largest of which reads all of configuration space.
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 
-#: QEMU's default limit of 5 s would end a stalled device: QEMU 11.1 takes a late answer for the
-#: answer to its next request, and ends the connection.
+#: QEMU's default limit of 5 s would break a stalled device: QEMU 11.1 mistakes a late answer for
+#: the answer to its next request, and ends the connection.
 _PATIENCE_MS = 3_600_000
 _DEVICE_IS_PCI_WITH_RESET = 0x3
 _READ_WRITE = 0x3
@@ -143,7 +145,7 @@ class Message:
 class MessageReader:
     """Splits a byte stream into messages; buffers less than one message between two calls.
 
-    `awaited` is the number of the device's own request for which an answer may come.
+    `awaited` is the number of the device's own request that may be answered now.
     """
 
     def __init__(self) -> None:
@@ -194,7 +196,7 @@ class _RefusedError(Exception):
 
 
 class VfioUserServer(DeviceServer[Message]):
-    """Serves one GPU over a socket in `folder`, which QEMU connects to when the GPU is plugged.
+    """Serves one GPU over a socket in `folder`, to which QEMU connects when the GPU is plugged.
 
     The socket's path is relative to QEMU's working folder, which has to be `folder`, since the
     path of a socket has at most 107 bytes. Folder and socket are accessible to their owner only.
@@ -257,7 +259,7 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _open(self) -> None:
-        # The path through a descriptor is short, however long the folder's path is.
+        # The path through a descriptor is short even if the folder's path is long.
         folder = os.open(self.socket_path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -279,7 +281,8 @@ class VfioUserServer(DeviceServer[Message]):
         except OSError:
             # The listener was shut down: nobody plugged this GPU.
             return None
-        # A `close` that ran before does not know this connection; end here, since `close` waits for that.
+        # If `close` already ran, it does not know this connection and waits for the thread's end,
+        # so end here.
         return None if self._closing.is_set() else self._ours
 
     @override
@@ -328,9 +331,9 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
-        """Keep the descriptors by which interrupts are signalled; memory is accessed by messages."""
+        """Keep the descriptors that signal interrupts; the others are not needed."""
         if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
-            # A refused request may have left its descriptors here.
+            # An earlier request that was refused may have left its descriptors.
             close_all(self._taken)
             self._taken, descriptors = descriptors, []
         close_all(descriptors)
@@ -469,7 +472,7 @@ def _version(payload: bytes) -> bytes:
 
 
 class _MemoryByMessages:
-    """The guest's memory, private or not: QEMU itself reads and writes it."""
+    """The guest's memory, which QEMU reads and writes, so that it may be private."""
 
     def __init__(
         self, ask: Callable[[int, bytes], Message], post: Callable[[bytes], None]

@@ -171,7 +171,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record's driver_override is another driver",
         script='record({gpu: {"driver": driver, "override": "pcieport"}})',
-        says="it has the driver_override 'pcieport'",
+        says="its driver_override is 'pcieport'",
     ),
     Forgery(
         name="a record's values have other types",

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.gpu.gsp.page_tables import Version
 
-#: The most translations that are remembered at the same time.
+#: The maximum number of remembered translations.
 _MOST_KNOWN = 8192
 
 
 class UnmappedError(Exception):
-    """A virtual address is mapped nowhere."""
+    """A virtual address is not mapped."""
 
 
 class Memories:
@@ -59,7 +59,7 @@ class AddressSpace:
     def by_entry(
         cls, memories: Memories, version: Version, *, entry: int, shift: int
     ) -> AddressSpace | None:
-        """Return the space below one entry of a directory, with a TLB; None if the entry points nowhere."""
+        """Return the space below an entry of a directory, with a TLB, or None if it is empty."""
         root = PageTables(version, memories.read).follow(entry, shift)
         return None if root is None else cls(memories, version, root, has_tlb=True)
 
@@ -99,7 +99,7 @@ class AddressSpace:
             return known
         place = self._tables.translate(self._root, number * PAGE)
         if place is None:
-            raise UnmappedError(f"The virtual address {number * PAGE:#x} is mapped nowhere.")
+            raise UnmappedError(f"The virtual address {number * PAGE:#x} is not mapped.")
         if len(self._known) >= self._most_known:
             self._known.clear()
         found = place.space, place.address

@@ -1,9 +1,9 @@
 """The answers to control calls: a table of commands, and a policy for commands that are not in it.
 
-The driver's RM passes parameters on its stack, some of them uninitialised, and trusts the answer.
-So a command that reads something is answered with zeros instead of its own parameters; a command that
-sets something gets its parameters back. A command that the release's headers do not name is not
-supported, and is noted.
+The resource manager (RM) of the driver passes parameters on its stack, some of them uninitialised,
+and trusts the answer. So a command that reads data is answered with zeros instead of its own
+parameters; a command that sets data gets its parameters back. A command that the release's headers
+do not name gets the status "not supported", and is recorded.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _memory_system(call: Call) -> int:
 
 
 def _page_tables(call: Call) -> int:
-    """Answer with sizes of fault buffers; the driver clears them word by word, so they are small."""
+    """Answer with small sizes of fault buffers, since the driver clears them word by word."""
     call.fill(
         {
             "replayableFaultBufferSize": 0x20000,
@@ -247,7 +247,7 @@ def _sm_order(call: Call) -> int:
 
 
 def _words(value: int) -> Answer:
-    """Answer with the same number for each of eight graphics engines."""
+    """Return an answer with the same number for each of eight graphics engines."""
 
     def put(call: Call) -> int:
         call.put(0, struct.pack("<I", value) * 8)
@@ -257,7 +257,7 @@ def _words(value: int) -> Answer:
 
 
 def _context_buffers(call: Call) -> int:
-    """Answer with size and alignment of every buffer; larger sizes would only waste memory."""
+    """Answer with the size and alignment of every buffer; all are small, to save memory."""
     call.put(0, struct.pack("<II", 0x1000, 0x1000) * (len(call.parameters) // 8))
     return OK
 
@@ -268,7 +268,7 @@ def _properties(call: Call) -> int:
 
 
 def _fields(**values: int) -> Answer:
-    """Answer with these fields and zeros."""
+    """Return an answer that sets these fields, and all other bytes to zero."""
 
     def put(call: Call) -> int:
         call.fill(values)
@@ -295,7 +295,7 @@ def _short_name(call: Call) -> int:
 
 
 def _gid(call: Call) -> int:
-    """Answer with the UUID: as text, unless the flags ask for binary."""
+    """Answer with the UUID, as text unless the flags request binary."""
     is_binary = call.word(4) & 2
     data = call.state.uuid.bytes if is_binary else f"GPU-{call.state.uuid}\0".encode()
     call.put(8, struct.pack("<I", len(data)) + data)
@@ -339,7 +339,7 @@ _SET: Final = 1
 
 
 def _ecc_status(call: Call) -> int:
-    """Answer that all units are enabled; the first unit is the memory, the others have no errors."""
+    """Answer that ECC is on in all units; only the first unit, the memory, has errors."""
     errors = call.state.memory_errors
     call.clear()
     record = call.record()
@@ -371,7 +371,7 @@ def _remapped_rows(call: Call) -> int:
     return OK
 
 
-#: NV2080_CTRL_FB_REMAPPED_ROW_SOURCE_*_FIELD: errors that occurred after the GPU was sold.
+#: NV2080_CTRL_FB_REMAPPED_ROW_SOURCE_*_FIELD: rows that were remapped after the GPU was sold.
 _SINGLE_BIT: Final = 2
 _DOUBLE_BIT: Final = 3
 _MOST_ROWS: Final = 512
@@ -386,7 +386,8 @@ def _bios_info(call: Call) -> int:
 def _gpu_info(call: Call) -> int:
     """Answer the list of NV2080_CTRL_GPU_INFO_INDEX_*.
 
-    The headers do not name index 0x11, by which `nvidia-smi` tells the brand NVIDIA from GeForce.
+    The headers do not name index 0x11, by which `nvidia-smi` distinguishes the brands NVIDIA and
+    GeForce.
     """
     _answer_list(call, {0x11: 1, 0x2C: call.state.chip.sm_version})
     return OK
@@ -419,7 +420,7 @@ def _chip_details(call: Call) -> int:
 
 
 def _inforom_object(call: Call) -> int:
-    """Answer an object's version; `nvidia-smi` calls OBD OEM, and without ECC shows no error counts."""
+    """Answer the version of OBD (`nvidia-smi` shows it as OEM) or ECC (needed for error counts)."""
     facts = call.state.facts
     version = {b"OBD": facts.inforom_oem, b"ECC": facts.inforom_ecc}.get(
         bytes(call.parameters[:3])
@@ -453,7 +454,8 @@ def _bus_info(call: Call) -> int:
     """Answer the list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver needs the link's generation."""
     generation = call.state.model.pcie_generation
     index = generation - 1
-    # The highest speed, then three generations: of the link, of its present speed, of the GPU.
+    # The highest speed, then three generations of PCI Express: the link's highest, the link's
+    # present, the GPU's.
     link = generation | 16 << 4 | index << 12 | index << 16 | index << 20
     _answer_list(call, {_GENERATION_INFO: link})
     return OK
@@ -475,7 +477,7 @@ _SAMPLED: Final = ("fb", "gr", "nvenc", "nvdec", "nvjpg", "nvofa")
 def _utilization_samples(call: Call) -> int:
     """Answer that each engine was idle for the last ten seconds.
 
-    With MIG the driver has no samples. For an empty list `nvidia-smi` crashes by a division by zero.
+    With MIG the driver has no samples. An empty list would make `nvidia-smi` divide by zero.
     """
     record = call.record()
     if call.state.is_mig_enabled or "samples[0].gr.util" not in record:
@@ -493,7 +495,7 @@ def _utilization_samples(call: Call) -> int:
 
 
 def _firmware(call: Call) -> int:
-    """Answer the version of the firmware, which is the driver's."""
+    """Answer the version of the firmware, which is the version of the driver."""
     call.fill({"bValid": 1, "firmwareVersion": call.layouts.release.encode()})
     return OK
 
@@ -527,13 +529,13 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
-    # Only GPUs without row remapping retire pages; in the catalogue that is the T4 alone.
+    # Only GPUs without row remapping retire pages; in the catalogue only the T4 does.
     0x20801322: _refuse,
     0x20801344: _remapped_rows,
     0x20801347: _row_histogram,
     0x20801803: _bar_info,
     0x20801823: _bus_info,
-    # Atomic operations that the bus supports: the recordings of real GPUs lack them.
+    # The atomic operations that the bus supports; the recordings of real GPUs have no such answer.
     0x20801829: _refuse,
     0x20802068: _fields(currPstate=1),
     0x20802087: _video_sample,
@@ -541,7 +543,8 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20802A08: _fields(size=0x2000),
     0x20802A09: _copy_engine_hubs,
     0x20803601: _firmware,
-    # The time of the last write to the infoROM's black box: the recordings of real GPUs lack it.
+    # The time of the last write to the infoROM's black box; the recordings of real GPUs have no
+    # such answer.
     0x90E70113: _refuse,
     0x90F10106: _root_directory,
     **MIG,

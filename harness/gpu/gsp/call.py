@@ -22,7 +22,7 @@ NOT_SUPPORTED: Final = 0x56
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One control call; `parameters` are changed in place into the answer."""
+    """One control call; the answer overwrites `parameters`."""
 
     state: GpuState
     layouts: Layouts

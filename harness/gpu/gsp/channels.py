@@ -1,4 +1,4 @@
-"""Channels of a GPU, and the copy engine that their methods drive.
+"""Channels of a GPU, and the copy engine that their methods control.
 
 Only work that the driver itself submits is carried out: copies, fills and semaphores. NVIDIA's
 published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`) define the methods.
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _GP_GET: Final = 0x88
 _GP_PUT: Final = 0x8C
-#: The most entries of one run; the driver rings the doorbell again for more entries.
+#: The maximum number of entries in one run; the driver rings the doorbell again for more entries.
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<II")
 _MOST_DWORDS: Final = 1 << 18
 #: The bytes that are copied or filled at once.
 _PIECE: Final = 1 << 16
-#: More than the driver copies or fills at once; fills with zeros have no limit, since they are cheap.
+#: A limit above the driver's largest copy or fill; fills with zeros are cheap, and have no limit.
 _MOST_COPIED: Final = 64 << 20
 _MOST_LINES: Final = 1 << 16
 
@@ -55,7 +55,7 @@ _ADDRESS_HIGH: Final = 0x1FFFF
 
 
 class ChannelError(Exception):
-    """A guest submitted work that this GPU does not support."""
+    """The guest submitted work that this GPU does not support."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Channel:
         self._methods: dict[int, int] = {}
 
     def run(self) -> bool:
-        """Carry out new entries, a limited amount at once; return whether there are more.
+        """Carry out a limited number of new entries; return whether there are more.
 
         Raises ChannelError, UnmappedError, GuestMemoryError and LimitError.
         """
@@ -105,7 +105,7 @@ class Channel:
         return self._next != put
 
     def _read_entries(self, put: int) -> list[tuple[int, int]]:
-        """Read the next entries before `put` that are in one page; each read is a message to QEMU."""
+        """Read the next entries before `put` in one page, since each read is a message to QEMU."""
         start = self._place.entries_at + _ENTRY.size * self._next
         behind = put if put > self._next else self._place.entries
         in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)
@@ -126,7 +126,7 @@ class Channel:
             index += self._method(header, words, index)
 
     def _method(self, header: int, words: tuple[int, ...], start: int) -> int:
-        """Carry out the methods of one header; return the number of words taken, from `start` on."""
+        """Carry out the methods of one header with words from `start` on; return their number."""
         opcode, count = header >> 29, header >> 16 & 0x1FFF
         method = (header & 0xFFF) << 2
         if opcode == _IMMEDIATE:

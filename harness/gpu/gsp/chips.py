@@ -27,7 +27,7 @@ class Boot(enum.Enum):
 GSP_FALCON: Final = 0x110000
 SEC2_FALCON: Final = 0x840000
 
-#: Registers that select the core of a falcon; one bit says that the selection is valid.
+#: Registers that select the core of a falcon; one bit is set if the selection is valid.
 BCR_CONTROLS: Final = (0x111668, 0x841668)
 BCR_VALID: Final = 1
 
@@ -63,9 +63,9 @@ class Chip:
     warps_per_sm: int = 64
     page_tables: Version = Version.V2
     has_vbios: bool = True
-    #: FWSEC sets aside memory for the firmware runtime services before the boot.
+    #: Whether FWSEC reserves memory for the firmware runtime services (FRTS) before the boot.
     has_frts: bool = False
-    #: Programs of falcons are signed and loaded by DMA.
+    #: Whether programs of falcons are signed and loaded by DMA.
     loads_by_dma: bool = False
     #: Whether the memory size register counts MiB; otherwise it has a magnitude and a scale.
     has_memory_in_mib: bool = False
@@ -94,10 +94,10 @@ def _scaled(memory_mib: int) -> dict[int, int]:
 
 
 #: Fuses that switch off debugging and the display. With a display engine the driver would create
-#: objects, and later wait in vain for their end.
+#: objects, whose end it would later await for ever.
 _TURING: Final = {0x2174C: 1, 0x21C04: 1}
 _NO_DISPLAY: Final = {0x820C04: 1}
-#: DMA into falcons is always complete at once, and the falcons can be reset.
+#: Registers of the falcons: DMA is always complete, and a reset is always possible.
 _IDLE: Final = 1 << 1
 _LOADING: Final = {
     0x110118: _IDLE,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from elftools.dwarf.die import DIE
 
-#: A field's name, offset, size of one element, type, and count.
+#: A field's name, its offset, the size of one element, the type and the number of elements.
 FieldFacts: TypeAlias = "tuple[str, int, int, str, int]"
 
 _RECORDS: Final = ("DW_TAG_structure_type", "DW_TAG_union_type")
@@ -85,7 +85,7 @@ class _Reader:
     def _add(self, entry: DIE) -> None:
         name = self._struct_name(entry)
         size = _number(entry, "DW_AT_byte_size")
-        # A declaration has no size.
+        # A mere declaration has no size.
         if not name or size is None or name in self.found.structs:
             return
         fields: list[FieldFacts] = []
@@ -150,7 +150,7 @@ def _behind_aliases(entry: DIE | None) -> DIE | None:
 
 
 def _element(entry: DIE | None) -> tuple[DIE | None, int]:
-    """Return the type of an array's elements, and how many there are: 0 of a flexible one."""
+    """Return the type and the number of an array's elements; a flexible array has 0."""
     count = 1
     entry = _behind_aliases(entry)
     while entry is not None and entry.tag == "DW_TAG_array_type":

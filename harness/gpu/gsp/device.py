@@ -1,9 +1,9 @@
 """The registers and memories of a GPU with a GSP: the effects of the driver's accesses to BARs.
 
 No access waits for the guest's memory: QEMU holds its global lock while a vCPU waits for an
-access, so QEMU could never answer a read of the guest's memory. Such work is posted, and `work` does
-it after the access was answered. A processor with posted work reads as busy until the work is
-done.
+access, so QEMU could never answer a read of the guest's memory. Work that needs the guest's memory
+is posted, and `work` does it after the access was answered. Until the work is done, the processor's
+registers read as busy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TIMER_LOW: Final = frozenset({0x9400, 0xBB0080})
 _TIMER_HIGH: Final = frozenset({0x9410, 0xBB0084})
 _CHANNEL_DOORBELL: Final = 0xBB0090
 _GSP_DOORBELL: Final = 0x110C00
-#: Registers whose request bit clears itself: TLB invalidation, flushes.
+#: Registers with a request bit that clears itself: TLB invalidations and flushes.
 _TLB_INVALIDATIONS: Final = frozenset({0xB830B0, 0x100CBC})
 _SELF_CLEARING: Final = frozenset({0xB80F00, 0xB80F04, *range(0x70000, 0x70040, 4)})
 _MSI_REARM: Final = 0x704
@@ -78,12 +78,13 @@ _BOOTER_UNLOAD: Final = 0xFF
 _WPR2_LOW: Final = 0x1FA824
 _WPR2_HIGH: Final = 0x1FA828
 
-#: The most registers that the device remembers for a guest; it ignores further registers.
+#: The maximum number of registers that the device remembers for a guest; it ignores further
+#: registers.
 _REGISTER_LIMIT: Final = 65_536
-#: The most posted jobs that are not done; waiting doorbells count as one job.
+#: The maximum number of posted jobs that are not done; waiting doorbells count as one job.
 _MOST_POSTED: Final = 64
 
-#: The most errors that wait for a driver.
+#: The maximum number of errors that wait for a driver.
 _MOST_XIDS: Final = 64
 
 _BAR_1: Final = 1
@@ -91,7 +92,7 @@ _BAR_2: Final = 2
 
 
 class GspDevice:
-    """Answers the BARs of one GPU. Only `post` is thread-safe; the emulated GPU is thread-safe as a whole.
+    """Handles accesses to the BARs of one GPU; only `post` is thread-safe.
 
     `read_config` reads configuration space. `signal` is called to raise an interrupt, in any
     thread that accesses the device.
@@ -140,7 +141,7 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR; reads as all ones if nothing is there, and after a failure."""
+        """Read up to 8 bytes of a BAR; empty places, and all after a failure, read as all ones."""
         if self.failure is not None:
             return (1 << 8 * size) - 1
         if bar != self._order[0]:
@@ -206,7 +207,7 @@ class GspDevice:
             return
 
     def _space(self, bar: int) -> AddressSpace | None:
-        """Return the virtual memory that a BAR shows, or None; BAR 0 has the registers."""
+        """Return the virtual memory that a BAR shows, or None for BAR 0, the registers."""
         number = self._order.index(bar) if bar in self._order else 0
         return {_BAR_1: self._bar1, _BAR_2: self._bar2}.get(number)
 
@@ -226,7 +227,7 @@ class GspDevice:
     def _read_hopper(self, offset: int) -> int | None:
         """Return a register that only chips with an FSP have, or None."""
         if offset == _GSP_RESET:
-            # While the reset bit is clear, another bit says that the reset is over.
+            # While the reset bit is clear, another bit shows that the reset is over.
             return self._registers.get(_GSP_RESET, 0) & 1 or _RESET_OVER
         return self._fsp.read(offset)
 
@@ -237,7 +238,8 @@ class GspDevice:
             return
         if self.state.chip.boot is Boot.FSP and self._fsp.write(offset, value):
             if self._fsp.has_message:
-                # The driver takes other values for a boot error, even while the boot is still running.
+                # The driver reads any other value as a boot error, even while the boot is still
+                # running.
                 self._registers[GSP_FALCON + _MAILBOX_0] = 0
                 self._registers[GSP_FALCON + _MAILBOX_1] = 0
                 # Once this bit is clear, the driver checks only once whether the GSP runs.
@@ -294,7 +296,7 @@ class GspDevice:
     # Posted work.
 
     def post(self, job: Callable[[Memories], None], name: str) -> bool:
-        """Do `job` soon, in the transport's thread, unless a job with the same name already waits.
+        """Queue `job` for the transport's thread, unless a job with the same name already waits.
 
         Can be called in any thread. Return whether the job was added.
         """
@@ -323,19 +325,19 @@ class GspDevice:
             try:
                 job(memories)
             except (QueueError, RpcError, GuestMemoryError, WprError) as error:
-                # A GSP stops when its firmware gets invalid data.
+                # A real GSP also stops when its firmware gets invalid data.
                 _LOG.warning("The GSP of model '%s' stopped: %s", self.state.model.name, error)
                 self._processor = None
             except LimitError as error:
                 self._fail(str(error))
 
     def _fail(self, reason: str) -> None:
-        """Stop answering, as a GPU that fell off the bus, and log the reason."""
+        """Stop answering, like a GPU that fell off the bus, and log the reason."""
         self.failure = reason
         _LOG.warning("An emulated GPU has stopped answering: %s", reason)
 
     def _start_booter(self, memories: Memories) -> None:
-        """Do the work of the booter on SEC2: boot the GSP, or end it."""
+        """Do the work of the booter on SEC2: boot the GSP, or stop it."""
         registers = self._registers
         low = registers.get(SEC2_FALCON + _MAILBOX_0, 0)
         address = low | registers.get(SEC2_FALCON + _MAILBOX_1, 0) << 32
@@ -355,7 +357,7 @@ class GspDevice:
             registers[SEC2_FALCON + _CPU_CONTROL] = _HALTED
 
     def _start_gsp_falcon(self, memories: Memories) -> None:
-        """Do the work of FWSEC: set memory aside, or nothing that can be seen."""
+        """Do the work of FWSEC: reserve memory; its other commands have no visible effect."""
         registers = self._registers
         try:
             if self.state.chip.has_frts:
@@ -398,7 +400,7 @@ class GspDevice:
         processor.begin()
 
     def _notify(self) -> None:
-        """Raise the GSP's interrupt, as for messages that the driver does not wait for."""
+        """Raise the GSP's interrupt, for messages for which the driver does not poll."""
         status = GSP_FALCON + _IRQ_STATUS
         self._registers[status] = self._registers.get(status, 0) | _SWGEN0
         self._registers |= _IRQ_DESTINATION
@@ -456,7 +458,7 @@ class GspDevice:
             processor.raise_xid(*self._xids.popleft())
 
     def hang(self) -> None:
-        """Stop answering calls, which the driver reports as Xid 119."""
+        """Stop answering calls; the driver reports that as Xid 119."""
         if self._processor is not None:
             self._processor.is_hung = True
 

@@ -1,7 +1,7 @@
 """A GPU's engines and interrupt vectors, as the tables of the driver describe them.
 
-The numbers of engine types and of interrupt sources move between releases, so they come from the
-layouts.
+The numbers of engine types and of interrupt sources differ between releases, so they are read from
+the layouts.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Engine:
 
 
 def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engine]:
-    """Return the engines of a GPU; MIG needs several graphics engines. The last engine is software."""
+    """Return a GPU's engines, last the software engine; MIG needs several graphics engines."""
     rm, mc = _numbers(layouts)
     found = [
         Engine(
@@ -166,7 +166,7 @@ GSP_VECTOR: Final = _SERVICES["GSP"]
 
 
 def _numbers(layouts: Layouts) -> tuple[Callable[[str], int], Callable[[str], int]]:
-    """Return two functions, which look up an engine type and an interrupt source by name."""
+    """Return two functions: for the numbers of engine types, and of interrupt sources, by name."""
 
     def rm(name: str) -> int:
         return layouts.constant(f"RM_ENGINE_TYPE_{name}")

@@ -1,4 +1,4 @@
-"""A firmware file of the harness that NVIDIA's driver accepts for an emulated GPU.
+"""Makes a firmware file that NVIDIA's driver accepts for an emulated GPU.
 
 The driver reads an ELF file: it compares one section with its own version, and copies an image and
 the signature for the chip into memory. A real GPU's system processor then runs the image; the emulated

@@ -13,8 +13,8 @@ _ZEROS: Final = bytes(PAGE)
 class FrameBuffer:
     """Sparse memory; unwritten bytes read as zeros.
 
-    Any address can be used, since the driver's page tables may lie beyond the end of the memory
-    that the driver knows. The amount of stored memory is limited.
+    Any address is valid, since the driver's page tables may lie beyond the end of the memory that
+    the driver knows. The number of stored pages is limited.
     """
 
     def __init__(self, *, source: str) -> None:
@@ -24,7 +24,7 @@ class FrameBuffer:
 
     @property
     def kept_bytes(self) -> int:
-        """Return how many bytes the stored pages take."""
+        """Return the size of the stored pages in bytes."""
         return len(self._pages) * PAGE
 
     def clear(self) -> None:
@@ -44,7 +44,7 @@ class FrameBuffer:
         return b"".join(pieces)
 
     def write(self, address: int, data: bytes) -> None:
-        """Write `data`. Raises LimitError if that exceeds the limit."""
+        """Write `data`; raises LimitError if the stored pages would exceed the limit."""
         done = 0
         while done < len(data):
             offset = address % PAGE

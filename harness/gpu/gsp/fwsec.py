@@ -1,4 +1,4 @@
-"""The visible effect of FWSEC, a firmware in the video BIOS: it sets memory aside."""
+"""The visible effect of FWSEC, a firmware in the video BIOS: it reserves memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _FRTS_REGION: Final = COMMAND_BUFFER + 0x20
 class FwsecLoader:
     """The data memory of the GSP's falcon, which the driver fills.
 
-    The driver writes a loader's descriptor there; from GA102 on it transfers FWSEC's data there by DMA.
+    The driver writes a loader's descriptor into this memory; from GA102 on it transfers FWSEC's
+    data by DMA.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class FwsecLoader:
             self._transferred = (base << 8) + self._dma[_DMA_FROM]
 
     def read_command(self, guest: GuestMemory) -> tuple[int, int] | None:
-        """Return the range that FWSEC has to set aside, or None for any other command."""
+        """Return the range that FWSEC has to reserve, or None for any other command."""
         (address,) = struct.unpack_from("<Q", self._memory, _DATA_ADDRESS)
         if self._transferred is not None:
             address, self._transferred = self._transferred, None
@@ -61,6 +62,6 @@ class FwsecLoader:
         (command,) = struct.unpack_from("<I", data, COMMAND)
         if command != _FRTS:
             return None
-        # Both fields count 4 KiB.
+        # Both fields are in units of 4 KiB.
         offset, size = struct.unpack_from("<II", data, _FRTS_REGION)
         return offset << 12, offset + size << 12

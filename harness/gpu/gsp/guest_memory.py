@@ -9,7 +9,7 @@ from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
 
-#: More than the driver ever passes in one piece: the pages of its queues, push buffers, copies.
+#: A limit above the driver's largest access: pages of queues, push buffers, copies.
 MOST_BYTES = 1 << 20
 
 
@@ -29,7 +29,7 @@ class GuestMemory(Protocol):
         ...
 
     def post(self, address: int, data: bytes) -> None:
-        """Write `data` before any later write; do not wait until it is written.
+        """Write `data` before any later write, without waiting until it is written.
 
         If there is no memory, nothing is written, or GuestMemoryError is raised.
         """
@@ -37,7 +37,7 @@ class GuestMemory(Protocol):
 
 
 class NoMemory:
-    """The memory of a guest whose memory is not known yet."""
+    """Stands for the memory of a guest that is not known yet."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)
@@ -71,7 +71,7 @@ class MappedMemory:
         self._regions.append(_Region(start=address, end=address + size, content=content))
 
     def clear(self) -> None:
-        """Forget all memory; the transport will add it again."""
+        """Forget all memory; the transport adds the new memory."""
         for region in self._regions:
             region.content.close()
         self._regions.clear()

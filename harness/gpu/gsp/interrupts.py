@@ -22,7 +22,7 @@ BEHIND_LAST: Final = _TRIGGER + 4
 
 
 class InterruptTree:
-    """Pending and enabled vectors. `is_raised` says whether the GPU signals its interrupt."""
+    """Pending and enabled vectors. `is_raised` is whether the GPU signals its interrupt."""
 
     def __init__(self) -> None:
         self._pending = [0] * LEAVES

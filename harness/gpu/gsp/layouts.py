@@ -1,4 +1,4 @@
-"""The structures and commands of a release of NVIDIA's driver, by name: data read from its headers.
+"""The structures and commands of a release of NVIDIA's driver by name, read from its headers.
 
 `harness gpu release` writes the data of one release.
 """
@@ -101,7 +101,7 @@ class Layouts:
         return tuple(self._content.structs)
 
     def command(self, number: int) -> Command | None:
-        """Return a control command; None if the headers have no such number."""
+        """Return a control command, or None if the headers do not have its number."""
         return self.commands.get(number)
 
     def constant(self, name: str) -> int:
@@ -137,8 +137,9 @@ def read_layouts(release: str, *folders: Path) -> Layouts:
     if release not in known:
         raise BadInputError(
             f"There is no data of this release of NVIDIA's driver; known releases: {listed(known)}. "
-            "Structures move between releases, so another release's data would be wrong. Make it from "
-            "the source of the open kernel modules with `harness gpu release SOURCE`.",
+            "Structures differ between releases, so another release's data would be wrong. Make "
+            "the data from the source of the open kernel modules with `harness gpu release "
+            "SOURCE`.",
             source=f"NVIDIA driver {release}",
         )
     return read_release_file(known[release])
@@ -166,7 +167,7 @@ def read_release_file(file: Path) -> Layouts:
     for name, (size, fields) in content.structs.items():
         for field, offset, one, kind, count in fields:
             if not _PLAIN.fullmatch(kind) and kind not in content.structs:
-                refusal = f"The type {kind!r} is none of the file's structures."
+                refusal = f"The file has no structure for the type {kind!r}."
             elif offset + one * count > size:
                 refusal = f"The field ends at byte {offset + one * count} of {size}."
             else:

@@ -1,4 +1,4 @@
-"""Makes the engine of a GPU model, or raises the reason why the model has none."""
+"""Makes the engine of a GPU model, or raises an error with the reason why it can't."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Answers to the driver's commands about MIG: the mode, profiles, GPU instances and compute instances.
 
-The driver enforces the rules; the GSP knows the parts of the GPU, and which parts are in use.
+The driver enforces MIG's rules; the GSP knows the parts of the GPU, and which parts are in use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.records import Record
     from harness.gpu.gsp.state import GpuState
 
-#: Values of NV2080_CTRL_GPU_PARTITION_FLAG: all of memory, a half, a quarter or an eighth. Compute
-#: has these values, and smaller halves and quarters.
+#: Values of NV2080_CTRL_GPU_PARTITION_FLAG: all of the memory, a half, a quarter or an eighth.
+#: The sizes of compute are the same, and two more: a smaller half and a smaller quarter.
 _FULL, _HALF, _QUARTER, _EIGHTH = range(4)
 _COMPUTE_SHIFT: Final = 2
 _MINI_HALF, _COMPUTE_QUARTER, _MINI_QUARTER, _COMPUTE_EIGHTH = 2, 3, 4, 5
@@ -103,8 +103,8 @@ def _profiles(counts: Mapping[str, tuple[int, int, int, int, int]]) -> tuple[Pro
     return tuple(_profile(name, each) for name, each in counts.items())
 
 
-#: Of each chip's profiles: SMs, copy engines, decoders, JPEG and OFA engines. GA100: NVIDIA's MIG guide;
-#: GH100: `nvidia-smi mig -lgip` of a real H100.
+#: For each profile of a chip: the numbers of SMs, copy engines, decoders, JPEG and OFA engines.
+#: Sources: NVIDIA's MIG guide for GA100, `nvidia-smi mig -lgip` of a real H100 for GH100.
 _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
     "GA100": _profiles(
         {
@@ -211,7 +211,8 @@ def _engines(call: Call) -> int:
 def _memory_ranges(call: Call) -> int:
     """Answer the memory segments of all instances: all, halves, quarters, eighths.
 
-    The driver reads them for Hopper only, and checks that they are within the partitionable memory.
+    The driver reads these ranges for Hopper only, and checks that they are within the partitionable
+    memory.
     """
     segments = _partitionable_bytes(call.state) // _SEGMENT
     ranges = [
@@ -255,7 +256,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer where instances of a kind can be placed: in total, and in the free memory."""
+    """Answer where instances of a profile can begin: on an empty GPU, and now."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:
@@ -419,7 +420,8 @@ def _export_compute_instance(call: Call) -> int:
     call.fill(
         {
             "id": number,
-            # Engines are counted from the GPU instance's first engine; all copy engines are shared.
+            # Engines are counted from the GPU instance's first engine; compute instances share all
+            # copy engines.
             "info.enginesMask[0]": 1 << _GRAPHICS + made.first
             | _bits(0, _copy_engines(profile)) << _COPY,
             "info.uuid": _instance_uuid(call.state, parent, number),

@@ -1,7 +1,8 @@
-"""Open each GPU of NVIDIA's driver, and print the driver's answers: a client without NVIDIA's libraries.
+"""Open each GPU of NVIDIA's driver, without NVIDIA's libraries, and print the driver's answers.
 
-It is a separate program for nodes, with the standard library only: `python3 open_gpus.py`. Opening the
-device node makes the driver boot the GPU. Exit code 1: a GPU did not open, or there is none.
+It is a separate program for nodes, `python3 open_gpus.py`, and uses only the standard library.
+Opening the device node makes the driver boot the GPU. The exit code is 1 if a GPU did not open, or
+if there is no GPU.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _information(folder: Path) -> dict[str, str]:
 
 
 def _node(path: Path, minor: int) -> Path:
-    """Return a device node; create it if `nvidia-modprobe` has not."""
+    """Return a device node; create it unless `nvidia-modprobe` has created it."""
     if not path.exists():
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, minor))
     return path

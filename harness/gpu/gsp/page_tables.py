@@ -37,7 +37,7 @@ class Directory(NamedTuple):
 
 
 class Version(enum.Enum):
-    """A version of the format; the value has the lowest address bits that its directories decode."""
+    """A version of the format; its value has the lowest address bit of each directory level."""
 
     V2 = (47, 38, 29)
     V3 = (56, 47, 38, 29)
@@ -49,7 +49,8 @@ class Version(enum.Enum):
 
 
 _ENTRY_BYTES: Final = 8
-#: The last directory has 16-byte entries: one half for a table of big pages, one for small pages.
+#: Entries of the last directory have 16 bytes: one half for a table of big pages, one half for a
+#: table of small pages.
 _DUAL_SHIFT: Final = 21
 _DUAL_INDEX: Final = 0xFF
 _SMALL_SHIFT: Final = 12
@@ -58,7 +59,7 @@ _FRAME_BUFFER_DIRECTORY: Final = 1
 
 
 class PageTables:
-    """Translates addresses by page tables, which it reads by `read(space, address, size)`."""
+    """Translates addresses by page tables, which `read(space, address, size)` reads."""
 
     def __init__(self, version: Version, read: Callable[[Space, int, int], bytes]) -> None:
         self._version = version

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The place of the driver's version in SET_GUEST_SYSTEM_INFO, the same in all known releases.
+#: The bytes of the driver's version in SET_GUEST_SYSTEM_INFO, the same in all known releases.
 _VERSION: Final = slice(24, 24 + 256)
 _A_VERSION: Final = re.compile(rb"\d+(?:\.\d+)+")
 #: An entry of 32 bytes in the list of arguments for the GSP's operating system.
@@ -62,14 +62,14 @@ _XID_TEXTS: Final = {
     95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
 }
 _ANY_TEXT: Final = "An error of a test"
-#: The most unknown commands that are remembered.
+#: The maximum number of remembered unknown commands.
 _MOST_UNKNOWN: Final = 1024
 
 
 class Processor:
-    """One boot of the GSP, until the driver unloads. `notify` signals a message to the driver.
+    """The GSP from one boot until the driver unloads. `notify` signals a message to the driver.
 
-    Raises QueueError, RpcError and GuestMemoryError if the guest breaks the protocol; no further
+    Raises QueueError, RpcError or GuestMemoryError if the guest violates the protocol; no further
     messages are possible then.
     """
 
@@ -81,7 +81,7 @@ class Processor:
         """Whether the driver has queried the GPU's facts, and so accepts error reports."""
         self.is_unloaded = False
         self.bar2: tuple[int, int] | None = None
-        """The entry of BAR 2's root directory, and the shift of that directory."""
+        """The entry in BAR 2's root directory, and the shift of that directory."""
         self._state = state
         self._memories = memories
         self._notify = notify
@@ -108,7 +108,7 @@ class Processor:
                 return
 
     def run_channels(self) -> bool:
-        """Carry out the new work of channels; return whether there is more."""
+        """Carry out new work of the channels; return whether there is more."""
         left = [self._run(*each) for each in list(self._channels.items())]
         return any(left)
 

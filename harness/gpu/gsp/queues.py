@@ -1,4 +1,4 @@
-"""The two message queues in a guest's memory: the driver's commands, and statuses for the driver.
+"""The two message queues in a guest's memory: commands from the driver, and messages to the driver.
 
 The format is `src/common/shared/msgq` of the open kernel modules. All data from the guest is
 checked.
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 PAGE: Final = 4096
 QUEUE_BYTES: Final = 0x40000
 SLOTS: Final = QUEUE_BYTES // PAGE - 1
-#: More pages than two queues and their page table need.
+#: A limit above the pages that two queues and their page table need.
 MOST_PAGES: Final = 1024
-#: The most units of one message; a longer message is continued in further messages.
+#: The maximum number of units in a message; a longer message is continued in further messages.
 MOST_UNITS: Final = 16
 ELEMENT_HEADER: Final = 48
 MOST_BODY: Final = MOST_UNITS * PAGE - ELEMENT_HEADER
-#: The most messages that wait for a driver that does not read its queue.
+#: The maximum number of messages that wait for a driver that does not read its queue.
 MOST_WAITING: Final = 256
 
 #: Offsets in a queue's header. Flag 1 swaps the read pointers: each side writes its read pointer into
@@ -39,12 +39,12 @@ _ARGUMENTS: Final = struct.Struct("<QI4xQQ")
 
 
 class QueueError(Exception):
-    """The driver's side of the queues violates the protocol."""
+    """The driver violates the protocol of the queues."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueArguments:
-    """The place of the driver's queues: the table of their pages, and their offsets in these pages."""
+    """The location of the driver's queues: the table of their pages, and their offsets."""
 
     table: int
     pages: int
@@ -74,7 +74,7 @@ class Pages:
 
     @classmethod
     def by_table(cls, memory: GuestMemory, table: int, count: int) -> Pages:
-        """Read a table of `count` page addresses; the first pages hold the table itself."""
+        """Read a table of `count` page addresses; the first pages contain the table itself."""
         per_page = PAGE // 8
         found: list[int] = []
         while len(found) < count:
@@ -110,7 +110,7 @@ class Queues:
         self._commands = arguments.commands
         self._statuses = arguments.statuses
         self._taken = 0
-        #: The driver's read pointer at the last look.
+        #: The driver's read pointer when it was last read.
         self._read = 0
         self._put = 0
         self._sequence = 0
@@ -138,7 +138,7 @@ class Queues:
         return element[ELEMENT_HEADER:]
 
     def send(self, body: bytes) -> None:
-        """Put a message of at most MOST_BODY bytes; it waits while the driver has not read enough.
+        """Queue a message of at most MOST_BODY bytes; it waits until the driver has read enough.
 
         Raises QueueError if too many messages wait.
         """
@@ -152,7 +152,7 @@ class Queues:
         self.flush()
 
     def flush(self) -> None:
-        """Put the waiting messages that have room now."""
+        """Write the waiting messages for which the queue has room now."""
         while self._waiting:
             units = -(-(ELEMENT_HEADER + len(self._waiting[0])) // PAGE)
             if units > self._room:
@@ -199,7 +199,7 @@ def checksum(element: bytes | bytearray) -> int:
     """Return the exclusive or of all 32-bit words, which is 0 for an element with its checksum."""
     folded = int.from_bytes(element, "little")
     bits = 8 * len(element)
-    # The padding behind a power of two is zero, and so changes nothing.
+    # The padding to a power of two is zero, so it does not change the result.
     half = 1 << max(5, (bits - 1).bit_length()) - 1
     while half >= 32:
         folded = folded >> half ^ folded & (1 << half) - 1

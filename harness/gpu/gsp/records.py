@@ -1,4 +1,4 @@
-"""A driver release's structures as bytes; paths name their fields."""
+"""Reads and writes fields of a driver release's structures, which are bytes, by path."""
 
 from __future__ import annotations
 

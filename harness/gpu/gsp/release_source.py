@@ -1,7 +1,7 @@
 """Makes the data of a release of NVIDIA's driver from the source of its open kernel modules.
 
-The driver's makefile gives the options to compile one C file that includes the release's headers. The
-data is read from the debug information of that file; it contains only names and numbers.
+The driver's makefile gives the options to compile one C file that includes the release's headers.
+The data is read from the debug information of that file, and contains only names and numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SDK: Final = "src/common/sdk/nvidia/inc"
 _ONE_FILE: Final = "src/kernel/gpu/gsp/kernel_gsp.c"
 _COMPILE_S: Final = 300.0
 
-#: In the order of the driver, since headers depend on each other. Missing headers are left out.
+#: In the driver's order, since headers depend on each other. Headers that a release lacks are left
+#: out.
 _HEADERS: Final = (
     "resserv/rs_server.h",
     "gpu/gsp/kernel_gsp.h",
@@ -58,7 +59,7 @@ _RPC_HEADERS: Final = """\
 #include "gpu/gsp/message_queue_priv.h"
 """
 
-#: Structures to read besides the parameters of commands, if the release has them.
+#: Structures to read in addition to the parameters of commands, if the release has them.
 _STRUCTS: Final = re.compile(
     r"GspStaticConfigInfo|GspSystemInfo|GSP_ARGUMENTS_CACHED|LibosMemoryRegionInitArgument|GspFwWprMeta"
     r"|msgq[TR]xHeader|NV_CHANNEL_ALLOC_PARAMS|NV_MEMORY_DESC_PARAMS"
@@ -74,7 +75,7 @@ _CONSTANTS: Final = re.compile(
 )
 _WITH_DEBUG_INFO: Final = ("-c", "-O0", "-g", "-fno-eliminate-unused-debug-types", "-w")
 _MACRO: Final = re.compile(r"^#define (\w+) \S", re.MULTILINE)
-#: The prefix of copied macros among the numbers in the debug information.
+#: The prefix of the enumerators that copy macros into the debug information.
 _COPY: Final = "harness_"
 
 _METHOD: Final = re.compile(
@@ -115,8 +116,8 @@ class _Compiler:
 def make_release(source: Path, work: Path, runner: Runner) -> ReleaseFile:
     """Make the data of the release whose source is in the folder `source`; write only into `work`.
 
-    Raises BadInputError if the folder is not such a source, CommandError if its headers don't
-    compile.
+    Raises BadInputError if the folder is not the source of a release, CommandError if its headers
+    don't compile.
     """
     version = _VERSION.search(_text(source, "version.mk"))
     if version is None:
@@ -129,7 +130,7 @@ def make_release(source: Path, work: Path, runner: Runner) -> ReleaseFile:
     headers = _headers(source, compiler.flags)
     macros = compiler.compile(headers, ["-E", "-dM"]).read_text()
     names = sorted({name for name in _MACRO.findall(macros) if _CONSTANTS.fullmatch(name)})
-    # As enumerators, macros are evaluated by the compiler and appear in the debug information.
+    # The compiler evaluates enumerators and writes them into the debug information, unlike macros.
     copies = "".join(f"enum {{ {_COPY}{name} = (int)({name}) }};\n" for name in names)
     found = read_debug_info(compiler.compile(headers + copies, _WITH_DEBUG_INFO))
     commands: dict[str, tuple[str, str | None]] = {}

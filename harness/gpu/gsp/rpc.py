@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct("<8I")
 VERSION: Final = 0x03000000
 SIGNATURE: Final = 0x43505256
-#: The most bytes of parameters of one control call; the driver has the same limit.
+#: The maximum size of the parameters of a control call; the driver has the same limit.
 MOST_PARAMETERS: Final = 1 << 20
 
 #: hClient, hObject, command, status, size of the parameters, flags.
@@ -28,7 +28,7 @@ ALLOC: Final = struct.Struct("<8I")
 
 
 class Function(enum.IntEnum):
-    """The functions that have an effect in this GPU."""
+    """The functions of calls that have an effect in the emulated GPU."""
 
     SET_GUEST_SYSTEM_INFO = 1
     FREE = 10
@@ -45,7 +45,7 @@ class Function(enum.IntEnum):
     OS_ERROR_LOG = 0x1006
 
 
-#: Functions that the driver sends without waiting.
+#: Functions that the driver calls without waiting for an answer.
 UNANSWERED: Final = frozenset({Function.GSP_SET_SYSTEM_INFO, Function.SET_REGISTRY})
 
 
@@ -63,7 +63,7 @@ class Rpc:
     result: int = 0
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the messages of this call: one, or the first and its continuations."""
+        """Yield the messages of this call: the first message, and its continuations."""
         yield self._message(self.function, self.body[: MOST_BODY - HEADER.size])
         for start in range(MOST_BODY - HEADER.size, len(self.body), MOST_BODY - HEADER.size):
             part = self.body[start : start + MOST_BODY - HEADER.size]
@@ -98,7 +98,7 @@ class Assembler:
     def _continued(self, rpc: Rpc) -> Rpc | None:
         begun = self._begun
         if begun is None or not rpc.body:
-            raise RpcError("A message continues another message, but none was begun.")
+            raise RpcError("A message continues an earlier message, but there is no such message.")
         self._parts.append(rpc.body)
         self._missing -= len(rpc.body)
         if self._missing > 0:

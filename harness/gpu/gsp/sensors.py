@@ -1,8 +1,8 @@
 """Answers to commands that the release's headers do not name: temperatures, power, displays.
 
-Their meaning was found by varying the answers and reading the output of `nvidia-smi` 550.163.01; nothing
-was disassembled. A command of another size is not supported, since another release may have another
-layout.
+Their meaning was found by varying the answers and reading the output of `nvidia-smi` 550.163.01; no
+program was disassembled. A command whose parameters have another size is not supported, since
+another release may have another layout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _words(
     size: int, values_of: Callable[[GpuState], Mapping[int, int] | None], *others: int
 ) -> Answer:
-    """Answer parameters of `size`, or of a size in `others`, with 32-bit numbers at their offsets.
+    """Return an answer with 32-bit numbers by offset; parameters have `size` or a size in `others`.
 
     All other bytes are zero. `values_of` returns None for a GPU whose values are not known.
     """
@@ -48,7 +48,7 @@ _GPU: Final = 1
 
 
 def _read_sensors(call: Call) -> int:
-    """Carry out a list of instructions to the sensors; the GPU has one sensor."""
+    """Carry out a list of instructions for the sensors; the GPU has one sensor."""
     if len(call.parameters) != _INSTRUCTIONS_AT + _INSTRUCTION_BYTES * _MOST_INSTRUCTIONS:
         return NOT_SUPPORTED
     count = min(call.word(0x14), _MOST_INSTRUCTIONS)
@@ -58,15 +58,15 @@ def _read_sensors(call: Call) -> int:
         operands = at + 12
         status = OK
         match call.word(at + 8):
-            case 0x100:  # how many targets there are
+            case 0x100:  # the number of targets
                 call.put(operands, struct.pack("<I", 1))
-            case 0x101:  # of what kind one is
+            case 0x101:  # the kind of one target
                 call.put(operands + 4, struct.pack("<I", _GPU))
-            case 0x1500:  # what its sensor reads
+            case 0x1500:  # the reading of the target's sensor
                 call.put(operands + 4, struct.pack("<i", call.state.readings.temperature_c))
             case _:
                 status = NOT_SUPPORTED
-        # The instruction's status, and the flag that it was carried out.
+        # The instruction's status, and a flag: it was carried out.
         call.put(at, struct.pack("<II", status, 1))
     return OK
 
@@ -87,7 +87,7 @@ def _temperature_limit(call: Call) -> int:
 
 
 def _temperature_policies(state: GpuState) -> Mapping[int, int] | None:
-    """Return whether the GPU reports the distance from its temperature limit, or the limit."""
+    """Return the policies for reporting the temperature limit, or the distance to it."""
     if state.facts.operating_c is None:
         return None
     # One policy, with its index for the operating limit and for the distance from that limit.
@@ -111,7 +111,7 @@ _NONE: Final = 0xFF
 
 
 def _power_channels(state: GpuState) -> Mapping[int, int] | None:
-    """Return the channels that measure power: the first measures the whole GPU, no channel a module."""
+    """Return the channels that measure power: one for the whole GPU, none for a module."""
     return None if state.facts.power_limit_w is None else {0: 1, 0x10: _NONE << 8}
 
 
@@ -122,7 +122,7 @@ def _power_readings(state: GpuState) -> Mapping[int, int] | None:
 
 
 def _power_policies(state: GpuState) -> Mapping[int, int] | None:
-    """Return the power limits in mW: the first policy is for the whole GPU, no policy for a module."""
+    """Return the power limits in mW: one policy is for the whole GPU, none is for a module."""
     facts = state.facts
     if facts.power_limit_w is None or facts.least_power_limit_w is None:
         return None
@@ -141,22 +141,22 @@ def _power_limit(at: int) -> Callable[[GpuState], Mapping[int, int] | None]:
     return values_of
 
 
-#: For each refused command, what `nvidia-smi` shows with it. A command that is neither here nor named by
-#: the headers counts as unknown.
+#: The refused commands, each with the output of `nvidia-smi` that needs its answer. A command that
+#: is neither in this table nor in the headers counts as unknown.
 REFUSED: Final[Mapping[int, str]] = {
     0x2080852E: "the speed of fans, which no GPU of the catalogue has",
-    0x20808536: "nothing that was seen",
-    0x20809009: "nothing that was seen",
-    0x2080A068: "nothing that was seen",
-    0x2080A06E: "nothing that was seen",
-    0x2080A080: "nothing that was seen",
-    0x2080A084: "nothing that was seen",
-    0x2080A087: "nothing that was seen",
+    0x20808536: "no output was observed",
+    0x20809009: "no output was observed",
+    0x2080A068: "no output was observed",
+    0x2080A06E: "no output was observed",
+    0x2080A080: "no output was observed",
+    0x2080A084: "no output was observed",
+    0x2080A087: "no output was observed",
     0x2080A0A7: "clocks, whose layout was not found",
     0x2080A60B: "samples of power",
-    0x2080A61D: "nothing that was seen",
-    0x2080A637: "nothing that was seen",
-    0x2080B201: "nothing that was seen",
+    0x2080A61D: "no output was observed",
+    0x2080A637: "no output was observed",
+    0x2080B201: "no output was observed",
     0x2080853A: "limits of temperature as distances, whose layout was not found",
     0x20810108: "licences of virtual GPUs",
     0x20810110: "whether a display is active",
@@ -178,7 +178,7 @@ SENSORS: Final[Mapping[int, Answer]] = {
     # Sparse operation is off.
     0x20809038: _words(4, lambda _state: {}),
     0x2080A612: _words(0xE18, _power_channels),
-    # The second size is that of driver 535; the offset is the same.
+    # The second size is for driver 535; the offset is the same.
     0x2080A613: _words(0x3B14, _power_readings, 0xC14),
     0x2080A618: _words(0x1B28, _power_policies),
     0x2080A61A: _words(0x94C, _power_limit(0x18)),

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 #: The beginning of all invented UUIDs; no real GPU has such a UUID.
 _INVENTED: Final = "00000000-0000-4000-8000-"
 
-#: The most root directories that a driver may announce; a GPU has some hundred channels at most.
+#: The maximum number of remembered root directories; a GPU has at most some hundred channels.
 MOST_ROOTS: Final = 4096
-#: The most handles of MIG GPU instances that a driver may have open.
+#: The maximum number of remembered handles of MIG GPU instances.
 MOST_SUBSCRIPTIONS: Final = 4096
 
 MIB: Final = 1 << 20
@@ -80,7 +80,7 @@ class GpuInstance:
 
 @dataclass(kw_only=True)
 class GpuState:
-    """A GPU as its GSP sees it. `bar_address` returns the address that the guest has given to a BAR."""
+    """A GPU's state in its GSP. `bar_address` returns the address that the guest gave to a BAR."""
 
     model: GpuModel
     facts: GspFacts
@@ -90,7 +90,7 @@ class GpuState:
     """The number of this GPU in its machine; it is part of the invented UUID and of the handles."""
     bar_address: Callable[[int], int | None]
     protected_memory: tuple[int, int] = (0, 0)
-    """The part of memory that only the GSP can access: WPR2."""
+    """The part of the memory that only the GSP can access (WPR2)."""
     roots: dict[tuple[int, int], Directory] = field(default_factory=dict)
     """The root directory of each virtual address space, by client and object."""
     memory_errors: MemoryErrors = field(default_factory=MemoryErrors)
@@ -104,7 +104,7 @@ class GpuState:
     """The layouts of the driver's release; None until the driver has reported its release."""
 
     unknown_commands: Counter[int] = field(default_factory=Counter)
-    """How often the driver called each command that its headers do not name."""
+    """The number of calls of each command that the driver's headers do not name."""
     refusal: str = ""
     """Why the driver can't open this GPU."""
     note: Callable[[IncidentKind, str], None] = lambda _kind, _words: None
@@ -129,7 +129,7 @@ class GpuState:
 
     @property
     def bar1_root(self) -> int:
-        """Return the address of BAR 1's root directory, which takes no memory: it is beyond the end."""
+        """Return the address of BAR 1's root directory, beyond the end of the memory."""
         return self.memory_bytes + 0x10000
 
     @property
@@ -137,7 +137,7 @@ class GpuState:
         return self.memory_bytes + 0x20000
 
     def add_root(self, client: int, handle: int, root: Directory) -> None:
-        """Remember the root directory of an address space; the oldest is forgotten."""
+        """Remember the root directory of an address space; forget the oldest beyond the limit."""
         self.roots.pop((client, handle), None)
         if len(self.roots) >= MOST_ROOTS:
             del self.roots[next(iter(self.roots))]
@@ -156,7 +156,7 @@ class GpuState:
         return own[-1] if own else None
 
     def find_root(self, client: int, handle: int) -> Directory | None:
-        """Return an address space's root; without one, the last root of the client or of any client."""
+        """Return an address space's root, or else the last root of the client or of any client."""
         found = self.roots.get((client, handle))
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""The answer to GET_GSP_STATIC_INFO: the GPU's facts that the driver reads at once."""
+"""The answer to GET_GSP_STATIC_INFO: many facts of the GPU in one call of the driver."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.layouts import Layouts
     from harness.gpu.gsp.state import GpuState
 
-#: Handles of the GSP's own objects, which the driver uses in calls. The GPU's number is added to them: the
-#: driver caches answers by handle, and would otherwise show one GPU's answers for another.
+#: Handles of the GSP's own objects, which the driver uses in calls. The GPU's number is added to
+#: them, since the driver caches answers by handle: with equal handles it would show one GPU's
+#: answers for another GPU.
 _CLIENT: Final = 0xC1D00000
 _DEVICE: Final = 0xDE1D0000
 _SUBDEVICE: Final = 0x5BD00000
@@ -65,7 +66,7 @@ def fill_static_info(
         "bar1PdeBase": state.bar1_root,
         "bar2PdeBase": state.bar2_root,
         "bIsTesla": 1,
-        # Without it, the module of driver 535 logs that it is only for data centre GPUs.
+        # Without this field, the module of driver 535 logs that it is only for data centre GPUs.
         "computeBranding": 1,
         "bVbiosValid": 1,
         "vbiosSubVendor": model.pci.subsystem_vendor,

@@ -1,4 +1,4 @@
-"""Makes a video BIOS image that has the parts that NVIDIA's driver looks for, and no code.
+"""Makes a video BIOS image with the parts that NVIDIA's driver reads, and without code.
 
 The formats are in `src/nvidia/src/kernel/gpu/gsp/arch/turing/kernel_gsp_vbios_tu102.c` and
 `kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM, NVIDIA's BIT table in it, and one
@@ -47,7 +47,8 @@ def parse_version(text: str) -> tuple[int, int]:
 def make_vbios(identity: PciIdentity, version: str, *, is_signed: bool = False) -> bytes:
     """Return the image for a GPU; `version` is as nvidia-smi shows it, such as "92.00.19.00.5B".
 
-    From GA102 on, FWSEC `is_signed`; the signature has only zeros, since nothing verifies it.
+    `is_signed` is for GA102 and later; the signature of FWSEC has only zeros, since nothing
+    verifies it.
     """
     image = bytearray(SIZE)
     image[0:2] = b"\x55\xaa"

@@ -1,4 +1,4 @@
-"""The memory range that only the GSP can access (WPR2), as the driver describes it to the booter."""
+"""Parses the driver's description of the memory that only the GSP can access (WPR2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs of this host as data: their functions, IOMMU groups, and whether a test may take them."""
+"""GPUs of this host as data: functions, IOMMU groups, and whether a test may lease a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VFIO_DRIVER = "vfio-pci"
 
-#: An address with its segment, as sysfs writes it. Addresses become parts of paths.
+#: A PCI address with its segment, as in sysfs. It is strict, since addresses become parts of paths.
 ADDRESS_PATTERN = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 #: A kernel driver's name, which is also the name of a folder in sysfs.
 DRIVER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}"
@@ -58,9 +58,9 @@ def is_driver_name(text: str) -> bool:
 class HostFunction:
     """A PCI function of this host, as sysfs shows it.
 
-    `unreadable` has the attributes that exist but could not be read: their values are unknown, not
-    absent. `reset_methods` are in the order in which the kernel tries them; for a kernel before
-    5.15, which names no methods, the only method is 'default'. `is_answering` is false if
+    `unreadable` has the attributes that exist but could not be read, so that their values are
+    unknown. `reset_methods` are in the order in which the kernel tries them. A kernel before 5.15
+    does not list the methods; the only method is then 'default'. `is_answering` is false if
     configuration space reads as all ones or the function stays in D3cold.
     """
 
@@ -84,7 +84,7 @@ class HostFunction:
     """The physical function, if this function is an SR-IOV virtual function."""
     virtual_functions: tuple[str, ...] = ()
     mdev_types: tuple[str, ...] = ()
-    """The types of mediated devices (vGPUs) that its driver offers."""
+    """The types of mediated devices (vGPUs) that the function's driver offers."""
     mdevs: tuple[str, ...] = ()
     """The mediated devices that exist, by UUID."""
     unreadable: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class HostFunction:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether the function is a display controller, or an accelerator without a display."""
+        """Return whether the function is a display controller or a processing accelerator."""
         return self.class_code >> 16 in {_DISPLAY, _ACCELERATOR}
 
     @property
@@ -128,13 +128,13 @@ class IommuGroup:
 
 
 class VerdictKind(IntEnum):
-    """The possible verdicts on a GPU; of several verdicts the largest is used."""
+    """The possible verdicts on a GPU; the largest of several verdicts applies."""
 
     USABLE = 0
     BUSY = 1
     """In use now, usable later."""
     UNKNOWN = 2
-    """A fact that decides could not be read."""
+    """A decisive fact could not be read."""
     REFUSED = 3
 
     @property
@@ -151,7 +151,7 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
-        """Return the verdict from all findings; without any, the GPU is usable for the reason `usable`."""
+        """Return the verdict from all findings; without any, usable with the reason `usable`."""
         ranked = sorted(findings, key=lambda finding: -finding[0])
         if not ranked:
             return cls(kind=VerdictKind.USABLE, reasons=(usable,))
@@ -178,7 +178,7 @@ class Verdict:
 class HostGpu:
     """A GPU of this host; `group` is None if the host has no IOMMU, or its IOMMU is off.
 
-    `model` is the name of its model in the inventory, if there is one.
+    `model` is the name of the model that the inventory has for the GPU, if any.
     """
 
     function: HostFunction
@@ -197,7 +197,7 @@ class HostGpu:
         return (self.function, *(each for each in others if each.address != self.address))
 
     def is_model(self, model: GpuModel) -> bool:
-        """Return whether the GPU is of `model`: by the inventory, else by its PCI ids."""
+        """Return whether the GPU is a `model`, by the inventory or else by its PCI ids."""
         if self.model is not None:
             return self.model == model.name
         pci = model.pci
@@ -214,7 +214,7 @@ class HostDevices:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuChoice:
-    """The GPU of the host that a test wants; without `model` and `address`, any GPU."""
+    """A test's request for a GPU of the host; without `model` and `address`, for any GPU."""
 
     model: GpuModel | None = None
     address: str | None = None

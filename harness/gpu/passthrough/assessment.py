@@ -1,4 +1,4 @@
-"""Judges GPUs by the host, the inventory and the quarantine together; ignores leases."""
+"""Judges GPUs by the state of the host, the inventory and the quarantine; ignores leases."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Assessor:
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Return `gpu`; if it is on vfio-pci, judge it by whether its group's file can be opened."""
+        """Return `gpu`; if it is on vfio-pci, add the result of opening its group's file."""
         if gpu.group is None or gpu.function.driver != VFIO_DRIVER or not gpu.verdict.is_usable:
             return gpu
         match probe_vfio_file(self._root, gpu.group.number):

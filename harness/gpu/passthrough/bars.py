@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Flags from include/linux/ioport.h.
 _MEMORY, _MEMORY_64 = 0x200, 0x100000
-#: The number of BARs; the lines after them are the ROM and the windows of a bridge.
+#: The number of BARs; the next lines are for the ROM and the windows of a bridge.
 _BARS = 6
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: Seconds for a write: a driver's probe takes seconds, NVIDIA's probe of a broken card a minute.
+#: The time limit of a write: a driver's probe takes seconds, NVIDIA's probe of a broken card a
+#: minute.
 _WRITE_S = 120.0
 _LINK_S = 5.0
 #: The files of sysfs that are written, and the accepted content of each.
@@ -34,14 +35,14 @@ _WRITTEN = {
 
 
 class DeviceError(HarnessError):
-    """A function does not react as it must, so its card has to be quarantined."""
+    """A function does not work as it must, so its GPU has to be quarantined."""
 
 
 class Binder:
     """Changes the drivers of functions of the host whose sysfs lies below `root`.
 
-    `runner` writes the files by `tee`: a write to 'unbind' or 'reset' of a broken device may never
-    return, and then only a child process hangs.
+    `runner` writes the files by `tee`: if a write to 'unbind' or 'reset' of a broken device never
+    returns, only a child process hangs.
     """
 
     def __init__(self, root: Path, runner: Runner) -> None:
@@ -65,9 +66,9 @@ class Binder:
     def restore(self, recorded: RecordedDrivers) -> None:
         """Bind each function to its earlier driver, and verify the result.
 
-        For another user's record, the kernel chooses the driver, and only files that this user could
-        write are written. Raises RecordError, and restores the present drivers, if the kernel's
-        driver is not the recorded driver.
+        For another user's record, only files that this other user may write are written, and the
+        kernel chooses the driver. If the kernel chooses another driver than the record, this method
+        restores the present drivers and raises RecordError.
         """
         if recorded.writer.is_trusted:
             self._bind(recorded.functions)
@@ -119,9 +120,10 @@ class Binder:
                 yield self._root / PCI / "drivers_probe"
 
     def reset(self, address: str) -> None:
-        """Reset a function by the first method that works, and check that it answers.
+        """Reset a function by the first method that works, and check that the function answers.
 
-        The kernel tries the methods of 'reset_method' in order, but stops at a method that fails.
+        This method tries one method after the other, since the kernel stops at the first method in
+        'reset_method' that fails.
         """
         methods = self._function(address).reset_methods
         folder = self._folder(address)
@@ -142,7 +144,7 @@ class Binder:
         self.require_answer(address)
 
     def require_answer(self, address: str) -> None:
-        """Raise DeviceError unless the function is on the bus and its configuration space can be read."""
+        """Raise DeviceError if the function is not on the bus or does not answer."""
         function = self._function(address)
         if not function.is_answering:
             raise DeviceError(
@@ -201,7 +203,7 @@ class Binder:
             raise DeviceError(f"'{text.strip()}' can't be written into '{path}': {failure}")
 
     def _try_write(self, path: Path, text: str) -> str | None:
-        """Return why the kernel refused, or None; raise RequirementError if this user may not."""
+        """Return the kernel's error or None; raises RequirementError if this user may not write."""
         expected = _WRITTEN.get(path.name)
         is_of_sysfs = path.resolve().is_relative_to(self._sysfs)
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def candidates(
     wanted: Sequence[GpuChoice], host: HostDevices, held: AbstractSet[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return for each of `wanted` the GPUs that fit, now or later.
+    """Return for each of `wanted` the GPUs that are suitable, now or later.
 
-    A `held` GPU is not judged until it is free.
+    A `held` GPU is judged only when it is free.
     """
     if not wanted:
-        raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")
+        raise BadInputError("0 GPUs are wanted; request at least one.", source="GpuPool.lease")
     found = []
     for choice in wanted:
         fitting = _fitting(choice, host)
@@ -39,13 +39,13 @@ def candidates(
     if len(several) < len(wanted):
         raise RequirementError(
             f"{len(wanted)} GPUs are wanted together, but this host has only "
-            f"{listed(sorted(several))} to hold them; want fewer, or use another host."
+            f"{listed(sorted(several))} for them; request fewer, or use another host."
         )
     return tuple(found)
 
 
 def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
-    """Return the GPUs that `choice` means; raises RequirementError if there are none."""
+    """Return the GPUs that match `choice`; raises RequirementError if there are none."""
     if choice.address is None:
         fitting = [gpu for gpu in host.gpus if choice.model is None or gpu.is_model(choice.model)]
     else:

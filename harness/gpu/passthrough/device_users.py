@@ -29,7 +29,7 @@ class DeviceUsers:
     """The processes that have a device file open, as phrases, by the file's path.
 
     `files_of` has the device files of functions by address. `is_complete` is false if the files of
-    some processes could not be listed, as an ordinary user can't list the files of other users.
+    some processes could not be listed; an ordinary user can't list other users' files.
     """
 
     processes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -95,7 +95,8 @@ def probe_vfio_file(root: Path, group: int) -> VfioFile:
 def find_device_users(root: Path) -> DeviceUsers:
     """List the open device files of all processes of the host below `root`."""
     processes: dict[str, list[str]] = {}
-    # The mount option 'hidepid' hides other users' processes, and so process 1, which always exists.
+    # Process 1 always exists, so it is missing only if the mount option 'hidepid' hides the
+    # processes of other users.
     is_complete = (root / "proc/1").exists()
     for process in _processes(root):
         try:
@@ -135,13 +136,13 @@ def _open_files(root: Path, process: Path) -> Iterator[str]:
 
 
 def _may_be_same(descriptor: Path, device: Path) -> bool:
-    """Return whether an open file may be the device: in a mount namespace, any file can have its path."""
+    """Return whether an open file may be the device; its path is not enough in a namespace."""
     opened, own = _device_number(descriptor), _device_number(device)
     return opened is None or own is None or opened == own
 
 
 def _device_number(path: Path) -> int | None:
-    """Return a device's number; 0 for a file that is no device, None if it can't be read."""
+    """Return a device's number, 0 for a file that is not a device, or None if it can't be read."""
     try:
         state = path.stat()
     except OSError:

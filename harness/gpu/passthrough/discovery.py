@@ -30,7 +30,8 @@ _NULL = "(null)"
 def read_host(root: Path = Path("/")) -> HostDevices:
     """Read the PCI functions of the host whose sysfs, procfs and /dev lie below `root`.
 
-    The verdicts come only from the host, without inventory, quarantine or leases.
+    The verdicts depend only on the state of the host, not on the inventory, the quarantine or
+    leases.
     """
     functions = read_functions(root)
     groups = _groups(functions.values())
@@ -57,7 +58,7 @@ def read_functions(root: Path) -> Mapping[str, HostFunction]:
 
 
 def read_function(root: Path, address: str) -> HostFunction | None:
-    """Return one PCI function, or None if the bus has none with that address."""
+    """Return one PCI function, or None if there is none at this address."""
     if not is_address(address):
         return None
     folder = root / PCI / "devices" / address
@@ -106,8 +107,9 @@ def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
 class _Attributes:
     """Reads files of one device, and records the files that exist but can't be read.
 
-    Files are opened relative to the `descriptor` of their folder: a host has hundreds of functions with
-    twenty files each, and opening each by its whole path takes several times as long.
+    Files are opened relative to the `descriptor` of their folder: a host has hundreds of functions
+    with twenty files each, and opening these files by their whole paths takes several times as
+    long.
     """
 
     def __init__(self, folder: Path, descriptor: int) -> None:
@@ -120,7 +122,7 @@ class _Attributes:
         return name in self._names
 
     def read(self, name: str, size: int) -> bytes | None:
-        """Return the beginning of a file; None if there is no such file, or it can't be read."""
+        """Return the beginning of a file, or None if the file does not exist or can't be read."""
         if name not in self._names:
             return None
         try:
@@ -183,7 +185,7 @@ class _Attributes:
             return ()
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file; for the file of the ROM in sysfs this is the size of the ROM BAR."""
+        """Return the size of a file; the size of sysfs's file 'rom' is the size of the ROM BAR."""
         if name not in self._names:
             return None
         try:

@@ -1,6 +1,6 @@
-"""Takes a GPU from the host and gives it back: drivers, access, reset, quarantine.
+"""Takes a GPU from the host and returns it: drivers, access, reset, quarantine.
 
-Only the holder of the GPU's lease may call it.
+Only the holder of the GPU's lease may call these methods.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import DeviceRecords, RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: Seconds for udev, which sets the owner of a group's file some time after the kernel made it.
+#: Seconds for udev, which sets the owner of a group's file some time after the kernel created the
+#: file.
 _PERMISSIONS_S = 10.0
-#: Seconds in which a machine that was told to end may still have the file open.
+#: Seconds for which a machine that is ending may still have the file open.
 _CLOSED_S = 15.0
 
 
 class NotNowError(Exception):
-    """A granted GPU can't be taken at present; the message is a sentence."""
+    """A granted GPU can't be taken now; the message is a sentence."""
 
 
 class Handover:
@@ -61,9 +62,10 @@ class Handover:
         self._binder = Binder(root, runner)
 
     def take(self, address: str) -> HostGpu:
-        """Bind all functions of a GPU to vfio-pci, and return the GPU as it was before.
+        """Bind all functions of a GPU to vfio-pci, and return the GPU's earlier state.
 
-        Raises NotNowError if the GPU is in use, and DeviceError after quarantining it.
+        Raises NotNowError if the GPU is in use. If the GPU fails, quarantines it and raises
+        DeviceError.
         """
         try:
             if self._records.quarantine(address) is not None:
@@ -90,8 +92,9 @@ class Handover:
         except (DeviceError, NotNowError):
             raise
         except BaseException:
-            # The error is no fault of the GPU, such as a lack of permission, so the drivers are restored. No
-            # process has opened the GPU since it was bound, and this user may not be able to check.
+            # The error, such as a missing permission, is not a fault of the GPU, so the drivers are
+            # restored. There is no check for users of the GPU: no process has opened it since it
+            # was bound, and this user may be unable to check.
             with contextlib.suppress(HarnessError):
                 self._restore(self._records.own(address, gpu.functions))
             raise
@@ -100,14 +103,15 @@ class Handover:
     def give_back(self, gpu: HostGpu) -> list[str]:
         """Restore the drivers of a GPU; return the errors, as sentences.
 
-        The drivers are those that `take` found: another user may have replaced the record since.
+        The drivers are from `gpu`, not from the record, which another user may have replaced since.
         """
         try:
             quarantine = self._records.quarantine(gpu.address)
             if quarantine is not None and quarantine.is_trusted:
                 return []
         except RecordError:
-            # Only the holder of the lease quarantines a GPU, so another user wrote this record; ignore it.
+            # Only the holder of the lease may quarantine a GPU, so a record by another user is
+            # ignored.
             pass
         try:
             self._require_closed(gpu)
@@ -132,11 +136,11 @@ class Handover:
             self._reset_functions(gpu)
 
     def restore(self, address: str) -> None:
-        """Restore the recorded drivers of a GPU's functions, if there are any.
+        """Restore the recorded drivers of a GPU's functions, if drivers were recorded.
 
         Raises NotNowError while a process still has the GPU open, since unbinding vfio-pci would
-        not return before the process ends. Raises RequirementError if this user can't check that,
-        and RecordError if the record can't be used.
+        block until the process ends. Raises RequirementError if this user can't check for such a
+        process, and RecordError if the record can't be used.
         """
         recorded = self._records.drivers(address)
         if recorded is None:

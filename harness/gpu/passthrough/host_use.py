@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
-#: Block devices without hardware of their own; a loop device's file is in a mounted file system.
+#: Block devices without hardware of their own; the file of a loop device is in a mounted file
+#: system.
 _WITHOUT_HARDWARE = re.compile(r"(?:loop|zram|ram|nbd|rbd|drbd|fd)[0-9]+.*")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -63,7 +64,10 @@ def _find_disks(root: Path, found: _Findings) -> None:
     for mount in _mounts(root, found):
         for device in mount.block_devices(root):
             _find_block_device(
-                device, f"The host has mounted '{mount.point}' from it.", mount.point, found
+                device,
+                f"The host has mounted '{mount.point}' from this device.",
+                mount.point,
+                found,
             )
         if mount.has_unknown_disks(root):
             found.unknown_disks.append(
@@ -80,7 +84,7 @@ def _find_disks(root: Path, found: _Findings) -> None:
         name, kind = line.split()[:2]
         if kind == "partition":
             device = root / "sys/class/block" / name.rpartition("/")[2]
-            _find_block_device(device, f"The host swaps to '{name}' on it.", name, found)
+            _find_block_device(device, f"The host swaps to '{name}' on this device.", name, found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +108,16 @@ class _Mount:
         return []
 
     def has_unknown_disks(self, root: Path) -> bool:
-        """Return whether the mount has disks that `block_devices` does not find."""
+        """Return whether the mount may use disks that `block_devices` does not return."""
         if not self.number.startswith("0:") or self.block_devices(root):
             return False
         return self.kind in {"zfs", "btrfs", "bcachefs"} or self.source.startswith("/dev/")
 
 
 def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
-    """Yield the mounts of this process, and of the first process if they can be read.
+    """Yield the mounts of this process, and those of process 1 if they can be read.
 
-    They differ if this process runs in a container or a private mount namespace.
+    The two differ if this process runs in a container or a private mount namespace.
     """
     texts = [_mount_table(root, "1") or ""]
     own = _mount_table(root, "self")
@@ -122,14 +126,13 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
     else:
         texts.append(own)
     seen: set[tuple[str, str]] = set()
-    # The kernel escapes blanks and newlines in mount names, but no other separators of words and lines.
+    # The kernel escapes only blanks and newlines in mount names, so other separators must not
+    # split.
     for line in (line for text in texts for line in text.split("\n") if line):
         fields, _, rest = line.partition(" - ")
         words, tail = fields.split(" "), rest.split(" ")
         if len(words) < 5 or len(tail) < 2:
-            found.unknown_disks.append(
-                f"A line of '/proc/self/mountinfo' is not understood: {line}"
-            )
+            found.unknown_disks.append(f"A line of '/proc/self/mountinfo' can't be parsed: {line}")
             continue
         if (words[2], tail[1]) not in seen:
             seen.add((words[2], tail[1]))
@@ -149,7 +152,7 @@ def _mount_table(root: Path, process: str) -> str | None:
 
 
 def _find_block_device(device: Path, reason: str, what: str, found: _Findings) -> None:
-    """Add the functions behind a block device, including those behind device mapper, RAID, multipath."""
+    """Add the functions of a block device, also behind device mapper, RAID and multipath."""
     try:
         folder = device.resolve(strict=True)
     except OSError:
@@ -170,7 +173,7 @@ def _find_block_device(device: Path, reason: str, what: str, found: _Findings) -
 
 
 def _nvme_controllers(folder: Path) -> list[Path]:
-    """Return the controllers of an NVMe namespace with several paths, which has no parent controller."""
+    """Return the controllers of a multipath NVMe namespace, which has no parent controller."""
     if not folder.parent.name.startswith("nvme-subsys"):
         return []
     return [each for each in _entries(folder.parent) if _NVME_CONTROLLER.fullmatch(each.name)]
@@ -187,7 +190,7 @@ def _find_network(root: Path, found: _Findings) -> None:
 
 
 def _addresses_below(interface: Path, seen: set[str]) -> list[str]:
-    """Return the functions of an interface, including those behind bonds, bridges and VLANs."""
+    """Return the functions of an interface's hardware, also behind bonds, bridges and VLANs."""
     if interface.name in seen:
         return []
     seen.add(interface.name)
@@ -212,7 +215,7 @@ def _default_interfaces(root: Path, found: _Findings) -> list[str]:
         for words in _table(root, "ipv6_route", found)
         if len(words) > 9 and words[:2] == ["0" * 32, "00"]
     }
-    # The kernel writes '*' for a route that refuses packets, such as `unreachable default`.
+    # The kernel writes '*' for a route that rejects packets, such as `unreachable default`.
     return sorted((ipv4 | ipv6) - {"lo", "*"})
 
 
@@ -232,7 +235,7 @@ def _table(root: Path, name: str, found: _Findings) -> list[list[str]]:
 
 
 def _pci_address(path: Path) -> str | None:
-    """Return the function to which a device of sysfs belongs: the last function on its path."""
+    """Return the function to which a device in sysfs belongs: the last function on its path."""
     try:
         parts = path.resolve(strict=True).parts
     except OSError:

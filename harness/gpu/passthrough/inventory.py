@@ -1,4 +1,4 @@
-"""The inventory: an administrator's file about a host's GPUs, in YAML."""
+"""The inventory: an administrator's YAML file about a host's GPUs."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Inventory:
         return self.gpus.get(address, GpuKeys()).model
 
     def findings(self, address: str) -> list[tuple[VerdictKind, str]]:
-        """Return the reason why the GPU at `address` may not be taken, if there is one."""
+        """Return the reason why the GPU at `address` may not be taken, if any."""
         if address not in self.gpus:
             if self.takes_others:
                 return []
-            reason = f"It is not listed in '{self.file}', which excludes all others."
+            reason = f"It is not listed in '{self.file}', which excludes all unlisted GPUs."
             return [(VerdictKind.REFUSED, reason)]
         why = self.gpus[address].exclude
         if why is None:
@@ -83,7 +83,7 @@ class Inventory:
             function = host.functions.get(address)
             if function is not None and not function.is_gpu:
                 raise BadInputError(
-                    f"{function} is not a GPU; this host's are "
+                    f"{function} is not a GPU; the GPUs of this host are "
                     f"{listed(gpu.address for gpu in host.gpus)}.",
                     source=str(self.file),
                     key=f"gpus.{address}",
@@ -111,7 +111,7 @@ def read_inventory(file: Path, models: Collection[str]) -> Inventory:
             ) from None
         if address in gpus:
             raise BadInputError(
-                f"{address} is listed twice; keep one of the two.",
+                f"{address} is listed twice; keep one of the two entries.",
                 source=str(file),
                 line=line,
                 key=where,

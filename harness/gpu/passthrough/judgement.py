@@ -17,7 +17,8 @@ Finding: TypeAlias = "tuple[VerdictKind, str]"
 _STORAGE = 0x01
 _NETWORK = 0x02
 _USB = 0x0C03
-#: If one of these attributes can't be read, the verdict is unknown; the others only inform people.
+#: If one of these attributes can't be read, the verdict is unknown; other attributes only inform
+#: people.
 _DECISIVE = frozenset(
     {
         *("vendor", "device", "class", "config", "driver", "iommu_group", "boot_vga"),
@@ -34,9 +35,9 @@ def judge(
     *,
     has_iommu: bool,
 ) -> Verdict:
-    """Return whether the GPU `function` may be taken, with all reasons why not.
+    """Return whether the GPU `function` may be taken, with all reasons against it.
 
-    A GPU on vfio-pci may be open in a process whose files can't be listed. The holder of the lease
+    A process whose files can't be listed may have a GPU on vfio-pci open. The holder of the lease
     checks that by opening the group's file.
     """
     functions = (function,) if group is None else group.endpoints
@@ -95,7 +96,7 @@ def _grouping(
         if "iommu_group" in function.unreadable:
             return []
         if has_iommu:
-            return [_refused("It is in no IOMMU group, although others are.")]
+            return [_refused("It is in no IOMMU group, although other functions are.")]
         return [
             _refused(
                 "The host has no IOMMU groups: its IOMMU is off; `harness doctor` says how to "
@@ -153,7 +154,7 @@ def _state(function: HostFunction) -> list[Finding]:
         findings.append(
             _refused(
                 "The kernel has no method to reset it ('reset_method' is empty or absent), so one "
-                "test would find what another left."
+                "test would find the state that another test left."
             )
         )
     return findings

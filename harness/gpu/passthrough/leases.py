@@ -1,4 +1,4 @@
-"""The holders of GPUs of the host, the waiting processes, and their order."""
+"""The processes that hold GPUs of the host or wait for GPUs, and the order of the queue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class GpuLease:
     """A lease, or a process that waits for a lease (without `taken`).
 
-    `wanted` has the addresses that fit, for each wanted GPU. `since` is the time at which the process
-    entered the queue, as ISO 8601.
+    `wanted` has, for each wanted GPU, the addresses of the GPUs that fit. `since` is the time at
+    which the process entered the queue, in ISO 8601.
     """
 
     who: str
@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """The result for a waiting process: the addresses in the order of `wanted`, or why it gets none."""
+    """The result for a waiting process: addresses in the order of `wanted`, or a reason to wait."""
 
     taken: tuple[str, ...] = ()
     text: str = ""
@@ -71,12 +71,12 @@ def grant(
     usable: AbstractSet[str],
     why_not: Mapping[str, str],
 ) -> Turn:
-    """Return the result for the entry `name`, from the GPUs that are `usable` now.
+    """Return the result for the entry `name`, given the GPUs that are `usable` now.
 
     The process gets all of its GPUs or none, so that no two processes wait for each other. The first
-    process in the queue reserves all GPUs that it could use. So many processes that want one GPU
-    can't starve a process that wants several. A process that wants a certain GPU does not delay
-    processes that want other GPUs. `why_not` has sentences on GPUs that are not usable.
+    process in the queue reserves all GPUs that it could use. So any number of processes that want
+    one GPU can't starve a process that wants several. A process that wants a particular GPU does
+    not delay processes that want other GPUs. `why_not` has sentences on GPUs that are not usable.
     """
     mine = next(entry for each, entry in entries if each == name)
     held = {address: entry for _, entry in entries for address in entry.taken}
@@ -104,7 +104,7 @@ def _wishes(entry: GpuLease) -> list[str]:
 
 
 def _assigned(wishes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Return a different address for each wanted GPU, or None: Kuhn's algorithm for matchings."""
+    """Return a different address for each wanted GPU, or None; Kuhn's matching algorithm."""
     taker: dict[str, int] = {}
 
     def place(wish: int, seen: set[str]) -> bool:

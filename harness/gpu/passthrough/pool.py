@@ -1,16 +1,16 @@
 """The pool of this host's GPUs: leases of whole IOMMU groups, for one process at a time.
 
 A lease ends with its process, even if the process is killed, since the kernel releases its file lock.
-The earlier drivers of a GPU's functions are recorded before the first function is changed. So the next
-process that leases the GPU can restore them first. A GPU that does not recover is quarantined, with the
-reason, until a person releases it; other GPUs are leased as before.
+The drivers of a GPU's functions are recorded before the first function is changed. So if the holder
+is killed, the next process that leases the GPU restores the drivers first. A GPU that does not
+recover is quarantined, with the reason, until a person releases it; other GPUs are leased as
+before.
 
-The folder of leases and records is shared by all users of the host who may take GPUs. So it is not
-private (0700), unlike the folder of a user's own reservations: a lease works only if other users can
-see it. Its mode is 2770: files get the folder's group, whose members can already do anything to the
-GPUs, and nobody else can read or remove a lease. It is in '/run/lock', which is local, since `flock`
-is not reliable on network file systems, and which is empty after a reboot, when the kernel binds all
-drivers anew.
+All users of the host who may take GPUs share the folder of leases and records, since a lease works
+only if other users can see it. Its mode is 2770: files get the folder's group, whose members can
+control the GPUs anyway, and nobody else can read or remove a lease. The folder is in '/run/lock'
+for two reasons: this file system is local, since `flock` is not reliable on network file systems,
+and it is empty after a reboot, when the kernel binds all drivers anew.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LeasedGpu:
         return tuple(each.address for each in self.gpu.functions)
 
     def reset(self) -> None:
-        """Reset all functions by the best method that the kernel has.
+        """Reset all functions by the first method of the kernel that works.
 
         Raises HarnessError while a machine has the GPU. If the GPU does not recover, quarantines it
         and raises DeviceError.
@@ -69,7 +69,7 @@ class LeasedGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Restoration:
-    """The result of restoring a GPU whose holder died."""
+    """The result of restoring a GPU whose holder was killed."""
 
     address: str
     is_restored: bool
@@ -79,7 +79,7 @@ class Restoration:
 class GpuPool:
     """Leases GPUs of the host whose sysfs, procfs and /dev lie below `root`.
 
-    `folder` is shared by all users of the host who may take GPUs. `runner` writes into sysfs.
+    All users of the host who may take GPUs share `folder`. `runner` writes into sysfs.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class GpuPool:
         gpus = self._assessor.assess().gpus
         if not self.folder.exists():
             return tuple(self._assessor.with_open_file(gpu) for gpu in gpus)
-        # No lease begins while the folder is locked, so no machine finds its file busy by this check.
+        # No lease begins while the folder is locked, so this check makes no machine find its
+        # group's file busy.
         with self._leases.open() as book:
             holders = {address: lease for _, lease in book.entries() for address in lease.taken}
             return tuple(
@@ -136,7 +137,7 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file of the folder that is named like a file of the pool, but is none.
+        """Return a sentence on each invalid file in the folder whose name is like a pool file's.
 
         Other users can put any file there. Such files reserve nothing and restore nothing.
         """
@@ -146,7 +147,7 @@ class GpuPool:
             return [*book.strange_files(), *self._records.strange_files()]
 
     def require(self, wanted: Sequence[GpuChoice]) -> None:
-        """Raise RequirementError if this host can't lease these GPUs at once, now or later."""
+        """Raise RequirementError if this host can't lease these GPUs together, now or later."""
         view_host(self._assessor, self._leases, wanted)
 
     @contextlib.contextmanager
@@ -161,11 +162,11 @@ class GpuPool:
     ) -> Iterator[tuple[LeasedGpu, ...]]:
         """Lease a GPU for each of `wanted`, in that order; during the block all are on vfio-pci.
 
-        While they are not free, wait and `report` the holders. Raises RequirementError at once if
-        this host has no such GPUs, with the reason for each GPU. Raises HarnessError at the deadline,
-        or when `cancelled`, which is called before each attempt, returns a reason. At the end each
-        function is bound to its earlier driver again. If that fails, raises DeviceError, or only
-        reports it if the block raises an error of its own.
+        While the GPUs are not free, wait and `report` the holders. Raises RequirementError at once
+        if this host has no such GPUs, with the reason for each GPU. Raises HarnessError at the
+        deadline, or when `cancelled`, which is called before each attempt, returns a reason. At the
+        end of the block each function is bound to its earlier driver again. If that fails, raises
+        DeviceError; if the block itself raised an error, the failure is only reported.
         """
         view = view_host(self._assessor, self._leases, wanted)
         lease = self._entry(one_line(holder), view.candidates)
@@ -193,7 +194,7 @@ class GpuPool:
                 raise DeviceError(" ".join(failures))
 
     def restore_abandoned(self) -> list[Restoration]:
-        """Restore the drivers of GPUs whose holder died, except quarantined GPUs."""
+        """Restore the drivers of GPUs whose holder was killed, except quarantined GPUs."""
         if not self.folder.exists():
             return []
         done = [self._restored(address) for address in self._records.taken()]
@@ -235,7 +236,7 @@ class GpuPool:
             self._records.end_quarantine(address)
 
     def _take(self, addresses: Sequence[str]) -> tuple[LeasedGpu, ...]:
-        """Bind all GPUs to vfio-pci, or none; raises NotTakenError."""
+        """Bind all GPUs to vfio-pci; if one can't be bound, bind none and raise NotTakenError."""
         with contextlib.ExitStack() as undoing:
             leased = []
             for address in addresses:
@@ -264,7 +265,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Hold a GPU without taking it; yield None, or the lease of the present holder."""
+        """Hold a GPU without binding it; yield None, or the lease of the present holder."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

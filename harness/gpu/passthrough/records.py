@@ -1,9 +1,9 @@
-"""The data of the pool that outlives a process: the earlier drivers of functions, and quarantined GPUs.
+"""The pool's data that outlives a process: the earlier drivers of functions, and quarantined GPUs.
 
-Each record is a file of the pool's folder, written under another name and then renamed, so that no
-process reads an incomplete file. Only the holder of a GPU's lease changes its records. But every user of
-the folder can put files there, so a record is parsed strictly. Another user's record is used only as far
-as sysfs confirms it and as its owner could act without root.
+Each record is a file in the pool's folder. It is written under another name and then renamed, so
+that no process reads an incomplete file. Only the holder of a GPU's lease changes its records. But
+every user of the folder can put files there, so a record is parsed strictly. Another user's record
+is used only if sysfs confirms it, and only for changes that its owner could make without root.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
 _NAME = re.compile(rf"({_DRIVERS}|{_QUARANTINE})-({ADDRESS_PATTERN})\.json")
-#: Any user of the folder's group can read a record, and replace it by renaming.
+#: Any user in the folder's group can read a record, and can replace it by renaming another file.
 _FILE_MODE = 0o640
 _LONGEST_REASON = 4096
 
@@ -58,13 +58,13 @@ class BoundDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The writer of a record: the owner and the group of its file, not the text in it."""
+    """The writer of a record, from the owner and the group of its file."""
 
     user: int
     group: int
     name: str
     is_trusted: bool
-    """Whether only root and this user could have written it."""
+    """Whether only root and this user could have written the record."""
 
     def may_write(self, path: Path) -> bool:
         """Return whether this user may write a file of sysfs."""
@@ -88,7 +88,8 @@ class RecordedDrivers:
     def require_fit(self, found: Mapping[str, HostFunction | None]) -> None:
         """Raise RecordError if the functions on the bus contradict the record.
 
-        `found` has them by address. Another user's record is used only for functions that a run has taken.
+        `found` has the functions by address. Another user's record is used only for functions that
+        a run has taken.
         """
         gpu = found.get(self.address)
         if self.address not in self.functions:
@@ -111,12 +112,13 @@ class RecordedDrivers:
             if not is_taken and not self.writer.is_trusted:
                 raise self.refusal(f"{each} is not on {VFIO_DRIVER}, so no run has it")
             if before.override not in {None, VFIO_DRIVER} and not self.writer.is_trusted:
-                raise self.refusal(f"it has the driver_override '{before.override}'")
+                raise self.refusal(f"its driver_override is '{before.override}'")
 
     def refusal(self, why: str) -> RecordError:
         return RecordError(
-            f"The record '{self.path}' of user {self.writer.name} is not followed ({why}); look at the "
-            f"drivers of {self.address} with `lspci -k`, bind the right one, and remove the file."
+            f"The record '{self.path}' of user {self.writer.name} is not used ({why}); look at the "
+            f"drivers of {self.address} with `lspci -k`, bind the right driver, and remove the "
+            "file."
         )
 
 
@@ -124,7 +126,8 @@ class RecordedDrivers:
 class Quarantine:
     """The reason why a GPU may not be leased until it is released.
 
-    `user` is the owner of the file. `is_trusted` says whether only root and this user could have written it.
+    `user` is the owner of the record. `is_trusted` is whether only root and this user could have
+    written it.
     """
 
     reason: str
@@ -144,9 +147,9 @@ class DeviceRecords:
         self._boot_id = boot_id
 
     def own(self, address: str, functions: Iterable[HostFunction]) -> RecordedDrivers:
-        """Return the data to record about the functions that are taken with the GPU.
+        """Return the record for the functions that are taken with the GPU.
 
-        Raises RecordError if their drivers have names that are not allowed in a record.
+        Raises RecordError if the name of a driver is not allowed in a record.
         """
         drivers = {
             each.address: {"driver": each.driver, "override": each.driver_override}
@@ -238,9 +241,10 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file that is named like a record, but has no PCI address in its name."""
+        """Return a sentence on each file whose name is like a record's, but has no PCI address."""
         return [
-            f"'{self.folder / name}' is no record of the harness: its name has no PCI address; remove it."
+            f"'{self.folder / name}' is not a record of the harness: its name has no PCI address. "
+            "Remove the file."
             for name in self._names()
             if name.startswith((f"{_DRIVERS}-", f"{_QUARANTINE}-")) and not _NAME.fullmatch(name)
         ]
@@ -264,7 +268,7 @@ class DeviceRecords:
         except OSError as error:
             raise HarnessError(
                 f"The GPU pool's folder '{self.folder}' can't be read ({error.strerror}); it has to be a "
-                "folder, no link, to which you have access."
+                "folder, not a link, to which you have access."
             ) from error
         try:
             yield folder
@@ -298,8 +302,9 @@ class DeviceRecords:
             yield
         except (StrangeFileError, ValueError) as error:
             raise RecordError(
-                f"The record '{file.path}' can't be read ({error}); look at the drivers of {address} with "
-                f"`lspci -k`, bind the right one, and remove the file. It belongs to user {file.owner}."
+                f"The record '{file.path}' can't be read ({error}); look at the drivers of "
+                f"{address} with `lspci -k`, bind the right driver, and remove the file. It "
+                f"belongs to user {file.owner}."
             ) from error
 
     def _write(self, kind: str, address: str, content: Mapping[str, object]) -> None:
@@ -323,8 +328,8 @@ class DeviceRecords:
                 with contextlib.suppress(OSError):
                     os.unlink(beside, dir_fd=folder)
                 raise HarnessError(
-                    f"The record '{path}' can't be written ({error.strerror}); free some space "
-                    f"in '{self.folder}', remove another file of that name, or ask its owner for "
+                    f"The record '{path}' can't be written ({error.strerror}); free some space in "
+                    f"'{self.folder}', remove another file of that name, or ask its owner for "
                     "access."
                 ) from error
 

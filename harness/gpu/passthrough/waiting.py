@@ -1,4 +1,4 @@
-"""Waits until a process may take the GPUs that it wants."""
+"""Waits until it is a process's turn to take the GPUs that it wants."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ T = TypeVar("T")
 Leases: TypeAlias = ReservationFolder[GpuLease]
 
 _INTERVAL_S = 0.1
-#: A waiting process looks at the leases when a lease begins or ends. It also looks after this many
-#: seconds, since nobody removes the file of a killed process.
+#: A waiting process reads the leases when a lease begins or ends. It also reads them after this
+#: many seconds, since nobody removes the file of a killed process.
 _LOOK_AGAIN_S = 2.0
 _TICK_S = 0.02
-#: If it could be its turn, it reads the host again when leases changed, and after this many seconds.
+#: A process whose turn it may be reads the host again when leases change, and after this many
+#: seconds.
 _READ_AGAIN_S = 2.0
-#: It reads the host again after this many seconds in any case: other GPUs may have become usable.
+#: Every waiting process reads the host again after this many seconds: other GPUs may have become
+#: usable.
 _READ_ANYWAY_S = 30.0
 
 
@@ -57,11 +59,12 @@ class HostView:
 
 
 def view_host(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -> HostView:
-    """Read the host; raise RequirementError if it can't provide the wanted GPUs."""
+    """Read the host; raises RequirementError if the host can't provide the wanted GPUs."""
     try:
         return _view_once(assessor, leases, wanted)
     except RequirementError:
-        # A lease that began and ended during the read may have made a GPU look broken by resetting it.
+        # A second read: a lease that began and ended during the first read may have reset a GPU,
+        # which then looked broken.
         return _view_once(assessor, leases, wanted)
 
 
@@ -86,7 +89,7 @@ def _held(leases: Leases) -> frozenset[str]:
 
 @dataclass
 class Waiting:
-    """The wait of the lease `name`, which is already in the queue."""
+    """The wait for the lease `name`, which is already in the queue."""
 
     assessor: Assessor
     leases: Leases
@@ -108,7 +111,7 @@ class Waiting:
         self._later: dict[str, tuple[float, str]] = {}
 
     def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
-        """Return the result of `take`, called with the GPUs when it is this lease's turn.
+        """When it is this lease's turn, call `take` with the GPUs, and return its result.
 
         `take` raises NotTakenError if it can't take a GPU; then the wait continues.
         Raises HarnessError at the deadline, or once `cancelled` returns a reason.
@@ -139,25 +142,27 @@ class Waiting:
             return wait_for(what, look, deadline, interval_s=_INTERVAL_S)
         except WaitTimeoutError as error:
             raise HarnessError(
-                f"{error} End the runs that hold them, or run fewer workers (`-n 1`)."
+                f"{error} End the runs that hold the GPUs, or run fewer workers (`-n 1`)."
             ) from error
 
     def _may_have_changed(self) -> bool:
-        """Return whether a lease began or ended since the last look, or may have."""
+        """Return whether a lease may have begun or ended since the leases were last read."""
         # A lease that ends removes its file; only the file of a killed process stays.
         change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
         if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
             return False
-        # The time of a change has the resolution of the kernel's ticks: the same tick may have more changes.
+        # The time of a change has the resolution of the kernel's ticks, so more changes in the same
+        # tick do not alter it.
         is_settled = abs(self.clock.now().timestamp() * 1e9 - change) > _TICK_S * 1e9
         self._change = change if is_settled else 0
         self._looked_at = now
         return True
 
     def _turn(self) -> Turn:
-        """Write the GPUs that this lease waits for, and return and write the GPUs that it gets now."""
+        """Write the GPUs for which this lease waits, and return the GPUs that it gets now."""
         age_s = self.clock.monotonic() - self._read_at
-        # Reading the host is slow, so not all waiting processes do it whenever one of them gets its turn.
+        # Reading the host is slow, so not every waiting process reads it each time the queue
+        # changes.
         if age_s > _READ_ANYWAY_S or self._is_near(is_old=age_s > _READ_AGAIN_S):
             self.view = view_host(self.assessor, self.leases, self.wanted)
             self._read_at = self.clock.monotonic()
@@ -201,11 +206,11 @@ class Waiting:
         return self.name not in dict(entries) or bool(grant(self.name, entries, every, {}).taken)
 
     def _put_back(self, address: str, why: str) -> None:
-        """Keep waiting in the same place of the queue; try other GPUs than this one for a while."""
+        """Keep waiting at the same position in the queue, and try only other GPUs for a while."""
         with self.leases.open() as book:
             self._write(book, self._ungranted())
         self._later[address] = self.clock.monotonic() + _READ_AGAIN_S, why
-        # Host and leases are read again at once.
+        # Makes the next attempt read the host and the leases at once.
         self._read_at = self._looked_at = float("-inf")
 
     def _ungranted(self) -> GpuLease:

@@ -115,7 +115,7 @@ def test_inventory_of_the_host_is_read_without_an_option(
         ([f"--address={AUDIO}"], f"{AUDIO} (10de:2330, class 040300) is not a GPU"),
         (["--address=card0"], "'card0' is not a PCI address"),
         (["--count=2"], "2 GPUs are wanted together"),
-        (["--count=0"], "0 GPUs are wanted; want at least one"),
+        (["--count=0"], "0 GPUs are wanted; request at least one"),
     ],
 )
 def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(

@@ -14,7 +14,9 @@ def test_page_of_gpus_has_the_device_of_each_release_and_accelerator() -> None:
     assert "| 8.2.0 | none | `x-pci-proxy-dev` |" in page
     assert "| 11.1.0 | `vfio-user-pci` | `vfio-user-pci` |" in page
     assert "| `h100-sxm5-80gb` | NVIDIA H100 80GB HBM3 | `10de:2330` |" in page
-    assert "| `gsp.copy_engines` | `5` | How many copy engines the driver sees. |" in page
+    assert (
+        "| `gsp.copy_engines` | `5` | The number of copy engines that the driver sees. |" in page
+    )
 
 
 def test_page_of_provisioning_has_a_meaning_for_each_exit_code() -> None:

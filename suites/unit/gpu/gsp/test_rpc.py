@@ -44,7 +44,7 @@ def test_long_call_is_assembled_from_its_parts(length: int) -> None:
 
     assert later
     assert found == [*[None] * len(later), sent]
-    with pytest.raises(RpcError, match="none was begun"):
+    with pytest.raises(RpcError, match="there is no such message"):
         assembler.feed(later[-1])
 
 
@@ -79,7 +79,9 @@ def test_new_call_discards_an_incomplete_call() -> None:
     assembler.feed(message(CONTROL_CALL, a_control(b"", size=1000)))
 
     assert assembler.feed(message(1, b"x")) == Rpc(function=1, body=b"x")
-    with pytest.raises(RpcError, match="continues another message, but none was begun"):
+    with pytest.raises(
+        RpcError, match="continues an earlier message, but there is no such message"
+    ):
         assembler.feed(message(Function.CONTINUATION_RECORD, b"late"))
 
 

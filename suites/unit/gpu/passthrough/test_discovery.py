@@ -141,7 +141,9 @@ def test_group_shared_with_another_gpu_is_refused_for_both(host: FakeHost) -> No
 def test_gpu_without_a_group_is_refused(host: FakeHost) -> None:
     host.add_function("0000:67:00.0", group=None)
 
-    assert "in no IOMMU group, although others are" in verdict(host, "0000:67:00.0").reason
+    assert (
+        "in no IOMMU group, although other functions are" in verdict(host, "0000:67:00.0").reason
+    )
 
 
 def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str, process
     found = verdict(host)
 
     assert found.kind is VerdictKind.REFUSED
-    assert found.reasons[0] == f"{USB}: The host has mounted '/my data' from it."
+    assert found.reasons[0] == f"{USB}: The host has mounted '/my data' from this device."
 
 
 def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
@@ -267,7 +269,7 @@ def test_group_of_a_swap_partition_is_refused(host: FakeHost, disk: str) -> None
     with (host.root / "proc/swaps").open("a") as table:
         table.write(f"/dev/{disk}p1 partition 1000 0 -2\n")
 
-    assert f"{USB}: The host swaps to '/dev/{disk}p1' on it." in verdict(host).reason
+    assert f"{USB}: The host swaps to '/dev/{disk}p1' on this device." in verdict(host).reason
 
 
 @pytest.mark.parametrize(

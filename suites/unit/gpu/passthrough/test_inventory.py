@@ -120,7 +120,7 @@ def test_address_of_another_function_is_an_error(tmp_path: Path, host: FakeHost)
 
     with pytest.raises(
         BadInputError,
-        match=r"gpus\.yaml: key 'gpus.0000:03:00.0': 0000:03:00.0 .* is not a GPU; this host's are "
+        match=r"gpus\.yaml: key 'gpus.0000:03:00.0': 0000:03:00.0 .* is not a GPU; the GPUs of this host are "
         f"'{GPU}', '{SECOND}'",
     ):
         pool(host, inventory, tmp_path).survey()

@@ -984,7 +984,7 @@ def test_record_of_functions_that_no_run_takes_is_not_followed(
     (done,) = pool.restore_abandoned()
 
     assert not done.is_restored
-    assert "is not followed" in done.sentence
+    assert "is not used" in done.sentence
     assert kernel.writes == []
 
 

@@ -128,7 +128,7 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
     (done,) = pool.restore_abandoned()
 
     assert not done.is_restored
-    assert f"of user {_OTHER_NAME} is not followed (that user may not write" in done.sentence
+    assert f"of user {_OTHER_NAME} is not used (that user may not write" in done.sentence
     assert AUDIO in done.sentence
     # What the owner may not write, it may not write as a member of the group either, nor that as anybody.
     override = host.device(GPU) / "driver_override"
