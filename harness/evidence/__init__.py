@@ -1,7 +1,7 @@
 """The evidence of one node: a folder on disk, and a typed view of it.
 
-Nothing here touches a machine, so a failure can be checked again from its evidence folder alone.
-The module has some 550 lines because each property of `Evidence` is one fact. The folder has:
+This package accesses no machine, so a failure can be checked again with only its evidence folder.
+The module is long because each property of `Evidence` is one fact. The folder has:
 
     <folder>/provisioner.json  how to read the result; without this file, by the harness's own declaration
     <folder>/manifest.json     the files that were gathered, and those that were missing
@@ -72,8 +72,8 @@ CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
 DEBIAN_MODULE = "nvidia-current"
 #: The folder that a driver container shares with its node (GPU operator).
 DRIVER_CONTAINER = "/run/nvidia/driver"
-#: Where the driver's programs are if they are not in /usr/bin: the folders of a driver container,
-#: of AKS, of GKE.
+#: The folders of the driver's programs if they are not in /usr/bin: in a driver container, on AKS,
+#: on GKE.
 OTHER_PROGRAM_FOLDERS = (
     f"{DRIVER_CONTAINER}/usr/bin",
     "/usr/local/nvidia/bin",
@@ -96,12 +96,13 @@ _NO_MODULE = (
     ),
 )
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
-#: Where a shell looks for programs; a program in a folder without permission seems to be absent.
+#: The folders in which a shell looks for programs; a program in an inaccessible folder seems to be
+#: absent.
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 #: `timeout`'s exit code for a program that does not exist.
 _NOT_FOUND = 127
-#: `timeout`'s exit codes for a program that does not exist or cannot be run, for example because its
-#: folder may not be entered.
+#: `timeout`'s exit codes for a program that does not exist or can't be run, for example because the
+#: user may not enter its folder.
 _NOT_STARTED = {126, _NOT_FOUND}
 
 
@@ -117,18 +118,18 @@ class Evidence:
         """Return the evidence with the results of one run of the provisioner; None changes nothing.
 
         The results are the exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and
-        events; by default they are from the latest run. All other evidence shows the node when the
-        evidence was gathered. Raises HarnessError if there is no such run.
+        events; by default they are from the latest run. All other evidence shows the node at the
+        time of gathering. Raises HarnessError if there is no such run.
         """
         return self if number is None else Evidence(self.folder, run=number)
 
     @property
     def runs(self) -> Sequence[int]:
-        """Return the numbers of the provisioner's runs, oldest first; the first one is 1."""
+        """Return the numbers of the provisioner's runs, oldest first; the first number is 1."""
         return self._runs.numbers
 
     def copy_to(self, folder: Path) -> Path:
-        """Copy everything to `folder`, replacing its contents, and return it.
+        """Copy the evidence to `folder`, replacing its contents, and return `folder`.
 
         Raises HarnessError if the copy cannot be written; `folder` is then unchanged.
         """
@@ -147,7 +148,7 @@ class Evidence:
         return folder
 
     def file(self, path: str) -> str | None:
-        """Return the text of a file of the guest, or None if there was none.
+        """Return the text of a file of the guest, or None if the guest had no such file.
 
         Raises HarnessError if the user on the node had no permission to read the file, or if the
         file was not requested.
@@ -236,8 +237,8 @@ class Evidence:
     def answer_of(self, name: str) -> str:
         """Return the output of the gathered command `name`, which must have succeeded.
 
-        Raises HarnessError otherwise: parts that are missing in the output of a failed command may
-        still exist, so their absence proves nothing.
+        Raises HarnessError if the command failed: what is missing in the output of a failed command
+        may still exist.
         """
         output = self.output_of(name)
         exit_code = self.exit_code_of(name)
@@ -250,7 +251,7 @@ class Evidence:
         return output
 
     def _full_answer_of(self, name: str) -> str:
-        """Return the output of a command that always prints something when it works."""
+        """Return the output of a command that never succeeds without output."""
         output = self.answer_of(name)
         if not output.strip():
             raise HarnessError(
@@ -260,7 +261,7 @@ class Evidence:
         return output
 
     def _kernel_file(self, path: str) -> str:
-        """Return a file that every running kernel has, which must be whole."""
+        """Return a file that every running kernel has; raises HarnessError if missing or cut."""
         self.refuse_cut(path)
         text = self.file(path)
         if text is None:
@@ -282,7 +283,7 @@ class Evidence:
 
     @property
     def outcome(self) -> ProvisioningOutcome | None:
-        """Return the outcome file, or None if there is none or none is declared."""
+        """Return the outcome file, or None if it does not exist or is not declared."""
         declared = self.provisioner.outcome.file
         text = None if declared is None else self.file(declared.path)
         if self._run is not None:
@@ -334,8 +335,8 @@ class Evidence:
     def steps(self) -> Sequence[ReportedStep] | None:
         """Return the steps from the outcome file or else from the log.
 
-        None if the node lacks the declared outcome file. Raises BadInputError if no steps are
-        declared for either, HarnessError if the log is cut.
+        Returns None if the node lacks the declared outcome file. Raises BadInputError if steps are
+        declared for neither, HarnessError if the log is cut.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
@@ -353,7 +354,7 @@ class Evidence:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of provisioning that the shell got; None if it never ended."""
+        """Return the exit code of provisioning in the shell; None if provisioning has not ended."""
         if self._run is None or self._runs.is_latest(self._run):
             # The file is below /run, so it is from this boot.
             text = self.file(EXIT_CODE_PATH)
@@ -365,7 +366,7 @@ class Evidence:
 
     @property
     def failed_command(self) -> FailedCommand | None:
-        """Return the command at which `set -e` ended the run of a bash script; None if it is unknown."""
+        """Return the command at which `set -e` ended a bash script; None if it is unknown."""
         number = self._runs.chosen(self._run)
         text = None if number is None else self._runs.stored(number, FAILED_COMMAND)
         failed = None if text is None else parse_failed_command(text)
@@ -431,7 +432,7 @@ class Evidence:
 
     @property
     def dkms_builds(self) -> list[DkmsBuild]:
-        # DKMS prints nothing for a user who may not read DKMS's tree.
+        # DKMS prints nothing for a user who may not read DKMS's folder.
         refuse_closed(self.folder, "/var/lib/dkms/nvidia/*")
         return node_state.parse_dkms_status(self.answer_of("dkms-status"))
 
@@ -459,7 +460,7 @@ class Evidence:
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
-        """Return the name of each GPU that the driver is bound to, by PCI address."""
+        """Return the name of each GPU to which the driver is bound, by PCI address."""
         return {
             PurePosixPath(path).parent.name: node_state.parse_gpu_name(text)
             for path, text in self.matching(_GPU_FOLDERS).items()
@@ -504,7 +505,7 @@ class Evidence:
 
     @property
     def kernel_log(self) -> str:
-        """Return the kernel's messages since the boot, as far as it still has them."""
+        """Return the messages since the boot that are still in the kernel's buffer."""
         return self._full_answer_of("dmesg")
 
     @property
@@ -528,7 +529,7 @@ class Evidence:
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units that `unit_commands` gathered, by each of their names; empty without it."""
+        """Return the units that `unit_commands` gathered, by each of their names; possibly none."""
         is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
@@ -560,8 +561,8 @@ class Evidence:
     def paths(self) -> GatheredPaths:
         """Return every path that was requested and found.
 
-        Raises HarnessError if no paths were gathered; looking up a path raises it too, if the path
-        may exist and could not be seen.
+        Raises HarnessError if no paths were gathered. Looking up a path also raises HarnessError if
+        the path may exist but could not be seen.
         """
         kept = self.folder / "stat.txt"
         if not kept.is_file():

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
-#: The suffixes of archives by the program that packs them, the preferred one first. Memory and disk of a
-#: saved machine are compressed already, so the fastest level is enough.
+#: The suffixes of archives by the program that packs them, the preferred program first. Memory and
+#: disk of a saved machine are compressed already, so the fastest level is enough.
 _PACKERS = {"zstd": (".tar.zst", "zstd -q -1 -T0"), "gzip": (".tar.gz", "gzip -1")}
 SUFFIXES = tuple(suffix for suffix, _ in _PACKERS.values())
 #: The folders in the evidence of a machine.
 _PARTS = frozenset({"checkpoint", "commands", "files", "host"})
 _PACK_S = 600.0
 _END_S = 10.0
-#: An archive may always unpack to this many times the size of its file; text shrinks to about a tenth.
+#: The limit of the unpacked size as a multiple of the archive's size; text is packed to about a
+#: tenth.
 _RATIO = 32
 #: The files of a saved machine that only `harness resume` reads.
 _MACHINE = re.compile(r"/checkpoint/memory\.[^/]*$|/disk\.qcow2$")
@@ -68,7 +69,7 @@ def write_archive(folder: Path) -> Path:
                     f"--file={part}",
                     f"--use-compress-program={packer}",
                 ),
-                # A holder's log and sockets may change meanwhile.
+                # The log and the sockets of a kept machine's holder may change meanwhile.
                 *("--warning=no-file-changed", "--warning=no-file-ignored"),
                 *(f"--directory={folder.parent}", "--", folder.name),
             ],
@@ -89,19 +90,20 @@ def write_archive(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[Path]:
-    """Give the folder of a test's evidence: `bundle` itself unless `bundle` is an archive.
+    """Yield the folder of a test's evidence: `bundle` itself unless `bundle` is an archive.
 
-    An archive is unpacked into a folder below `runs`, which is removed at the end. Folders there
-    that a killed process left are removed too. Saved machines are unpacked only if `has_machine`
-    is true. Raises BadInputError if `bundle` is neither a folder of evidence nor an archive of
-    one, and LimitError if the archive is too large.
+    An archive is unpacked into a folder below `runs`, which is removed at the end. Folders that
+    killed processes left below `runs` are removed too. Saved machines are unpacked only if
+    `has_machine` is true. Raises BadInputError if `bundle` is neither a folder nor an archive of
+    evidence, and LimitError if the archive is too large.
     """
     if bundle.is_dir():
         yield bundle
         return
     if not bundle.is_file() or not bundle.name.endswith(SUFFIXES):
         raise BadInputError(
-            f"This is not a folder of evidence, and not an archive of one ({', '.join(SUFFIXES)}).",
+            "This is neither a folder of evidence nor an archive of evidence "
+            f"({', '.join(SUFFIXES)}).",
             source=str(bundle),
         )
     packer = next(
@@ -137,7 +139,7 @@ def _limit_of(bundle: Path) -> int:
 
 @contextlib.contextmanager
 def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
-    """Give the output of an unpacking program; raises OSError if the program fails at the end."""
+    """Yield the output of an unpacking program; raises OSError at the end if the program failed."""
     process = spawn([packer, "-dc"], stdin=packed, stdout=PIPE)
     if process.stdout is None:  # pragma: no cover - a pipe was asked for
         raise OSError(errno.EPIPE, "it has no output")
@@ -158,12 +160,12 @@ def unpack(
     """Write the files and folders of a tar archive below `folder`, which is new and private.
 
     A sparse file counts with its full size. Raises LimitError for more bytes, entries or levels
-    than allowed. Raises BadInputError for a damaged archive, and for links and devices: readers of
-    the folder would follow these on this host.
+    than allowed. Raises BadInputError for a damaged archive, and for links and devices, since
+    readers of the folder would open their targets on this host.
     """
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:
-        # This mode reads no further than it has to, unlike the stream mode of tarfile.
+        # Unlike the stream mode of tarfile, this mode reads no further than necessary.
         with tarfile.open(fileobj=cast("BinaryIO", bounded), mode="r:") as archive:
             for count in itertools.count(1):
                 bounded.begin_header()
@@ -220,7 +222,7 @@ def _unpack_member(
 
 
 class _ForwardOnly:
-    """A stream as a file for tarfile; it only goes forward, and no further than its limits allow.
+    """Presents a stream as a file to tarfile; reading only goes forward, within limits.
 
     Headers have a limit because tarfile reads a header of any size into memory.
     """
@@ -239,7 +241,7 @@ class _ForwardOnly:
         self._header_left = _HEADER_BYTES
 
     def begin_content(self, size: int) -> None:
-        """Expect the content of a file of `size` bytes; raises LimitError for too many."""
+        """Expect the content of a file of `size` bytes; raises LimitError if it is too long."""
         self._header_left = None
         # Each file takes at least one block of the file system.
         self._content_bytes += (max(size, 0) // _BLOCK_BYTES + 1) * _BLOCK_BYTES
@@ -277,7 +279,7 @@ class _ForwardOnly:
     def _read(self, size: int) -> bytes:
         content = self._stream.read(size)
         self._at += len(content)
-        # Twice the limit leaves room for headers and padding.
+        # The factor 2 leaves room for headers and padding.
         if self._at > 2 * self._limit_bytes:
             raise ARCHIVE.error(self.source)
         return content
@@ -286,7 +288,7 @@ class _ForwardOnly:
 def machine_folders(folder: Path) -> list[Path]:
     """Return the folders of machines in a test's evidence; `folder` itself may be a machine's folder.
 
-    Their contents are not searched, since a guest chooses the names of the files gathered from it.
+    The folders are not searched further, since a guest chooses the names of the gathered files.
     """
     found = []
     for path, folders, _ in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Common causes of failures, found in the evidence of a node, with their remedies; pure."""
+"""Finds common causes of failures in the evidence of a node, and their remedies; pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.driver_words import DriverWords
 
-    #: Logs by the name of their file, with their lines.
+    #: Logs, each with the name of its file and its lines.
     _Logs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
 
 #: Shown in place of a file's name if the test's own error shows the cause.
@@ -42,16 +42,17 @@ _SOURCES = (
     "files/var/lib/dkms/*/build/make.log",
     "files/var/lib/dkms/*/*/build/make.log",
 )
-#: The bytes that are read at the end of a file; a node that continues after a failure repeats its error.
+#: Only this many bytes at the end of a file are read; a node that continues after a failure repeats
+#: its error.
 _MOST_BYTES = 2 << 20
 _LONGEST_LINE = 4096
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
 )
-#: In the block of a command that failed: the command, which may quote anything, and the names of its output.
+#: In the block of a failed command: the command itself, which may contain any text.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
-#: An error of a Python program on the host, with the same words as an error in the guest.
+#: An error of a Python program on the host, whose words may equal those of an error in the guest.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
 #: Lines of cloud-init itself and of the harness, among the output of cloud-init's commands.
 _OF_CLOUD_INIT = re.compile(
@@ -60,7 +61,7 @@ _OF_CLOUD_INIT = re.compile(
 _FINAL_STAGE = "cloud-final.service"
 #: The state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
 _RESTARTING = "auto-restart"
-#: Lines that tools print at the end of a failure, after the line with the reason.
+#: Lines that tools print after the line with the reason of a failure.
 _AFTERTHOUGHT = re.compile(
     r'^See "?(systemctl status|journalctl)|^E: Sub-process \S+ returned an error code|'
     r"^Errors were encountered while processing|^Consult \S+ for more information|"
@@ -69,9 +70,10 @@ _AFTERTHOUGHT = re.compile(
 )
 #: An error level in a log of any format: a word or a letter by itself between separators.
 _ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
-#: systemd's lines about a unit after the line that says how the unit ended.
+#: systemd's lines about a unit that follow the line about the unit's end.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
-#: The sentence for a command that ended the provisioner and printed nothing, as under `set -e`.
+#: The sentence about a command that ended the provisioner without output, for example under `set
+#: -e`.
 _SILENT = (
     "remedy: a command failed and printed nothing, and the provisioner ended with its exit code; "
     "run the provisioner with `bash -x` in the machine (`harness resume`) to see which command"
@@ -84,13 +86,14 @@ _PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE |
 _ERROR_LINE = re.compile(
     r"\b(error|failed|failure|fatal|cannot|can't|unable to|panic|traceback)\b", re.IGNORECASE
 )
-#: Lines that healthy nodes print too, by the logs of their boots.
+#: Lines that healthy nodes print too, from the logs of their boots.
 _HARMLESS = re.compile(
     r"0 errors|errors=remount|error_log|no error|ERST|BERT|EDAC|failed_units|without errors|"
     r"Condition check resulted|RAS: Correctable|"
     # The kernel repeats its arguments, among them `panic=-1`.
     r"command line:|panic=|"
-    # An emulated guest prints the first, each module that DKMS has built the second.
+    # An emulated guest prints `tsc:`; loading a module that DKMS has built prints the other
+    # message.
     r"\btsc: |module verification failed|"
     # Containerd tries all its plugins; without CNI it reports an error until a cluster configures it.
     r"level=(debug|info|warning)|failed to load cni during init|"
@@ -115,14 +118,14 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCause:
-    """A cause with the line that shows it and the file of that line."""
+    """A cause, the line that shows it, and the file of that line."""
 
     cause: Cause
     line: str
     source: str
 
     def sentence(self) -> str:
-        """Return the text of the short summary; the name comes first, since the line may be cut."""
+        """Return the text for the short summary; the name is first, since the line may be cut."""
         return f"{self.cause.name}: {self.line}"
 
     @property
@@ -158,7 +161,8 @@ CAUSES = (
     ),
     _cause(
         "no space on the guest's disk",
-        # The kernel reports other full tables with the same words: cgroups, BPF, message queues.
+        # The kernel reports other exhausted resources with the same words: cgroups, BPF, message
+        # queues.
         r"^(?!.*(inotify|(?<![\w./-])watch(es|er|ing)?(?![\w./-])|/sys/fs/|/proc/sys|cgroup|\b(lib)?bpf(_\w+)?\b)).*"
         r"No space left on device",
         "`df -h` and `df -i` in the machine show which file system is full; make the image's disk larger",
@@ -237,7 +241,7 @@ CAUSES = (
 def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
     """Return the common cause in the text of an error, and in each evidence folder.
 
-    A cause found in several of them is listed once, if possible with its line in the evidence.
+    A cause that is found several times is listed once, if possible with a line of the evidence.
     """
     lines = [
         _LABEL.sub("", line)
@@ -256,11 +260,11 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     """Return sentences about further findings in the evidence of a failure, the most useful first.
 
-    The findings are the failed step of provisioning, or how the provisioner ended and the last
-    lines of its log; each failed unit with its last line; and each unit that systemd starts again.
-    If there are none of these, and no cause is named yet (`is_named`), the findings are the units
-    that are still starting, the guest's first line about an error, or the last line on the console
-    of a guest that does not answer.
+    The first findings are the failed step of provisioning, or else the end of the provisioner and
+    the last lines of its log. Then follow each failed unit with its last line, and each unit that
+    systemd starts again. If there are no such findings and no named cause (`is_named`), the
+    findings are the units that are still starting, the guest's first line about an error, or the
+    last console line of a guest that does not answer.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -304,7 +308,8 @@ def _end_of_run(folder: Path) -> Iterator[str]:
             return
         declared = evidence.provisioner
         lines = _own_lines(evidence.log)
-        # Errors of the tools that it starts are in its output, and may be missing in its own log.
+        # Errors of tools that the provisioner starts are in its output, but may be missing in its
+        # own log.
         logged = set(lines)
         printed = [line for line in _own_lines(evidence.output) if line not in logged]
         error = next(
@@ -362,8 +367,8 @@ def _first_line(text: str) -> str:
 def _in_one_line(detail: str) -> str:
     """Return the detail of a step's failure in one line.
 
-    For a failed command, the exit code and the last line that it printed come before the command,
-    which may be long.
+    For a failed command, the exit code and the last printed line precede the command, which may be
+    long.
     """
     sentence, has_command, command = _first_line(detail).partition("command: ")
     if not has_command:
@@ -388,7 +393,7 @@ def _failed_units(folder: Path, logs: _Logs, *, without: str) -> Iterator[str]:
 
 
 def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
-    """Name the units that failed and wait for their next start: systemd does not list them as failed."""
+    """Name the units that failed and wait for a restart, which systemd does not list as failed."""
     for unit, *columns in _words(folder / "commands/units"):
         if "".join(columns[2:3]).startswith(_RESTARTING):
             yield f"unit '{unit}' failed and is started again: {_last_of_unit(unit, logs)}"
@@ -407,9 +412,9 @@ def _last_of_unit(unit: str, logs: _Logs) -> str:
 
 
 def _starting_units(folder: Path) -> Iterator[str]:
-    """Name the units whose start commands still run, not the units that wait for them."""
+    """Name the units whose start commands still run, without the units that wait for others."""
     for unit, *columns in _words(folder / "commands/units"):
-        # A line may be cut, or be an error in place of a list.
+        # A line may be cut, or may be an error message.
         if columns[1:2] == ["activating"] and "".join(columns[2:3]).startswith("start"):
             yield f"unit '{unit}' is still starting"
 

@@ -1,4 +1,4 @@
-"""Gathers evidence: from a running guest by one script, from the host by copying files."""
+"""Gathers evidence: from a running guest with one script, and from the host by copying files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def collect_guest(
     make_private_folder(folder)
     write_request(folder, commands=request.commands, files=request.files, paths=request.paths)
     nonce = nonce or secrets.token_hex(16)
-    # The script goes to stdin, because arguments show in the list of processes and in sudo's log.
+    # The script is passed by stdin, because arguments are visible in the list of processes and in
+    # sudo's log.
     result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
     try:
         _unpack(parse_stream(_gunzip(_decoded(result.stdout)), nonce), folder)
@@ -65,7 +66,7 @@ def collect_guest(
 
 
 def _remove_guest_part(folder: Path) -> None:
-    """Remove the files that were written before the error, since any of them may be cut."""
+    """Remove the files that were written before the error, since they may be cut."""
     for name in ("commands", "files"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (UNREADABLE_NAME, "stat.txt"):
@@ -73,7 +74,7 @@ def _remove_guest_part(folder: Path) -> None:
 
 
 def _decoded(text: str) -> Iterator[bytes]:
-    """Decode base64 piece by piece; raises ValueError for anything else."""
+    """Decode base64 piece by piece; raises ValueError for other text."""
     rest = ""
     for at in range(0, len(text), _PIECE_BYTES):
         rest += _NO_BASE64.sub("", text[at : at + _PIECE_BYTES])
@@ -113,7 +114,7 @@ def _unpack(stream: Iterable[Frame | bytes], folder: Path) -> None:
 
 
 class _Unpacked:
-    """The files written from frames, only below `folder`, because the names come from a guest."""
+    """Writes frames to files, only below `folder`, because a guest chooses the names."""
 
     def __init__(self, folder: Path, unreadable: BinaryIO) -> None:
         self._folder = folder
@@ -146,7 +147,7 @@ class _Unpacked:
                 raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
 
     def add(self, content: bytes) -> None:
-        """Add to the item that the last frame began; the other frames have no content."""
+        """Append content to the file of the last frame; frames without a file have no content."""
         if self._target is not None:
             self._target.write(content)
         elif self._paths is not None:
@@ -154,7 +155,7 @@ class _Unpacked:
             EVIDENCE_FILE.check_bytes(len(self._paths), "the list of paths")
 
     def close(self) -> None:
-        """End the item that the last frame began."""
+        """Finish the file of the last frame."""
         if self._target is not None:
             self._target.close()
             self._target = None

@@ -5,8 +5,8 @@ and it works on a node whose disk is full or read-only. Its output is a compress
 
     LF nonce blank KIND blank NAME NUL content …
 
-The KIND of the last frame is `end`. The host generates the nonce for this one stream, so the content
-of a file cannot be taken for a frame.
+The KIND of the last frame is `end`. The host generates a new nonce for each stream, so the content
+of a file can't be mistaken for a frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness.evidence.request import EvidenceRequest
 
-#: Programs that the script needs besides the commands of the request and the shell's builtins.
+#: Programs that the script needs in addition to the request's commands and the shell's builtins.
 TOOLS = ("timeout", "head", "find", "gzip", "base64")
 #: Folders of an administrator's programs, which PATH lacks in some logins by SSH.
 _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -54,7 +54,7 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
     """
     lines = [
         f'export LC_ALL=C PATH="$PATH":{_PATH}',
-        # Without one of these, existing files would seem to be absent.
+        # Without one of these tools, existing files would seem to be absent.
         f"for tool in {' '.join(TOOLS)}; do",
         'command -v "$tool" >/dev/null || { echo "The node has no \'$tool\'." >&2; exit 1; }; done',
         f'frame() {{ printf \'\\n{nonce} %s %s\\0\' "$1" "$2"; }}',
@@ -76,7 +76,7 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
         for pattern in request.files
     ]
     lines += [
-        # The root always exists: if find does not print it, this is not the find we expect.
+        # The root always exists: if find does not print it, find does not work as expected.
         "set -- /",
         (
             f"for f in {' '.join(map(_pattern, request.paths))}; do "
@@ -93,7 +93,8 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
 def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]:
     """Parse the unpacked output of the script, which comes in pieces of any size.
 
-    Yield each frame, then its content, in pieces too. Raises StreamError if the stream is incomplete.
+    Yield each frame, and then its content in pieces. Raises StreamError if the stream is
+    incomplete.
     """
     mark = f"\n{nonce} ".encode()
     buffer = bytearray()
@@ -134,7 +135,7 @@ def _begins(buffer: bytearray, mark: bytes) -> bool:
 
 
 def _header(buffer: bytearray, mark: bytes) -> Frame | None:
-    """Take a frame's kind and name from the buffer; None if their end is still to come."""
+    """Take a frame's kind and name from the buffer; None if they are not complete yet."""
     end = buffer.find(b"\0")
     following = buffer.find(mark)
     limit = len(buffer) if end < 0 else end
@@ -148,10 +149,10 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible to find the patterns' files, and a test for the shell.
+    """Yield each folder that must be accessible to find the files, and a shell test for it.
 
-    In a folder without permission, an existing file seems to be absent. A folder below a wildcard is
-    given as a pattern. The test checks the folder in `$f`.
+    In a folder without permission, an existing file seems to be absent. A folder below a wildcard
+    is yielded as a pattern. The test checks the folder in `$f`.
     """
     is_listed: dict[str, bool] = {}
     for pattern in patterns:

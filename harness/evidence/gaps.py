@@ -1,4 +1,4 @@
-"""Gaps in the evidence of a node, so that 'not found' is not taken for 'does not exist'.
+"""Detects gaps in the evidence of a node, so that 'not found' is not mistaken for 'does not exist'.
 
 A file or path is a gap if it was not requested, if the user on the node had no permission to read
 it, or if gathering did not finish.
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from harness.evidence.requested import Kind
 
 UNREADABLE_NAME = "unreadable.txt"
-#: The file with the reason why the guest gave no evidence.
+#: The file with the reason why no evidence could be gathered in the guest.
 NOT_COLLECTED = "not-collected.txt"
 
 
 def refuse_gaps(folder: Path, kind: Kind, pattern: str) -> None:
-    """Raise HarnessError unless everything that matches `pattern` would have been found."""
+    """Raise HarnessError if anything that matches `pattern` may exist without being found."""
     refuse_closed(folder, pattern)
     if not was_requested(folder, kind, pattern):
         raise HarnessError(
@@ -42,7 +42,7 @@ def refuse_closed(folder: Path, pattern: str) -> None:
         if _hides(closed, parts):
             raise HarnessError(
                 f"The user on the node had no permission to read '{closed}', so the evidence does "
-                f"not show whether '{pattern}' exists or what it says. Gather it as root.",
+                f"not show whether '{pattern}' exists or what it contains. Gather it as root.",
                 evidence=folder,
             )
 
@@ -54,7 +54,7 @@ def refuse_any_closed(folder: Path) -> None:
 
 
 def _closed(folder: Path) -> Sequence[str]:
-    """Return what could not be read; raises HarnessError if gathering did not end."""
+    """Return the paths that could not be read; raises HarnessError if gathering did not end."""
     kept = folder / UNREADABLE_NAME
     reason = folder / NOT_COLLECTED
     if not reason.is_file():
@@ -66,7 +66,7 @@ def _closed(folder: Path) -> Sequence[str]:
             return ()
     said = f" It says: {evidence_text(reason, below=folder).strip()}" if reason.is_file() else ""
     raise HarnessError(
-        f"The evidence of the guest is not complete, so what it lacks proves nothing.{said}",
+        f"The evidence of the guest is not complete, so missing items may still exist.{said}",
         evidence=folder,
     )
 

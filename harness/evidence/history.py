@@ -1,7 +1,8 @@
-"""Past events of a node: the timestamps of its units, its journal, its packages; parsers are pure.
+"""The history of a node: the timestamps of its units, its journal, its packages; parsers are pure.
 
-The history is gathered from a machine whose test failed, into a folder of its own in the evidence,
-since this takes longer than to gather the evidence for tests. Gathering writes nothing on the node.
+The history is gathered only from a machine whose test failed, since this takes longer than
+gathering the evidence for tests. It has its own folder in the evidence. Gathering writes nothing on
+the node.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ JOURNAL = "journal-export"
 PACKED_JOURNAL = "journal.export.gz"
 PACKAGES = "packages"
 UPTIME = "/proc/uptime"
-#: The logs of DKMS's builds, which begin with a date and are last written when the build ends.
+#: The logs of DKMS's builds, whose first line has the start and whose last write is the end of the
+#: build.
 DKMS_LOGS = (
     "/var/lib/dkms/*/*/*/*/log/make.log",
     "/var/lib/dkms/*/*/build/make.log",
@@ -62,11 +64,11 @@ class UnitTimes:
     active: str
     result: str
     after: frozenset[str]
-    """The units after which it starts, by its `After=` and by `Before=` of these units."""
+    """The units after which this unit starts, by its own `After=` or by their `Before=`."""
     started_s: float | None
     """When the unit left its inactive state; None if it has not been started."""
     ready_s: float | None
-    """When its start ended, successfully or not; None if it is still starting."""
+    """When the start ended, successfully or not; None if the unit is still starting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,7 @@ class JournalEntry:
 
 
 def history_request() -> EvidenceRequest:
-    """Return the commands and files to gather from a machine whose test failed, beside its evidence."""
+    """Return the additional commands and files that are gathered after a failed test."""
     return EvidenceRequest(
         commands={
             # Without --all, systemctl leaves out oneshot units that have ended.
@@ -119,7 +121,7 @@ def _unit(block: str) -> UnitTimes:
             result=values.get("Result", "success"),
             after=frozenset(values["After"].split()),
             started_s=started or None,
-            # A oneshot unit may never be active, nor a unit whose start fails.
+            # A oneshot unit, and a unit whose start fails, may never be active.
             ready_s=min(
                 (each for each in (active, leaving, inactive) if each and each >= started),
                 default=None,
@@ -137,7 +139,7 @@ def parse_manager_times(text: str) -> float:
     """Return when systemd itself began, in seconds of the monotonic clock; raises HarnessError."""
     found = re.fullmatch(rf"{_USERSPACE}=(\d{{1,20}})", text.strip())
     if found is None:
-        raise HarnessError(f"`systemctl show` did not say when systemd began: {text[:200]!r}.")
+        raise HarnessError(f"`systemctl show` printed no start time of systemd: {text[:200]!r}.")
     return int(found[1]) / 1e6
 
 
@@ -154,7 +156,7 @@ def parse_journal(content: bytes) -> list[JournalEntry]:
 
     The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
     """
-    # Gathering stops at this number, but evidence from another host may have millions of entries.
+    # Gathering has the same limit, but evidence from another host may have millions of entries.
     found = itertools.islice(_entries(content), JOURNAL_ENTRIES)
     return [entry for fields in found if (entry := _entry(fields)) is not None]
 

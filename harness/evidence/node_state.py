@@ -14,7 +14,7 @@ from harness.provisioning.driver_messages import parse_messages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Of a file that is larger than this limit, only the beginning is collected.
+#: Only this much of the beginning of a larger file is collected.
 FILE_LIMIT_KIB = 4096
 #: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
@@ -31,16 +31,18 @@ _PCI = re.compile(
 )
 #: The first line of a function is shorter.
 _LONGEST_PCI_LINE = 1024
-#: Errors of lspci, which it prints before it flushes its output, so one may be within a line of that.
+#: Errors of lspci. It prints them before it flushes its output, so an error may stand inside a line.
 _PCI_ERROR = re.compile(r"(?:pcilib|lspci): .*\n")
-#: lspci's marks of a configuration space that reads all ones; the ids beside them are the kernel's older ones.
+#: lspci's marks for a configuration space that reads all ones; lspci then prints the ids that the
+#: kernel read earlier.
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 #: Prints the ids in the configuration space of each PCI function, and reads nothing else of that space.
 PCI_CONFIG_SCRIPT = (
     'for f in /sys/bus/pci/devices/*/config; do printf \'\\n%s\' "$f"; od -An -tx1 -N4 "$f"; done'
 )
-#: Prints each file that a process holds a lock of: the process, the path and the command, with tabs between.
-#: /proc/locks names the process that took the lock; that may have ended and left the lock to a child.
+#: Prints a line for each file lock that a process holds: the process, the path and the command,
+#: separated by tabs. /proc/locks is not used, since it names the process that took the lock, which
+#: may have ended and left the lock to a child.
 LOCKS_SCRIPT = (
     "grep -ls '^lock:' /proc/[0-9]*/fdinfo/* | while IFS=/ read -r _ _ pid _ fd; do "
     'printf \'%s\\t%s\\t\' "$pid" "$(readlink "/proc/$pid/fd/$fd")"; '
@@ -99,7 +101,7 @@ class PciFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class PathStat:
-    """A path as `find` saw it; `kind` is its `%y` letter, `mode` is octal."""
+    """A path as `find` prints it; `kind` is the letter of `%y`, `mode` is octal."""
 
     path: str
     kind: str
@@ -162,7 +164,7 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
 def parse_units(text: str) -> list[list[str]]:
     """Return the columns of `systemctl list-units`; the first is the unit's name.
 
-    Some releases of systemd mark a unit that failed by a symbol before its name.
+    Some releases of systemd print a symbol before the name of a failed unit.
     """
     rows = (line.split() for line in text.splitlines())
     return [row[1:] if row[0] in _UNIT_MARKS and row[1:] else row for row in rows if row]
@@ -215,8 +217,8 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
 def parse_answering(text: str) -> dict[str, bool]:
     """Return whether each PCI function answers, by its slot, from lines of PCI_CONFIG_SCRIPT.
 
-    A function whose configuration space could not be read is left out. Other files of the kernel
-    do not tell: their facts are from the time when the kernel found the function.
+    A function whose configuration space could not be read is left out. Other files of the kernel do
+    not show this, since their facts are from the time when the kernel found the function.
     """
     return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 
@@ -235,7 +237,7 @@ def parse_driver_version(text: str) -> str:
 def parse_cdi_devices(text: str) -> list[str] | None:
     """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0'; None if it is not a spec.
 
-    Container runtimes ignore such a file, so it is an error of the node and raises nothing here.
+    Container runtimes ignore an invalid file; this is a fault of the node, so no error is raised.
     """
     try:
         spec = parse_yaml(text)
@@ -246,7 +248,7 @@ def parse_cdi_devices(text: str) -> list[str] | None:
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:
-    """Return the device nodes in a CDI spec, of any of its devices; an empty set if it is not a spec."""
+    """Return the device nodes of all devices in a CDI spec; an empty set if it is not a spec."""
     try:
         spec = parse_yaml(text)
         edits = [
@@ -330,7 +332,7 @@ def parse_modinfo_field(text: str, field: str) -> str | None:
 
 
 def parse_prebake_lines(text: str) -> list[Mapping[str, str]]:
-    """Parse `AKS_GPU_PREBAKE key=value …` lines by key; the order of fields has changed before."""
+    """Parse `AKS_GPU_PREBAKE key=value …` lines; fields may be in any order."""
     lines: list[Mapping[str, str]] = []
     for line in text.splitlines():
         found = _PREBAKE.search(line)
@@ -344,5 +346,5 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        # A log may cut a line, and then its quotes do not match.
+        # A line of a log may be cut, and then its quotes do not match.
         return text.split()

@@ -1,4 +1,4 @@
-"""Reads a provisioner's result as its declaration says: outcome file, events, log lines; pure."""
+"""Reads a provisioner's result by its declaration: outcome file, events, log lines; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
 
 
-#: Some 3000 years; a provisioner that reports a longer time is broken.
+#: Some 3000 years: the limit for reported times and durations.
 MOST_S = 1e11
 
 
@@ -27,7 +27,7 @@ class ReportedStep:
     """One step of provisioning, as the provisioner reports it.
 
     `status`, `duration_s`, `detail` and `started_s` are None if they are not reported. `started_s`
-    is by the node's clock, in seconds of the epoch.
+    is by the node's clock, in seconds since the epoch.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ReportedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedDecision:
-    """What the provisioner decided, as a log line reports it; `reason` may be missing."""
+    """A decision of the provisioner, from a line of its log; `reason` may be missing."""
 
     decision: str
     reason: str | None = None
@@ -122,7 +122,7 @@ def _at(document: object, pointer: str) -> object:
 
 
 def _text(document: object, pointer: str | None) -> str | None:
-    """Return the text at a JSON pointer; None if there is no value, or none is declared."""
+    """Return the text at a JSON pointer; None if there is no value, or no pointer is declared."""
     if pointer is None:
         return None
     try:
@@ -133,12 +133,12 @@ def _text(document: object, pointer: str | None) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """Return a text as it is, and any other value as JSON has it: `true`, not `True`."""
+    """Return a text unchanged, and any other value as JSON: `true`, not `True`."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
-    """Return the names of the events in the event file `name`, in their order.
+    """Return the names of the events in the event file `name`, in the order of the file.
 
     Raises HarnessError that names the file if it has another form.
     """
@@ -157,7 +157,7 @@ def _events(text: str, declared: EventFiles) -> list[str]:
 def parse_timed_events(
     text: str, declared: EventFiles, name: str
 ) -> list[tuple[str, float, float]]:
-    """Return name, start and end of each event in the event file `name`, in seconds of the epoch.
+    """Return name, start and end of each event in an event file, in seconds since the epoch.
 
     The list is empty if the times are not declared. Raises HarnessError as `parse_events` does.
     """
@@ -198,7 +198,8 @@ def _moment(text: str | None) -> float | None:
 def _finite(text: str) -> float:
     """Return a number of seconds; raises ValueError for another text, and for `nan` and `inf`."""
     number = float(text)
-    # No clock or step reaches it, and reports count in milliseconds.
+    # No clock and no step reaches the limit, and a report can convert all times below to
+    # milliseconds.
     if not abs(number) < MOST_S:
         raise ValueError(f"{text} is not a number of seconds")
     return number
@@ -212,7 +213,7 @@ def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
 
 
 def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
-    """Return the steps of a log, each as its last line reports it, the latest first.
+    """Return the steps of a log, each from its last line, the latest first.
 
     Raises HarnessError if a duration is not a number.
     """

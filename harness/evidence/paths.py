@@ -1,4 +1,4 @@
-"""The paths that were found on a node, which tell 'absent' from 'could not be seen'."""
+"""The paths that were found on a node; they distinguish 'absent' from 'could not be seen'."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class GatheredPaths(Mapping[str, PathStat]):
-    """Every path that was found, by its name.
+    """All paths that were found, by name.
 
-    Asking for a path that was not found raises HarnessError if the path was not requested, or if a
-    folder above it could not be read. Iterating raises HarnessError if anything could not be read.
+    Looking up a path that was not found raises HarnessError if the path was not requested, or if a
+    folder above it could not be read. Iterating raises HarnessError if any path could not be read.
     """
 
     def __init__(self, found: Mapping[str, PathStat], folder: Path) -> None:
@@ -44,7 +44,7 @@ class GatheredPaths(Mapping[str, PathStat]):
         return len(self._found)
 
     def seen(self, *patterns: str) -> Mapping[str, PathStat]:
-        """Return the found paths that match a pattern (`*`, `?`); paths that could not be seen are missing."""
+        """Return the found paths that match a pattern (`*`, `?`), without a check for gaps."""
         return {
             path: state
             for path, state in self._found.items()

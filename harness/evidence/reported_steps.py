@@ -1,4 +1,4 @@
-"""The steps and events that a provisioner reports with their times, as steps of a report; pure."""
+"""Converts a provisioner's steps and events that have times to steps of a report; pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
-    """Return the steps and events of a run by the guest's clock, each inside the step that contains it.
+    """Return the steps and events of a run by the guest's clock, nested by their times.
 
-    Steps without declared times are left out. Unreadable steps are left out too, since a report
-    must not fail for them.
+    Steps without declared times are left out, and so are unreadable steps, since they must not make
+    the report fail.
     """
     found: list[InnerStep] = []
     with contextlib.suppress(HarnessError):

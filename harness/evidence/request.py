@@ -1,4 +1,4 @@
-"""What evidence is gathered on a node: the list of all commands that gathering may run.
+"""The evidence that is gathered on a node, with all commands that gathering may run.
 
 All commands of `node_request` only read, and `collection_script` writes nothing on the node.
 """
@@ -44,9 +44,9 @@ _EXIT_CODE = ".exit-code"
 class AdditionalEvidence:
     """Evidence to gather in addition to the evidence of every node.
 
-    `files` are absolute paths in the guest, which may be patterns with `*` and `?`; `commands` are
-    argv by the name under which `Evidence.output_of` returns their output. `source` is the source
-    in error messages. Raises BadInputError.
+    `files` are absolute paths in the guest, which may be patterns with `*` and `?`. `commands` are
+    argv by name; `Evidence.output_of` returns their output by this name. `source` is the source in
+    error messages. Raises BadInputError for an invalid path or name.
     """
 
     files: Sequence[str] = ()
@@ -83,7 +83,7 @@ class AdditionalEvidence:
         return BadInputError(sentence, source=self.source, key=key)
 
     def merged(self, other: AdditionalEvidence) -> AdditionalEvidence:
-        """Return both; if both have a command of one name, the command of `other` wins."""
+        """Return the union of both; a command of `other` replaces a command of the same name."""
         return AdditionalEvidence(
             files=tuple(dict.fromkeys((*self.files, *other.files))),
             commands={**self.commands, **other.commands},
@@ -106,7 +106,7 @@ class EvidenceRequest:
     paths: Sequence[str]
 
     def extended(self, additional: AdditionalEvidence) -> EvidenceRequest:
-        """Return this request with more files, also as paths, and more commands.
+        """Return this request with more commands, and with more files and their paths.
 
         Raises BadInputError if a command has the name of a command that is gathered on every node.
         """
@@ -130,14 +130,14 @@ def node_request(
 ) -> EvidenceRequest:
     """Return the evidence to gather on every GPU node; modinfo is run for each of `kernels`.
 
-    The declaration of the `provisioner` adds to this, by default the provisioner of the harness.
-    Gathering must change nothing, so there is no `nvidia-smi`, which loads the module, and no
-    `dkms status`, which writes a temporary file (DKMS 3.0.10).
+    The declaration of the `provisioner` adds files and commands; the default is the provisioner of
+    the harness. Gathering must change nothing, so there is no `nvidia-smi`, which loads the module,
+    and no `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
     request = EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
-            # With -v, lspci reads the header of each function from the device, not from the kernel's records.
+            # With -v, lspci reads the header of each function from the device, not from the kernel.
             "lspci": ["lspci", "-nnkv"],
             PCI_CONFIG: ["sh", "-c", PCI_CONFIG_SCRIPT],
             "containerd-config": ["containerd", "config", "dump"],
@@ -208,7 +208,7 @@ def node_request(
         for name in commands:
             if name in request.commands or name == _DKMS_STATUS:
                 raise BadInputError(
-                    "The harness collects the output of a command by this name itself; choose "
+                    "The harness uses this name for the output of its own command; choose "
                     "another.",
                     source=provisioner.where,
                     key=f"evidence.commands.{name}",

@@ -1,6 +1,6 @@
-"""The record of what was requested from a node: the file `requested.json` of an evidence folder.
+"""The record of the files, paths and commands that were requested from a node, `requested.json`.
 
-Without it, a file that nobody gathered would look like a file that does not exist.
+Without this record, a file that was not requested would look like a file that does not exist.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def write_request(
 def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     """Return whether everything in the guest that matches `pattern` (`*`, `?`) was requested.
 
-    The kind selects the text of files, or paths and their states. Evidence from earlier versions
-    has no such record, and counts as complete. Raises HarnessError if the record has another form.
+    `kind` selects the texts of files, or the paths and their attributes. Evidence from earlier
+    versions has no such record, and counts as complete. Raises HarnessError if the record has
+    another form.
     """
     file = folder / REQUESTED_NAME
     if not file.is_file():
@@ -61,7 +62,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read it with the version that gathered it, or a newer one."
         )
-    # '?' stands for one character and '**' for two, so a requested '?' does not cover '*'.
+    # '*' becomes '**', two characters, so that a requested '?' does not cover it.
     sample = pattern.replace("*", "**")
     return any(is_match(sample, each) for each in patterns)
 

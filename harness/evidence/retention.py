@@ -1,4 +1,4 @@
-"""Selects bundles of failed tests to remove: those that are too old, and the oldest beyond a size limit."""
+"""Selects the bundles of failed tests to remove: bundles beyond an age limit or a size limit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _DAY_S = 86_400.0
 class Bundle:
     """The remains of one failed test: a folder, and its archive beside the folder.
 
-    `made_s` is the time of its files, which a person or a copy can set; `changed_s` is when this file system
-    got them.
+    `made_s` is the time of its files, which a person or a copy can set. `changed_s` is the time at
+    which the files came into this file system.
     """
 
     name: str
@@ -51,8 +51,9 @@ class Bundle:
 def bundles_in(evidence: Path) -> list[Bundle]:
     """Return the remains of failed tests in a folder of evidence, the latest first.
 
-    Callers may remove them. So a folder counts only if its `versions.json` is the harness's own, and
-    an archive only beside such a folder: other files there may belong to a person.
+    Callers may remove the bundles, and other files in the folder may belong to a person. So a
+    folder counts only if its `versions.json` is the harness's own, and an archive only beside such
+    a folder.
     """
     if not evidence.is_dir():
         return []
@@ -66,9 +67,9 @@ def bundles_in(evidence: Path) -> list[Bundle]:
         possible = (evidence / f"{name}{suffix}" for suffix in ("", *SUFFIXES))
         paths = [path for path in possible if path.exists()]
         if not paths:
-            # Another run removed it meanwhile.
+            # Another run removed the bundle meanwhile.
             continue
-        # Another worker may be removing it.
+        # Another worker may be removing the bundle.
         with contextlib.suppress(OSError):
             found.append(
                 Bundle(
@@ -120,7 +121,7 @@ def beyond_limits(
     kept = {id(each) for each in bundles if each.changed_s >= run_started_s}
     credible = (each for each in bundles if each.made_s <= now_s)
     latest = {id(each) for each in (*bundles[:1], *itertools.islice(credible, 1))}
-    # Bundles that stay in any case are counted first; the other bundles share the remaining space.
+    # Bundles that always stay are counted first; the other bundles share the remaining space.
     left = (limit_mib << 20) - sum(
         each.size_bytes for each in bundles if id(each) in kept | latest
     )
@@ -136,7 +137,7 @@ def beyond_limits(
 
 
 def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
-    """Return the time for the files of a new bundle: now, or just after `bundles` if the clock is behind.
+    """Return the time for the files of a new bundle: now, or just after the latest of `bundles`.
 
     So the new bundle is the latest, even if the clock is behind.
     """

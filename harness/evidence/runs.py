@@ -2,9 +2,9 @@
 
 The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and `failed-command`
 if `set -e` ended a bash script. It also describes the files before the run: `outcome-before` with its
-`outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So the files after a run are
-the files before the next run or, for the latest run, the present files. The outcome has a stamp after
-the run too, since two runs may write the same text.
+`outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So the state of the files
+after a run is the state before the next run or, for the latest run, the present state. The outcome
+also has a stamp from after the run, since two runs may write the same text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Runs:
         )
 
     def chosen(self, number: int | None) -> int | None:
-        """Return the run `number`, or the latest for None; None if there is no run.
+        """Return the run `number`, by default the latest; None if there is no run.
 
         Raises HarnessError if there is no such run.
         """
@@ -67,8 +67,8 @@ class Runs:
     def output(self, number: int, text: str) -> str:
         """Return the output of a run, from the output of all runs.
 
-        The output in a baked image begins with the runs of the bake, which have the same numbers. So the last
-        run with the number counts.
+        In a baked image the output begins with the runs of the bake, which have the same numbers,
+        so the last run with this number counts.
         """
         parts = _BEGINNING.split(text)
         printed = {int(run): lines for run, lines in zip(parts[1::2], parts[2::2], strict=True)}
@@ -93,7 +93,7 @@ class Runs:
         """
         begin = self._log_bytes_before(number)
         if self.is_latest(number):
-            # A log that is shorter now was replaced, so all of it is new.
+            # A log that is shorter now was replaced, so its whole content is new.
             return content[begin:] if begin <= len(content) else content
         end = self._log_bytes_before(number + 1)
         if not begin <= end <= len(content):

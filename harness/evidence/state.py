@@ -32,9 +32,9 @@ class StateKind(enum.Enum):
 
 
 class FileIdentity(NamedTuple):
-    """Facts of a file that change whenever its content does; while they are equal, so is the content.
+    """Facts that change with a file's content: equal identities mean equal contents.
 
-    `file_system` is one of them since each file system has its own inode numbers.
+    `file_system` is needed since each file system has its own inode numbers.
     """
 
     file_system: str
@@ -47,7 +47,7 @@ class PathState(NamedTuple):
     """The state of one path.
 
     `kind` is the letter of `ls -l`, with `f` for a file. `sha256` is None if the content was not
-    read; `identity` then tells whether the content is still the same.
+    read; then `identity` shows whether the content has changed.
     """
 
     kind: str
@@ -60,13 +60,13 @@ class PathState(NamedTuple):
     device: str | None = None
     capabilities: str | None = None
     attributes: str = ""
-    """`i` for immutable and `a` for append-only, as `lsattr` has them."""
+    """The letters of `lsattr`: `i` for immutable, `a` for append-only."""
     xattrs: tuple[tuple[str, str], ...] = ()
     """All other extended attributes, such as ACLs, with their values in hexadecimal digits."""
     sha256: str | None = None
 
     def to_item(self) -> dict[str, str]:
-        """Return all compared attributes by name, except a content that was not read."""
+        """Return all compared attributes by name; the digest only if the content was read."""
         size = str(self.size) if self.kind == "f" else None
         found = {
             "kind": self.kind,
@@ -95,8 +95,8 @@ class Unknown(NamedTuple):
 class NodeState:
     """The state of a node; compare two by `expect.unchanged`.
 
-    `items` has all kinds but paths: the attributes of each item, by the item's name. The time is
-    from the clock of the node.
+    `items` has the attributes of each item of all kinds but paths, by the item's name. Times are by
+    the node's clock.
     """
 
     node: str

@@ -1,9 +1,9 @@
-"""Takes the state of a whole node, by its guest agent.
+"""Takes the state of a whole node through its guest agent.
 
-An ext4 file system is read by the blocks that describe its files, which is about ten times faster
-than to look at each file, and needs no permission. Only the contents of some files are read
-(`_to_digest`); for the other files, the identity says whether they have changed. This relies on
-these facts:
+Of an ext4 file system, the blocks that describe the files are read. This is about ten times faster
+than a stat of each file, and needs no permissions. The contents of only some files are read
+(`_to_digest`); for other files, the identity shows whether they have changed. This relies on these
+facts:
 
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set it.
 * Before the blocks are read, everything is written to the disk; only then does ext4 set the time at
@@ -61,9 +61,9 @@ _PASSED_OVER = frozenset(
         *("proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs", "sysfs", "tracefs"),
     }
 )
-#: File systems that `find` reads: they are small.
+#: Small file systems, which `find` reads.
 _SMALL = frozenset({"devtmpfs", "tmpfs", "vfat"})
-#: The parts of /run that are read; everything else there ends with the boot, and changes all the time.
+#: The parts of /run that are read; other files in /run end with the boot and change all the time.
 RUN_PARTS = (
     "/run/cdi",
     "/run/modprobe.d",
@@ -114,7 +114,7 @@ _OTHER_FORM = (
 
 
 class _Found(NamedTuple):
-    """Parts of a state as they are found."""
+    """The parts of a state that have been read so far."""
 
     paths: dict[str, PathState]
     items: dict[StateKind, Items]
@@ -123,10 +123,9 @@ class _Found(NamedTuple):
 
 
 def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
-    """Return the state of a node at rest; unreadable parts are in its `unknown`.
+    """Return the state of an idle node; unreadable parts are in its `unknown`.
 
-    Raises HarnessError if the node does not answer, or lacks something that every Linux system
-    has.
+    Raises HarnessError if the node does not answer, or lacks a file that every Linux system has.
     """
     try:
         return _take_state(agent, node, deadline, folder)
@@ -139,7 +138,8 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
 
 def _take_state(agent: Agent, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
     found = _Found({}, {}, [], deadline)
-    # One shell runs all of it, since each start of a program takes an emulated guest some ten milliseconds.
+    # One shell runs all commands, since starting a program takes an emulated guest some ten
+    # milliseconds.
     script = f"sync && date +%s%N && grep -aHZ '' {' '.join(_TEXTS)} {_TEXT_PATTERNS}"
     result = _run(agent, found, "sh", "-c", script)
     stamp, _, text = result.stdout.partition("\n")
@@ -204,11 +204,11 @@ def _run(agent: Agent, found: _Found, *argv: str) -> CommandResult:
 
 
 def _read_paths(agent: Agent, found: _Found, mounts: Sequence[Mount], boot_id: str) -> float:
-    """Read all file systems; return when the newest of them was made."""
+    """Read all file systems; return the time at which the newest of them was made."""
     made_at_s = 0.0
     targets = {mount.target for mount in mounts}
     small = list(RUN_PARTS)
-    # Of several mounts at one place, only the last is seen.
+    # Of several mounts on one folder, only the last is visible.
     for mount in {mount.target: mount for mount in mounts}.values():
         is_in_run = mount.target == "/run" or mount.target.startswith("/run/")
         if mount.root != "/" or mount.kind in _PASSED_OVER or is_in_run:
@@ -284,7 +284,7 @@ def _state_of_inode(inode: Inode, uuid: str, target: str | None) -> PathState:
 
 
 def _read_small(agent: Agent, found: _Found, folders: Sequence[str], boot_id: str) -> None:
-    """Read small file systems with find; their files' capabilities are not looked at."""
+    """Read small file systems with find, without the capabilities of their files."""
     result = _run(agent, found, "find", *folders, "-xdev", "-printf", _FIND_FORMAT)
     _note_errors(found, result, "find: ")
     fields = result.stdout.split("\0")
@@ -333,11 +333,11 @@ def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
 
 
 def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) -> list[str]:
-    """Choose the files whose contents are read: those written since the image was made, newest first.
+    """Return the files to read: files that were written since the image was made, newest first.
 
     `run_ns` is the time since the node's start, by the node's present clock. Files that were written
     in that time are read too, since the clock may have been set to a time before the image was made.
-    Other files are read if something is likely to write them again with the same content.
+    Other files are read if tools are likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)
     first: list[tuple[int, str]] = []
@@ -394,7 +394,8 @@ _TOOLS: Mapping[StateKind, tuple[str, ...]] = {
         *("find", "/sys/bus/pci/drivers", "-mindepth", "2", "-maxdepth", "2"),
         *("-name", "*:*", "-printf", r"%P\n"),
     ),
-    # Some parameters can only be written, and some have no value yet: both fail to be read.
+    # Reading fails for parameters that can only be written, and for parameters that have no value
+    # yet.
     StateKind.SYSCTLS: ("grep", "-arHsZ", "", "/proc/sys"),
 }
 

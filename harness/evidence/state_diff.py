@@ -23,7 +23,8 @@ _TICK_NS = 1_000_000_000
 class AllowedChanges:
     """The items that may differ between two states: glob patterns of names, by kind.
 
-    `*` matches any text, with slashes. Allowed items may be added, removed, changed or unknown.
+    `*` matches any text, including slashes. Allowed items may be added, removed, changed or
+    unknown.
     """
 
     paths: Sequence[str] = ()
@@ -45,13 +46,13 @@ class AllowedChanges:
         for field in fields(self):
             if isinstance(getattr(self, field.name), str):
                 raise BadInputError(
-                    "It is a text, but a list of patterns was expected.",
+                    "A list of patterns was expected, but this is a text.",
                     source="AllowedChanges",
                     key=field.name,
                 )
 
     def __or__(self, other: AllowedChanges) -> AllowedChanges:
-        """Return the changes that either of the two allows."""
+        """Return the union of both."""
         return AllowedChanges(
             **{
                 field.name: (*getattr(self, field.name), *getattr(other, field.name))
@@ -65,7 +66,7 @@ class AllowedChanges:
         return patterns
 
     def matcher(self, kind: StateKind) -> Callable[[str], object]:
-        """Return a function that tells whether a name of a kind is allowed to differ."""
+        """Return a function that returns whether the item with a name may differ."""
         patterns = [fnmatch.translate(pattern) for pattern in self.of(kind)]
         return re.compile("|".join(patterns) if patterns else r"(?!)").match
 
@@ -74,11 +75,12 @@ class AllowedChanges:
 CHANGES_AT_REST = AllowedChanges(
     paths=(
         "/var/log/*",
-        # The random seed, and when timers ran last.
+        # The random seed, and the times of the last runs of timers.
         "/var/lib/systemd/*",
-        # ldconfig's cache of inodes and times of libraries; the list of libraries is compared.
+        # ldconfig's cache of inodes and times of libraries; the list of libraries itself is
+        # compared.
         "/var/cache/ldconfig/aux-cache",
-        # Databases of containerd; its images are compared.
+        # Databases of containerd; the list of its images is compared.
         "/var/lib/containerd/io.containerd.*.db",
         "/tmp/systemd-private-*",  # noqa: S108 - nothing is written there
         "/var/tmp/systemd-private-*",  # noqa: S108
@@ -114,7 +116,7 @@ class Change(NamedTuple):
     def render(self) -> str:
         if self.before is None or self.after is None:
             item = self.after if self.before is None else self.before
-            assert item is not None  # noqa: S101 - one of them is there
+            assert item is not None  # noqa: S101 - either exists
             sign = "+" if self.before is None else "-"
             about = ", ".join(f"{key} {value}" for key, value in item.items())
             return f"{sign} {self.name}: {about}"
@@ -186,7 +188,7 @@ def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
         if old is None:
             yield Change(StateKind.PATHS, path, None, new.to_item())
         elif old == new and (old.sha256 is not None or old.identity.ctime_ns < certain_ns):
-            # The most frequent case, in one comparison.
+            # A fast path for the most frequent case.
             continue
         elif (reason := _difference(old, new, certain_ns)) is not None:
             yield Change(StateKind.PATHS, path, *_comparable(old, new), reason)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Items = dict[str, dict[str, str]]
 
-#: Values that change on a node at rest.
+#: Values that change on an idle node.
 _VOLATILE_SYSCTLS = re.compile(
     r"kernel\.(random\..*|ns_last_pid|pty\.nr|tainted_by|perf_event_max_sample_rate|perf_cpu_time_max_percent)"
     r"|fs\.(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota\..*)"
@@ -29,7 +29,7 @@ UNIT_FOLDERS = (
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
 )
-#: Device units repeat device nodes and PCI functions.
+#: Device units only repeat device nodes and PCI functions.
 _NO_UNITS = (".device",)
 _UNIT_SUFFIXES = (
     *(".service", ".socket", ".target", ".mount", ".automount", ".swap", ".timer"),
@@ -76,7 +76,7 @@ def parse_lines_by_file(text: str) -> dict[str, list[str]]:
 
 
 def pci_functions(files: Mapping[str, list[str]], bound: str) -> Items:
-    """Return the PCI functions from their files in sysfs; `bound` has lines of driver/slot."""
+    """Return the PCI functions from their files in sysfs; each line of `bound` is DRIVER/SLOT."""
     drivers = {slot: driver for driver, _, slot in (x.partition("/") for x in bound.splitlines())}
     found: Items = {}
     for path, lines in files.items():
@@ -122,7 +122,7 @@ def _unescape(word: str) -> str:
 
 
 def mounts(found: Iterable[Mount]) -> Items:
-    """Return mounts by their targets; a mount on top of another has a number."""
+    """Return mounts by target; further mounts on the same target have a number."""
     items: Items = {}
     for mount in found:
         name, number = mount.target, 1
@@ -152,7 +152,7 @@ def groups(lines: Iterable[str]) -> Items:
 
 
 def ports(files: Mapping[str, list[str]]) -> Items:
-    """Return the ports that processes listen on, from /proc/net.
+    """Return the ports on which processes listen, from /proc/net.
 
     Ports that the kernel assigns differ each time, so only their number is returned. UDP has no
     listening state, so a UDP port counts if its socket is not connected and the kernel did not
@@ -188,7 +188,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def sysctls(files: Mapping[str, list[str]]) -> Items:
-    """Return kernel parameters by their names in sysctl(8), without those that change at rest.
+    """Return kernel parameters by their names in sysctl(8), without volatile parameters.
 
     Raises KeyError if not even the kernel's release could be read.
     """
@@ -226,7 +226,7 @@ def units(text: str, paths: Mapping[str, PathState]) -> Items:
     """Return units from `systemctl list-units --output=json` and from the folders of units.
 
     Links and files in these folders say whether a unit is enabled, linked or masked, and which
-    drop-ins it has. So a unit has the same attributes whether systemd has it loaded or not.
+    drop-ins it has. So the attributes of a unit do not depend on whether systemd has loaded it.
     """
     found: Items = {}
     for path, state in paths.items():
@@ -264,7 +264,7 @@ def _note_unit_path(found: Items, match: re.Match[str], state: PathState) -> Non
         _add(found, name, "link", f"{match[0]} to {state.target}")
         unit = state.target.rsplit("/", 1)[-1]
         if folder in _ENABLING and unit != name:
-            # An alias, by which `systemctl enable` has enabled the unit.
+            # An alias, which `systemctl enable` has created.
             _add(found, unit, "enabled", match[0])
 
 

@@ -1,7 +1,7 @@
-"""Units as systemd itself describes them, with its own timestamps, and its queue of jobs; pure.
+"""Parses systemd's description of units, with its timestamps, and its queue of jobs; pure.
 
-Timestamps are microseconds of the node's monotonic clock. They say when units started relative to
-each other, however slow the machine is.
+Timestamps are microseconds of the node's monotonic clock. They show the order in which units
+started, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class ShownUnit:
-    """One unit by `systemctl show`."""
+    """One unit, from `systemctl show`."""
 
     name: str
     load: str
@@ -55,13 +55,13 @@ class ShownUnit:
     enablement: str
     """`enabled`, `disabled`, `masked`, …, or empty for a unit without a file."""
     started_us: int | None
-    """When its latest start began; None if it has not started, or systemd has forgotten it."""
+    """When the latest start began; None if there was none, or systemd has forgotten the time."""
     ready_us: int | None
-    """When it last became active; None if it has not, or systemd has forgotten it."""
+    """When the unit last became active; None if it never did, or systemd has forgotten the time."""
     commands: tuple[str, ...]
     """The command lines of `ExecStart=`, words separated by blanks."""
     aliases: tuple[str, ...] = ()
-    """All names of the unit; systemd lists the unit by its main name alone."""
+    """All names of the unit; systemd lists the unit only by its main name."""
 
 
 def check_unit_name(name: str, *, source: str) -> None:
@@ -75,7 +75,7 @@ def check_unit_name(name: str, *, source: str) -> None:
 
 
 def unit_commands(*units: str) -> dict[str, Argv]:
-    """Return the commands whose output is parsed here, for `node.evidence(commands=…)`.
+    """Return the commands whose output this module parses, for `node.evidence(commands=…)`.
 
     Raises BadInputError for a name without its type, such as `kubelet`.
     """
@@ -88,7 +88,7 @@ def unit_commands(*units: str) -> dict[str, Argv]:
 
 
 def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
-    """Parse the output of `systemctl show`, a block for each unit; return units by each of their names.
+    """Parse the blocks of `systemctl show`; return each unit under all its names.
 
     Raises HarnessError if a block lacks a property.
     """

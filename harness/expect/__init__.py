@@ -1,7 +1,7 @@
-"""Assertions on evidence; nothing here touches a machine.
+"""Assertions on evidence; no function of this package accesses a machine.
 
-Each expectation raises ExpectationError with a sentence that says what was expected and what was
-seen. Paths and names are copied from the contract, and not imported from the code under test
+Each expectation raises ExpectationError with a sentence about the expected and the actual finding.
+Paths and names are copied from the contract, not imported from the code under test
 (`harness.provisioning`).
 """
 
@@ -131,6 +131,6 @@ __all__ = [
     "unit_state",
 ]
 
-# An expectation is a step of the test that calls it; if another expectation calls it, it is not.
+# Each call of an expectation by a test is a step; a call by another expectation is not.
 for _name in __all__:
     globals()[_name] = as_step(_name, globals()[_name])

@@ -1,4 +1,4 @@
-"""Expectations as steps of a report, titled by their call."""
+"""Makes each call of an expectation a step of the report, with the call as its title."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def as_step(name: str, expectation: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the expectation, each call of which is a step; titles leave out the first argument."""
+    """Wrap an expectation so that each call is a step; the title omits the first argument."""
 
     @functools.wraps(expectation)
     def expected(*args: _P.args, **kwargs: _P.kwargs) -> _R:

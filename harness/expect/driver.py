@@ -22,7 +22,7 @@ DRIVER_MODULES = (
 _MODULE_FILES = tuple(
     f"{name.replace('_', '-')}.ko{suffix}" for name in DRIVER_MODULES for suffix in ("", ".*")
 )
-#: Everything that a teardown must remove.
+#: Patterns of all paths that a teardown must remove.
 DRIVER_ARTEFACTS = (
     "/var/lib/dkms/nvidia",
     "/usr/src/nvidia-*",
@@ -40,7 +40,7 @@ DRIVER_ARTEFACTS = (
     "/usr/bin/nvidia-ngx-updater",
     "/usr/bin/nvidia-sleep.sh",
 )
-#: Sources of another module whose name begins with the same letters, such as `nvidia-fs`.
+#: Matches sources of other modules with a similar name, such as `nvidia-fs`.
 _OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
@@ -94,8 +94,8 @@ def no_record(evidence: Evidence) -> None:
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
     """Expect a module of `version` for `kernel`, according to DKMS and to the module itself.
 
-    The state of DKMS is not sufficient: it is "installed" even if the kernel refuses the module, or
-    would load another one.
+    DKMS's state is not sufficient: it is "installed" even if the kernel refuses the module, or
+    would load another module.
     """
     states: dict[str | None, set[str]] = {}
     for build in evidence.dkms_builds:
@@ -170,7 +170,7 @@ def no_module_loaded(evidence: Evidence) -> None:
         f"{nodes}.",
         evidence,
     )
-    paths.matching(_DEVICE_NODES)  # raises HarnessError if one may be there
+    paths.matching(_DEVICE_NODES)  # raises HarnessError if a device node may exist
 
 
 def driver_installed(evidence: Evidence) -> None:
@@ -187,12 +187,12 @@ def driver_installed(evidence: Evidence) -> None:
 def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None:
     """Expect no artefact of a driver on disk, in the kernel, or in DKMS.
 
-    Paths that match a pattern of `allow` may be there, such as a program that the image had before
-    any driver: `allow=["/usr/bin/nvidia-container-*"]`. `*` matches any text, with slashes.
+    Paths that match a pattern in `allow` may exist, for example a program of the image itself:
+    `allow=["/usr/bin/nvidia-container-*"]`. `*` matches any text, including slashes.
     """
     if isinstance(allow, str):
         raise BadInputError(
-            "It is a text, but a list of patterns was expected.",
+            "A list of patterns was expected, but this is a text.",
             source="no_driver_artefact",
             key="allow",
         )
@@ -209,7 +209,7 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
     )
     builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
-    paths.matching(*DRIVER_ARTEFACTS)  # raises HarnessError if one may be left
+    paths.matching(*DRIVER_ARTEFACTS)  # raises HarnessError if an artefact may be left
 
 
 def _is_of_others(path: str) -> bool:
@@ -220,10 +220,10 @@ def _is_of_others(path: str) -> bool:
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to be for the running kernel, and to be the loaded one.
+    """Expect the module on disk to be for the running kernel, and to be the loaded module.
 
-    If the driver was updated while it was loaded, the versions differ, and its libraries refuse
-    to work with the loaded module.
+    If the driver was updated while it was loaded, the versions differ, and its libraries do not
+    work with the loaded module.
     """
     kernel, loaded = evidence.running_kernel, evidence.driver_version
     if f"/lib/modules/{kernel}" not in evidence.paths:
@@ -269,7 +269,7 @@ def module_fits_kernel(evidence: Evidence) -> str:
 
 
 def driver_tools_installed(evidence: Evidence) -> str:
-    """Expect the driver's programs, however they were installed."""
+    """Expect the driver's programs to exist, however they were installed."""
     missing = [path for path in _TOOLS if path not in evidence.paths]
     if not missing:
         return f"The driver's programs exist: {', '.join(_TOOLS)}."
@@ -306,10 +306,10 @@ def _has_driver_container(evidence: Evidence) -> bool:
 def part_not_found(
     evidence: Evidence, what: str, sentence: str
 ) -> HarnessError | ExpectationError:
-    """Return the error for a missing part of the driver; if a driver is loaded, it may be elsewhere.
+    """Return the error for a missing part of the driver; with a loaded driver it may be elsewhere.
 
-    Debian calls its driver `nvidia-current`. The GPU operator's driver is in a container, whose files are
-    below /run/nvidia/driver. Some distributions have folders of their own.
+    Debian calls the driver `nvidia-current`. The GPU operator's driver is in a container, with its
+    files below /run/nvidia/driver. Some distributions use other folders.
     """
     loaded = evidence.driver_version
     if loaded is None:
@@ -358,7 +358,7 @@ def record_fits(evidence: Evidence) -> str:
 
 
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
-    """Return when each of the driver's modules for `kernel` was modified.
+    """Return the modification time of each of the driver's module files for `kernel`.
 
     Raises ExpectationError if there is no module `nvidia`, even if there are other modules.
     """

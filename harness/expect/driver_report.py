@@ -1,8 +1,8 @@
-"""The report of NVIDIA's own tool on each GPU: `nvidia-smi -q`.
+"""Judges the report of NVIDIA's own tool on each GPU, `nvidia-smi -q`.
 
-The tool loads the driver's module if it is not loaded, so an existing node runs it only if its
-user wants that. The format is described in https://docs.nvidia.com/deploy/nvidia-smi: blocks by
-indentation, and `name : value` in them.
+The tool loads the driver's module if it is not loaded, so it runs on an existing node only on
+request. https://docs.nvidia.com/deploy/nvidia-smi describes the format: blocks are indented, and
+contain lines `name : value`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
 _LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::(?P<value>\s.*|))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
-#: The meaning of the value "Yes" by block and name; an empty block stands for any block.
+#: The meaning of the value "Yes" of a line, by block and name; an empty block stands for any block.
 _FAULTS = {
     ("Remapped Rows", "Pending"): f"rows of its memory wait to be remapped: {_RESET}",
     (
@@ -59,8 +59,8 @@ _NOT_REGISTERED = (
     "nvidia-fabricmanager.service"
 )
 _DEGRADED = "the fabric of NVSwitches is degraded: reset the GPU, and look at its links"
-#: Values of the GPU's place in the fabric, by block and name. The status counts once the state is `Completed`
-#: (https://docs.nvidia.com/deploy/nvml-api, nvmlGpuFabricInfo_t).
+#: The meaning of values about the GPU's fabric, by block and name. The status is valid once the
+#: state is `Completed` (https://docs.nvidia.com/deploy/nvml-api, nvmlGpuFabricInfo_t).
 _FABRIC = {
     ("Fabric", "State"): {
         "completed": "",
@@ -85,7 +85,7 @@ _RECOVERIES = {
     "drain p2p": "the driver advises to end work that uses it with other GPUs, and then to reset it",
     "drain and reset": "the driver advises to drain and reset it",
 }
-#: Words that the tool prints if it has no value.
+#: The tool's words for a missing value.
 _NO_VALUES = {
     "n/a",
     "[n/a]",
@@ -98,7 +98,7 @@ _NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """The faults that the report of one GPU shows, and the values that the harness does not know."""
+    """The faults in the report of one GPU, and the values that the harness does not know."""
 
     faults: list[str]
     unknown: list[str]
@@ -114,7 +114,7 @@ class _Value:
 
 
 def driver_reports_health(evidence: Evidence) -> str:
-    """Expect `nvidia-smi -q` to report as many GPUs as the bus has, each without a fault.
+    """Expect `nvidia-smi -q` to report all GPUs on the bus, each without a fault.
 
     Raises HarnessError if the tool was not run, or its report can't be read.
     """
@@ -211,7 +211,7 @@ def _judge(values: list[_Value]) -> _Judged:
     for each in (each for each in values if "Processes" not in each.blocks):
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
-        # A GPU without a fabric has such values too, so they do not count here.
+        # Values about the fabric do not count here, since a GPU without a fabric has them too.
         is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []
@@ -229,7 +229,7 @@ def _judge(values: list[_Value]) -> _Judged:
 
 
 def _meanings(value: _Value) -> Mapping[str, str] | None:
-    """Return the fault for each value of a line, "" for no fault; None if the line is not about faults."""
+    """Map the values of a line to faults ("" for none); return None for other lines."""
     where = value.blocks[-1] if value.blocks else ""
     for key in ((where, value.name), ("", value.name)):
         if key in _FAULTS:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeExpectation:
-    """One expectation on a GPU node; `judge` returns a sentence about its finding.
+    """One expectation on a GPU node; `judge` returns a sentence about the finding.
 
-    `evidence` is the evidence that it needs in addition to the evidence of every node. On an
-    existing node nothing may change, so its commands only read.
+    `evidence` is the evidence that it needs in addition to the evidence of every node. The commands
+    in it may only read, since an existing node must not change.
     """
 
     name: str
@@ -79,7 +79,7 @@ class VerdictState(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
-    """The result of one expectation; `sentence` says what was expected and seen, and what to do."""
+    """The result of one expectation; `sentence` has the expectation, the finding and the remedy."""
 
     expectation: NodeExpectation
     state: VerdictState
@@ -91,7 +91,7 @@ def judge_node(
 ) -> list[NodeVerdict]:
     """Check expectations on the evidence of a node, by default `every_expectation`.
 
-    A failed expectation does not stop the others.
+    After a failed expectation the next expectations are still checked.
     """
     if expectations is None:
         expectations = every_expectation()
@@ -113,8 +113,8 @@ def node_expectations(
 ) -> tuple[NodeExpectation, ...]:
     """Return the expectations with these names, or all if no name is given.
 
-    DRIVER_REPORT is one of them if the node `asks_driver`. Raises BadInputError that names `source`
-    if a name is unknown.
+    With `asks_driver`, DRIVER_REPORT is one of them. Raises BadInputError, which names `source`, if
+    a name is unknown.
     """
     asked = (DRIVER_REPORT,) if asks_driver else ()
     known = {expectation.name: expectation for expectation in (*every_expectation(), *asked)}
@@ -133,7 +133,7 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
     A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point is a
     `NodeExpectation`, or a function of evidence that raises ExpectationError; the first line of the
     function's docstring says what is expected. An entry point that can't be used is in the list
-    too: it raises PluginError when it is judged, so its verdict is unknown.
+    too: its `judge` raises PluginError, so the verdict is unknown.
     """
     own = {expectation.name for expectation in NODE_EXPECTATIONS}
     usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)
@@ -177,7 +177,7 @@ def _of_plugin(plugin: Plugin) -> NodeExpectation:
 def evidence_of(expectations: Sequence[NodeExpectation]) -> AdditionalEvidence:
     """Return the evidence that these expectations need in addition to the evidence of every node.
 
-    Raises BadInputError if two have different commands of one name.
+    Raises BadInputError if two expectations have different commands with the same name.
     """
     merged = AdditionalEvidence()
     for expectation in expectations:
@@ -185,8 +185,8 @@ def evidence_of(expectations: Sequence[NodeExpectation]) -> AdditionalEvidence:
             other = merged.commands.get(name, argv)
             if list(other) != list(argv):
                 raise BadInputError(
-                    f"Another expectation gathers the output of {list(other)} by this name; choose "
-                    "another.",
+                    f"Another expectation uses this name for the output of {list(other)}; choose "
+                    "another name.",
                     source=f"the expectation '{expectation.name}'",
                     key=f"commands.{name}",
                 )

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def require(condition: bool, sentence: str, evidence: Evidence) -> None:
-    """Raise ExpectationError with `sentence` unless `condition` holds."""
+    """Raise ExpectationError with `sentence` if `condition` is false."""
     if not condition:
         raise failure(sentence, evidence)
 
 
 def failure(sentence: str, evidence: Evidence) -> ExpectationError:
-    """Return the error to raise if there is no single condition to check."""
+    """Return the error of a failed expectation, for code that checks no single condition."""
     return ExpectationError(sentence, evidence=evidence.folder)

@@ -1,4 +1,4 @@
-"""Expectations on the accesses to an emulated GPU, by the access trace of the GPU."""
+"""Expectations on the accesses to an emulated GPU, from its access trace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
     touched = _trace_of(evidence, gpu).bar_accesses()
     require(
         not touched,
-        f"No BAR access of '{gpu}' was expected, but there were at least {len(touched)}; the first "
-        f"one is '{touched[0] if touched else ''}'.",
+        f"No BAR access of '{gpu}' was expected, but there were at least {len(touched)}; the "
+        f"first access is '{touched[0] if touched else ''}'.",
         evidence,
     )
 
@@ -27,7 +27,7 @@ def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
 def no_bar_access_before(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
     """Expect no BAR access of an emulated GPU before the first mark that contains `mark`.
 
-    Provisioning's steps are marks, as are the lines that a test writes with `mark`.
+    The steps of provisioning are marks, and so are the lines that a test writes with `mark`.
     """
     trace = _trace_of(evidence, gpu)
     moment = _moment(evidence, trace, mark, gpu)
@@ -54,7 +54,7 @@ def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> Non
 def gpu_reset(
     evidence: Evidence, *, times: int = 1, since: str | None = None, gpu: str = "gpu0"
 ) -> None:
-    """Expect `times` resets of an emulated GPU, since a mark or since the GPU was made."""
+    """Expect `times` resets of an emulated GPU, after the mark `since` or else in total."""
     trace = _trace_of(evidence, gpu)
     if trace.dropped_incidents:
         raise HarnessError(

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 #: The PCI class of display controllers; a vendor's switches and sound functions have other classes.
 _DISPLAY = "03"
-#: In an unknown line, the sign that the line may be about a GPU that the driver does not support.
+#: An unknown line with this word may be about a GPU that the driver does not support.
 _OF_A_GPU = re.compile(r"\bv?GPUs?\b", re.IGNORECASE)
 _ID = re.compile(r"(?:(?:0x)?([0-9a-f]{4}):)?(?:0x)?([0-9a-f]{4})")
-#: The vendor id that reads from a device that does not answer.
+#: The vendor id that is read from a device that does not answer.
 _NO_VENDOR = "ffff"
 
 
@@ -88,7 +88,7 @@ def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def driver_names_gpus(evidence: Evidence, *names: str) -> None:
-    """Expect exactly these names for the GPUs that the driver is bound to."""
+    """Expect the GPUs to which the driver is bound to have exactly these names."""
     seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
     require(
         seen == sorted(names),
@@ -101,7 +101,7 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect the driver to have reported exactly these GPUs as not supported.
 
     Each GPU is a model, or a device id with or without a vendor. Raises HarnessError if the driver
-    printed something about a GPU that the harness does not know.
+    printed an unknown line about a GPU.
     """
     seen = evidence.refused_gpus
     unknown = [
@@ -145,7 +145,7 @@ def has_gpus(evidence: Evidence) -> str:
 
 
 def every_gpu_driven(evidence: Evidence) -> str:
-    """Expect the module `nvidia` to be bound to every GPU, and a device node for each."""
+    """Expect the module `nvidia` to be bound to every GPU, and a device node for each GPU."""
     version = evidence.driver_version
     gpus = _gpus(evidence)
     require(
@@ -186,8 +186,8 @@ def every_gpu_driven(evidence: Evidence) -> str:
 def no_gpu_error_logged(evidence: Evidence) -> str:
     """Expect no GPU error in the kernel log of this boot.
 
-    An error that an application caused does not count as an error of the GPU. Raises HarnessError
-    if the driver printed something that the harness does not know.
+    An error that an application caused does not count as a GPU error. Raises HarnessError if the
+    driver printed an unknown line.
     """
     messages = parse_messages(evidence.kernel_log)
     refused = evidence.refused_gpus
@@ -199,7 +199,8 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     )
     errors = [message for message in messages if message.condemns_node]
     if errors:
-        # After an error, the driver logs its consequences, so the last error with a name counts.
+        # After an error, the driver also logs the consequences, so the last error with a name is
+        # reported.
         last = [each for each in errors if each.words is not None and each.words.name] or errors
         raise failure(
             f"No GPU error was expected in the kernel log, but there are {len(errors)} lines with "
@@ -228,7 +229,7 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
 
 
 def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:
-    """Require each GPU's configuration space to be there; the kernel shows old ids without it."""
+    """Require each GPU to answer; the ids that the kernel shows may be outdated."""
     lost = [gpu for gpu in gpus if gpu.is_answering is False]
     require(
         not lost,
@@ -252,7 +253,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> list[str]:
-    """Return the missing ones of the device nodes below `root` that this number of GPUs needs."""
+    """Return those device nodes below `root` that this number of GPUs needs and that are missing."""
     names = ("nvidiactl", *(f"nvidia{number}" for number in range(gpus)))
     wanted = [f"{root}/dev/{name}" for name in names]
     return [path for path in wanted if path not in paths or paths[path].kind != "c"]
@@ -262,7 +263,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
     """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
 
     The ids of the named models count too. Raises PluginError if an installed package has models
-    that can't be read, unless the named ones say which vendor is meant.
+    that can't be read, unless the named models give the vendor.
     """
     named = tuple(named)
     models = [gpu for gpu in named if isinstance(gpu, GpuModel)]
@@ -291,7 +292,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
 
 @functools.cache
 def known_kinds() -> frozenset[GpuKind]:
-    """Return the ids that GPUs are recognised by, from the models of the harness and of installed packages."""
+    """Return the ids of GPUs, from the models of the harness and of installed packages."""
     return load_catalogue().kinds
 
 
@@ -313,7 +314,7 @@ def _id(gpu: GpuModel | str) -> str:
     found = _ID.fullmatch(gpu.strip().lower())
     if found is None:
         raise BadInputError(
-            f"{gpu!r} is no PCI id of a GPU, such as '10de:2330', or '2330' of any vendor.",
+            f"{gpu!r} is not a PCI id of a GPU, such as '10de:2330', or '2330' for any vendor.",
             source="GPU",
         )
     return ":".join(filter(None, found.groups()))

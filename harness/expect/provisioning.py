@@ -1,7 +1,7 @@
 """Expectations on the reports of provisioning and cloud-init.
 
-If a provisioner ran more than once, the expectations check its latest run, or the run with the
-number `run`, where the first run is 1. They raise HarnessError if there is no such run.
+If a provisioner ran more than once, the expectations check the latest run, or run number `run`; the
+first run has number 1. They raise HarnessError if there is no such run.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
 def decided(
     evidence: Evidence, action: str, *, reason: str | None = None, run: int | None = None
 ) -> None:
-    """Expect this decision of the boot in the outcome file or the log, as the provisioner declares.
+    """Expect this decision of the boot, from the declared outcome file or log.
 
     Without a `reason` any reason passes. Raises BadInputError if no decision is declared.
     """
@@ -150,7 +150,8 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
             f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.",
             evidence,
         )
-    # The nearest line has the same event, or else the most equal fields; of several, it is the last.
+    # The nearest line has the same event, or else the most equal fields; the last of several
+    # counts.
     nearest = max(
         reversed(lines),
         key=lambda line: (line.get("event") == fields.get("event"), _agreeing(line, fields)),
@@ -210,9 +211,9 @@ def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> Non
 def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> None:
     """Expect the step `name` to have failed, and the run to have ended there.
 
-    The outcome's error has to begin with "Step 'NAME' failed.". `step_failed` also accepts a step
-    whose failure is ignored, after which the run continues. Raises BadInputError if the
-    provisioner declares no error, and HarnessError as `step_failed` does.
+    The outcome's error has to begin with "Step 'NAME' failed.". In contrast, `step_failed` accepts
+    a step whose failure is ignored, after which the run continues. Raises BadInputError if the
+    provisioner declares no error. Raises HarnessError in the same cases as `step_failed`.
     """
     step_failed(evidence, name, run=run)
     evidence = evidence.of_run(run)
@@ -231,7 +232,7 @@ def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> No
 def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect a line of the provisioner's log that contains `text`.
 
-    The log is the declared one, or else the output of the provisioner. Raises BadInputError for a
+    The log is the declared log, or else the output of the provisioner. Raises BadInputError for a
     text that is empty or has several lines.
     """
     _require_part_of_line("log_line", text)
@@ -256,7 +257,7 @@ def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> 
     missing = [name for name in names if name not in recorded]
     require(
         not missing,
-        f"Events named {missing} were expected, but there are only those named {recorded}.",
+        f"Events named {missing} were expected, but the names of all events are {recorded}.",
         evidence,
     )
 
@@ -264,9 +265,9 @@ def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> 
 def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect no line of the provisioner's log to contain `text`.
 
-    The log is the declared one, or else the output of the provisioner. Raises HarnessError if the
-    log is cut, or is not there: an unwritten line looks like a lost one. Raises BadInputError for
-    a text that is empty or has several lines.
+    The log is the declared log, or else the output of the provisioner. Raises HarnessError if the
+    log is cut or missing, since the line may then be lost. Raises BadInputError for a text that is
+    empty or has several lines.
     """
     _require_part_of_line("no_log_line", text)
     evidence = evidence.of_run(run)
@@ -287,8 +288,8 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
 def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
     """Expect no event of these names.
 
-    Raises BadInputError if the provisioner declares no events, or no name is given, and
-    HarnessError if it recorded no events at all: an unwritten event looks like a lost one.
+    Raises BadInputError if the provisioner declares no events, or no name is given. Raises
+    HarnessError if it recorded no events at all, since the events may then be lost.
     """
     _require_names("no_event_recorded", names)
     evidence = evidence.of_run(run)
@@ -308,7 +309,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
 
 
 def _require_names(expectation: str, names: Sequence[str]) -> None:
-    """Refuse a call without names, which every node would meet."""
+    """Refuse a call without names, with which every node would pass."""
     if not all(names) or not names:
         raise BadInputError(
             f"The names of events were expected, but these were given: {list(names)}.",
@@ -329,7 +330,7 @@ def _require_part_of_line(expectation: str, text: str) -> None:
 
 def _steps(evidence: Evidence) -> Sequence[ReportedStep]:
     steps = evidence.steps
-    # If the declared file is missing, the error about the missing outcome helps more.
+    # If the declared file is missing, the error about the missing outcome is more helpful.
     return _outcome(evidence).steps if steps is None else steps
 
 

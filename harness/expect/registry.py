@@ -1,4 +1,4 @@
-"""Expectations on the requests that reached a registry of a test."""
+"""Expectations on the requests to a registry of a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_request(log: RegistryLog) -> None:
 
 
 def pulls_tried(log: RegistryLog, times: int) -> None:
-    """Expect this number of tries of clients to pull, with any result."""
+    """Expect clients to have tried this number of pulls, with any result."""
     if len(log.pulls) != times:
         raise ExpectationError(
             f"{times} tries to pull were expected, but there were {len(log.pulls)}:\n{log.render()}"
@@ -29,9 +29,9 @@ def pulls_tried(log: RegistryLog, times: int) -> None:
 
 
 def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
-    """Expect a pause of at least this length after each try to pull, except the last.
+    """Expect a pause of at least this length between two tries to pull.
 
-    Raises ExpectationError too if there are less than two tries.
+    Also raises ExpectationError if there are fewer than two tries.
     """
     pauses = [later.started_s - earlier.ended_s for earlier, later in pairwise(log.pulls)]
     if not pauses or min(pauses) < at_least_s:
@@ -44,7 +44,7 @@ def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
 
 def pull_answered(log: RegistryLog, number: int, *, status: int) -> None:
     """Expect every response in pull `number` to have this status; the first pull is 1."""
-    # There is no pull 0.
+    # Pull 0 does not exist: it gives an empty set.
     seen = {each.status for pull in log.pulls[number - 1 : number] for each in pull.requests}
     if seen != {status}:
         raise ExpectationError(

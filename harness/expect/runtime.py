@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
-#: The kinds of specs with GPUs: those of the toolkit, of the device plugin, and of the DRA driver.
+#: The kinds of CDI specs with GPUs: of the toolkit, of the device plugin, and of the DRA driver.
 #: The kind `management.nvidia.com/gpu` is left out, since no pod gets a GPU by it.
 CDI_KINDS = (
     CDI_KIND,
@@ -33,7 +33,7 @@ CDI_KINDS = (
     "k8s.gpu.nvidia.com/device",
     "k8s.gpu.nvidia.com/claim",
 )
-#: A spec of this kind has the GPUs of one pod alone.
+#: A spec of this kind has only the GPUs of one pod.
 _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 #: The programs of NVIDIA's runtime, also with a fixed mode; its hook is not a runtime.
@@ -55,7 +55,7 @@ OTHER_RUNTIMES = (
 #: The device node of one GPU.
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")
 MANAGED_MARKER = "/opt/azure/containers/managed-gpu-experience.enabled"
-#: A managed node has one of these units, which gives the GPUs to pods.
+#: The units that give GPUs to pods; a managed node has one of them.
 _GPU_OWNERS = ("nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service")
 #: Units that serve GPUs to workloads; a node has some of them, depending on its configuration.
 GPU_UNITS = (
@@ -95,9 +95,9 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
     """Expect a systemd unit in the active state `active`.
 
     systemd does not list a unit that it has not loaded: the unit is inactive, or does not exist.
-    `unit_commands` gathers which of the two is true, and the unit's other names. Raises HarnessError
-    if a unit that is not listed was expected to be inactive and was not gathered by `unit_commands`.
-    Raises BadInputError for a name without its type.
+    Evidence by `unit_commands` distinguishes the two, and has the unit's other names. Raises
+    HarnessError if `active` is `inactive`, systemd does not list the unit, and `unit_commands` did
+    not gather it. Raises BadInputError for a name without its type.
     """
     check_unit_name(unit, source="unit_state")
     seen = evidence.unit_states.get(unit)
@@ -117,7 +117,7 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
 def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
     """Expect the unit `first` to have become ready before systemd began to start `then`.
 
-    Raises HarnessError if systemd has no timestamp for one of the two.
+    Raises HarnessError if systemd has no timestamp for either unit.
     """
     ready = _stamp(evidence, first, "became ready", evidence.shown_unit(first).ready_us)
     started = _stamp(evidence, then, "started", evidence.shown_unit(then).started_us)
@@ -130,7 +130,7 @@ def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
 
 
 def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
-    """Expect `by` to have become ready while the start of `unit` went on.
+    """Expect `by` to have become ready while `unit` was still starting.
 
     `unit` may have become ready later, or still be starting. Raises HarnessError if systemd has no
     timestamp for one of the two, or if `unit` started only when `by` was ready.
@@ -167,7 +167,7 @@ def _stamp(evidence: Evidence, unit: str, what: str, stamp: int | None) -> int:
 
 
 def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
-    """Expect this kind of job of the unit in systemd's queue, such as `start`; None for no job.
+    """Expect a job of this kind for the unit in systemd's queue, such as `start`; None for no job.
 
     Raises BadInputError for a name without its type.
     """
@@ -204,7 +204,7 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 
 
 def cdi_offers_gpus(evidence: Evidence) -> str:
-    """Expect a CDI spec that offers the GPUs to containers, written since this boot or by hand.
+    """Expect a CDI spec that offers the GPUs to containers, from this boot or from /etc/cdi.
 
     If specs name device nodes of GPUs, they have to name the device node of each GPU. Container runtimes
     drop a device that two specs of one folder have.
@@ -276,7 +276,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
 
 
 def _runtime_refusal(evidence: Evidence) -> str | None:
-    """Return why containerd gives pods no GPU by NVIDIA's runtime, or None if it does."""
+    """Return why containerd can't give pods GPUs by NVIDIA's runtime, or None if it can."""
     if evidence.is_command_absent("containerd-config"):
         return (
             "containerd was expected to run the node's containers, but it is not installed. Install "
@@ -327,10 +327,10 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 
 
 def _runtime_unit(evidence: Evidence) -> str:
-    """Return the unit that runs the node's pods; if none is active, the unit that should be.
+    """Return the unit that runs the node's pods; if none is active, the unit that should be active.
 
-    Docker's packages install containerd too, but its unit does not run if another unit has its own
-    containerd.
+    Docker's packages install containerd too, but containerd's unit does not run if another unit has
+    its own containerd.
     """
     states = evidence.unit_states
     return next(
@@ -347,8 +347,8 @@ def _runtime_unit(evidence: Evidence) -> str:
 def gpu_services_up(evidence: Evidence) -> str:
     """Expect the units that serve GPUs not to have failed, and the runtime of pods to be active.
 
-    That runtime is containerd, unless another unit runs the node's pods; then containerd may be
-    unused.
+    The runtime of pods is containerd, unless another unit runs the node's pods; then containerd may
+    be unused.
     """
     require(
         SYSTEMD_PATH in evidence.paths,
@@ -359,7 +359,7 @@ def gpu_services_up(evidence: Evidence) -> str:
     failed_units, states = evidence.failed_units, evidence.unit_states
     runtimes = [_runtime_unit(evidence)]
     if runtimes == [_CRI_DOCKER] and _CONTAINERD in states:
-        # Docker starts its containers by containerd.
+        # Docker starts its containers through containerd.
         runtimes.append(_CONTAINERD)
     units = [*runtimes, *(unit for unit in GPU_UNITS if unit != _CONTAINERD)]
     failed = [unit for unit in units if unit in failed_units or states.get(unit) == "failed"]

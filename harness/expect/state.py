@@ -20,9 +20,9 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
     """Expect a node's state to be the same as before, except for allowed differences.
 
     The states may be of one node, or of two nodes whose disks began as copies of one image. The
-    changes that every node makes at rest are always allowed. The message shows forty lines of the
-    difference; the evidence has all of it. Raises HarnessError if a part of a state is unknown,
-    unless all of that part may differ.
+    changes that every idle node makes are always allowed. The message shows forty lines of the
+    difference; the evidence has the whole difference. Raises HarnessError if a part of a state is
+    unknown, unless `allow` allows the whole part to differ.
     """
     diff = StateDiff.between(before, after, CHANGES_AT_REST | (allow or AllowedChanges()))
     if diff.unknown:
@@ -48,7 +48,7 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
 
 
 def _write(folder: Path | None, diff: StateDiff) -> str:
-    """Write the whole difference into the evidence folder; return a remark with its name, for the message."""
+    """Write the whole difference into the evidence folder; return a remark with the file's name."""
     if folder is None:
         return ""
     folder.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ class ImageBuildError(HarnessError):
 
 
 class ImageFetchError(HarnessError):
-    """A cloud image could not be fetched, or the fetched file has another digest."""
+    """A cloud image could not be fetched, or the fetched file has a wrong digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,9 @@ class CloudImageKernel(Kernel):
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A published image: a disk to put overlays on, and the kernels that boot it.
+    """A published image: a disk, on which overlays are made, and its kernels.
 
-    The root file system is on the whole disk (`root=/dev/vda`). `disk` is never written; the key
+    The root file system takes the whole disk (`root=/dev/vda`). `disk` is never written. The key
     changes if an input of the build changes.
     """
 
@@ -87,7 +87,7 @@ class Image:
 
     @override
     def __repr__(self) -> str:
-        """Return a short text: pytest prints the arguments of each test that fails."""
+        """Return a short text, since pytest prints the arguments of each test that fails."""
         return f"Image({self.name!r}, key={self.key[:8]!r})"
 
     @property
@@ -96,22 +96,22 @@ class Image:
 
     @property
     def other_kernel(self) -> Kernel:
-        """Return the second newest kernel, for tests that boot another kernel than the newest."""
+        """Return the second newest kernel."""
         if len(self.kernels) < 2:
             remedy = (
-                "install another one in it"
+                "install another kernel in it"
                 if isinstance(self.newest_kernel, CloudImageKernel)
                 else "set 'newest: 2' under 'kernels' in its recipe"
             )
             raise HarnessError(
                 f"The image '{self.name}' has only the kernel '{self.newest_kernel.version}', but "
-                f"a second one is needed; {remedy}."
+                f"a second kernel is needed; {remedy}."
             )
         return self.kernels[-2]
 
 
 class FirmwareType(Enum):
-    """The firmware that boots a disk; the value is the word in recipes."""
+    """The firmware that boots a disk; the value is the word for it in recipes."""
 
     BIOS = "bios"
     UEFI = "uefi"
@@ -123,7 +123,7 @@ class CloudImage:
 
     `digest` is the digest in the publisher's list; `disk` is never written. `driver` is the driver
     image that a bake added, if the recipe names one. `firmware` boots the image unless a test
-    chooses another.
+    chooses another firmware.
     """
 
     name: str

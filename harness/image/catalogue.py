@@ -44,7 +44,7 @@ NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
 
 _SNAPSHOT = re.compile(r"/\d{8}T\d{6}Z(/|$)")
-"""The time in the URL of a snapshot, as snapshot.debian.org and snapshot.ubuntu.com have it."""
+"""The time in the URL of a snapshot of snapshot.debian.org or snapshot.ubuntu.com."""
 
 _FILES = (".qcow2", ".raw", ".img")
 
@@ -68,8 +68,8 @@ class Archive:
     __pydantic_config__ = FORBID
 
     url: Annotated[str, pydantic.Field(pattern=r"^(https?|file)://\S+$")]
-    """A Debian package archive, by http, https or file; a time as in `/20260801T000000Z/` says that it
-    is a snapshot, whose lists of packages may be past their date."""
+    """A Debian package archive, by http, https or file; a time such as `/20260801T000000Z/` in the
+    URL marks a snapshot, whose lists of packages may be expired."""
     suites: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
     """Its suites."""
     components: tuple[NonEmpty, ...] = ("main",)
@@ -86,10 +86,10 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
-    """The kernels of an image: the `newest` ones whose package name matches `pattern`.
+    """The kernels of an image: the `newest` kernels whose package name matches `pattern`.
 
     `pattern` is an extended regular expression for the whole name of a `linux-image-…` package.
-    It is resolved against the archives when the image is built.
+    The packages are chosen from the archives when the image is built.
     """
 
     __pydantic_config__ = FORBID
@@ -99,14 +99,14 @@ class KernelChoice:
     ]
     """An extended regular expression for whole names of `linux-image-…` packages."""
     newest: Annotated[int, pydantic.Field(ge=1, le=5)] = 2
-    """How many of the newest kernels are installed, with their headers; 1 to 5."""
+    """The number of newest kernels to install, with their headers; 1 to 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Licence:
     """A licence of software in an image that a person has to accept before the image is built.
 
-    `id` is the name that `--accept-licence` takes, `text` the URL of the terms.
+    `id` is the value of `--accept-licence`; `text` is the URL of the terms.
     """
 
     __pydantic_config__ = FORBID
@@ -142,7 +142,7 @@ class RecipeFile:
     exclude: tuple[NonEmpty, ...] = ()
     """Paths that dpkg leaves out."""
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
-    """Size of the disk in GiB; the file takes only what is used."""
+    """Size of the disk in GiB; the file takes only the used space."""
     trees: tuple[Input, ...] = ()
     """Folders beside the recipe that are copied over the root file system; later folders win."""
     scripts: tuple[Input, ...] = ()
@@ -190,7 +190,7 @@ class Recipe:
         }
 
     def key(self, *, builder: str) -> str:
-        """Return the digest of all inputs that decide the content of this recipe's image.
+        """Return the digest of all inputs that determine the content of this recipe's image.
 
         `builder` names the builder and its version. The packages that the archives have at build time
         are not part of the digest; the manifest lists the installed packages.
@@ -232,11 +232,11 @@ class Catalogue:
     files: Mapping[str, Path]
     duplicates: Mapping[str, Path]
     errors: tuple[PluginError, ...] = ()
-    """For some installed packages, the reason why their recipes are missing."""
+    """The errors of installed packages whose recipes can't be used."""
 
     @property
     def entries(self) -> Mapping[str, Source]:
-        """Return all recipes by name; raises BadInputError if one is invalid."""
+        """Return all recipes by name; raises BadInputError if a recipe is invalid."""
         return {name: self.read(name) for name in self.files}
 
     def read(self, name: str) -> Source:
@@ -271,8 +271,8 @@ def load_catalogue(*folders: Path) -> Catalogue:
     """Find the recipes that come with the harness, and every `*.yaml` of `folders`.
 
     The recipes of installed packages (`Group.IMAGES`) are included; the error of a package that
-    can't be used is in `errors` of the catalogue. Raises BadInputError if one of `folders` has no
-    recipe. A recipe that is invalid is reported when it is read.
+    can't be used is in `errors` of the catalogue. Raises BadInputError if a folder has no recipe.
+    An invalid recipe is reported when it is read.
     """
     files: dict[str, Path] = {}
     duplicates: dict[str, Path] = {}
@@ -314,10 +314,10 @@ def _plugin_folder(plugin: Plugin) -> Path | PluginError:
 
 
 def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source:
-    """Read a recipe, whose name is the name of the file.
+    """Read a recipe; the file's name is the recipe's name.
 
-    It may extend one of `recipes`, which are by default the recipes in its folder. Raises
-    BadInputError.
+    It may extend one of `recipes`, by default the recipes in its folder. Raises BadInputError if it
+    is invalid.
     """
     if not NAME.fullmatch(file.stem):
         raise BadInputError(
@@ -349,7 +349,7 @@ def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source
 def _inputs(
     document: Document, key: str, names: tuple[str, ...], kind: Literal["file", "folder"]
 ) -> tuple[RecipeInput, ...]:
-    """Return the inputs that a list names, each relative to the recipe that names it."""
+    """Return the inputs in a list, each relative to the recipe whose list has it."""
     found = []
     for index, name in enumerate(names):
         one = RecipeInput(folder=document.place((key, index)).file.parent, name=name)
@@ -380,8 +380,8 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
     key_file = None
     if content.sums is None and (content.digest is None or content.signature is not None):
         raise document.refusal(
-            "This key is missing. Without the publisher's list, 'digest' is needed to verify the file, "
-            "and there is nothing to sign.",
+            "This key is missing. Without the key 'sums' there is no list to sign, and 'digest' "
+            "is needed to verify the file.",
             ("sums",),
         )
     if content.signature is not None:
@@ -414,7 +414,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return what git records about a file: its type, executable bit and content."""
+    """Return the facts that git records about a file: its type, executable bit and content."""
     if path.is_symlink():
         return f"link {path.readlink()}"
     kind = "program" if is_program(path) else "file"

@@ -1,4 +1,4 @@
-"""Recipes that extend others: the key `extends`, and the rules for merging two recipes."""
+"""Merges a recipe with the recipe that its key `extends` names."""
 
 from __future__ import annotations
 

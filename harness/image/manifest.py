@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Manifest:
     """The facts of a built image; `kernels` are ordered from the oldest to the newest.
 
-    `command_lines` are the command lines of kernels that came with a cloud image.
+    `command_lines` are the kernel command lines of a cloud image.
     """
 
     schema: Literal[1] = 1

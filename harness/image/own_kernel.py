@@ -1,4 +1,4 @@
-"""A user's own kernel on the host: packages, or an image with its modules."""
+"""A user's own kernel on the host: packages, or a kernel image with its modules."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 _SOURCE = "kernel"
 _AR_MAGIC = b"!<arch>\ndebian-binary"
-#: Documentation/arch/x86/boot.rst: "HdrS" at 0x202; at 0x20e the version's offset from 0x200.
+#: Documentation/arch/x86/boot.rst: "HdrS" is at 0x202, and at 0x20e the offset of the version from
+#: 0x200.
 _HEADER_MAGIC, _HEADER_MAGIC_AT = b"HdrS", 0x202
 _VERSION_POINTER_AT, _VERSION_FROM = 0x20E, 0x200
 _VERSION_BYTES = 256
 _CHUNK = 1 << 20
-#: Links in a modules folder to the kernel's build tree, which a node lacks.
+#: Links in a modules folder to the kernel's build tree, which does not exist on a node.
 _BUILD_LINKS = ("build", "source")
 
 
@@ -28,8 +29,8 @@ _BUILD_LINKS = ("build", "source")
 class KernelPackages:
     """Debian packages with one kernel, installed by dpkg in the order in which they are named.
 
-    Packages with the kernel's headers are needed if modules are built for it, as by DKMS. Raises
-    BadInputError if a file is missing, or is not a package.
+    The packages must include the kernel's headers if modules are built for it, for example by DKMS.
+    Raises BadInputError if a file is missing, or is not a package.
     """
 
     packages: tuple[Path, ...]
@@ -61,9 +62,9 @@ class KernelPackages:
 class KernelFiles:
     """A kernel as installed by `make bzImage modules_install`.
 
-    `modules` is the folder `lib/modules/VERSION`, or INSTALL_MOD_PATH, the folder above `lib`. An
-    `initrd` is made in the guest if none is given. Raises BadInputError if a file is missing, or
-    the modules belong to another kernel than `vmlinuz`.
+    `modules` is the folder `lib/modules/VERSION`, or INSTALL_MOD_PATH, the folder above `lib`.
+    Without `initrd`, an initrd is made in the guest. Raises BadInputError if a file is missing, or
+    if the modules are for another kernel than `vmlinuz`.
     """
 
     vmlinuz: Path
@@ -96,7 +97,7 @@ class KernelFiles:
         version = read_version(self.vmlinuz)
         if version is None:
             raise BadInputError(
-                f"'{self.vmlinuz}' is not a bzImage of x86, which QEMU can boot.",
+                f"'{self.vmlinuz}' is not a bzImage of x86, so QEMU can't boot it.",
                 source=_SOURCE,
                 key="vmlinuz",
             )

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 _OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
-"""Seconds to make an overlay of 200 kB; only a disk that hangs takes so long."""
+"""Seconds to make an overlay of 200 kB; only a disk that hangs takes longer."""
 
 
-#: The last line of the log of an image that was made.
+#: The last line of the log of a successful build.
 _MADE = "made in {:.0f} s{}\n"
 _ON_ANOTHER = " on another image"
 _MADE_LINE = re.compile(rf"^made in (\d+) s({_ON_ANOTHER})?\n\Z", re.MULTILINE)
@@ -51,7 +51,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """The time to make an image; `is_derived` says that it needs another image, as a baked image does."""
+    """The time to make an image; `is_derived` means that the image needs another image below it."""
 
     name: str
     is_derived: bool
@@ -60,7 +60,7 @@ class BuildTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The parts of a node image from a cloud image, in addition to its disk."""
+    """The parts, other than the disk, of a node image that was made from a cloud image."""
 
     kernels: Sequence[CloudImageKernel]
     driver: DriverImage | None
@@ -112,7 +112,7 @@ class ImageStore:
         """Return the recipe's image; it is built if the cache has no valid copy.
 
         Raises LicenceError if its licence is not accepted, even if the image is cached;
-        RequirementError if the host lacks something, ImageBuildError if the build failed,
+        RequirementError if the host lacks a requirement, ImageBuildError if the build failed,
         HarnessError if another process holds the image beyond the deadline.
         """
         recipe.require_acceptance(self._accepted_licences)
@@ -150,12 +150,12 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the image that `make` makes from `parent`; it is made if it is not in the cache.
+        """Return the image that `make` makes from `parent`, from the cache if possible.
 
         `make` gets the path of a new overlay on the parent's disk, runs a machine on it and shuts the
         machine down cleanly; the overlay is then published. `key_parts` name everything on which
-        the result depends in addition to the parent, such as a payload's digest. If `make` installs a
-        kernel and leaves `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk, that kernel
+        the result depends in addition to the parent, such as a payload's digest. If `make` installs
+        a kernel and writes `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk, that kernel
         can be booted, and counts as the newest.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
@@ -205,7 +205,7 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the node image that `make` makes from a cloud image; made if it is not in the cache.
+        """Return the node image that `make` makes from a cloud image, from the cache if possible.
 
         `make` gets a path, and writes a disk without a backing file to it. `key_parts` name
         everything on which the result depends, such as the cloud image's digest.
@@ -247,7 +247,7 @@ class ImageStore:
             return None
 
     def build_times(self) -> list[BuildTime]:
-        """Return the durations of images that were made here, the latest last, from their logs."""
+        """Return the build times of images in this cache from their logs, the latest last."""
         logs = list((self._folder / ".logs").glob("*.log"))
         found = []
         for log in sorted(logs, key=lambda log: log.stat().st_mtime):
@@ -268,9 +268,9 @@ class ImageStore:
     def create_overlay(self, backing: Path, at: Path, *, size_gib: int | None = None) -> None:
         """Make an empty qcow2 overlay at `at` on the disk `backing`, which must not change afterwards.
 
-        The overlay has the size of the backing disk, or `size_gib`. The first overlay on a disk takes
-        qemu-img 30 ms; later overlays, even in later runs, are copies of its 200 kB. Raises
-        HarnessError with the output of qemu-img.
+        The overlay has the size of the backing disk, or `size_gib`. qemu-img makes the first
+        overlay on a disk in 30 ms; later overlays, also in later runs, are copies of its 200 kB.
+        Raises HarnessError with the output of qemu-img.
         """
         kept = None if size_gib is not None else self._kept_overlay(backing.resolve())
         if kept is not None:
@@ -332,7 +332,7 @@ class ImageStore:
                 file.write(_MADE.format(time.monotonic() - begun, on_another))
 
         def opened() -> Image:
-            # Its parents are kept as long as this image is used.
+            # The parents are kept in the cache as long as this image is used.
             self.cache.use(folder)
             return self._open(folder, key)
 
@@ -354,7 +354,8 @@ class ImageStore:
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}
         for version in manifest.kernels:
             if parent is None or _kernel_files(version)[0] in manifest.files:
-                # The image's own kernel comes last, and replaces the parent's kernel of the same version.
+                # The image's own kernel is the last, and replaces the parent's kernel of the same
+                # version.
                 kernels.pop(version, None)
                 kernels[version] = _kernel(folder, manifest, version)
         return Image(

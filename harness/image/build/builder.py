@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 VERSION = 1
-"""Increase this whenever the same recipe would give another image."""
+"""Increase this number when a change makes the same recipe produce another image."""
 
 SPACE_MIB = 4096
-"""A node image's root file system, raw disk and qcow2 exist at the same time."""
+"""The space for a node image's root folder, raw disk and qcow2, which exist together."""
 
 TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
 """Programs that a build needs, with the Debian package of each."""
@@ -57,7 +57,7 @@ NOISE = re.compile(
 """Lines of mmdebstrap that do not show the progress of a build."""
 
 SCRATCH = "scratch"
-"""The folder in `work` for files that belong to users of the namespace."""
+"""The folder in `work` for files whose owners are users of the namespace."""
 
 CLEAN_S = 60.0
 
@@ -71,11 +71,11 @@ class BuiltDisk:
 
 
 class ImageBuilder(Protocol):
-    """Turns a recipe into a disk."""
+    """Builds a disk from a recipe."""
 
     @property
     def version(self) -> str:
-        """Return the inputs of images' keys, in addition to their recipes."""
+        """Return the inputs of images' keys other than their recipes."""
         ...
 
     def build(
@@ -95,7 +95,7 @@ class ImageBuilder(Protocol):
         ...
 
     def clean(self, work: Path) -> None:
-        """Remove `work` with the files of a build, which may have been killed."""
+        """Remove `work`, even after a killed build."""
         ...
 
 
@@ -154,7 +154,7 @@ class MmdebstrapBuilder:
 
     def clean(self, work: Path) -> None:
         if self._privilege is Privilege.USER and work.exists():
-            # Most files belong to subordinate ids; only the namespace can remove them.
+            # Most files belong to subordinate ids, which only a process in a namespace can remove.
             self._run(
                 self._privilege.wrap_in_namespaces(
                     ("find", str(work / SCRATCH), "-mindepth", "1", "-delete")

@@ -21,7 +21,7 @@ INSIDE = Path(__file__).parent / "inside"
 """The builder's own scripts that run inside the root file system."""
 
 WORKSHOP = "usr/src/image-build"
-"""The folder of these scripts and of the recipe's scripts while they run; removed at the end."""
+"""The folder of all scripts, also the recipe's, in the root file system; removed at the end."""
 
 
 class Privilege(Enum):
@@ -37,9 +37,10 @@ class Privilege(Enum):
     def wrap_in_namespaces(self, argv: Argv) -> tuple[str, ...]:
         """Wrap a command so that its processes and mounts end with it.
 
-        When `unshare` is killed, so is the namespace's first process (`--kill-child`), and the
-        kernel then kills all other processes in the namespace. A user is root there, so files have
-        the same owners as in a build by root. `--map-auto` needs util-linux 2.38.
+        When `unshare` is killed, the namespace's first process is killed too (`--kill-child`), and
+        the kernel then kills all other processes in the namespace. An ordinary user is root in the
+        namespace, so files have the same owners as in a build by root. `--map-auto` needs
+        util-linux 2.38.
         """
         user = ("--user", "--map-root-user", "--map-auto") if self is Privilege.USER else ()
         return (
@@ -109,7 +110,7 @@ def mmdebstrap_argv(
 
 
 def _chroot_hook(argv: Argv, environment: Mapping[str, str] | None = None) -> str:
-    """Render a hook that runs `argv` in the root file system; a shell runs hooks."""
+    """Render a hook, for a shell, that runs `argv` in the root file system."""
     assignments = [f"{name}={value}" for name, value in (environment or {}).items()]
     return f'chroot "$1" env {shlex.join([*assignments, *argv])}'
 
@@ -123,7 +124,7 @@ def mke2fs_argv(root: Path, raw: Path, *, size_gib: int) -> tuple[str, ...]:
         *("-t", "ext4"),
         *("-L", "node-root"),
         *("-m", "0"),
-        # Without this, the kernel initialises the tables at the first boot, in every overlay.
+        # Otherwise the kernel would initialise the tables at the first boot, in every overlay.
         *("-E", "lazy_itable_init=0,lazy_journal_init=0"),
         *("-d", str(root)),
         str(raw),

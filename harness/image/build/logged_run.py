@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: A command that keeps printing may take this many times its limit.
+#: The time limit of a command that keeps printing, as a multiple of its normal limit.
 MOST_TIMES = 4
 
 
 @dataclass(frozen=True)
 class OutputDeadline(Deadline):
-    """A deadline that starts anew at each line that a command prints: a busy host slows commands down."""
+    """A deadline that restarts at each line of output, since commands are slow on a busy host."""
 
     limit_s: float = 0.0
     latest: float = 0.0

@@ -1,1 +1,1 @@
-"""Cloud images of distributions: found, downloaded, verified."""
+"""Finds, downloads and verifies cloud images of distributions."""

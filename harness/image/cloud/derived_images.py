@@ -1,4 +1,4 @@
-"""The cache of data derived from cloud images: extracted kernels, and bakes."""
+"""The cache of data derived from cloud images: extracted kernels, and baked images."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 VERSION = 1
-"""Increase this whenever the same image would produce other files."""
+"""Increase this number when a change makes the same image produce other files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedManifest:
-    """Data derived from the cloud image with the digest `made_of`.
+    """Data that was derived from the cloud image with the digest `made_of`.
 
     `kernels` are the extracted kernels, each with the command line of the image's boot loader. A
-    bake has a `disk.qcow2` instead of kernels.
+    baked image has a `disk.qcow2` instead of kernels.
     """
 
     schema: Literal[1] = 1
@@ -61,7 +61,7 @@ DERIVED_FORMAT = ManifestFormat(
 
 
 class DerivedStore:
-    """Data derived from cloud images, by their digests; many processes may use one store."""
+    """Data derived from cloud images, by the images' digests; many processes may use one store."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the image that `make` makes from `image`; it is made if it is not in the cache.
+        """Return the image that `make` makes from `image`, from the cache if possible.
 
         `make` gets a path, writes a disk without a backing file to it, and may write other files
         beside the disk. `parts` name everything on which the result depends, in addition to

@@ -1,4 +1,4 @@
-"""Lists of digests, as sha256sum and sha512sum write them."""
+"""Parses lists of digests in the format of sha256sum and sha512sum."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHOWN = 5
 def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
     """Return the digests by file name; `url` is the URL of the list.
 
-    A truncated list is refused, since the missing part may contain the needed line. A list with two
-    digests of one file is refused too. Raises ImageFetchError.
+    Raises ImageFetchError for a truncated list, since the missing part may contain the needed line,
+    and for a list with two digests of one file.
     """
     line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
     digests: dict[str, Digest] = {}
-    # Not by splitlines(), which splits at more characters than sha256sum and sha512sum.
+    # Not splitlines(), which splits at more characters than sha256sum and sha512sum.
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         found = line_shape.fullmatch(line)

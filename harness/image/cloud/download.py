@@ -1,6 +1,6 @@
 """Downloads files by HTTP: resumes partial files, retries, and reports progress.
 
-docs/design-decisions.md says why this is not left to curl or httpx.
+docs/design-decisions.md explains why this module does not use curl or httpx.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _ORIGIN = ".from.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a download that makes no progress ends.
+    """The limits of a download that makes no progress.
 
-    A try ends when fewer than `stall_bytes` arrive within `stall_s`. The next URL is used after
-    `tries` successive tries that ended so, or that brought no new byte. A pause that a server
-    requests by Retry-After is kept, up to `longest_pause_s`.
+    A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` successive tries
+    that ended in this way, or that received no new byte, the next URL is used. A pause that a
+    server requests by Retry-After is observed, up to `longest_pause_s`.
     """
 
     tries: int = 5
@@ -66,10 +66,10 @@ class Patience:
 
 
 class _TransferError(Exception):
-    """A failed try: a sentence without the full stop, and whether every further try must fail.
+    """A failed try: a sentence without the full stop, and facts for the next try.
 
-    `is_slow` says that the received bytes do not count as progress. `is_useless` says that the
-    partial file can't be completed to the right file.
+    With `is_final`, every further try would fail too. With `is_slow`, the received bytes do not
+    count as progress. With `is_useless`, the partial file can't be completed to the right file.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class _TransferError(Exception):
 
 
 class Downloader:
-    """Downloads by http, https and file, through the proxies of the environment.
+    """Downloads by http, https and file, through the proxies that the environment names.
 
     The variables are the same as in urllib: http_proxy, https_proxy, no_proxy.
     """
@@ -102,7 +102,7 @@ class Downloader:
         self._opener = HttpOpener(NoDowngrade, others=(urllib.request.FileHandler,))
 
     def read(self, urls: Sequence[str], *, deadline: Deadline) -> tuple[str, bytes]:
-        """Return the first of `urls` that can be downloaded, and its small content.
+        """Return the first of `urls` that can be downloaded, and its content, which must be small.
 
         Raises ImageFetchError, with the last error of each URL, or WaitTimeoutError.
         """
@@ -265,7 +265,7 @@ class Downloader:
                 try:
                     response = self._opener.open(request, pace)
                 except urllib.error.HTTPError as error:
-                    # Not `with error`: that fails for a redirect whose body was not read.
+                    # Not `with error`, which fails for a redirect whose body was not read.
                     with contextlib.closing(error):
                         raise self._answered(url, error, deadline) from error
                 holding.enter_context(response)

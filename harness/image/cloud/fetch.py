@@ -1,4 +1,4 @@
-"""Fetches one cloud image: reads the publisher's lists, downloads the file, compares its digest."""
+"""Fetches one cloud image: reads the publisher's lists, downloads the file, checks its digest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """The image as described by the list of one location."""
+    """An image, as the list of one location describes it."""
 
     digest: Digest
     location: str
@@ -86,7 +86,7 @@ class Fetch:
                 if self.recipe.pinned is not None
                 else f"renew '{lock_path(self.recipe)}' with --update"
             )
-            errors.append(f"Name a location that still has it with --mirror, or {renewal}.")
+            errors.append(f"Name a location that still has the image with --mirror, or {renewal}.")
         raise ImageFetchError("\n".join(errors))
 
     def _read_list(self, location: str, sums: Sums) -> ListedImage:
@@ -158,7 +158,7 @@ class Fetch:
 
 
 def _pinned(recipe: CloudImageRecipe) -> Digest:
-    """Return the digest of an image without a list; the catalogue requires such a digest."""
+    """Return the digest of an image without a list, which the catalogue requires."""
     if recipe.pinned is None:
         raise BadInputError(
             "Without 'sums' this key is needed to verify the file; add it, or the publisher's list.",

@@ -1,4 +1,4 @@
-"""Lock files, which record the fetched image of a series, so that a run can be repeated."""
+"""Lock files, which record the fetched image of a series, so that later runs use the same image."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> 
         if str(locked) != lock.digest:
             raise HarnessError(
                 f"Another process has just locked the image '{recipe.name}' to {locked} in '{path}', "
-                f"but this process fetched {lock.digest}; run again to use the locked one."
+                f"but this process fetched {lock.digest}; run again to use the locked image."
             ) from None
     except OSError as error:
         raise RequirementError(

@@ -1,4 +1,4 @@
-"""Signatures of digest lists, verified by gpgv."""
+"""Verifies signatures of digest lists with gpgv."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARMOR = re.compile(
     r"([A-Za-z0-9+/=\s]+?)\n=[A-Za-z0-9+/]{4}\s*\n-----END PGP PUBLIC KEY BLOCK-----"
 )
 
-#: gpgv's status words for a bad signature; without any of them, the file has no signature.
+#: gpgv's status words for a bad signature; if none is printed, the file has no signature.
 _REASONS = {
     "BADSIG": "is not one of this list",
     "ERRSIG": "was made by another key",
@@ -42,7 +42,7 @@ def check_signature(
     url: str,
     runner: Runner,
 ) -> None:
-    """Return if `signature` of `signed` is valid and was made by the key with this fingerprint.
+    """Check that `signature` of `signed` is valid and was made by the key with this fingerprint.
 
     `key` is a file, armored or not; `url` is the URL of the list. Raises ImageFetchError if the
     signature is invalid, RequirementError if the host has no gpgv.
@@ -76,13 +76,13 @@ def check_signature(
     signatures.sort(key=lambda each: each.get("VALIDSIG") != fingerprint)
     raise ImageFetchError(
         f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "
-        "image was downloaded; do not use this location, and name another one with --mirror."
+        "image was downloaded; do not use this location, and name another location with --mirror."
     )
 
 
 def _signatures(status: str) -> Iterator[dict[str, str]]:
     """Yield gpgv's status words for each signature, VALIDSIG with the primary key's fingerprint."""
-    # Names of signers may have Unicode characters at which splitlines() would split a line.
+    # Not splitlines(): names of signers may have Unicode characters at which it would split.
     for part in f"\n{status}".split("\n[GNUPG:] NEWSIG")[1:]:
         said = [line.split()[1:] for line in part.split("\n") if line.startswith("[GNUPG:] ")]
         yield {words[0]: words[-1] for words in said if words}

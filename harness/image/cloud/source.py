@@ -100,7 +100,7 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The detached signature of the digest list, and the only key that may have made it."""
+    """The detached signature of the digest list, and the only accepted key."""
 
     __pydantic_config__ = FORBID
 
@@ -116,7 +116,7 @@ class Signature:
 class CloudImageFile:
     """The content of a cloud image's recipe, merged with the recipes that it extends.
 
-    Without `digest` the image is the latest of its series, which the lock file records.
+    Without `digest` the image is the latest of its series; the lock file records this image.
     """
 
     __pydantic_config__ = FORBID
@@ -150,7 +150,7 @@ class CloudImageFile:
 class CloudImageRecipe:
     """A cloud image of the catalogue: its name, the recipe's folder, its content, the signing key.
 
-    An image that is named by its `url` has no recipe.
+    If a user names an image by its `url`, there is no recipe.
     """
 
     name: str
@@ -174,7 +174,7 @@ class CloudImageRecipe:
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the folders that may have the image, each once, `preferred` first.
+        """Yield each folder that may have the image once, the `preferred` folders first.
 
         Raises BadInputError for a folder without TLS if the image has no signature or digest.
         """

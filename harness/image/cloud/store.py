@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
-    """Options of a fetch: whether it is offline, whether it renews the lock, and preferred mirrors."""
+    """Options of a fetch: no network, renewal of the lock file, and preferred mirrors."""
 
     is_offline: bool = False
     is_renewal: bool = False
@@ -98,7 +98,7 @@ class CloudImageStore:
             progress=progress,
             deadline=deadline,
         )
-        # The lists were fetched, even if the image is in the cache.
+        # The report has an end even if the image is in the cache, since the lists were fetched.
         progress.report(Stage.ENDED, "it is in the cache")
         if recipe.pinned is None:
             lock = Lock(
@@ -176,9 +176,9 @@ def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> Im
     name, entry = recipe.name, recipe.folder / f"{recipe.name}.yaml"
     if wanted is None:
         return ImageFetchError(
-            f"The image '{name}' is not in the cache, and offline its version is unknown: there is "
-            f"neither a 'digest' in '{entry}' nor a lock file '{lock_path(recipe)}'. Fetch it once "
-            "on a host with a network."
+            f"The image '{name}' is not in the cache, and without a network its version is "
+            f"unknown: there is neither a 'digest' in '{entry}' nor a lock file "
+            f"'{lock_path(recipe)}'. Fetch it once on a host with a network."
         )
     return ImageFetchError(
         f"The image '{name}' with the digest {wanted} is not in the cache, and can't be fetched "
@@ -204,7 +204,7 @@ def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
-    """Return the digest of a file, cached by its `state`; a node image takes seconds to read."""
+    """Return the digest of a file, cached by `state`, since reading an image takes seconds."""
     del state
     return digest_file(path, algorithm)
 

@@ -30,10 +30,10 @@ class MenuEntry:
 
 
 def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
-    """Return the menu's entries by kernel, in the menu's order; of several entries the first one.
+    """Return the menu's entries by kernel in the menu's order; for several entries, the first.
 
     Entries for recovery are left out. Variables of the menu in a command line (Ubuntu's
-    `$vt_handoff`) count as empty: only a graphical menu sets them.
+    `$vt_handoff`) become empty, since only a graphical menu sets them.
     """
     entries: dict[str, MenuEntry] = {}
     path: list[str] = []
@@ -47,7 +47,8 @@ def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
         linux = _LINUX.match(line)
         if linux is not None and path and not _RECOVERY.search(linux[3]):
             file, kernel, words = linux.groups()
-            # The entry outside the submenus boots the newest kernel; grub-reboot accepts both entries.
+            # The newest kernel also has an entry outside the submenus, which is first; grub-reboot
+            # accepts both.
             entries.setdefault(
                 kernel,
                 MenuEntry(

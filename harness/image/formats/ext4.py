@@ -1,7 +1,8 @@
-"""Reads all names and attributes of an ext4 file system from its blocks; pure, and without contents.
+"""Reads the names and attributes, not the contents, of all files of an ext4 file system; pure.
 
-In an emulated guest it takes some ten seconds to stat every file, but half a second to send the
-blocks that describe the files. Numbers are from the kernel's Documentation/filesystems/ext4.
+In an emulated guest, a stat of every file takes some ten seconds, but sending the blocks that
+describe the files takes half a second. Numbers are from the kernel's
+Documentation/filesystems/ext4.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
 
 _SUPERBLOCK = (1024, 1024)
 _MAGIC = 0xEF53
-#: filetype, recover, extents, 64bit, flex_bg, ea_inode, csum_seed, largedir: they do not affect this module.
+#: filetype, recover, extents, 64bit, flex_bg, ea_inode, csum_seed, largedir: features that need no
+#: handling, or that this module handles.
 _UNDERSTOOD = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
-#: uninit_bg and metadata_csum: each group says how many of its inodes were never used.
+#: uninit_bg and metadata_csum: each group has the number of its inodes that were never used.
 _HAS_UNUSED_COUNT = 0x10 | 0x400
 _GROUP_WITHOUT_INODES = 0x1
 _ROOT = 2
 _HAS_EXTENTS = 0x80000
 _EXTENTS_MAGIC = 0xF30A
 _XATTR_MAGIC = 0xEA020000
-#: A longer extent has blocks that are allocated, but were never written.
+#: The blocks of a longer extent are allocated, but were never written.
 _LONGEST_WRITTEN = 32768
 _INLINE_TARGET = 60
 _LARGEST_BLOCK_LOG = 6
@@ -59,7 +61,7 @@ class Ext4Error(Exception):
 
 
 class Inode(NamedTuple):
-    """The attributes of a file; `blocks` is the area that maps or holds its content."""
+    """The attributes of a file; the area `blocks` maps or contains the content."""
 
     number: int
     mode: int
@@ -85,7 +87,7 @@ class Inode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
-    """The names and attributes of all files; `targets` are of symbolic links."""
+    """The names and attributes of all files; `targets` has the targets of symbolic links."""
 
     uuid: str
     made_at_s: int
@@ -367,7 +369,8 @@ def _walk(
                 FILE_SYSTEM_ENTRIES.check(count, "ext4")
                 yield path, inode
                 if stat.S_ISDIR(inode.mode) and path not in hidden:
-                    # Each folder is in one other folder. Without this check, a cycle would be read for ever.
+                    # A folder has one parent. Without this check, a cycle of folders would be read
+                    # for ever.
                     if number in entered or path.count("/") > PATH_LEVELS.value:
                         raise Ext4Error(f"its folders never end, at '{path[:200]}'")
                     entered.add(number)

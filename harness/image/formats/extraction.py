@@ -1,4 +1,4 @@
-"""Extracts files from a disk image without mounting it, and so without root."""
+"""Extracts files from a disk image without mounting it, so that root is not needed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the regular files of a folder with their sizes; none if there is no such folder.
+        """Return the sizes of the regular files in a folder, by name; empty without the folder.
 
         Names with special characters are left out, since names become part of debugfs requests.
         """
@@ -106,7 +106,7 @@ class FileSystem:
     def take(self, folder: str, name: str, to: Path) -> None:
         """Copy one of `files`; raises HarnessError if the copy is incomplete."""
         size = self.files(folder)[name]
-        # Copies to a fixed name, since debugfs restricts the characters of paths.
+        # The copy has a fixed name, since debugfs restricts the characters of paths.
         copy = self.extractor.work / "taken"
         copy.unlink(missing_ok=True)
         self._ask(f'dump {folder}/{name} "{copy}"')

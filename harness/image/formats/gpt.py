@@ -14,7 +14,7 @@ _HEADER = struct.Struct("<8sIIIIQQQQ16sQII")
 _ENTRY = struct.Struct("<16s16sQQ")
 _ENTRY_BYTES = 128
 
-#: Types of partitions that may have a kernel (systemd's Discoverable Partitions).
+#: Types of partitions that may contain kernels (systemd's Discoverable Partitions).
 EXTENDED_BOOT = uuid.UUID("BC13C2FF-59E6-4262-A352-B275FD6F7172")
 ROOT_X86_64 = uuid.UUID("4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709")
 LINUX = uuid.UUID("0FC63DAF-8483-4772-8E79-3D69D8477DE4")

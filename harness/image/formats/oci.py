@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 CREATED = "2026-08-01T00:00:00Z"
-"""The creation time that every image claims: a real one would change its digest."""
+"""The creation time in every image; the real time would change the digest."""
 
 MTIME = 1785542400
-"""CREATED as a tar archive says it."""
+"""CREATED in the format of a tar archive."""
 
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -65,7 +65,7 @@ class Blob:
         return hashlib.sha256(self.content).hexdigest()
 
     def descriptor(self, annotations: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Return the description of this blob for other blobs."""
+        """Return the descriptor by which other blobs refer to this blob."""
         told: dict[str, object] = {
             "mediaType": self.media_type,
             "digest": f"sha256:{self.hex_digest}",
@@ -88,7 +88,7 @@ class ContainerImage:
 
 
 def tar_of(entries: Iterable[Entry]) -> bytes:
-    """Return a tar archive that depends only on the entries, in any order."""
+    """Return a tar archive that depends only on the entries, not on their order."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in sorted(entries, key=lambda one: one.path):
@@ -156,9 +156,9 @@ def archive_of(image: ContainerImage, *, reference: str) -> bytes:
 
 
 def registry_files(image: ContainerImage, *, repository: str, tag: str) -> dict[str, bytes]:
-    """Return the files from which a `docker-registry` serves the image, by path below its root.
+    """Return the files from which a `docker-registry` serves the image, by path in its storage.
 
-    The layout is the one of the registry's file-system storage driver, version 2
+    The layout is version 2 of the registry's file-system storage driver
     (distribution/registry/storage/paths.go).
     """
     root = "docker/registry/v2"
@@ -188,7 +188,7 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 
 def entries_of(folder: Path) -> list[Entry]:
-    """Read a folder as a layer's entries: the facts that git would see, owned by root."""
+    """Read a folder as a layer's entries: owned by root, with the attributes that git records."""
     return [entry_of(path, str(path.relative_to(folder))) for path in sorted(folder.rglob("*"))]
 
 
@@ -211,7 +211,7 @@ def _json_blob(media_type: str, value: Mapping[str, object]) -> Blob:
 
 
 def main() -> None:
-    """Make an image of a folder, inside the root file system that is being built."""
+    """Make an image from a folder, inside the root file system that is being built."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
         "--root", type=Path, required=True, help="the folder that becomes the layer"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"QFI\xfb"
 _HEADER = struct.Struct(">4sIQIIQIIQ")
-#: The first fields of the header, with the position of the backing file's name.
+#: The first fields of the header, including the position of the backing file's name.
 _BEGINNING = struct.Struct(">4sIQIIQ")
 _VERSIONS = (2, 3)
 _FEATURES = struct.Struct(">Q")
@@ -23,7 +23,7 @@ _EXTERNAL_DATA = 1 << 2
 _ENTRY_BYTES = 8
 _LONGEST_NAME = 1023
 _CLUSTER_BITS = range(9, 22)
-#: The end of a boot sector, which disks with MBR and with GPT have.
+#: The end of a boot sector, which both MBR and GPT disks have.
 _BOOT_SIGNATURE = b"\x55\xaa"
 _SECTOR = 512
 
@@ -75,10 +75,11 @@ def virtual_bytes(path: Path) -> int:
 
 
 def why_unusable(path: Path) -> str | None:
-    """Return why a disk from another host can't or must not be used, or None.
+    """Return why a disk from another host is unusable or unsafe, or None.
 
-    A raw file counts as a disk only if it has partitions, since it could otherwise be anything. QEMU
-    would open any file of this host that a qcow2 header names as backing file or data file.
+    A raw file counts as a disk only if it has partitions, since any file could be a raw disk. A
+    backing file or data file in a qcow2 header is refused, since QEMU would open any file of this
+    host with that name.
     """
     size = path.stat().st_size
     header = read_header(path)
@@ -148,10 +149,10 @@ def has_absolute_backing(path: Path) -> bool:
 
 
 def make_relative(disk: Path, *, published: Path) -> None:
-    """Change the backing file's name to a relative path, for a disk to be published in `published`.
+    """Change the backing file's name to a relative path, for a disk that will be in `published`.
 
-    So a cache can be moved, and its folders have the same bytes on all hosts. `published` is a
-    folder in one of the caches; a backing file outside of the caches keeps its absolute path.
+    So a cache can be moved, and its files have the same bytes on all hosts. `published` is a folder
+    in one of the caches; a backing file outside of the caches keeps its absolute path.
     """
     name = backing_name(disk)
     if name is None or not name.startswith("/"):
@@ -168,7 +169,7 @@ def make_relative(disk: Path, *, published: Path) -> None:
 def with_backing_name(path: Path, name: str) -> bytes:
     """Return the first cluster of a qcow2 with its backing file renamed to `name`; writes nothing.
 
-    The name is in the first cluster after the header's extensions, and zeros follow it. Raises
+    The name is in the first cluster, after the header's extensions and before zeros. Raises
     HarnessError if a longer name does not fit there.
     """
     with path.open("rb") as source:

@@ -318,7 +318,7 @@ def test_renewal_offline_has_no_version(fetching: Fetching, server: ImageServer)
     fetching.run()
     requests = list(server.requests)
 
-    with pytest.raises(ImageFetchError, match="offline its version is unknown"):
+    with pytest.raises(ImageFetchError, match="without a network its version is unknown"):
         fetching.run(is_offline=True, is_renewal=True)
 
     assert server.requests == requests

@@ -409,8 +409,8 @@ def test_declared_command_does_not_replace_a_command_of_the_harness(name: str) -
     with pytest.raises(BadInputError) as caught:
         node_request([], mine)
     assert str(caught.value) == (
-        f"/p/mine.yaml: key 'evidence.commands.{name}': The harness collects the output of a command "
-        "by this name itself; choose another."
+        f"/p/mine.yaml: key 'evidence.commands.{name}': The harness uses this name for the output "
+        "of its own command; choose another."
     )
 
 

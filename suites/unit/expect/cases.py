@@ -500,7 +500,7 @@ REFUSED = {
     ),
     "events_recorded: another": Case(
         lambda e: expect.events_recorded(e, "AKS.CSE.cleanUpGPUDrivers"),
-        message="there are only those named ['AKS.CSE.ensureGPUDrivers']",
+        message="the names of all events are ['AKS.CSE.ensureGPUDrivers']",
     ),
     "events_recorded: named in another event's message": Case(
         lambda e: expect.events_recorded(e, "AKS.CSE.x"),

@@ -314,7 +314,7 @@ REFUSED = {
     "event": Case(
         expectation=lambda e: expect.events_recorded(e, "up", "down"),
         outcome=EVENTS,
-        message="Events named ['down'] were expected, but there are only those named ['started', "
+        message="Events named ['down'] were expected, but the names of all events are ['started', "
         "'built', 'up'].",
     ),
     "line of the declared log": Case(

@@ -184,7 +184,7 @@ def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
         expect.gpu_bound(evidence, device=named)
     expect.gpus_refused(a_serving_node(tmp_path).command("dmesg", REFUSED).evidence, "10DE:2BB5")
     for named in ("h100", "10de:2330:1", "10de:", "233", ""):
-        with pytest.raises(BadInputError, match=f"'{named}' is no PCI id of a GPU"):
+        with pytest.raises(BadInputError, match=f"'{named}' is not a PCI id of a GPU"):
             expect.gpus_driven(evidence, named)
 
 

@@ -164,7 +164,9 @@ def test_pattern_must_match_the_whole_name() -> None:
 
 
 def test_text_in_place_of_patterns_is_refused() -> None:
-    with pytest.raises(BadInputError, match="key 'paths': It is a text"):
+    with pytest.raises(
+        BadInputError, match="key 'paths': A list of patterns was expected, but this is a text"
+    ):
         AllowedChanges(paths="/opt/*")
 
 

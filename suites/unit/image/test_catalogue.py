@@ -384,7 +384,7 @@ def test_pinned_cloud_image_needs_no_list(tmp_path: Path) -> None:
     "more", ["", f"digest: sha256:{DIGEST}\nsignature:{ENTRY.partition('signature:')[2]}"]
 )
 def test_cloud_image_without_a_list_or_a_digest_is_refused(tmp_path: Path, more: str) -> None:
-    with pytest.raises(BadInputError, match=r"key 'sums': This key is missing\. Without the publ"):
+    with pytest.raises(BadInputError, match=r"key 'sums': This key is missing\. Without the key"):
         a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 
