@@ -3,7 +3,8 @@
 # the storage of the node's own registry; runs inside the root file system while the node's image is
 # built, with GPU_DRIVER_REPOSITORY, GPU_DRIVER_VERSION and GPU_IMAGE_SHA set.
 #
-# What it installs (a module, programs, libraries) an earlier script has left in 'driver-payload'.
+# An earlier script has written the files to install (a module, programs, libraries) to
+# 'driver-payload'.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 oci=$here/../oci.py
@@ -11,7 +12,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 version=$GPU_DRIVER_VERSION
 
-# A small system of its own: what entrypoint.sh calls.
+# A small root file system with the programs that entrypoint.sh calls.
 mkdir -p "$root/bin" "$root/opt/actions" "$root/opt/gpu" "$root/mnt/gpu" "$root/mnt/actions" "$root/tmp"
 cp /bin/busybox "$root/bin/"
 for applet in sh cp mv rm nsenter; do
@@ -34,8 +35,9 @@ python3 "$oci" --root "$root" --entrypoint /entrypoint.sh \
 chown -R docker-registry: /var/lib/docker-registry
 echo "I: made the driver image $GPU_DRIVER_REPOSITORY:$version-$GPU_IMAGE_SHA"
 
-# containerd takes the image in now: at a node's first boot that took 9 s under emulation. Where a
-# build may not run it (an overlay inside a user's namespace), the node's unit does the same.
+# containerd imports the image now, since this took 9 s under emulation at a node's first boot. If a
+# build can't run containerd (an overlay inside a user's namespace), a unit of the node imports the
+# image.
 imported=/var/lib/gpu-node/driver-image-imported
 state=$(mktemp -d)
 cat >"$state/config.toml" <<CONFIG

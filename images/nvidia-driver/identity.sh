@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the payload of NVIDIA's proprietary modules for GPUs that no driver can open: its library NVML
-# gives way to a stand-in that answers from /proc/driver/nvidia and the PCI tree.
+# Makes the payload of NVIDIA's proprietary modules for GPUs that no driver can open: a stand-in,
+# which answers from /proc/driver/nvidia and the PCI tree, replaces the library NVML.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 sh "$here/payload.sh" nvidia-kernel-dkms nvidia-current

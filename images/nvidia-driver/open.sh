@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes the payload of NVIDIA's open modules; see payload.sh.
 #
-# One call in the kernel interface layer is patched, by DKMS: since the stable update 6.12.107 at the
-# latest, pci_resize_resource() has a fourth argument in Debian's kernels, and Debian's driver 550 does
-# not compile with them. Nothing else of the driver is touched.
+# DKMS patches one call in the kernel interface layer. Since the stable update 6.12.107 at the
+# latest, pci_resize_resource() has a fourth argument in Debian's kernels, so Debian's driver 550
+# does not compile without the patch. The rest of the driver is unchanged.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 sh "$here/payload.sh" nvidia-open-kernel-dkms nvidia-current-open

@@ -6,9 +6,10 @@
 #
 # PACKAGE has the module's source in /usr/src/FLAVOUR-VERSION.
 #
-# The driver is that of Debian's packages, unpacked and not installed: what a node gets lies where
-# the contract's driver image puts it and where a teardown looks, DKMS knows it as 'nvidia'
-# (Debian: 'nvidia-current' and 'nvidia-current-open'), and no alternatives come along.
+# The driver is from Debian's packages, which are unpacked but not installed. So the node gets the
+# files at the paths of the contract's driver image, where a teardown looks for them; the module is
+# called 'nvidia' in DKMS (Debian: 'nvidia-current' and 'nvidia-current-open'); and there are no
+# alternatives.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 module=$1
@@ -19,7 +20,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cd "$work"
-# The user space is of the driver's version; apt takes a pattern for the Debian revision.
+# The user space has the driver's version; apt accepts a pattern for the Debian revision.
 for package in "$module" firmware-nvidia-gsp nvidia-smi libnvidia-ml1 libnvidia-cfg1; do
     apt-get download --quiet=2 "$package=$version-*" || {
         echo "E: The archives have no $package of version $version; set 'driver.version' to one of:" >&2
@@ -27,7 +28,7 @@ for package in "$module" firmware-nvidia-gsp nvidia-smi libnvidia-ml1 libnvidia-
         exit 1
     }
 done
-# These work with any release.
+# These packages work with any release of the driver.
 apt-get download --quiet=2 nvidia-modprobe nvidia-persistenced
 for package in *.deb; do
     dpkg-deb --extract "$package" unpacked
@@ -37,7 +38,7 @@ done
 mkdir "$payload" "$payload/bin" "$payload/lib"
 mv "unpacked/usr/src/$flavour-$version" "$payload/module"
 sed "s/@VERSION@/$version/g" "$here/dkms.conf.in" >"$payload/module/dkms.conf"
-# Its terms go with it wherever it goes.
+# The licence has to accompany the driver.
 cp "unpacked/usr/share/doc/$module/copyright" "$payload/module/copyright"
 install -m 0755 unpacked/usr/lib/nvidia/current/nvidia-smi unpacked/usr/bin/nvidia-modprobe \
     unpacked/usr/bin/nvidia-persistenced "$payload/bin/"
@@ -47,7 +48,8 @@ for name in libnvidia-ml libnvidia-cfg; do
     ln -s "$name.so.$version" "$payload/lib/$name.so.1"
 done
 
-# The GPU's system processor loads it. No installation or teardown of the driver touches it.
+# The firmware of the GPU's system processor; neither installation nor teardown of the driver
+# changes it.
 mkdir -p /usr/lib/firmware/nvidia
 firmware=$(find unpacked -type d -path "*/firmware/nvidia/$version")
 cp -a "$firmware" /usr/lib/firmware/nvidia/

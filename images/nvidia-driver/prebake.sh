@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the driver for the image's newest kernel by the driver image's own action, as a bake does,
-# but here, on the building host's own processors: under emulation it would take half an hour.
-# Runs inside the root file system while the node's image is built.
+# Builds the driver for the image's newest kernel by the driver image's own action, like a bake, but
+# on the processors of the building host: under emulation it would take half an hour. Runs inside
+# the root file system while the node's image is built.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -14,5 +14,5 @@ sh "$image/actions/install.sh" build-only || {
     exit 1
 }
 echo "I: $(dkms status nvidia)"
-# The driver image brings it again.
+# The driver image copies it to the node again.
 rm -rf /opt/gpu

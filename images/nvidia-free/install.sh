@@ -1,10 +1,10 @@
 #!/bin/sh
 # Compiles NVIDIA's open kernel modules of Debian's contrib archive for the image's newest kernel, and
-# installs the free program nvidia-modprobe. Nothing of the non-free archive is used: the firmware is a
-# file of our own in root/. Runs inside the root file system while the node's image is built.
+# installs the free program nvidia-modprobe. Nothing from the non-free archive is used: the firmware
+# is a file of our own in root/. Runs inside the root file system while the node's image is built.
 #
-# As in nvidia-driver/open.sh, pci_resize_resource() is called with a fourth argument: Debian's package
-# does not compile with Debian's present kernels. Nothing else of the driver is touched.
+# As in nvidia-driver/open.sh, pci_resize_resource() gets a fourth argument, since Debian's package
+# does not compile with Debian's present kernels. The rest of the driver is unchanged.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,30 +1,33 @@
 #!/bin/sh
-# Chooses what runs on the node; runs inside the root file system while the image is built.
+# Selects the units that run on the node; runs inside the root file system while the image is built.
 set -eu
 
-# The agent is wanted by its port. Links are made here: package data of a wheel cannot hold any.
+# The agent's port starts the agent. The links are made here, since the package data of a wheel
+# can't contain links.
 systemctl enable systemd-networkd.service harness-agent.service
-# Started on demand only.
+# These services are started only on demand.
 systemctl disable docker-registry.service
 
-# Nothing here lives for a day, and each costs time at boot. A timer costs each clone more: when its
-# clock is set, systemd tells all of D-Bus when the timer will elapse now.
+# No node lives for a day, and each of these units takes time at boot. Timers also take time in each
+# clone: when the clock is set, systemd sends the new elapse time of each timer over D-Bus.
 systemctl mask \
     systemd-tmpfiles-clean.timer \
     apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
     e2scrub_all.timer e2scrub_reap.service fstrim.timer \
     systemd-pstore.service getty@tty1.service
 
-# Mounts that nothing here uses, and the modules that they and the console's login would load.
+# Mounts that are not used on the node, and the modules that these mounts and the console's login
+# would load.
 systemctl mask \
     dev-hugepages.mount sys-kernel-debug.mount sys-kernel-tracing.mount \
     sys-kernel-config.mount sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount \
     modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service \
     modprobe@fuse.service modprobe@loop.service
 
-# Generators run whenever units are read anew, fourteen times while a node is provisioned, and took
-# more than half of the time that this takes. What is kept reads fstab, the kernel's command line and
-# the consoles, or is cloud-init's own; there is nothing here for the others.
+# Generators run each time systemd reloads its units, fourteen times while a node is provisioned,
+# and took more than half of the time of a reload. The generators that are kept read fstab, the
+# kernel's command line and the consoles, or belong to cloud-init; the others have nothing to do on
+# a node.
 mkdir --parents /etc/systemd/system-generators
 for generator in /usr/lib/systemd/system-generators/*; do
     name=${generator##*/}
@@ -34,5 +37,5 @@ for generator in /usr/lib/systemd/system-generators/*; do
     esac
 done
 
-# Kept across boots, so that what a dead node said can be read from its disk.
+# The journal is kept across boots, so that the journal of a dead node can be read from its disk.
 mkdir --parents /var/log/journal

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The driver image's work on the node, in the mount namespace of its init.
+# The actions of the driver image on the node, in the mount namespace of the node's init.
 #
 # usage: install.sh build-only|install-skip-build|install
 #
@@ -32,7 +32,7 @@ clean() {
     trap - EXIT
     if [ -n "$overlay" ]; then
         if mountpoint --quiet "$LIBRARY_FOLDER"; then
-            # Lazily: whatever started meanwhile has the libraries open.
+            # A lazy unmount: processes that started meanwhile have the libraries open.
             umount --lazy "$LIBRARY_FOLDER"
         fi
         rm -rf "$overlay"
@@ -50,8 +50,9 @@ newest_kernel() {
     done | sort --version-sort | tail -n 1
 }
 
-# The installer writes its libraries into the system's folder; an overlay on that catches them, so
-# that they can be staged in a folder of their own, which a teardown removes as a whole.
+# The installer writes its libraries into the system's folder. An overlay on that folder catches the
+# libraries, so that they can be moved to a folder of their own, which a teardown removes as a
+# whole.
 catch_libraries() {
     overlay=$(mktemp -d /run/gpuinstall.XXXXXXXX)
     mkdir "$overlay/upper" "$overlay/work"
@@ -84,7 +85,7 @@ write_record() {
 
 build() {
     kernel=$1
-    # From here on what a former record says may no longer be so.
+    # From here on an earlier record may be wrong.
     rm -f "$record"
     say "building the driver $DRIVER_VERSION for the kernel $kernel"
     catch_libraries
@@ -104,7 +105,8 @@ start_device() {
     nvidia-smi
 }
 
-# Only after a working nvidia-smi: a container runtime without a GPU would start pods that fail.
+# Done only after nvidia-smi has worked: with a container runtime but no GPU, pods would start and
+# fail.
 set_up_runtime() {
     install -m 0755 /opt/gpu/toolkit/nvidia-container-runtime /usr/bin/
     say "the container toolkit is installed"

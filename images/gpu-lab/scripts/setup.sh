@@ -1,14 +1,14 @@
 #!/bin/sh
-# Chooses what the lab's host is made of and what runs on it; runs inside the root file system while
+# Selects the packages and the services of the lab's host; runs inside the root file system while
 # the image is built.
 set -eu
 
-# Nothing is compiled here, and the kernel's headers bring a compiler.
+# Nothing is compiled on this host, and the kernel's headers depend on a compiler.
 export DEBIAN_FRONTEND=noninteractive
 apt-get purge --yes --quiet=2 --auto-remove 'linux-headers-*'
 
 systemctl enable systemd-networkd.service harness-agent.service
-# Started on demand only.
+# These services are started only on demand.
 for unit in $(systemctl list-unit-files --no-legend 'libvirt*' 'virt*' | cut --delimiter=' ' --fields=1); do
     systemctl disable "$unit"
 done

@@ -3,8 +3,9 @@
 #
 # usage: build.sh VERSION FOLDER [ROOT]
 #
-# VERSION is the driver's: as the real library, it works beside no other one. FOLDER receives
-# libnvidia-ml.so.VERSION and its link. ROOT, for tests, is the folder to read /proc and /sys below.
+# VERSION is the driver's version: like the real library, the stand-in works only with this version.
+# libnvidia-ml.so.VERSION and its link are written into FOLDER. ROOT, for tests, is the folder below
+# which /proc and /sys are read.
 set -eu
 here=$(dirname "$0")
 library=libnvidia-ml.so

@@ -1,4 +1,4 @@
-/* What a device is, and what runs on it. */
+/* Functions about a device's properties, and about processes on it. */
 #define _GNU_SOURCE
 #include "mig.h"
 #include "session.h"
@@ -90,8 +90,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
 	return NVML_SUCCESS;
 }
 
-/* MIG: a mode that is asked for comes with the next boot, as on a virtual machine, which may not reset
- * its GPU. Nobody makes instances. */
+/* MIG: a requested mode takes effect at the next boot, as on a virtual machine, which may not reset
+ * its GPU. There are never instances. */
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current,
 					 unsigned int *pending)
@@ -143,7 +143,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 	return NVML_ERROR_NOT_FOUND;
 }
 
-/* What runs on a device: nothing ever does. */
+/* Processes on a device: there are never any. */
 
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
 {

@@ -1,4 +1,4 @@
-/* Which devices there are. */
+/* Functions that list the devices. */
 #define _GNU_SOURCE
 #include "session.h"
 

@@ -1,4 +1,4 @@
-/* Events: they can be waited for, and none comes. */
+/* Events: a caller can wait for them, but there are never any. */
 #define _GNU_SOURCE
 #include "session.h"
 

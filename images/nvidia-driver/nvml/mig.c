@@ -9,7 +9,7 @@
 #define FOLDER NODE_ROOT "/var/lib/gpu-node"
 #define BOOT_ID NODE_ROOT "/proc/sys/kernel/random/boot_id"
 
-/* `<mode in this boot> <mode from the next one on> <boot in which that was asked>` */
+/* `<mode in this boot> <mode from the next boot on> <boot in which that mode was requested>` */
 #define LINE "%u %u %63s"
 
 static void read_boot(char *boot, size_t size)

@@ -10,7 +10,7 @@ struct mig_mode {
 
 struct mig_mode mig_read(const struct gpu *gpu);
 
-/* Lets a GPU have another mode from the next boot on; -1 where that cannot be kept. */
+/* Sets a GPU's mode from the next boot on; returns -1 if the mode can't be stored. */
 int mig_request(const struct gpu *gpu, unsigned int mode);
 
 #endif

@@ -13,7 +13,7 @@
 #define DRIVER NODE_ROOT "/proc/driver/nvidia"
 #define PCI NODE_ROOT "/sys/bus/pci/devices"
 
-/* As nvidia-smi shows it of real ones: memory.total in MiB, compute capability, MIG. */
+/* As nvidia-smi shows for real GPUs: memory.total in MiB, compute capability, MIG. */
 static const struct model models[] = {
 	{ 0x1db4, "Tesla V100-PCIE-16GB", 16384, 7, 0, 0 },
 	{ 0x1eb8, "Tesla T4", 15360, 7, 5, 0 },
@@ -100,8 +100,8 @@ static uint64_t fnv1a(const char *text, uint64_t digest)
 }
 
 /*
- * The driver learns a UUID from the adapter when it opens it, and shows question marks before. One
- * that follows from the place and the kind of a GPU stays the same, and is nobody else's here.
+ * The driver reads the UUID when it opens the GPU, and shows question marks before. So the UUID is
+ * derived from the GPU's address and ids: it does not change, and is unique on this node.
  */
 static void make_uuid(struct gpu *gpu)
 {
@@ -139,8 +139,8 @@ static int read_gpu(const char *address, struct gpu *gpu)
 			gpu->model = &models[index];
 	gpu->minor = NO_MINOR;
 	/*
-	 * The driver asks the GPU itself for some of what it shows, and where that has left the bus,
-	 * the driver spins for minutes: a watchdog of the kernel saw it.
+	 * The driver reads some of these facts from the GPU itself. If the GPU has left the bus, the
+	 * driver spins for minutes, as a watchdog of the kernel reported.
 	 */
 	if (!gpu_is_on_bus(gpu))
 		return 0;

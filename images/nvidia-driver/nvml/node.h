@@ -1,4 +1,4 @@
-/* What the node says of its GPUs: the driver's files in /proc, and the PCI tree in /sys. */
+/* Reads the node's facts about its GPUs: the driver's files in /proc, and the PCI tree in /sys. */
 #ifndef NODE_H
 #define NODE_H
 
@@ -11,8 +11,8 @@
 #define GPU_LIMIT 64
 #define NO_MINOR 0xffffffff
 
-/* What a GPU of a kind is, and no bus and no register tells; `name` is for one that the driver does
- * not know by name before it opens it. */
+/* Facts of a GPU model that neither the bus nor a register has; `name` is for a GPU whose name the
+ * driver does not know before it opens the GPU. */
 struct model {
 	unsigned short device;
 	const char *name;
@@ -25,10 +25,10 @@ struct gpu {
 	char address[16]; /* as in /sys: 0000:01:00.0 */
 	unsigned int domain, bus, slot;
 	unsigned short vendor, device, subsystem_vendor, subsystem;
-	unsigned int minor; /* NO_MINOR for one that is not on the bus any more */
+	unsigned int minor; /* NO_MINOR for a GPU that has left the bus */
 	char name[96];
 	char uuid[48];
-	const struct model *model; /* NULL for one that is not known */
+	const struct model *model; /* NULL for an unknown model */
 };
 
 struct node {
@@ -37,16 +37,16 @@ struct node {
 	struct gpu gpus[GPU_LIMIT]; /* in the order of their addresses */
 };
 
-/* Reads a small file as text; -1 where it cannot be read. */
+/* Reads a small file as text; returns -1 if the file can't be read. */
 int node_read_text(const char *path, char *text, size_t size);
 
-/* Reads the loaded driver's version; -1 where none is loaded. */
+/* Reads the loaded driver's version; returns -1 if no driver is loaded. */
 int node_read_version(char *version, size_t size);
 
-/* Reads the GPUs that the driver is bound to. */
+/* Reads the GPUs to which the driver is bound. */
 void node_read_gpus(struct node *node);
 
-/* Tells whether a GPU still answers: what has left the bus reads as all ones. */
+/* Returns whether a GPU still answers; a GPU that has left the bus reads as all ones. */
 int gpu_is_on_bus(const struct gpu *gpu);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The part of NVML's binary interface that this library answers: numbers and layouts as the NVML
- * API reference has them (https://docs.nvidia.com/deploy/nvml-api).
+ * The part of NVML's binary interface that this library implements, with the numbers and layouts of
+ * the NVML API reference (https://docs.nvidia.com/deploy/nvml-api).
  */
 #ifndef NVML_H
 #define NVML_H
@@ -52,7 +52,7 @@ typedef struct {
 	unsigned long long used;
 } nvmlMemory_v2_t;
 
-/* The size in the low bits, the number in the high ones. */
+/* The size in the low bits, the version number in the high bits. */
 #define NVML_MEMORY_V2 ((unsigned int)sizeof(nvmlMemory_v2_t) | 2u << 24)
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * A stand-in for libnvidia-ml.so.1, NVIDIA's management library, for GPUs that have no engine behind
- * their registers: it answers from the driver's files and the PCI tree, and opens no device, which
- * an emulated GPU would refuse. What it does not know it calls not supported (unsupported.c).
+ * A stand-in for libnvidia-ml.so.1, NVIDIA's management library, for GPUs without an engine behind
+ * their registers. It answers from the driver's files and the PCI tree. It opens no device, since
+ * the driver can't open such a GPU. It reports all other functions as not supported
+ * (unsupported.c).
  */
 #define _GNU_SOURCE
 #include "session.h"
@@ -35,7 +36,7 @@ static void run_probe(const char *option)
 		waitpid(child, NULL, 0);
 }
 
-/* The real library loads the driver and makes its device nodes, so that others find them. */
+/* The real library also loads the driver and makes its device nodes, which other programs use. */
 static void make_device_nodes(void)
 {
 	char option[16], path[256];

@@ -1,6 +1,6 @@
 /*
- * What the library knows from the first nvmlInit to the last nvmlShutdown: a node that is read once, as
- * the real library knows the GPUs that it found at its start.
+ * The library's data from the first nvmlInit to the last nvmlShutdown. The node is read once, since
+ * the real library also knows only the GPUs that it found at its start.
  */
 #ifndef SESSION_H
 #define SESSION_H
@@ -8,19 +8,19 @@
 #include "node.h"
 #include "nvml.h"
 
-/* Valid, and nobody's to change, while a session is open. */
+/* Valid and constant while a session is open. */
 extern const struct node *const session_node;
 
-/* NVML_SUCCESS, or NVML_ERROR_UNINITIALIZED. */
+/* Returns NVML_SUCCESS, or NVML_ERROR_UNINITIALIZED. */
 nvmlReturn_t session_check(void);
 
-/* Looks at a handle: whether one got it here, and whether the GPU behind it still answers. */
+/* Checks that a handle is from this library, and that its GPU still answers. */
 nvmlReturn_t session_look_at(nvmlDevice_t device);
 
-/* Gives a caller a text, where its buffer is large enough. */
+/* Copies a text into the caller's buffer, if the buffer is large enough. */
 nvmlReturn_t give_text(char *text, unsigned int size, const char *value);
 
-/* Begins a function that answers for a device by way of pointers. */
+/* The beginning of a function that returns data about a device through pointers. */
 #define LOOK_AT(device, is_argument_good)                           \
 	do {                                                        \
 		nvmlReturn_t seen_ = session_look_at(device);       \

@@ -1,8 +1,8 @@
 /*
- * A table of functions that nvidia-smi asks for at its start, and without which it ends with
- * 'Mismatch in versions'. Its content is not documented. Seen from outside, with a table whose every
- * function tells that it was called: nvidia-smi 535 calls one of them, with a format and its
- * arguments, as one calls a log; the answer does not matter to it.
+ * A table of functions that nvidia-smi requests at its start, and without which it ends with
+ * 'Mismatch in versions'. Its content is not documented. It was found with a table whose functions
+ * report their calls: nvidia-smi 535 calls one function, with a format and arguments as for a log
+ * message, and ignores the result.
  */
 #include "nvml.h"
 
@@ -21,7 +21,7 @@ EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **found, const void *i
 
 	if (!found || !id)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	/* The first word is the table's size. Whoever asks at once writes the same. */
+	/* The first word is the table's size. Concurrent callers write the same value. */
 	table[0] = (const void *)sizeof(table);
 	for (index = 1; index <= ENTRIES; index++)
 		table[index] = (const void *)unknown;

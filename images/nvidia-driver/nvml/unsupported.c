@@ -1,7 +1,7 @@
 /*
- * Every function that libnvidia-ml.so.1 of the drivers 535 exports. Each is weak, so the linker
- * prefers one of the same name that answers (session.c and its neighbours). Callers pass arguments, which a
- * function of C on x86-64 need not take.
+ * Every function that libnvidia-ml.so.1 of driver 535 exports. These definitions are weak, so the
+ * linker prefers a function of the same name in session.c and the other files. Callers pass
+ * arguments, but on x86-64 a C function may ignore them.
  */
 #include "nvml.h"
 

@@ -2,7 +2,7 @@
 #ifndef NV_STAND_IN_H
 #define NV_STAND_IN_H
 
-/* What nvidia gives to the modules above it; using it makes them hold a reference to it. */
+/* The symbol that nvidia exports; a module that uses it holds a reference to nvidia. */
 unsigned int nvidia_stand_in_gpus(void);
 
 #endif

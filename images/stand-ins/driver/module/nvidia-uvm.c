@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A stand-in for NVIDIA's unified-memory module: it exists so that 'nvidia' has a holder, and
- * unloading has an order to keep. nvidia-modprobe makes its device nodes.
+ * A stand-in for NVIDIA's unified-memory module. It holds a reference to 'nvidia', so that the
+ * modules have to be unloaded in order. nvidia-modprobe makes its device nodes.
  */
 #include <linux/cdev.h>
 #include <linux/fs.h>
@@ -14,7 +14,7 @@ static const struct file_operations uvm_fops = {
 	.owner = THIS_MODULE,
 };
 
-/* /dev/nvidia-uvm and /dev/nvidia-uvm-tools; the number is the kernel's choice, as the real one's. */
+/* /dev/nvidia-uvm and /dev/nvidia-uvm-tools; the kernel chooses the major number. */
 #define UVM_MINORS 2
 
 static dev_t uvm_device;

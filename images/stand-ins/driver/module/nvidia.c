@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A stand-in for NVIDIA's kernel module: it does what provisioning and its tests can see of the
- * real one, and nothing for CUDA. It binds to NVIDIA's display controllers, reads the first boot
- * register through BAR 0, and shows its character devices and /proc/driver/nvidia in the real one's
- * form. It makes no device nodes, and removes none: programs do (nvidia-modprobe, nvidia-smi).
- * Once a second, as the real one does, it looks whether the GPU still answers.
+ * A stand-in for NVIDIA's kernel module. It has the effects of the real module that provisioning
+ * and its tests can see, and does nothing for CUDA. It binds to NVIDIA's display controllers, reads
+ * the first boot register through BAR 0, and has the same character devices and the same files in
+ * /proc/driver/nvidia as the real module. It neither makes nor removes device nodes: programs do
+ * that (nvidia-modprobe, nvidia-smi). Like the real module, it checks once a second whether the GPU
+ * still answers.
  *
- * An emulated GPU has a mailbox that no real one has (harness/gpu/mailbox.py). By it the GPU tells
- * what the module says of it: an Xid, the infoROM's state, the MIG mode.
+ * An emulated GPU has a mailbox that no real GPU has (harness/gpu/mailbox.py). Through the mailbox
+ * the module reads what it reports about the GPU: Xids, the infoROM's state, the MIG mode.
  *
- * Kernels 6.1 to 6.12.
+ * It compiles with kernels 6.1 to 6.12.
  */
 #define pr_fmt(fmt) "NVRM: " fmt
 
@@ -27,15 +28,15 @@
 #include "nv-version.h"
 #include "nv-stand-in.h"
 
-/* The character devices' numbers are the real driver's (Documentation/admin-guide/devices.txt). */
+/* The numbers of the real driver's character devices (Documentation/admin-guide/devices.txt). */
 #define NV_MAJOR 195
 #define NV_CONTROL_MINOR 255
-/* Between the GPUs' minors and the control device's are those of other modules. */
+/* Other modules use the minors between the GPUs' minors and the control device's minor. */
 #define NV_REGULAR_MINORS 248
 #define NV_MAX_GPUS 32
 
 #define NV_PMC_BOOT_0 0x0
-/* What a read returns when no device answers any more. */
+/* The value of a read from a device that no longer answers. */
 #define NV_NO_ANSWER 0xffffffff
 
 #define NV_MAILBOX 0xfff000
@@ -113,7 +114,7 @@ static void nv_print_xid(struct nv_gpu *gpu, u32 xid, const char *words)
 	       pci_domain_nr(pdev->bus), pdev->bus->number, PCI_SLOT(pdev->devfn), xid, words);
 }
 
-/* Tell whether the GPU still answers, and say once that it does not. */
+/* Return whether the GPU still answers; log once that it does not. */
 static bool nv_answers(struct nv_gpu *gpu)
 {
 	if (ioread32(gpu->registers + NV_PMC_BOOT_0) != NV_NO_ANSWER)
@@ -162,7 +163,7 @@ static int nv_open(struct inode *inode, struct file *file)
 	return rc;
 }
 
-/* The owner makes every open file hold a reference to the module. */
+/* With the owner set, every open file holds a reference to the module. */
 static const struct file_operations nv_fops = {
 	.owner = THIS_MODULE,
 	.open = nv_open,
@@ -197,7 +198,7 @@ static int nv_show_information(struct seq_file *out, void *unused)
 	return 0;
 }
 
-/* What only this stand-in shows, for its nvidia-smi. */
+/* Data for the stand-in nvidia-smi, which the real module does not show. */
 static int nv_show_mailbox(struct seq_file *out, void *unused)
 {
 	struct nv_gpu *gpu = out->private;
@@ -224,7 +225,7 @@ static int nv_open_mailbox(struct inode *inode, struct file *file)
 #endif
 }
 
-/* "0" or "1": the MIG mode that is wanted. */
+/* Write "0" or "1": the requested MIG mode. */
 static ssize_t nv_write_mailbox(struct file *file, const char __user *from, size_t length,
 				loff_t *offset)
 {
@@ -323,7 +324,7 @@ static void nv_remove(struct pci_dev *pdev)
 	nv_yield_minor(gpu);
 }
 
-/* While a reset lasts, every register reads as if the GPU were gone. */
+/* During a reset, every register reads as all ones, as if the GPU had left the bus. */
 static void nv_reset_prepare(struct pci_dev *pdev)
 {
 	struct nv_gpu *gpu = pci_get_drvdata(pdev);
@@ -360,7 +361,7 @@ static struct pci_driver nv_driver = {
 	.err_handler = &nv_handlers,
 };
 
-/* What nvidia-modprobe and NVML read: whose the device nodes are that they make. */
+/* nvidia-modprobe and NVML read from this the owner of the device nodes that they make. */
 static int nv_show_params(struct seq_file *out, void *unused)
 {
 	seq_puts(out, "ModifyDeviceFiles: 1\n");
@@ -384,7 +385,7 @@ static int nv_make_proc(void)
 	return 0;
 }
 
-/* Two devices in /proc/devices, as the real one has since release 545. */
+/* Two devices in /proc/devices, like the real module since release 545. */
 static int nv_add_device(struct cdev *device, unsigned int minor, unsigned int count,
 			 const char *name)
 {
@@ -428,7 +429,7 @@ static int __init nv_init(void)
 	if (rc)
 		goto no_driver;
 	if (!nvidia_stand_in_gpus()) {
-		/* As the real one: without a GPU it does not stay. */
+		/* Like the real module, it does not stay loaded without a GPU. */
 		pr_err("No NVIDIA GPU found.\n");
 		rc = -ENODEV;
 		goto no_gpu;

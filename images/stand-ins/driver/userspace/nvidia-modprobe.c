@@ -1,7 +1,7 @@
 /*
- * A stand-in for nvidia-modprobe: installed setuid root, so that an unprivileged process can have
- * the driver loaded and its device nodes made. Options are the real tool's: with -u they are about
- * the unified-memory module alone, and -c0 makes that one's nodes, not a GPU's
+ * A stand-in for nvidia-modprobe. It is installed setuid root, so that an unprivileged process can
+ * load the driver and make its device nodes. It has the options of the real tool: with -u, they
+ * apply only to the unified-memory module, and -c0 makes that module's nodes, not a GPU's
  * (https://github.com/NVIDIA/nvidia-modprobe).
  */
 #define _GNU_SOURCE
@@ -28,7 +28,7 @@ static void usage(FILE *out)
 
 static int load(const char *module)
 {
-	/* Nothing of the caller's environment reaches a program that runs as root. */
+	/* The program that runs as root gets nothing from the caller's environment. */
 	static char *const environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
 	char *const argv[] = { "modprobe", (char *)module, NULL };
 	int status;
@@ -48,7 +48,7 @@ static int load(const char *module)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
-/* Make the node where there is none, and let everybody use it, as the real tool does. */
+/* Make the node if it is missing, accessible to all users, as the real tool does. */
 static int make_node(const char *path, unsigned int device_major, unsigned int device_minor)
 {
 	if (mknod(path, S_IFCHR | 0666, makedev(device_major, device_minor)) && errno != EEXIST) {
@@ -58,7 +58,7 @@ static int make_node(const char *path, unsigned int device_major, unsigned int d
 	return chmod(path, 0666);
 }
 
-/* Return the number that the kernel gave the unified-memory module, or -1. */
+/* Return the major number that the kernel gave the unified-memory module, or -1. */
 static int unified_major(void)
 {
 	char line[128], name[64];
