@@ -50,6 +50,7 @@ LINES = {
     "the driver's module is not allowed": "modprobe: ERROR: could not insert 'nvidia': Permission denied",
     "the driver's module is for another kernel": "modprobe: ERROR: could not insert 'nvidia': Exec format "
     "error",
+    "the driver's library is missing": "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.",
     "the driver's module is missing": "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6",
 }
 #: What the driver says of a GPU in the kernel's log, by the name of the cause.

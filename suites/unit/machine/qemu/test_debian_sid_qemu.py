@@ -228,7 +228,7 @@ def test_host_without_mmdebstrap_is_reported(
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
     with pytest.raises(
-        RequirementError, match=r"which unpacks QEMU of Debian sid; .*apt-get install mmdebstrap"
+        RequirementError, match=r"which unpacks QEMU of Debian sid, .*apt-get install mmdebstrap"
     ):
         ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
 
