@@ -197,7 +197,9 @@ def test_damaged_artifact_of_the_cache_is_pulled_again(caches: Caches) -> None:
     assert disk.read_bytes() == whole
 
 
-@pytest.mark.parametrize(("days", "removed"), [("7", ["old"]), ("0", ["old", "new"]), ("10", [])])
+@pytest.mark.parametrize(
+    ("days", "removed"), [("7", ["old"]), ("6.5", ["old"]), ("0", ["old", "new"]), ("10", [])]
+)
 def test_gc_removes_old_artifacts_and_keeps_artifacts_without_a_push_time(
     caches: Caches, capsys: pytest.CaptureFixture[str], days: str, removed: list[str]
 ) -> None:
