@@ -109,7 +109,7 @@ def test_folder_is_used_without_unpacking(evidence: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("t.tar.gz", "damaged"), ("t.zip", "not a folder"), ("absent", "not a folder")],
+    [("t.tar.gz", "damaged"), ("t.zip", "neither a folder"), ("absent", "neither a folder")],
 )
 def test_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, words: str) -> None:
     if name != "absent":

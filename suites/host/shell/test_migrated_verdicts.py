@@ -54,6 +54,7 @@ _OTHER_SHELL_AROUND = {
     "local and return work",
     "a trace is stderr of the evaluation",
     "a trace shows how deep a command is",
+    "the shell shows its input during the evaluation only",
     "on DEBUG, under call",
     "on ERR, under call",
     "under call, in code that fails",

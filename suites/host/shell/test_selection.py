@@ -86,7 +86,7 @@ def test_lines_and_names_select_examples(
     ("place", "sentence"),
     [
         ("a_spec.sh:30", "There is no example at line 30"),
-        ("a_spec.sh::group [with] brackets::gone", "There is no group or example"),
+        ("a_spec.sh::group [with] brackets::gone", "no group or example"),
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -171,7 +171,7 @@ def test_command_prints_the_critical_path(
     [
         (["t"], "several machines"),
         (["t/a", "t/b", "t/a"], "at most 2"),
-        (["x"], "not a folder of evidence"),
+        (["x"], "neither a folder of evidence"),
     ],
     ids=["two-machines", "three-bundles", "no-bundle"],
 )
