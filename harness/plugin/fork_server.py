@@ -68,7 +68,7 @@ class _Reads:
 
 
 class ForkServer:
-    """A plug-in of pytest that, after collection, runs the requested tests of each request in a fork."""
+    """A pytest plug-in that, after collection, runs the tests of each request in a forked process."""
 
     def __init__(
         self, link: socket.socket, scripts: Sequence[str], *, with_machines: bool

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MESSAGE_BYTES = 16384
-#: The limit of a message in characters, so that it fits into a datagram even if JSON escapes each
+#: The maximum length of a message, in characters: it fits into a datagram even if JSON escapes each
 #: character. Only console output is longer.
 _LONGEST = 2000
 _SEND_S = 1.0

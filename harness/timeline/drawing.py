@@ -263,7 +263,7 @@ def _moments_of(timelines: Sequence[Timeline]) -> bool:
 
 
 def _draw_moments(axes: Any, timeline: Timeline, scale_pt: float) -> None:
-    """Mark moments such as reboots above the rows; leave out words for which there is no room."""
+    """Mark moments such as reboots above the rows; leave out labels that do not fit."""
     free_pt = 0.0
     for moment in sorted(timeline.moments, key=lambda each: each.at_s):
         axes.axvline(

@@ -63,8 +63,9 @@ class CloudImageStore:
     ) -> CloudImage:
         """Return the recipe's image; it is fetched and verified if the cache has no valid copy.
 
-        The recipe's digest, or else the lock file, selects the image of its series. If there is
-        neither, the publisher's current list selects it, and the lock file is written. Raises
+        The recipe's digest, or else the lock file, selects the image of its series. If there is neither
+        a digest nor a lock file, the current image of the publisher's list is taken, and the lock file
+        is written. Raises
         ImageFetchError, RequirementError, BadInputError, or WaitTimeoutError at the deadline.
         """
         options = FetchOptions() if options is None else options

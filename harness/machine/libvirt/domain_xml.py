@@ -55,7 +55,7 @@ class DomainHost:
 
 
 def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) -> str:
-    """Render the domain that is machine `spec`.
+    """Render the libvirt domain for the machine that `spec` describes.
 
     Raises RequirementError for parts that libvirt does not support.
     """

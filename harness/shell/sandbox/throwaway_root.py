@@ -852,7 +852,7 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
 
 
 class _MountSpace:
-    """Enters the mount namespace at `path`, with its root directory, for a `with` block."""
+    """For the length of a `with` block, enters the mount namespace at `path` and its root directory."""
 
     def __init__(self, path: str) -> None:
         self.own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

@@ -399,7 +399,7 @@ class _Translator:
                 elif strip_comment(inner) == "End":
                     break
                 elif not inner.startswith("#"):
-                    raise self._error("Only '#|' lines may stand in 'Data'.", self.at)
+                    raise self._error("A 'Data' block may contain only '#|' lines.", self.at)
             body = directives.text_command(lines, expand=mode == "expand")
             return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body} {rest}; }}"
         if rest.startswith("<"):

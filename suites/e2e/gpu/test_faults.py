@@ -145,7 +145,7 @@ def test_nvidia_smi_warns_of_a_corrupted_inforom(
 
 
 @pytest.mark.gpu_script("gpu0", mig_needs_reset=True)
-def test_mig_mode_waits_for_a_reset_of_the_gpu(
+def test_mig_mode_changes_only_at_a_reset_of_the_gpu(
     clone: CloneState, driver_baked: SavedState, a100: GpuModel
 ) -> None:
     """An A100 in use changes its MIG mode only at a reset, and has instances only afterwards."""

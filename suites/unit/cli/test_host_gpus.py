@@ -262,7 +262,7 @@ def test_each_gpu_has_to_be_restored(
     assert lines == [f"GPU {number} \\x1b[2J" for number, _ in enumerate(restored)]
 
 
-def test_gpu_that_cannot_be_restored_ends_with_2(
+def test_exit_code_is_2_if_a_gpu_cannot_be_restored(
     host: FakeHost, kernel: FakeKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "leases").mkdir()

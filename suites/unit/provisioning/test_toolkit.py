@@ -293,7 +293,7 @@ SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
-def test_spec_is_written_again_after_the_driver_works(tmp_path: Path, exit_code: int) -> None:
+def test_cdi_spec_is_written_again_once_the_driver_works(tmp_path: Path, exit_code: int) -> None:
     """The state of the units in systemd does not matter."""
     files = NodeFiles(tmp_path)
     files.write(CDI_SPEC, "old nvidia.com/gpu")

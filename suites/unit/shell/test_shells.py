@@ -33,7 +33,7 @@ def _program(folder: Path, name: str, link: str) -> Path:
         ("busybox", "sh", ShellKind.ASH, True),
     ],
 )
-def test_shell_is_the_target_of_its_name(
+def test_shell_is_identified_by_the_target_of_its_link(
     tmp_path: Path, name: str, link: str, kind: ShellKind, *, is_posix: bool
 ) -> None:
     path = _program(tmp_path, name, link)

@@ -843,7 +843,7 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
         '{"boot_id": "BOOT", "functions": {"0000:65:00.0": "nvidia"}}',
     ],
 )
-def test_record_that_cannot_be_read_leaves_its_gpu_unknown(
+def test_state_of_a_gpu_whose_record_cannot_be_read_is_unknown(
     host: FakeHost, pool: GpuPool, folder: Path, content: str
 ) -> None:
     file = folder / f"drivers-{GPU}.json"

@@ -148,7 +148,7 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
             (f"It 'x'\n{hook} y\nEnd\n", 2, f"'{hook}' stands inside")
             for hook in ("Before", "After", "BeforeEach", "AfterEach", "BeforeAll", "AfterAll")
         ),
-        ("It 'x'\nData\nfoo\nEnd\nEnd\n", 3, "Only '#|' lines may stand in 'Data'"),
+        ("It 'x'\nData\nfoo\nEnd\nEnd\n", 3, "A 'Data' block may contain only '#|' lines"),
         ("It 'x'\nData\n#|foo\n", 2, "'Data' is not closed"),
         ("\nParameters\na\n", 2, "'Parameters' is not closed"),
         ("\nMock x\n:\n", 2, "'Mock' is not closed"),
