@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.gpu.passthrough import GpuChoice, HostFunction, HostGpu, Verdict
+from harness.gpu.passthrough import GpuChoice, HostFunction, HostGpu, IommuGroup, Verdict
 from harness.gpu.passthrough.bars import MemoryBar
 from harness.gpu.passthrough.pool import LeasedGpu
 from harness.lab.gpu_sources import GpuSources
@@ -30,6 +30,7 @@ def named(name: str) -> GpuModel:
 
 
 def a_leased_gpu(address: str) -> LeasedGpu:
+    """Return a GPU with an audio function."""
     function = HostFunction(
         address=address,
         vendor=0x10DE,
@@ -37,7 +38,15 @@ def a_leased_gpu(address: str) -> LeasedGpu:
         class_code=0x030200,
         bars={0: MemoryBar(size=16 << 20, bits=32), 2: MemoryBar(size=128 << 30, bits=64)},
     )
-    gpu = HostGpu(function=function, group=None, verdict=Verdict.of((), "It is free."))
+    audio = HostFunction(
+        address=f"{function.slot}.1",
+        vendor=0x10DE,
+        device=0x22BA,
+        class_code=0x040300,
+        bars={0: MemoryBar(size=64 << 20, bits=32), 2: MemoryBar(size=1 << 30, bits=64)},
+    )
+    group = IommuGroup(number=1, functions=(audio, function))
+    gpu = HostGpu(function=function, group=group, verdict=Verdict.of((), "It is free."))
     return LeasedGpu(gpu=gpu, _reset=lambda: None)
 
 

@@ -133,11 +133,9 @@ def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unpl
 
     assert isinstance(first.attachment, HostGpuAttachment)
     assert (first.device_id, first.pci) == ("gpu0", "10de:2330")
-    assert first.attachment.addresses == ("0000:65:00.0",)
-    assert (first.attachment.root_port_window_mib, first.attachment.aperture_mib) == (
-        64,
-        128 << 10,
-    )
+    assert first.attachment.addresses == ("0000:65:00.0", "0000:65:00.1")
+    windows = (first.attachment.root_port_window_mib, first.attachment.aperture_mib)
+    assert windows == (128, 256 << 10), "they have room for the BARs of both functions"
     assert (second.device_id, gpus.plugged) == ("gpu1", ("gpu0", "gpu1"))
     assert (said, len(pool.holders)) == (["waiting"], 1)
     gpus.withdraw("gpu0")
