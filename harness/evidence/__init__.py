@@ -574,14 +574,14 @@ class Evidence:
     def vermagic_of(self, kernel: str) -> str | None:
         """Return the vermagic of the `nvidia` module that `kernel` would load, if any.
 
-        Raises HarnessError if modinfo failed.
+        Raises HarnessError if modinfo failed, or if its output lacks the field.
         """
         return self._module_field(kernel, "vermagic")
 
     def module_version_of(self, kernel: str) -> str | None:
         """Return the version of the `nvidia` module that `kernel` would load, if any.
 
-        Raises HarnessError if modinfo failed.
+        Raises HarnessError if modinfo failed, or if its output lacks the field.
         """
         return self._module_field(kernel, "version")
 
@@ -594,7 +594,13 @@ class Evidence:
             # Evidence from earlier versions lacks this command.
             if not (self.folder / "commands" / name).is_file() or self._is_module_absent(name):
                 return None
-        return node_state.parse_modinfo_field(self.answer_of(name), field)
+        value = node_state.parse_modinfo_field(self.answer_of(name), field)
+        if value is None:
+            raise HarnessError(
+                f"'{name}' shows a module without the field '{field}', which the driver's modules have.",
+                evidence=self.folder,
+            )
+        return value
 
     def _is_module_absent(self, name: str) -> bool:
         is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE

@@ -80,6 +80,9 @@ ASKED: dict[str, Ask] = {
         .command(f"nvidia-current-modinfo-{KERNEL}", "could not get modinfo", 1)
         .evidence.vermagic_of(KERNEL)
     ),
+    "modinfo without the field": lambda f: f.command(
+        f"modinfo-{KERNEL}", "filename: /lib/modules/nvidia.ko\n"
+    ).evidence.vermagic_of(KERNEL),
     "modinfo failed": lambda f: f.command(
         f"modinfo-{KERNEL}", "could not get modinfo", 1
     ).evidence.vermagic_of(KERNEL),
