@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from suites.unit.provisioner.builders import Project
 
 
-def test_default_is_the_provisioner_of_the_harness() -> None:
+def test_provisioner_of_the_harness_is_chosen_by_default() -> None:
     provisioner = choose_provisioner(Settings().provisioner)
 
     assert (provisioner.name, provisioner.where) == ("gpu-node", "harness.provisioning")
 
 
-def test_path_names_a_file(project: Project) -> None:
+def test_provisioner_may_be_chosen_by_the_path_of_its_file(project: Project) -> None:
     path = project.write("mine.yaml", "schema: 1\nname: mine\nrun: [/bin/true]\n")
 
     assert choose_provisioner(str(path)).name == "mine"
@@ -44,5 +44,7 @@ def test_unknown_name_is_refused() -> None:
         ("/elsewhere/mine.yaml", "/elsewhere/mine.yaml"),
     ],
 )
-def test_path_is_relative_to_a_folder(word: str, found: str) -> None:
+def test_relative_path_of_a_provisioner_is_resolved_against_the_given_folder(
+    word: str, found: str
+) -> None:
     assert absolute(word, Path("/project")) == found

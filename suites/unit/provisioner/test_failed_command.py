@@ -43,7 +43,7 @@ def test_other_programs_have_no_trap(shebang: str) -> None:
     assert not is_noted(a_provisioner(f"{shebang}\nmain\n"))
 
 
-def test_script_that_its_shell_runs_is_known_by_the_shell() -> None:
+def test_script_is_a_bash_script_if_the_declared_shell_is_bash() -> None:
     assert is_noted(a_provisioner("main\n", "", "bash", MAIN))
     assert is_noted(a_provisioner("main\n", "", "/bin/bash", "-eu", MAIN))
     assert not is_noted(a_provisioner("#!/bin/bash\n", "", "sh", MAIN))
@@ -75,7 +75,7 @@ def test_script_without_an_err_trap_of_its_own_gets_a_trap(line: str) -> None:
     assert is_noted(a_provisioner("#!/bin/bash\n" + line))
 
 
-def test_variables_that_are_declared_come_first() -> None:
+def test_declared_bash_env_is_not_overridden() -> None:
     provisioner = replace(a_provisioner("#!/bin/bash\n"), environment={"BASH_ENV": "", "A": "b"})
 
     assert provisioner.guest_command("boot")[-5:] == ("env", "BASH_ENV=", "A=b", MAIN, "boot")
@@ -88,5 +88,5 @@ def test_note_of_a_failed_command_is_parsed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1\n2\n/x", "a\n2\n/x\ny\n", "1\n-2\n/x\ny\n"])
-def test_damaged_note_of_a_failed_command_gives_none(text: str) -> None:
+def test_damaged_note_of_a_failed_command_is_parsed_as_none(text: str) -> None:
     assert parse_failed_command(text) is None

@@ -22,7 +22,7 @@ PAYLOAD = Payload(content=b"#!/usr/bin/env python3\nPK", digest="ab" * 32)
 MINE = Provisioner(name="mine", run=["/opt/mine", "boot; reboot"])
 
 
-def test_gpu_node_travels_with_its_configuration() -> None:
+def test_guest_files_of_gpu_node_are_its_program_and_its_configuration() -> None:
     program, config = gpu_node_provisioner(PAYLOAD).guest_files(
         {
             NodeFact.HAS_GPUS: False,
@@ -59,7 +59,7 @@ def test_gpu_node_runs_in_isolated_python_with_its_configuration_and_outcome() -
     )
 
 
-def test_environment_precedes_the_command() -> None:
+def test_env_with_the_declared_variables_precedes_the_command() -> None:
     argv = replace(MINE, environment={"A": "x; y"}).guest_command("boot")
 
     assert argv[-4:] == ("env", "A=x; y", "/opt/mine", "boot; reboot")
@@ -114,7 +114,7 @@ def test_configuration_has_the_declared_format(form: ConfigurationFormat, conten
     assert file.content == content
 
 
-def test_node_wins_over_the_declared_values_and_a_request_over_both() -> None:
+def test_facts_of_the_node_override_declared_values_and_a_request_overrides_both() -> None:
     """A fact that is false or null still overrides a declared value."""
     node_values = {"B": NodeFact.HAS_GPUS, "C": NodeFact.GPU_COUNT, "D": NodeFact.GPU_COUNT}
     values = dict.fromkeys("ABCD", 7)
@@ -178,7 +178,7 @@ def test_digest_of_a_bake_covers_all_that_is_put_into_the_machine() -> None:
     assert replace(mine, name="yours", source="/elsewhere").digest == mine.digest
 
 
-def test_gpu_node_is_baked_without_a_gpu_by_its_payload() -> None:
+def test_gpu_node_is_baked_with_gpu_node_false_and_the_digest_of_its_payload() -> None:
     provisioner = gpu_node_provisioner(PAYLOAD)
 
     assert provisioner.digest == PAYLOAD.digest

@@ -36,7 +36,7 @@ def merged(text: str) -> Mapping[str, object]:
     return merge_user_data(OURS, provisioner)
 
 
-def test_other_keys_are_added() -> None:
+def test_user_data_keys_that_the_harness_does_not_set_are_added() -> None:
     found = merged("packages: [jq]\ntimezone: UTC\n")
 
     assert found == {**OURS, "packages": ["jq"], "timezone": "UTC"}
@@ -56,19 +56,19 @@ def test_equal_values_are_no_conflict() -> None:
         "merge_how: [{name: list, settings: [append]}, {name: dict, settings: [recurse_list]}]\n",
     ],
 )
-def test_lists_are_appended_by_the_documents_rule(rule: str) -> None:
+def test_lists_are_appended_by_the_merge_rule_in_user_data(rule: str) -> None:
     found = merged(f"{rule}runcmd: [[touch, /run/x]]\n")
 
     assert found == {**OURS, "runcmd": [["/opt/mine"], ["touch", "/run/x"]]}
 
 
-def test_lists_are_prepended_by_the_documents_rule() -> None:
+def test_lists_are_prepended_by_the_merge_rule_in_user_data() -> None:
     found = merged("merge_how: list(prepend)+dict(recurse_list)\nruncmd: [[touch, /run/x]]\n")
 
     assert found["runcmd"] == [["touch", "/run/x"], ["/opt/mine"]]
 
 
-def test_mappings_are_joined_by_the_documents_rule() -> None:
+def test_mappings_are_joined_by_the_merge_rule_in_user_data() -> None:
     found = merged("merge_how: dict()\nssh: {more: 1}\n")
 
     assert found["ssh"] == {"emit_keys_to_console": False, "more": 1}
@@ -121,7 +121,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_conflict_is_refused_by_file_and_key(case: Refused) -> None:
+def test_error_for_conflicting_user_data_names_file_and_key(case: Refused) -> None:
     with pytest.raises(BadInputError) as refused:
         merged(case.text)
 
@@ -135,7 +135,7 @@ def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 
 
-def test_conflict_in_a_file_is_refused_by_its_line(project: Project) -> None:
+def test_error_for_conflicting_user_data_file_names_its_line(project: Project) -> None:
     path = project.write("user-data.yaml", "#cloud-config\ntimezone: UTC\nhostname: other\n")
     provisioner = project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 

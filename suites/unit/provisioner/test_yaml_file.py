@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 THIN = "schema: 1\nname: thin\nrun: [/bin/true]\n"
 
 
-def test_whole_file_is_read(project: Project) -> None:
+def test_all_keys_of_a_provisioner_file_are_read(project: Project) -> None:
     provisioner = project.read(WHOLE)
 
     assert provisioner.name == "my-node"
@@ -228,7 +228,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_file_is_refused_by_file_and_key(project: Project, case: Refused) -> None:
+def test_error_for_an_invalid_provisioner_file_names_file_and_key(
+    project: Project, case: Refused
+) -> None:
     case.change(project)
 
     with pytest.raises(BadInputError) as refused:

@@ -63,7 +63,7 @@ def test_bake_builds_for_the_newest_kernel_and_keeps_the_image(
     assert f"  - nvidia-cuda-driver-prebaked={VERSION}-{SHA} (kernel {KERNEL})" in invocation.log()
 
 
-def test_bake_without_the_flag_only_fetches_the_image(
+def test_bake_without_the_prebake_flag_only_fetches_the_image(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     flags = "XNVIDIA_CUDA_PREBAKE,NVIDIA_CUDA_PREBAKE_NOT"
@@ -90,7 +90,7 @@ TAG = f"{VERSION}-{SHA}"
     ("driver_type", "tags"),
     [("cuda", ("1-a", "0-a")), ("cuda-lts", ("2-b",)), ("grid", ("3-c", "4-d")), ("gri", ())],
 )
-def test_image_has_the_tags_of_its_whole_name_only(
+def test_listed_tags_of_an_image_are_found_by_its_whole_name(
     driver_type: str, tags: tuple[str, ...]
 ) -> None:
     """The name of one driver type may be a prefix of another."""
@@ -178,7 +178,7 @@ def test_component_list_that_cannot_be_read_is_refused(
     assert invocation.run("bake", BAKE) == 1
 
 
-def test_bake_without_a_version_names_the_field(invocation: Invocation) -> None:
+def test_error_for_a_bake_without_a_version_names_the_field(invocation: Invocation) -> None:
     assert invocation.run("bake", {}) == 2
 
     assert "'gpu_driver_version' is not set" in str(invocation.outcome()["error"])
@@ -322,7 +322,7 @@ def test_failed_build_is_removed_although_one_of_its_logs_cannot_be_read(
     assert kept == f"CC of {VERSION}\n"
 
 
-def test_interrupted_build_is_taken_away_and_its_container_too(
+def test_interrupted_build_is_removed_with_its_container(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
@@ -341,7 +341,7 @@ def test_interrupted_build_is_taken_away_and_its_container_too(
     assert not simulated.files.exists(RECORD_PATH)
 
 
-def test_failed_build_whose_removal_is_interrupted_claims_no_driver(
+def test_failed_build_whose_removal_is_interrupted_leaves_a_corrupt_record(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A boot would trust a complete record of a driver that is partly removed."""
@@ -366,7 +366,7 @@ def test_failed_build_whose_removal_is_interrupted_claims_no_driver(
     assert record.is_corrupt
 
 
-def test_failed_build_whose_log_cannot_be_kept_is_taken_away_all_the_same(
+def test_failed_build_is_removed_although_its_log_cannot_be_kept(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
@@ -379,7 +379,7 @@ def test_failed_build_whose_log_cannot_be_kept_is_taken_away_all_the_same(
     assert any(line.startswith(f"'{source}' could not be copied: ") for line in invocation.log())
 
 
-def test_failed_build_whose_record_cannot_be_written_says_so(
+def test_record_of_a_failed_build_that_cannot_be_written_is_reported_in_the_log(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
@@ -400,7 +400,7 @@ def test_failed_build_whose_record_cannot_be_written_says_so(
     )
 
 
-def test_bake_that_fails_before_it_builds_leaves_an_earlier_record(
+def test_bake_that_fails_before_it_builds_keeps_the_earlier_record_and_module(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -432,7 +432,7 @@ def test_bake_that_can_not_prepare_its_build_leaves_no_record(
 @pytest.mark.parametrize(
     ("arch", "os_release"), [("aarch64", "ID=debian\n"), ("x86_64", "ID=azurelinux\n")]
 )
-def test_other_machines_are_not_baked(
+def test_arm64_and_azure_linux_are_not_baked(
     simulated: SimulatedNode, invocation: Invocation, arch: str, os_release: str
 ) -> None:
     simulated.arch = arch

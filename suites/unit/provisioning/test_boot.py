@@ -59,7 +59,9 @@ def test_mismatched_kernel_rebuilds_module(
     assert "AKS_GPU_PREBAKE event=decision action=install reason=kernel" in invocation.log()
 
 
-def test_node_without_gpu_is_stripped(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_boot_of_a_node_without_gpu_removes_the_driver(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     simulated.build(VERSION, KERNEL)
 
     assert invocation.run("boot", {}) == 0
@@ -75,7 +77,7 @@ def test_node_without_gpu_is_stripped(simulated: SimulatedNode, invocation: Invo
     )
 
 
-def test_opted_out_gpu_node_is_stripped_after_kubelet_started(
+def test_driver_is_removed_from_an_opted_out_gpu_node_after_kubelet_started(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -89,7 +91,7 @@ def test_opted_out_gpu_node_is_stripped_after_kubelet_started(
     assert list(invocation.steps()) == ["start-kubelet", "clean-up-driver"]
 
 
-def test_failing_device_plugin_ends_with_its_own_code(
+def test_exit_code_is_86_if_the_device_plugin_does_not_start(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}
@@ -148,7 +150,7 @@ def test_teardown_before_an_install_keeps_files_that_are_not_the_drivers(
         ("systemctl restart kubelet", 4, "start-kubelet"),
     ],
 )
-def test_failing_command_ends_the_boot_with_its_number(
+def test_failing_command_ends_the_boot_with_the_exit_code_of_its_step(
     simulated: SimulatedNode, invocation: Invocation, command: str, exit_code: int, step: str
 ) -> None:
     simulated.images.clear()
@@ -219,7 +221,7 @@ def test_dra_driver_starts_after_a_healthy_kubelet(
     assert sorted(order, key=lines.index) == order
 
 
-def test_failing_dra_driver_ends_with_its_own_code(
+def test_exit_code_is_129_if_the_dra_driver_does_not_start(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.units |= {"dra-driver-nvidia-gpu", "nvidia-dcgm", "nvidia-dcgm-exporter"}
@@ -276,7 +278,7 @@ def test_node_that_partitions_reboots_at_the_end(
     assert simulated.files.exists("/etc/systemd/system/mig-partition.service")
 
 
-def test_install_that_hangs_leaves_no_container_to_trip_over(
+def test_container_of_an_install_that_hangs_is_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -288,7 +290,7 @@ def test_install_that_hangs_leaves_no_container_to_trip_over(
     assert actions_run(simulated) == ["install-skip-build", *["install"] * 5]
 
 
-def test_container_of_a_killed_run_does_not_cost_the_fast_path(
+def test_boot_takes_the_fast_path_despite_a_container_of_a_killed_run(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

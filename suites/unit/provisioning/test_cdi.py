@@ -63,7 +63,7 @@ def test_cdi_support_is_detected_from_containerds_configuration() -> None:
     } == rows
 
 
-def test_native_runtime_hands_out_cdi_devices_itself() -> None:
+def test_runtime_with_native_cdi_needs_no_nvidia_runtime_by_default() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
 
     assert choice == choose_runtime(Engine.CRI_O, is_cdi_enabled=True, is_native=True)
@@ -144,7 +144,7 @@ containerEdits:
         ),
     ],
 )
-def test_spec_with_a_gpu_offers_it(spec: str) -> None:
+def test_cdi_spec_with_a_gpu_is_recognised_in_each_notation(spec: str) -> None:
     assert offers_device(spec, "nvidia.com/gpu")
     assert not offers_device(spec, "nvidia.com/mig")
 
@@ -172,7 +172,7 @@ SPECS_WITHOUT_GPU = (
 )
 
 
-def test_spec_without_a_gpu_offers_none() -> None:
+def test_cdi_spec_without_a_gpu_offers_no_gpu() -> None:
     assert [spec for spec in SPECS_WITHOUT_GPU if offers_device(spec, "nvidia.com/gpu")] == []
 
 
@@ -202,7 +202,7 @@ def test_cri_o_without_cdi_uses_a_hook_and_no_runtime() -> None:
     assert toolkit_environment(choice) == {"CRIO_CONFIG_MODE": "hook"}
 
 
-def test_plugin_beside_a_toolkit_gets_the_path_of_its_hook() -> None:
+def test_device_plugin_gets_the_path_of_the_cdi_hook_in_the_toolkits_folder() -> None:
     for is_native in (True, False):
         choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=is_native)
 
@@ -253,7 +253,7 @@ def test_recorded_containerd_of_debian_sid_has_cdi_switched_on() -> None:
     assert detect_support(CONTAINERD, dump=disabled, version=version) is CdiSupport.CAPABLE
 
 
-def test_cri_o_is_native_whatever_containerd_prints() -> None:
+def test_cri_o_has_native_cdi_whatever_containerd_prints() -> None:
     dump = f"{V2}enable_cdi = false\n"
 
     assert detect_support(Engine.CRI_O, dump=dump, version="1.6.20") is CdiSupport.NATIVE

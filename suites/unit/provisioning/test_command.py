@@ -24,7 +24,7 @@ from harness.provisioning.command import CommandError, CommandResult, argv_refus
         (["x", None, 2], "Each word of a command is a string, but None is not; write str(…)."),
     ],
 )  # fmt: skip
-def test_words_of_a_command_are_distinguished_from_other_values(
+def test_command_that_is_not_a_list_of_strings_is_refused_with_the_reason(
     argv: object, told: str | None
 ) -> None:
     refusal = argv_refusal(argv)
@@ -90,7 +90,7 @@ def test_report_has_the_beginning_of_the_command_and_the_end_of_each_output() ->
     ("exit_code", "wrote_too_much", "is_ok"),
     [(0, False, True), (0, True, False), (1, False, False), (-15, False, False)],
 )
-def test_success_is_an_end_of_its_own_with_all_of_its_output(
+def test_command_is_ok_only_if_it_exited_with_0_and_its_output_is_complete(
     exit_code: int, *, wrote_too_much: bool, is_ok: bool
 ) -> None:
     seen = result(exit_code=exit_code, wrote_too_much=wrote_too_much)
@@ -105,7 +105,7 @@ def test_success_is_an_end_of_its_own_with_all_of_its_output(
     assert error.value.result is seen
 
 
-def test_message_of_a_failed_command_names_the_file_with_the_rest() -> None:
+def test_message_of_a_failed_command_names_the_file_with_the_whole_output() -> None:
     error = CommandError("Listing", result(exit_code=1, stdout="x" * 3000))
     error.name_file("/var/log/whole")
 

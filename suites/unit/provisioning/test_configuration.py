@@ -116,7 +116,7 @@ def test_environment_overrides_the_file() -> None:
     assert configuration.mig_node
 
 
-def test_empty_value_counts_as_not_set() -> None:
+def test_null_or_empty_value_is_treated_as_not_set() -> None:
     assert parse_configuration({"gpu_driver_type": None, "gpu_node": ""}, {}) == Configuration()
 
 
@@ -248,7 +248,7 @@ def test_node_partitions_exactly_when_it_has_a_profile(document: dict[str, objec
     )
 
 
-def test_environment_alone_is_a_configuration() -> None:
+def test_configuration_is_read_from_the_environment_if_there_is_no_file() -> None:
     assert load_configuration(None, {"GPU_NODE": "true"}) == Configuration(gpu_node=True)
 
 

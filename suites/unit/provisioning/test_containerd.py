@@ -76,7 +76,7 @@ def test_missing_image_is_recognised_by_one_line_of_the_error() -> None:
     } == rows
 
 
-def test_image_is_asked_for_by_its_name_and_pulled_by_its_registry() -> None:
+def test_image_is_listed_by_its_canonical_name_and_pulled_from_the_registry_of_the_cloud() -> None:
     """Containerd lists the image by its canonical name and pulls it from the registry's name."""
     pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
     answer = 'ctr: failed to resolve reference "{0}": {0}: not found'

@@ -122,7 +122,7 @@ def nvidia_runtimes(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["untrusted", "kata-nvidia"])
-def test_runtime_of_another_name_keeps_its_pods(name: str) -> None:
+def test_runtime_of_another_name_is_kept_without_nvidias_program(name: str) -> None:
     """AKS's `untrusted` runtime uses NVIDIA's program on a GPU node and runc on other nodes."""
     text = AKS.replace("untrusted", name)
     left = non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
@@ -132,7 +132,7 @@ def test_runtime_of_another_name_keeps_its_pods(name: str) -> None:
     assert default_runtime(left, TABLE) == "runc"
 
 
-def test_default_that_an_earlier_removal_left_is_replaced() -> None:
+def test_default_runtime_whose_table_was_removed_earlier_is_replaced_by_runc() -> None:
     """A default runtime that does not exist breaks every pod (gpu-operator 188)."""
     other = f"{RUNC}# without nvidia\n"
     for text in (f"version = 2\n{DEFAULT_NVIDIA}{other}", f"version = 2\n{other}{DEFAULT_NVIDIA}"):
@@ -150,7 +150,7 @@ def test_runc_is_added_beside_the_remaining_runtimes() -> None:
     assert WantedRuntimes(has_nvidia=False).difference(left) is None
 
 
-def test_default_in_place_of_the_removed_one_keeps_its_options() -> None:
+def test_runc_in_place_of_the_removed_nvidia_runtime_keeps_its_systemd_cgroup_option() -> None:
     left = non_gpu_configuration(RuntimeFacts(text=EKS, cdi=CdiSupport.NATIVE)) or ""
 
     options = (*TABLE, "containerd", "runtimes", "runc", "options")
@@ -258,7 +258,7 @@ def test_default_of_another_name_stays_and_starts_runc() -> None:
     assert get_value(left, (*gpu.table, "options", "Root")) == "'/r'"
 
 
-def test_no_key_of_a_program_is_left_or_copied() -> None:
+def test_runtime_keeps_no_key_that_names_nvidias_program() -> None:
     """Before the runc shims, other keys had the program of a runtime."""
     both = f'{NVIDIA}Runtime = "{PROGRAM}"\nRoot = "/r"\n'
     other = both.replace("runtimes.nvidia", "runtimes.gpu")
@@ -417,7 +417,7 @@ def test_disabled_cri_plugin_is_reported_before_its_consequences() -> None:
         ),
     ],
 )
-def test_wanted_state_follows_the_configuration(
+def test_wanted_runtimes_of_a_gpu_node_follow_the_configuration_and_its_cdi_support(
     facts: RuntimeFacts, wanted: WantedRuntimes
 ) -> None:
     assert wanted_of_gpu_node(facts) == wanted
@@ -590,7 +590,7 @@ OTHER = WantedRuntimes(has_nvidia=False)
         ),
     ],
 )
-def test_dump_is_compared_with_the_wanted_state(
+def test_dump_of_containerd_is_compared_with_the_wanted_runtimes(
     wanted: WantedRuntimes, dump: str, words: str | None
 ) -> None:
     found = wanted.difference(f"version = 2\n{dump}")
@@ -602,7 +602,7 @@ def test_dump_is_compared_with_the_wanted_state(
 @pytest.mark.parametrize(
     "name", ["cri", CRI, "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"]
 )
-def test_cri_is_disabled_by_each_plugin_that_it_needs(name: str) -> None:
+def test_cri_is_reported_as_disabled_if_any_plugin_that_it_needs_is_disabled(name: str) -> None:
     dump = f"disabled_plugins = ['io.containerd.x.v1.y', '{name}']\nversion = 2\n{RUNC}{NVIDIA}"
 
     assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
@@ -631,20 +631,22 @@ def test_cri_is_disabled_by_each_plugin_that_it_needs(name: str) -> None:
         ('["/srv/.x.toml.abcd1234"]', "imports ['/srv/.x.toml.abcd1234']: settings of"),
     ],
 )
-def test_message_names_the_imported_files(imports: str, words: str) -> None:
+def test_message_about_a_missing_runtime_names_the_imported_files(
+    imports: str, words: str
+) -> None:
     found = GPU.difference(f"imports = {imports}\nversion = 2\n{RUNC}") or ""
 
     assert words in found
 
 
-def test_file_that_a_link_names_is_not_imported() -> None:
+def test_message_does_not_report_the_target_of_a_symbolic_link_as_imported() -> None:
     own = "/srv/.x.toml.abcd1234"
     found = GPU.difference(f'imports = ["{own}"]\nversion = 2\n{RUNC}', own) or ""
 
     assert "See '/etc/containerd/config.toml'." in found
 
 
-def test_format_is_kept_if_there_are_short_names() -> None:
+def test_no_format_version_is_added_to_a_file_with_short_plugin_names() -> None:
     rows = {
         "": False,
         'disabled_plugins = ["cri"]': True,
@@ -762,7 +764,7 @@ def test_table_that_has_its_default_gets_no_runc(text: str) -> None:
     assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) is None
 
 
-def test_table_of_other_runtimes_beside_an_imported_one_of_nvidia_is_kept() -> None:
+def test_configuration_is_not_changed_if_an_imported_file_has_the_nvidia_runtime() -> None:
     dump = f"version = 2\n{RUNC}{NVIDIA}{KATA}"
     facts = RuntimeFacts(text=f"version = 2\n{KATA}", cdi=CdiSupport.NATIVE, dump=dump)
 
@@ -779,7 +781,7 @@ def test_runc_has_the_options_of_the_first_runtime_of_nvidia() -> None:
 
 
 @pytest.mark.parametrize("answer", ["[broken", "version = 2\n"])
-def test_refusal_says_that_the_file_is_left_only_if_it_is(
+def test_error_says_that_the_configuration_is_left_as_it_was_only_if_that_is_true(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     left = "'/etc/containerd/config.toml' is left as it was."

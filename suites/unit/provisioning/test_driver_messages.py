@@ -50,7 +50,7 @@ def test_two_lines_of_a_message_are_joined(log: str) -> None:
         "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 99999, an error",
     ],
 )
-def test_unknown_words_are_unknown(line: str) -> None:
+def test_driver_message_that_is_not_in_the_catalogue_is_unknown(line: str) -> None:
     (message,) = parse_messages(f"[    0.0] Linux\n[    9.1] {line}\n[    9.2] eth0: up\n")
 
     assert message.words is None
@@ -81,7 +81,9 @@ def test_line_without_an_error_of_the_driver_is_not_a_message(line: str) -> None
         *("[Apr 5 21:29] ", "[Nov28 10:00] ", "[  +0.000012] "),
     ],
 )  # fmt: skip
-def test_error_of_another_part_is_found_after_each_form_of_time_and_caller(prefix: str) -> None:
+def test_error_of_nvidia_and_of_drm_is_found_after_each_form_of_time_and_caller(
+    prefix: str,
+) -> None:
     first, second = parse_messages(
         f"{prefix}nvidia: probe of 0000:01:00.0 failed with error -1\n"
         f"{prefix}[drm:nv_drm_load [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000400] Failed "
@@ -181,7 +183,7 @@ RELEASES = {
 }  # fmt: skip
 
 
-def test_message_without_a_version_between_releases_may_belong_to_the_other() -> None:
+def test_message_without_a_version_may_belong_to_any_release_logged_beside_it() -> None:
     seen = {}
     for log in RELEASES:
         (lost,) = [message for message in parse_messages(log) if message.condemns_node]
@@ -214,7 +216,9 @@ def test_version_in_a_message_overrides_versions_in_nearby_lines() -> None:
         ("Driver/library\nversion mismatch", MISMATCH),
     ],
 )
-def test_most_severe_message_of_a_program_decides(output: str, words: DriverWords) -> None:
+def test_most_severe_message_in_the_output_of_a_program_is_returned(
+    output: str, words: DriverWords
+) -> None:
     assert find_tool_words(output) is words
 
 
@@ -255,11 +259,11 @@ def test_driver_message_is_read_up_to_the_line_limit(length: int, *, is_message:
         (f"{REFUSAL[1]}\n{REFUSAL[0]}\n", [REFUSAL[1], REFUSAL[0]]),
     ],
 )
-def test_each_message_has_its_own_line(log: str, lines: list[str]) -> None:
+def test_each_driver_message_is_shown_with_its_own_log_line(log: str, lines: list[str]) -> None:
     assert [message.line for message in parse_messages(log)] == lines
 
 
-def test_message_of_several_lines_is_of_the_releases_around_it() -> None:
+def test_message_of_several_lines_may_belong_to_the_releases_logged_before_and_after_it() -> None:
     log = "\n".join((loaded("1.1").strip(), *REFUSAL, loaded("2.2").strip(), LOST))
     refusal, lost = [message for message in parse_messages(log) if message.condemns_node]
 

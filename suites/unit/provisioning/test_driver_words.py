@@ -57,7 +57,7 @@ def test_each_row_has_a_meaning_and_a_remedy() -> None:
         assert not words.can_retry_help or words.can_rebuild_help, words
 
 
-def test_no_row_is_without_a_text() -> None:
+def test_each_pattern_for_driver_messages_matches_a_sample_text() -> None:
     texts = [
         *(text for text, *_ in FAULTS),
         *NOTICES,
@@ -507,7 +507,7 @@ def test_messages_of_programs_have_a_cause() -> None:
         assert (said, None if words is None else words.name) == (said, name)
 
 
-def test_three_exit_codes_of_nvidia_smi_have_an_explanation() -> None:
+def test_exit_codes_14_15_and_18_of_nvidia_smi_have_an_explanation() -> None:
     """9 means that no driver is loaded, 8 that external power is not attached."""
     assert SMI_EXIT_CODES == {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
     assert [words for words in SMI_EXIT_CODES.values() if words.can_retry_help] == []

@@ -85,7 +85,7 @@ def test_step_is_reported_with_its_time(tmp_path: Path) -> None:
     assert console == ["2026-08-21T12:00:01.500+00:00 step one done after 2.2 s"]
 
 
-def test_files_are_written_made_and_removed(tmp_path: Path) -> None:
+def test_step_writes_a_file_makes_a_folder_and_removes_a_file(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.write("/old", "")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
@@ -181,7 +181,7 @@ def test_ignored_step_ignores_a_cause_with_its_own_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/file/below"])
-def test_file_that_cannot_be_written_fails_the_step(tmp_path: Path, path: str) -> None:
+def test_step_fails_if_its_file_cannot_be_written(tmp_path: Path, path: str) -> None:
     NodeFiles(tmp_path).write("/file", "")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
 
@@ -191,7 +191,7 @@ def test_file_that_cannot_be_written_fails_the_step(tmp_path: Path, path: str) -
     assert failure.value.exit_code is FATAL
 
 
-def test_file_that_cannot_be_read_fails_the_step(tmp_path: Path) -> None:
+def test_step_fails_if_its_file_cannot_be_read(tmp_path: Path) -> None:
     NodeFiles(tmp_path).make_directory("/folder")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
     read = Do(description=(), function=lambda node: node.files.read("/folder"))
@@ -252,7 +252,7 @@ def test_condition_that_is_not_met_skips_the_step_and_its_event(tmp_path: Path) 
     assert read_events(NodeFiles(tmp_path)) == []
 
 
-def test_condition_that_is_met_takes_the_actions(tmp_path: Path) -> None:
+def test_actions_are_run_if_their_condition_is_met(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask", stdout="yes").expect("a").expect("b") as runner:
         executor = Executor(make_node(runner, tmp_path))
         talk = Do(description=(), function=lambda _: "Said.")

@@ -30,6 +30,6 @@ OWN_CODES = {
 }
 
 
-def test_every_number_has_one_cause() -> None:
+def test_each_exit_code_has_one_number_and_one_name() -> None:
     assert {int(code): code.name for code in ExitCode} == {**AKS_CODES, **OWN_CODES}
     assert len(ExitCode.__members__) == len(ExitCode)

@@ -170,7 +170,7 @@ def test_containerd_is_not_queried_on_cri_o(tmp_path: Path) -> None:
     )
 
 
-def test_runtime_knows_that_cdi_is_switched_off(tmp_path: Path) -> None:
+def test_facts_of_the_runtime_include_that_cdi_is_switched_off(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
     runner = script_runtime(script().expect("uname -n"))
 
@@ -207,7 +207,7 @@ def test_arm64_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
     assert facts.removal == ()
 
 
-def test_arm64_without_gpu_still_cleans_up(tmp_path: Path) -> None:
+def test_arm64_node_without_gpu_decides_on_a_teardown(tmp_path: Path) -> None:
     write_record(NodeFiles(tmp_path))
     runner = script(arch="aarch64").expect("uname -n").expect("modinfo -F version nvidia")
 
@@ -264,7 +264,7 @@ def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
     ("skip", "managed", "exit_code"),
     [("1", "1", 224), ('"true"', "1", None), ('"false"', "1", 230)],
 )
-def test_tag_that_disables_the_driver_is_looked_up_first(
+def test_tag_that_disables_the_driver_is_looked_up_before_the_tag_of_the_managed_services(
     tmp_path: Path, skip: str, managed: str, exit_code: int | None
 ) -> None:
     """A node that opted out has no managed services, whatever the tag of the services says."""
@@ -307,7 +307,7 @@ def test_removal_before_an_install_leaves_the_payload_and_the_caches(tmp_path: P
 
 
 @pytest.mark.parametrize(("is_newer", "is_stale"), [(True, True), (False, False), (None, False)])
-def test_file_is_stale_if_it_is_newer_than_the_socket(
+def test_containerd_configuration_is_stale_if_it_is_newer_than_the_socket(
     tmp_path: Path, is_newer: bool | None, *, is_stale: bool
 ) -> None:
     files = NodeFiles(tmp_path)
@@ -324,7 +324,7 @@ def test_file_is_stale_if_it_is_newer_than_the_socket(
     assert facts.runtime.is_stale is is_stale
 
 
-def test_only_the_names_of_arm64_are_left_without_a_driver(tmp_path: Path) -> None:
+def test_big_endian_arm64_gets_a_driver(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
 
     facts = see(script_runtime(script(arch="aarch64_be").expect("uname -n")), tmp_path, GPU_NODE)

@@ -12,7 +12,7 @@ from harness.provisioning.families import (
 )
 
 
-def test_system_belongs_to_a_family() -> None:
+def test_family_of_the_distribution_is_derived_from_os_release() -> None:
     rows = {
         "ID=debian\n": Family.DEBIAN,
         "NAME=x\nID=ubuntu\nID_LIKE=debian\n": Family.DEBIAN,
@@ -30,7 +30,7 @@ def test_system_belongs_to_a_family() -> None:
     assert {text: family_of(text) for text in rows} == rows
 
 
-def test_fields_are_read_with_all_of_their_value() -> None:
+def test_fields_of_os_release_are_read_with_their_whole_value() -> None:
     assert os_release_fields("URL=\"https://x/?a=b\"\nNAME='X'\nVARIANT=MUX\n\n# no field\n") == {
         "URL": "https://x/?a=b",
         "NAME": "X",

@@ -114,7 +114,7 @@ def test_module_without_vermagic_has_no_kernel() -> None:
         ({"state": DkmsState.ADDED, "kernel": None, "arch": None}, False),
     ],
 )
-def test_module_is_installed_only_as_a_whole(
+def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches(
     entry: dict[str, object], *, is_installed: bool
 ) -> None:
     values = {
@@ -130,7 +130,7 @@ def test_module_is_installed_only_as_a_whole(
     assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64") is is_installed
 
 
-def test_proof_asks_each_tool_once() -> None:
+def test_proof_of_a_module_runs_each_tool_once() -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig", timeout_s=60)
@@ -239,7 +239,7 @@ def test_loaded_driver_is_read_from_the_node(tmp_path: Path) -> None:
     ]
 
 
-def test_resident_version_comes_from_sys_before_proc(tmp_path: Path) -> None:
+def test_resident_version_in_sys_is_preferred_to_that_in_proc(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     assert read_resident_version(files) is None
 
@@ -260,7 +260,7 @@ def test_resident_version_comes_from_sys_before_proc(tmp_path: Path) -> None:
     assert read_resident_version(files) == "580.126.09"
 
 
-def test_installed_files_belong_to_the_driver(tmp_path: Path) -> None:
+def test_installed_files_are_the_modules_of_the_driver(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for name in ("nvidia.ko", "nvidia-uvm.ko.zst", "zfs.ko"):
         files.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")

@@ -33,7 +33,9 @@ def failing(exit_code: int = 1, stdout: str = "") -> CommandResult:
     return CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="no")
 
 
-def test_outcome_of_a_boot_is_whole(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_outcome_of_a_boot_has_all_fields(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     """The outcome has the record from the configured path."""
     simulated.build(VERSION, KERNEL)
     simulated.files.write("/opt/other", simulated.files.read(RECORD_PATH) or "")
@@ -148,7 +150,9 @@ def test_status_needs_no_configuration(simulated: SimulatedNode) -> None:
 
 
 @pytest.mark.parametrize("command", ["boot", "bake", "teardown", "validate"])
-def test_bad_configuration_names_the_field(invocation: Invocation, command: str) -> None:
+def test_error_for_an_unknown_field_is_in_the_outcome_the_console_and_the_log(
+    invocation: Invocation, command: str
+) -> None:
     assert invocation.run(command, {"gpu_nodes": True}) == ExitCode.INVALID_CONFIGURATION
 
     outcome = invocation.outcome()
@@ -251,7 +255,9 @@ def test_defect_leaves_an_outcome_with_its_traceback(
     assert error.endswith("ZeroDivisionError: a defect\n")
 
 
-def test_outcome_goes_where_a_link_leads(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_outcome_is_written_to_the_target_of_a_symbolic_link(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     link, target = simulated.top / "outcome.json", simulated.top / "b" / "result.json"
     target.parent.mkdir()
     link.symlink_to("b/result.json")
@@ -263,7 +269,7 @@ def test_outcome_goes_where_a_link_leads(simulated: SimulatedNode, invocation: I
     assert [each.name for each in target.parent.iterdir()] == ["result.json"]
 
 
-def test_outcome_that_can_be_no_file_keeps_the_exit_code(
+def test_outcome_path_that_cannot_be_a_file_does_not_change_the_exit_code(
     simulated: SimulatedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fifo, loop = simulated.top / "fifo", simulated.top / "loop"
@@ -326,7 +332,7 @@ def test_teardown_of_an_opted_out_node_never_fails(
     assert invocation.outcome()["decision"] is None
 
 
-def test_teardown_of_a_managed_node_fails_when_it_is_incomplete(
+def test_incomplete_teardown_of_a_managed_node_fails(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -340,7 +346,7 @@ def test_teardown_of_a_managed_node_fails_when_it_is_incomplete(
     assert "gpu_node=true status=incomplete" in invocation.prebake_lines()[0]
 
 
-def test_teardown_of_a_managed_node_succeeds_when_it_is_whole(
+def test_complete_teardown_of_a_managed_node_succeeds_and_keeps_the_payload(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -352,7 +358,7 @@ def test_teardown_of_a_managed_node_succeeds_when_it_is_whole(
     assert not simulated.files.exists(RECORD_PATH)
 
 
-def test_teardown_needs_to_know_whether_the_node_opted_out(
+def test_teardown_exits_224_if_the_tags_are_missing(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.files.remove("/opt/azure/containers")
@@ -377,7 +383,7 @@ def test_working_driver_is_valid(simulated: SimulatedNode, invocation: Invocatio
     assert invocation.outcome()["kernel"] == KERNEL
 
 
-def test_runtime_that_is_not_in_effect_is_not_valid(
+def test_validation_fails_if_the_nvidia_runtime_is_not_in_effect(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -390,7 +396,7 @@ def test_runtime_that_is_not_in_effect_is_not_valid(
     assert invocation.steps()["validate-runtime-handler"] == "failed"
 
 
-def test_missing_driver_is_not_valid_and_not_mended(
+def test_validation_fails_without_a_driver_and_installs_none(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("validate", GPU_NODE) == 84
@@ -403,7 +409,7 @@ def test_missing_driver_is_not_valid_and_not_mended(
 # -- the unit mig-partition ---------------------------------------------------------------------
 
 
-def test_unit_partitions_by_the_profile_in_its_environment(tmp_path: Path) -> None:
+def test_mig_unit_partitions_by_the_profile_in_its_environment(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("nvidia-smi -mig 1")
@@ -416,7 +422,7 @@ def test_unit_partitions_by_the_profile_in_its_environment(tmp_path: Path) -> No
         assert invocation.run("mig-partition") == 0
 
 
-def test_unit_with_another_profile_exits_1(tmp_path: Path) -> None:
+def test_mig_unit_with_an_unknown_profile_exits_1(tmp_path: Path) -> None:
     invocation = Invocation(tmp_path, ScriptedRunner())
     invocation.environment["GPU_INSTANCE_PROFILE"] = "MIG9g"
 
@@ -425,7 +431,7 @@ def test_unit_with_another_profile_exits_1(tmp_path: Path) -> None:
     assert invocation.console == ["'MIG9g' is not a valid GPU instance profile"]
 
 
-def test_unit_without_a_profile_exits_1(tmp_path: Path) -> None:
+def test_mig_unit_without_a_profile_exits_1(tmp_path: Path) -> None:
     invocation = Invocation(tmp_path, ScriptedRunner())
 
     assert invocation.run("mig-partition") == 1
@@ -433,7 +439,7 @@ def test_unit_without_a_profile_exits_1(tmp_path: Path) -> None:
     assert invocation.console == ["'' is not a valid GPU instance profile"]
 
 
-def test_unit_whose_gpu_refuses_exits_1(tmp_path: Path) -> None:
+def test_mig_unit_exits_1_if_the_gpu_refuses_mig_mode(tmp_path: Path) -> None:
     with ScriptedRunner().expect("nvidia-smi -mig 1", exit_code=3) as runner:
         invocation = Invocation(tmp_path, runner)
         invocation.environment["GPU_INSTANCE_PROFILE"] = "MIG3g"
@@ -462,7 +468,9 @@ def test_root_defaults_to_the_files_of_this_machine(name: str) -> None:
     assert _parser().parse_args([name, "--root=/mnt"]).root == Path("/mnt")
 
 
-def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_version_is_the_version_in_pyproject_toml(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         parse("--version")
 
@@ -479,7 +487,7 @@ def test_bad_command_line_is_refused(argv: list[str], capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith("usage: provisioning")
 
 
-def test_program_runs_on_this_machine_and_is_ended_like_by_ctrl_c(
+def test_main_runs_on_this_machine_and_ends_at_sigterm_as_at_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     handlers: list[object] = []

@@ -32,7 +32,7 @@ CONFIGURATION = Configuration(
 )
 
 
-def test_profile_gives_its_instances() -> None:
+def test_each_mig_profile_gives_the_ids_of_its_instances() -> None:
     assert INSTANCES == {
         "MIG1g": "19,19,19,19,19,19,19",
         "MIG2g": "14,14,14",
@@ -42,14 +42,14 @@ def test_profile_gives_its_instances() -> None:
     }
 
 
-def test_other_profile_is_refused() -> None:
+def test_unknown_mig_profile_is_refused() -> None:
     with pytest.raises(UnknownProfileError) as error:
         partition(ScriptedRunner(), "mig1g")
 
     assert str(error.value) == "'mig1g' is not a valid GPU instance profile"
 
 
-def test_gpu_is_partitioned_in_order() -> None:
+def test_gpu_is_partitioned_after_mig_mode_is_enabled() -> None:
     with (
         ScriptedRunner()
         .expect("nvidia-smi -mig 1", timeout_s=120)
@@ -59,7 +59,7 @@ def test_gpu_is_partitioned_in_order() -> None:
         partition(runner, "MIG4g")
 
 
-def test_gpu_that_refuses_ends_the_partitioning() -> None:
+def test_failed_creation_of_instances_ends_the_partitioning() -> None:
     with (
         ScriptedRunner()
         .expect("nvidia-smi -mig 1")
@@ -112,7 +112,7 @@ def test_partitioning_is_tried_once_and_never_fatal() -> None:
         (" Enabled \r\n\n Disabled\r\n\n", True),
     ],
 )
-def test_node_reboots_until_every_gpu_that_has_mig_is_in_its_mode(
+def test_reboot_is_scheduled_if_a_gpu_that_supports_mig_is_not_in_mig_mode(
     stdout: str, *, reboots: bool
 ) -> None:
     """The driver reports `[N/A]` for a GPU without MIG, such as an L4; a reboot does not help."""
@@ -141,7 +141,7 @@ def test_node_reboots_until_every_gpu_that_has_mig_is_in_its_mode(
         ("Disabled\n[Unknown Error]\n", 0),
     ],
 )
-def test_mode_in_unknown_words_is_unknown_and_schedules_no_reboot(
+def test_unknown_mig_mode_raises_an_error_and_schedules_no_reboot(
     stdout: str, exit_code: int
 ) -> None:
     (when,) = reboot_step().actions
@@ -152,7 +152,7 @@ def test_mode_in_unknown_words_is_unknown_and_schedules_no_reboot(
         when.is_met(result)
 
 
-def test_profile_that_does_not_exist_gets_no_reboot() -> None:
+def test_no_reboot_is_planned_for_a_mig_profile_that_does_not_exist() -> None:
     configuration = Configuration(gpu_instance_profile="MIG5g", mig_node=True)
 
     (step,) = mig_steps(configuration, PROGRAM)

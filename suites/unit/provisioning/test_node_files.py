@@ -103,7 +103,7 @@ def test_new_text_is_synced_before_it_replaces_the_file(
     ]
 
 
-def test_file_of_provisioning_is_roots_and_on_the_disk(
+def test_new_file_is_synced_whole_and_its_owner_is_not_changed(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[object] = []
@@ -116,7 +116,7 @@ def test_file_of_provisioning_is_roots_and_on_the_disk(
 
 
 @pytest.mark.parametrize(("is_there", "is_absolute"), [(True, False), (False, True)])
-def test_rewriting_a_link_writes_the_file_to_which_it_leads(
+def test_rewriting_a_symbolic_link_writes_its_target(
     tmp_path: Path, *, is_there: bool, is_absolute: bool
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -151,7 +151,9 @@ def test_rewriting_a_link_writes_the_file_to_which_it_leads(
         ("../../top-most", "is not followed: it leads to '.*top-most', out of '"),
     ],
 )
-def test_link_that_cannot_be_followed_is_left(tmp_path: Path, target: str, said: str) -> None:
+def test_rewrite_keeps_a_symbolic_link_whose_target_it_cannot_write(
+    tmp_path: Path, target: str, said: str
+) -> None:
     files = NodeFiles(tmp_path / "top")
     files.make_directory("/etc")
     (tmp_path / "top-most").write_text("theirs")
@@ -210,7 +212,9 @@ def test_folder_is_locked_while_a_file_is_written(
 
 
 @pytest.mark.parametrize("target", ["kept", "fifo", "folder", "nowhere", "link"])
-def test_write_replaces_a_link_rather_than_its_target(files: NodeFiles, target: str) -> None:
+def test_write_replaces_a_symbolic_link_rather_than_its_target(
+    files: NodeFiles, target: str
+) -> None:
     """A masked unit is a link to a device."""
     files.write("/kept", "kept")
     os.mkfifo(files.at("/fifo"))
@@ -248,7 +252,7 @@ def test_create_refuses_a_name_that_is_taken_meanwhile(files: NodeFiles) -> None
 
 
 @pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
-def test_file_is_made_only_beside_its_target(
+def test_temporary_file_is_made_in_the_folder_of_the_written_file(
     files: NodeFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -263,7 +267,7 @@ def test_file_is_made_only_beside_its_target(
 
 
 @pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
-def test_first_error_is_reported(
+def test_error_of_the_write_is_raised_even_if_its_temporary_file_has_vanished(
     files: NodeFiles,
     monkeypatch: pytest.MonkeyPatch,
     method: Callable[[NodeFiles, str, str], object],
@@ -384,7 +388,7 @@ def test_circular_link_is_unreadable(files: NodeFiles) -> None:
 
 
 @pytest.mark.parametrize(("call", "error"), [("fdopen", errno.EIO), ("open", errno.EACCES)])
-def test_file_that_the_system_does_not_give_is_unreadable(
+def test_file_that_the_system_fails_to_open_is_unreadable(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch, call: str, error: int
 ) -> None:
     def refuse(*_args: object, **_kwargs: object) -> None:
@@ -420,14 +424,14 @@ def test_removing_takes_files_and_trees_and_reports_every_error(
         files.remove("/mounted")
 
 
-def test_dangling_link_exists(files: NodeFiles) -> None:
+def test_dangling_symbolic_link_exists(files: NodeFiles) -> None:
     files.at("/link").symlink_to("nowhere")
 
     assert files.exists("/link")
     assert not files.exists("/nowhere")
 
 
-def test_link_target_is_returned_only_for_links(files: NodeFiles) -> None:
+def test_link_target_is_returned_only_for_symbolic_links(files: NodeFiles) -> None:
     files.make_directory("/a/b")
     files.make_directory("/a/b")
     files.at("/link").symlink_to("a/b")
@@ -477,7 +481,7 @@ def test_newer_file_is_recognised_by_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", ["link-to-new", "link-to-old"])
-def test_link_is_as_new_as_the_file_behind_it(files: NodeFiles, linked: str) -> None:
+def test_symbolic_link_is_as_new_as_its_target(files: NodeFiles, linked: str) -> None:
     """Daemons read the file, whenever the link to it was made."""
     for name, seconds in (("old", 1000), ("between", 2000), ("new", 3000)):
         files.write(f"/{name}", "")
@@ -543,7 +547,7 @@ def test_removing_links_and_trees_with_links_leaves_their_targets(files: NodeFil
     assert files.exists("/kept/file")
 
 
-def test_only_an_empty_folder_is_removed_as_one(files: NodeFiles) -> None:
+def test_remove_empty_folder_keeps_full_folders_and_files(files: NodeFiles) -> None:
     files.make_directory("/empty/inner")
     files.write("/full/file", "")
     files.write("/file", "")

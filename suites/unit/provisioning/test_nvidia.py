@@ -23,7 +23,7 @@ from harness.provisioning.nvidia import (
         (None, None),
     ],
 )
-def test_types_map_to_kinds(driver_type: str | None, kind: str | None) -> None:
+def test_driver_types_map_to_driver_kinds(driver_type: str | None, kind: str | None) -> None:
     assert driver_kind(driver_type) == kind
 
 

@@ -275,7 +275,7 @@ def test_needs_determine_the_order_of_steps(name: str) -> None:
     assert sorted(there, key=place.__getitem__) == there
 
 
-def test_every_need_is_a_step_of_some_plan() -> None:
+def test_every_step_that_another_step_needs_is_in_some_plan() -> None:
     plans = [make() for make in PLANS.values()]
     known = {step.name for plan in plans for step in plan.steps}
     needed = {need for plan in plans for step in plan.steps for need in step.needs}
@@ -311,7 +311,7 @@ def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out:
 
 
 @pytest.mark.parametrize("family", [Family.AZURE_LINUX, Family.OTHER])
-def test_driver_on_another_family_is_refused(family: Family) -> None:
+def test_driver_is_refused_on_a_family_that_is_not_debian(family: Family) -> None:
     asked, seen = configuration(), facts(family=family)
 
     with pytest.raises(ProvisioningError) as error:
@@ -346,7 +346,7 @@ def test_invalid_containerd_toml_has_its_own_exit_code() -> None:
         (Record(), "cuda-lts", "true", "false"),
     ],
 )
-def test_readiness_line_uses_the_record_before_the_install(
+def test_readiness_line_says_whether_the_record_exists_and_matches(
     record: Record | None, driver_type: str, present: str, match: str
 ) -> None:
     assert facts(record=record, driver_type=driver_type).render_readiness() == (

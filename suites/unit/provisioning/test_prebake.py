@@ -58,7 +58,7 @@ def test_record_is_read_by_key() -> None:
 @pytest.mark.parametrize(
     "line", ["", "{}=\n", "{}=a b\n", "{}=a\tb\n", "{}=a\r\n", "{}=\x1b[2J\n", " {}=a\n", "{}\n"]
 )
-def test_field_without_a_good_value_is_corrupt(line: str) -> None:
+def test_record_with_an_invalid_field_is_corrupt(line: str) -> None:
     fields = RECORD.to_json()
     for field in fields:
         others = "".join(f"{key}={value}\n" for key, value in fields.items() if key != field)
@@ -69,7 +69,7 @@ def test_field_without_a_good_value_is_corrupt(line: str) -> None:
         assert record.is_corrupt
 
 
-def test_first_occurrence_wins_even_when_it_is_empty() -> None:
+def test_first_of_two_equal_keys_of_a_record_is_read_even_if_it_is_empty() -> None:
     record = parse_record(f"kernel=\nkernel={KERNEL}\n")
 
     assert record.kernel is None
@@ -91,7 +91,7 @@ def test_written_record_is_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_missing_record_gives_no_record_and_a_folder_is_corrupt(tmp_path: Path) -> None:
+def test_missing_record_is_read_as_none_and_a_folder_as_a_corrupt_record(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.make_directory("/opt/folder")
 
@@ -137,7 +137,7 @@ def test_node_without_a_driver_and_record_does_nothing() -> None:
         (replace(RECORD, arch="aarch64"), Action.INSTALL, Reason.ARCH),
     ],
 )
-def test_record_that_does_not_match_decides_without_commands(
+def test_no_command_is_run_to_decide_on_a_record_that_does_not_match(
     record: Record | None, action: Action, reason: Reason
 ) -> None:
     assert decide(WANTED, record, nobody_asks) == Decision(action=action, reason=reason)
@@ -167,7 +167,7 @@ def test_module_without_proof_is_built_again(proof: ModuleProof, reason: Reason)
     assert decide(WANTED, RECORD, lambda: proof) == Decision(action=Action.INSTALL, reason=reason)
 
 
-def test_all_good_skips_the_build() -> None:
+def test_build_is_skipped_if_record_and_proof_match_the_node() -> None:
     assert decide(WANTED, RECORD, lambda: PROOF) == Decision(
         action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK
     )

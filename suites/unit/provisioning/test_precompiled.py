@@ -44,12 +44,12 @@ def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode
         ("ID=rhel\nVERSION_ID=stream\n", "rhelstream"),
     ],
 )
-def test_system_gives_its_tag(text: str, tag: str) -> None:
+def test_os_tag_is_derived_from_os_release(text: str, tag: str) -> None:
     assert os_tag(text) == tag
 
 
 @pytest.mark.parametrize("text", ["", "ID=debian\n", "VERSION_ID=12\n"])
-def test_system_without_name_or_version_is_refused(text: str) -> None:
+def test_os_release_without_name_or_version_is_refused(text: str) -> None:
     with pytest.raises(PrecompiledError) as error:
         os_tag(text)
 
@@ -70,7 +70,7 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
         ("6.1.100+", "6.1.100"),
     ],
 )
-def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
+def test_daemonset_suffix_is_derived_from_the_kernel(kernel: str, suffix: str) -> None:
     assert kernel_suffix(kernel) == suffix
 
 
@@ -233,7 +233,7 @@ def test_groups_keep_the_order_of_their_nodes() -> None:
     ]
 
 
-def test_label_that_one_node_of_a_group_lacks_selects_nothing() -> None:
+def test_label_that_one_node_of_a_group_lacks_is_not_in_the_selector() -> None:
     nodes = [
         labelled("a", "6.1", "debian12", system="debian", version="12", arch="amd64"),
         labelled("b", "6.1", "debian12", system="debian", arch="amd64"),
@@ -248,7 +248,7 @@ def test_label_that_one_node_of_a_group_lacks_selects_nothing() -> None:
     ("kernel", "spelled"),
     [("_6.1-.", "6.1"), ("6.1+a+b", "6.1_a_b"), ("5.14-1.el9_4.X86-64", "5.14-1.el9_4.X86-64")],
 )
-def test_kernel_is_spelled_as_tags_and_labels_allow(kernel: str, spelled: str) -> None:
+def test_label_value_of_a_kernel_has_only_allowed_characters(kernel: str, spelled: str) -> None:
     assert label_value(kernel) == spelled
 
 
@@ -336,7 +336,7 @@ def test_daemonset_is_deleted_only_if_no_node_needs_it(
     assert may_delete(desired=desired, misscheduled=misscheduled) is may
 
 
-def test_only_the_labels_of_a_driver_select_a_group() -> None:
+def test_selector_of_a_group_has_only_kernel_architecture_and_system() -> None:
     each = ClusterNode(
         name="a", os_tag="x", labels={"zone": "1", KERNEL_LABEL: "6.1", ARCH: "", SYSTEM: "debian"}
     )

@@ -307,7 +307,7 @@ def test_message_on_stdout_is_not_taken_for_a_missing_image(
     ],
     ids=["failed", "blank"],
 )
-def test_list_of_images_that_proves_nothing_is_followed_by_a_pull(
+def test_image_is_pulled_if_the_list_of_images_fails_or_is_blank(
     simulated: SimulatedNode, invocation: Invocation, listed: CommandResult
 ) -> None:
     simulated.registry = {reference()}

@@ -184,7 +184,7 @@ def test_success_is_not_tidied(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
 
 
-def test_program_that_is_not_on_path_is_looked_for_elsewhere(tmp_path: Path) -> None:
+def test_program_that_is_not_on_path_is_run_from_its_fallback_path(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("work hard", timeout_s=20, env={"A": "b"}, exit_code=127)
@@ -223,7 +223,7 @@ def test_optional_failure_is_only_logged(tmp_path: Path) -> None:
     assert console == []
 
 
-def test_optional_failure_with_a_warning_warns(tmp_path: Path) -> None:
+def test_warning_of_an_optional_failure_is_printed_and_returned(tmp_path: Path) -> None:
     console: list[str] = []
     with ScriptedRunner().expect("work hard", exit_code=1) as runner:
         run = command(is_optional=True, warning="warning: no")
@@ -243,7 +243,9 @@ def _judge(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
-def test_verdict_ends_the_tries_with_its_own_code(tmp_path: Path, exit_code: int) -> None:
+def test_verdict_of_the_judge_ends_the_tries_with_its_own_exit_code(
+    tmp_path: Path, exit_code: int
+) -> None:
     clock = FakeClock()
     run = command(9, judge=_judge, cleanup=(("tidy", "up"),))
     with (

@@ -54,7 +54,7 @@ def action(name: str, index: int = 0) -> Do:
         (False, False, True, Mode.DRA),
     ],
 )
-def test_mode_follows_the_configuration(
+def test_mode_of_the_managed_services_follows_the_tag_and_the_configuration(
     mode: Mode | None, *, is_tagged: bool, is_on: bool, is_dra: bool
 ) -> None:
     configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=is_dra)
@@ -63,7 +63,7 @@ def test_mode_follows_the_configuration(
 
 
 @pytest.mark.parametrize(("is_tagged", "is_on"), [(True, False), (False, True)])
-def test_both_modes_are_refused(*, is_tagged: bool, is_on: bool) -> None:
+def test_device_plugin_and_dra_modes_together_are_refused(*, is_tagged: bool, is_on: bool) -> None:
     configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=True)
 
     with pytest.raises(ProvisioningError) as error:
@@ -163,7 +163,7 @@ def _node_without_units(tmp_path: Path, runner: ScriptedRunner) -> NodeContext:
     return make_node(runner, tmp_path)
 
 
-def test_package_that_is_not_cached_has_its_own_code(tmp_path: Path) -> None:
+def test_exit_code_is_227_if_a_package_is_not_cached(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.write("/opt/datacenter-gpu-manager-4-core/datacenter-gpu-manager-4-core_1_amd64.deb", "")
     files.write("/opt/datacenter-gpu-manager-4-proprietary/other_1_amd64.deb", "")
@@ -180,7 +180,7 @@ def test_package_that_is_not_cached_has_its_own_code(tmp_path: Path) -> None:
     )
 
 
-def test_package_that_does_not_install_has_its_own_code(tmp_path: Path) -> None:
+def test_exit_code_is_9_if_a_package_cannot_be_installed(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for package in PLUGIN_PACKAGES:
         files.write(f"/opt/{package}/{package}_1_amd64.deb", "")
@@ -280,7 +280,9 @@ def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> No
         (Mode.DRA, "nvidia-device-plugin", "start-dra-driver"),
     ],
 )
-def test_service_of_the_other_mode_is_stopped_first(mode: Mode, other: str, start: str) -> None:
+def test_service_of_the_unused_mode_is_stopped_before_the_start(
+    mode: Mode, other: str, start: str
+) -> None:
     plan = Plan.order(steps_on(Configuration(), mode, "n"))
 
     stop = next(step for step in plan.steps if step.name == f"stop-{other}")
@@ -295,7 +297,7 @@ def test_service_of_the_other_mode_is_stopped_first(mode: Mode, other: str, star
     )
 
 
-def test_newest_download_is_preferred_to_files_beside_the_folder(tmp_path: Path) -> None:
+def test_newest_package_in_the_downloads_folder_is_installed(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for package in (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu"):
         files.write(f"/opt/{package}/{package}_9.9_amd64.deb", "")

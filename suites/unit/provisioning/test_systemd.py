@@ -39,14 +39,14 @@ def test_enqueue_does_not_wait_or_fail() -> None:
     assert [action.warning for action in actions] == [None, "warning: no", None]
 
 
-def test_stop_keeps_the_unit_stopped_and_never_fails() -> None:
+def test_stop_also_disables_the_unit_and_ignores_failures() -> None:
     assert plan_lines(*stop("kubelet")) == [
         "systemctl stop kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
         "systemctl disable kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
     ]
 
 
-def test_reset_takes_several_units_at_once() -> None:
+def test_reset_failed_runs_systemctl_once_for_several_units() -> None:
     assert plan_lines(reset_failed("a.service", "a.path")) == [
         "systemctl reset-failed a.service a.path  # limit 25 s; failure ignored"
     ]
@@ -72,7 +72,9 @@ def test_unit_is_queried_before_it_is_changed() -> None:
         ("loaded", 1, False),
     ],
 )
-def test_only_a_loaded_unit_counts(stdout: str, exit_code: int, *, is_loaded: bool) -> None:
+def test_unit_exists_only_if_systemctl_succeeds_and_prints_loaded(
+    stdout: str, exit_code: int, *, is_loaded: bool
+) -> None:
     result = CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="")
 
     assert says_loaded(result) is is_loaded

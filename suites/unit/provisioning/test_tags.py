@@ -52,7 +52,9 @@ def test_tag_is_on_by_its_whole_name_and_value(name: str, value: str, *, is_on: 
 
 
 @pytest.mark.parametrize("values", [("false", "true"), ("true", "false"), ("", "true", "no")])
-def test_one_valid_tag_of_several_is_enough(values: tuple[str, ...]) -> None:
+def test_tag_is_on_if_one_of_several_equal_names_has_the_value_true(
+    values: tuple[str, ...],
+) -> None:
     assert Metadata(tags=tuple(zip("AaA", values, strict=False))).is_on("A")
 
 

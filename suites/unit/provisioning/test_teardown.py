@@ -221,7 +221,9 @@ def test_opted_out_node_loses_payload_and_caches_too(teardown: Teardown) -> None
     assert not any(teardown.files.exists(path.rpartition("/")[0]) for path in extras)
 
 
-def test_managed_node_does_not_look_for_a_customers_driver(teardown: Teardown) -> None:
+def test_teardown_of_a_managed_node_does_not_look_for_a_customers_driver(
+    teardown: Teardown,
+) -> None:
     teardown.node.build(OTHER_VERSION, KERNEL)
     write_record(teardown.files)
 
@@ -356,7 +358,7 @@ def residue(**changes: object) -> Residue:
         ({"record": None, "resident_version": OTHER_VERSION}, None),
     ],
 )
-def test_customers_driver_shows_in_any_of_three_signals(
+def test_customers_driver_is_found_by_any_of_three_signals(
     changes: dict[str, object], version: str | None
 ) -> None:
     assert customer_version(residue(**changes)) == version
@@ -476,7 +478,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown:
     ]
 
 
-def test_gpu_node_field_is_set_beside_a_customers_driver(teardown: Teardown) -> None:
+def test_event_line_has_gpu_node_true_beside_a_customers_driver(teardown: Teardown) -> None:
     install_customers(teardown)
 
     teardown.run(teardown_scope(Configuration(gpu_node=True), is_opted_out=True))
@@ -571,7 +573,7 @@ def test_commands_of_a_teardown_have_limits(tmp_path: Path) -> None:
         assert tear_down(make_node(runner, tmp_path), OPTED_OUT) is TeardownStatus.PRESERVED
 
 
-def test_file_that_appears_meanwhile_is_left_to_the_next_run(tmp_path: Path) -> None:
+def test_teardown_is_incomplete_if_a_module_appears_during_it(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_record(files)
     with ScriptedRunner().expect(

@@ -287,7 +287,7 @@ def test_values_in_inline_tables_have_paths_of_their_own() -> None:
     assert values_below(INLINE, ("a", "f")) == {"g h": "'i'"}
 
 
-def test_first_of_two_equal_keys_counts_and_is_set() -> None:
+def test_first_of_two_equal_keys_is_read_and_set() -> None:
     text = "[a]\nk = 1\nk = 2\n"
 
     assert get_value(text, ("a", "k")) == "1"

@@ -165,7 +165,9 @@ def test_runc_is_added_to_a_configuration_without_runtimes() -> None:
         ('version = "x"\n', '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
     ],
 )
-def test_runtime_table_depends_on_the_version_of_the_file(version: str, table: str) -> None:
+def test_table_of_the_nvidia_runtime_depends_on_the_format_version_of_the_file(
+    version: str, table: str
+) -> None:
     text = gpu_configuration(facts(version + "root = '/x'\n"))
 
     assert text is not None
@@ -225,7 +227,7 @@ def test_nvidia_runtimes_mode_is_set_among_the_users_settings() -> None:
     )
 
 
-def test_node_without_the_nvidia_runtime_has_no_mode_to_set() -> None:
+def test_toolkit_toml_is_unchanged_on_a_node_without_the_nvidia_runtime() -> None:
     hook = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
 
     assert toolkit_configuration("a = 1\n", hook) == "a = 1\n"
@@ -321,14 +323,16 @@ def test_cdi_spec_is_written_again_once_the_driver_works(tmp_path: Path, exit_co
     assert has_spec(make_node(ScriptedRunner(), tmp_path))
 
 
-def test_node_without_the_refresh_unit_needs_no_spec(tmp_path: Path) -> None:
+def test_node_without_the_refresh_unit_needs_no_cdi_spec(tmp_path: Path) -> None:
     with ScriptedRunner().expect(ASK, stdout="not-found\n", times=2) as runner:
         take(tmp_path, runner, *regenerate_spec())
         take(tmp_path, runner, *validate_spec())
 
 
 @pytest.mark.parametrize("text", [None, "a folder", "kind: nvidia.com/gpu\ndevices: []\n"])
-def test_spec_without_a_gpu_fails_the_step(tmp_path: Path, text: str | None) -> None:
+def test_missing_cdi_spec_or_cdi_spec_without_a_gpu_fails_the_step(
+    tmp_path: Path, text: str | None
+) -> None:
     if text == "a folder":
         NodeFiles(tmp_path).make_directory(CDI_SPEC)
     elif text is not None:
@@ -344,7 +348,7 @@ def test_spec_without_a_gpu_fails_the_step(tmp_path: Path, text: str | None) -> 
     )
 
 
-def test_validation_looks_at_unit_and_spec(tmp_path: Path) -> None:
+def test_validation_checks_the_refresh_unit_and_the_cdi_spec(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     with (
         ScriptedRunner()
@@ -376,7 +380,7 @@ def test_failed_refresh_unit_fails_validation(tmp_path: Path) -> None:
     )
 
 
-def test_validation_expects_the_handler_in_containerd(tmp_path: Path) -> None:
+def test_validation_expects_the_nvidia_runtime_in_the_dump_of_containerd(tmp_path: Path) -> None:
     dump = "version = 2\n" + RUNC + RUNTIME
     with ScriptedRunner().expect("containerd config dump", stdout=dump, timeout_s=60) as runner:
         take(tmp_path, runner, validate_handler())
@@ -408,7 +412,9 @@ def test_containerd_without_the_nvidia_handler_fails_validation(
     assert words in str(error.value)
 
 
-def test_file_that_a_link_names_is_not_taken_for_an_imported_one(tmp_path: Path) -> None:
+def test_target_of_a_symbolic_link_to_the_configuration_is_not_taken_for_an_imported_file(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     files.write("/srv/containerd.toml", "old")
     files.make_directory("/etc/containerd")
@@ -452,7 +458,7 @@ def crio(tmp_path: Path, choice: RuntimeChoice | None) -> dict[str, str | None]:
     }
 
 
-def test_cri_o_gets_the_runtime_or_the_hook(tmp_path: Path) -> None:
+def test_cri_o_gets_either_the_nvidia_runtime_or_the_hook(tmp_path: Path) -> None:
     hook = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
 
     assert crio(tmp_path, NATIVE) == {
@@ -483,7 +489,7 @@ def test_node_without_cdi_gets_the_automatic_mode_and_no_prefixes() -> None:
     )
 
 
-def test_prefixes_of_the_user_are_replaced_only_if_the_runtime_needs_it() -> None:
+def test_users_annotation_prefixes_are_replaced_only_for_a_runtime_without_native_cdi() -> None:
     modes = '[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["mine/"]\n'
     text = f'[nvidia-container-runtime]\nmode = "cdi"\n{modes}'
 
@@ -491,7 +497,7 @@ def test_prefixes_of_the_user_are_replaced_only_if_the_runtime_needs_it() -> Non
     assert toolkit_configuration(text, OLDER) == text.replace("mine/", "nvidia.cdi.k8s.io/")
 
 
-def test_older_spec_is_not_a_proof(tmp_path: Path) -> None:
+def test_cdi_spec_from_before_the_refresh_fails_the_step(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
     runner.expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")
@@ -503,7 +509,7 @@ def test_older_spec_is_not_a_proof(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("choice", [NATIVE, None])
-def test_files_of_cri_o_are_there_before_it_is_restarted(
+def test_files_for_cri_o_are_written_or_removed_before_it_is_restarted(
     tmp_path: Path, choice: RuntimeChoice | None
 ) -> None:
     files = NodeFiles(tmp_path)

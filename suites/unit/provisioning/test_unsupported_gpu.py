@@ -65,7 +65,7 @@ def test_two_unsupported_gpus_are_both_reported(
 
 
 @pytest.mark.parametrize(("release", "tries"), [(VERSION, 1), ("470.82.01", 120)])
-def test_refusal_by_this_release_ends_the_tries_of_the_probe(
+def test_probe_is_tried_once_if_this_release_refused_the_gpu(
     simulated: SimulatedNode, invocation: Invocation, release: str, tries: int
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -259,7 +259,9 @@ def test_refusal_is_reported_before_other_reasons_against_a_build(
     assert said not in before
 
 
-def test_one_reason_is_reported_once(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_reason_that_is_logged_three_times_is_reported_once(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     simulated.kernel_log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n" * 3
     simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
 

@@ -36,7 +36,7 @@ def test_deadline_counts_down_to_nothing() -> None:
     assert deadline.cap(3) == 0
 
 
-def test_sooner_of_two_deadlines_holds() -> None:
+def test_shorter_limit_makes_a_deadline_sooner_and_a_longer_limit_does_not_extend_it() -> None:
     clock = FakeClock()
     clock.advance(100)
     deadline = Deadline.after(10, clock)
@@ -80,7 +80,7 @@ class Paused(Deadline):
         return " The machine was paused for 3 s."
 
 
-def test_wait_that_ends_says_which_time_did_not_count() -> None:
+def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused() -> None:
     clock = FakeClock()
 
     with pytest.raises(
@@ -128,7 +128,7 @@ class Condition(threading.Condition):
         return False
 
 
-def test_wait_on_a_condition_ends_with_the_deadline_and_not_before() -> None:
+def test_wait_on_a_condition_goes_on_while_its_deadline_is_not_reached() -> None:
     """A deadline may be extended while a wait with the old limit ends."""
     changed = Condition(3)
 

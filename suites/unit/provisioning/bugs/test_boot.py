@@ -109,7 +109,7 @@ def test_18_kaito_2326_permanent_cdi_failure_fails_the_boot(
     assert invocation.steps()["regenerate-cdi-spec"] == "failed"
 
 
-def test_19_aks_gpu_175_toolkit_comes_after_a_working_nvidia_smi(
+def test_19_aks_gpu_175_toolkit_is_configured_only_after_nvidia_smi_succeeds(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0
@@ -125,7 +125,7 @@ def test_19_aks_gpu_175_toolkit_comes_after_a_working_nvidia_smi(
     assert {invocation.steps()[name] for name in toolkit} == {"skipped"}
 
 
-def test_21_aks_gpu_old_staged_libraries_leave_one_version(
+def test_21_aks_gpu_bake_removes_staged_libraries_of_another_version(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.files.write(f"/usr/bin/lib64/lib64/libcuda.so.{OTHER_VERSION}", "")
@@ -140,7 +140,7 @@ def test_21_aks_gpu_old_staged_libraries_leave_one_version(
     assert simulated.files.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
 
 
-def test_27_latent_readiness_of_an_unbaked_node_is_sampled_before_the_install(
+def test_27_latent_readiness_line_of_an_unbaked_node_is_taken_before_the_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0
@@ -162,7 +162,7 @@ def test_28_latent_two_events_of_one_millisecond_both_survive(simulated: Simulat
 
 
 @pytest.mark.parametrize("version", ["2.4.0", "2.4.0-1", "3.0.0"])
-def test_30_containerd_2_4_without_the_key_is_native(version: str) -> None:
+def test_30_containerd_2_4_has_native_cdi_if_enable_cdi_is_not_set(version: str) -> None:
     dump = "version = 4\n[plugins.'io.containerd.cri.v1.runtime']\nmax_concurrent_downloads = 3\n"
 
     support = detect_support(Engine.CONTAINERD, dump=dump, version=f"containerd v2 {version}")

@@ -36,7 +36,7 @@ def actions_run(simulated: SimulatedNode) -> list[str]:
 
 @pytest.mark.parametrize("baked", [VERSION, OTHER_VERSION])
 @pytest.mark.parametrize("is_configured", [True, False])
-def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_first(
+def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_before_the_install(
     simulated: SimulatedNode, invocation: Invocation, baked: str, *, is_configured: bool
 ) -> None:
     simulated.build(baked, KERNEL)
@@ -57,7 +57,7 @@ def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_first(
     assert "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake" in invocation.events()
 
 
-def test_02_agentbaker_8916_8945_other_version_is_torn_down_first(
+def test_02_agentbaker_8916_8945_other_version_is_torn_down_before_the_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build("580.159.04", KERNEL)
@@ -68,7 +68,7 @@ def test_02_agentbaker_8916_8945_other_version_is_torn_down_first(
     assert simulated.files.names(DKMS) == ("580.126.09",)
 
 
-def test_11_agentbaker_8787_cuda_record_serves_a_cuda_lts_node(
+def test_11_agentbaker_8787_baked_cuda_driver_is_installed_without_a_build_on_a_cuda_lts_node(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -79,7 +79,7 @@ def test_11_agentbaker_8787_cuda_record_serves_a_cuda_lts_node(
     assert actions_run(simulated) == ["install-skip-build"]
 
 
-def test_12_agentbaker_8786_two_empty_kinds_do_not_match() -> None:
+def test_12_agentbaker_8786_two_empty_driver_kinds_do_not_match() -> None:
     assert not is_same_kind("", "")
 
 
@@ -126,7 +126,7 @@ def test_24_record_and_log_name_the_target_kernel_not_the_builders(
     assert invocation.log()[-2].endswith(f"(kernel {KERNEL})")
 
 
-def test_24_record_of_the_builders_kernel_is_refused(
+def test_24_bake_fails_if_the_record_names_the_builders_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL
@@ -161,7 +161,7 @@ def test_24_record_of_the_builders_kernel_is_refused(
         ('{"compute": {"tagsList": [{"name": "EnableManagedGPUExperience"}]}}', 230),
     ],
 )
-def test_25_latent_unreadable_tag_cache_has_its_exit_code(
+def test_25_latent_exit_code_is_224_or_230_if_the_tag_cache_is_unreadable(
     simulated: SimulatedNode, invocation: Invocation, text: str | None, exit_code: int
 ) -> None:
     if text is None:

@@ -94,7 +94,7 @@ def test_06_process_that_holds_the_device_keeps_everything_loaded(
 
 @pytest.mark.parametrize("is_beside_ours", [True, False])
 @pytest.mark.parametrize("signal", ["loaded", "modinfo", "dkms"])
-def test_07_agentbaker_9257_another_version_in_any_signal_is_preserved(
+def test_07_agentbaker_9257_customers_driver_found_by_any_of_three_signals_is_preserved(
     simulated: SimulatedNode, invocation: Invocation, signal: str, *, is_beside_ours: bool
 ) -> None:
     files = simulated.files
@@ -123,7 +123,7 @@ def test_07_agentbaker_9257_another_version_in_any_signal_is_preserved(
         assert files.exists(f"{DKMS}/{OTHER_VERSION}")
 
 
-def test_08_agentbaker_9257_our_busy_module_beside_a_customers_is_incomplete(
+def test_08_agentbaker_9257_teardown_is_incomplete_if_our_module_is_busy(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -167,7 +167,7 @@ def test_10_agentbaker_9544_incomplete_grid_teardown_does_not_validate_the_old_d
     assert "The driver 570.86.15 is loaded" in str(invocation.outcome()["error"])
 
 
-def test_13_agentbaker_8786_undeletable_probe_is_incomplete_and_keeps_the_record(
+def test_13_agentbaker_8786_teardown_that_cannot_delete_nvidia_modprobe_keeps_the_record(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulated.build(VERSION, KERNEL)
