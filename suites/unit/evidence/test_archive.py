@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_folders_of_a_guest_are_no_machines(tmp_path: Path) -> None:
+def test_folders_from_within_a_guest_are_not_listed_as_machines(tmp_path: Path) -> None:
     test = tmp_path / "test"
     for path in (
         "node/host",

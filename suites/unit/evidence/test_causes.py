@@ -574,7 +574,7 @@ def write_foreign_run(
     )
 
 
-def test_end_of_a_foreign_provisioner_has_the_last_lines_of_its_log_with_its_path(
+def test_failure_of_a_foreign_provisioner_is_shown_with_the_end_and_path_of_its_log(
     tmp_path: Path,
 ) -> None:
     write_foreign_run(tmp_path, log="begin\nERROR: no /etc/region\none\ntwo\n\nthree\n")
@@ -585,7 +585,9 @@ def test_end_of_a_foreign_provisioner_has_the_last_lines_of_its_log_with_its_pat
     ]
 
 
-def test_end_of_a_foreign_provisioner_without_a_log_has_its_output(tmp_path: Path) -> None:
+def test_failure_of_a_foreign_provisioner_without_a_log_is_shown_with_its_output(
+    tmp_path: Path,
+) -> None:
     own_words = (
         "Cloud-init v. 22.4.2 finished at Fri, 27 Nov 2026 02:00:00 +0000. Up 61 seconds\n"
         "2026-11-27 02:00:00,123 - cc_scripts_user.py[WARNING]: Failed to run module scripts_user\n"
@@ -659,7 +661,9 @@ def test_error_is_recognised_by_the_level_in_a_custom_log_format(
 
 
 @pytest.mark.parametrize("line", ["06:01:03|88|I|fetch|E2E", "[I] node E is up", "DRIVE E is up"])
-def test_letter_that_is_not_a_level_shows_no_error(tmp_path: Path, line: str) -> None:
+def test_letter_e_that_is_not_a_log_level_is_not_taken_for_an_error(
+    tmp_path: Path, line: str
+) -> None:
     write_foreign_run(tmp_path, log=f"{line}\n" + "cleaning\n" * 3)
 
     assert explain(tmp_path)[1:] == ["log: cleaning"] * 3
@@ -700,7 +704,7 @@ def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
     assert not any("`bash -x`" in line for line in explain(tmp_path))
 
 
-def test_failure_with_a_declared_code_is_not_silent_if_the_output_is_the_log(
+def test_output_shown_as_the_log_is_not_shown_again_and_no_remedy_is_added(
     tmp_path: Path,
 ) -> None:
     """The output of the provisioner is shown as its log."""
@@ -901,7 +905,7 @@ def test_unit_is_starting_while_its_commands_run(
 
 
 @pytest.mark.parametrize("state", ["auto-restart", "auto-restart-queued"])
-def test_unit_that_systemd_starts_again_is_shown_and_hides_nothing(
+def test_failed_unit_that_systemd_restarts_is_reported_beside_other_errors(
     tmp_path: Path, state: str
 ) -> None:
     """Systemd does not list the unit as failed while it waits for its next start."""
@@ -1075,7 +1079,7 @@ def test_log_line_is_read_up_to_the_limit_of_its_length(tmp_path: Path) -> None:
     assert find_cause(tmp_path) is None
 
 
-def test_console_ends_with_its_last_line_that_is_not_empty(tmp_path: Path) -> None:
+def test_last_line_of_the_console_that_is_not_empty_is_quoted(tmp_path: Path) -> None:
     write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
     write(tmp_path, "commands/dmesg", "[ 9.0] of the kernel\n")
     write(tmp_path, "host/serial.log", "[ 1.0] first\r\n[ 2.0] last\r\n\x1b[0m\r\n \r\n")
@@ -1085,7 +1089,7 @@ def test_console_ends_with_its_last_line_that_is_not_empty(tmp_path: Path) -> No
     assert explain(tmp_path) == []
 
 
-def test_line_of_a_service_does_not_belong_to_a_timer_of_its_name(tmp_path: Path) -> None:
+def test_journal_line_of_a_service_is_not_quoted_for_a_timer_of_its_name(tmp_path: Path) -> None:
     write(tmp_path, "commands/failed-units", "a.timer loaded failed failed A\n")
     write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: of the service\n")
 

@@ -193,7 +193,7 @@ def test_stream_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["sh: gzip: not found", "QUJD"])
-def test_invalid_stream_is_refused(tmp_path: Path, text: str) -> None:
+def test_stream_that_is_not_gzip_is_refused(tmp_path: Path, text: str) -> None:
     _refused(tmp_path / "e", text, exit_code=127)
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_left_of_a_stream_that_ends_early(tmp_path: Path) -> None:
     ]
 
 
-def test_name_of_other_bytes_is_kept(tmp_path: Path) -> None:
+def test_path_that_is_not_utf8_is_kept_as_its_bytes(tmp_path: Path) -> None:
     frame = f"\n{NONCE} unreadable /b".encode() + b"\xff\0"
 
     assert "e/unreadable.txt" in unpack(tmp_path / "e", frame)
@@ -341,7 +341,7 @@ def test_script_opens_no_file_to_write() -> None:
     assert "mktemp" not in words
 
 
-def test_folder_is_listed_only_for_a_wildcard_in_it() -> None:
+def test_folder_must_be_readable_only_if_a_wildcard_is_looked_up_in_it() -> None:
     request = EvidenceRequest(commands={}, files=["/a/b*/c", "/a/d"], paths=["/e/f/*"])
 
     tests = re.findall(

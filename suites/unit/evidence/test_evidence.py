@@ -118,7 +118,7 @@ def test_record_is_read_by_field(tmp_path: Path) -> None:
     assert folder.evidence.record == {"A": "1", "B": "x=y", "C": ""}
 
 
-def test_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
+def test_files_of_a_folder_are_sorted_by_name(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).file("/run/x/b", "2").file("/run/x/a", "1").evidence
 
     assert list(evidence.files("/run/x").items()) == [("a", "1"), ("b", "2")]
@@ -155,7 +155,7 @@ def test_vermagic_belongs_to_the_requested_kernel(tmp_path: Path) -> None:
         evidence.vermagic_of(OTHER_KERNEL)
 
 
-def test_copy_is_complete_and_replaces_older_files(tmp_path: Path) -> None:
+def test_copy_of_evidence_is_complete_and_replaces_older_files(tmp_path: Path) -> None:
     source = a_gpu_node(tmp_path / "source").evidence
     target = tmp_path / "kept" / "node"
     (target / "old").mkdir(parents=True)
@@ -187,7 +187,9 @@ def test_outcome_is_none_if_the_file_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exit_code", [126, 127])
-def test_bus_is_read_from_sysfs_if_lspci_does_not_run(tmp_path: Path, exit_code: int) -> None:
+def test_pci_functions_are_read_from_sysfs_if_lspci_does_not_run(
+    tmp_path: Path, exit_code: int
+) -> None:
     gpu = "PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
     folder = (
         a_gpu_node(tmp_path)
@@ -213,7 +215,7 @@ def test_bus_is_read_from_sysfs_if_lspci_does_not_run(tmp_path: Path, exit_code:
     assert [each.is_answering for each in folder.evidence.pci_functions] == [False, True, None]
 
 
-def test_cdi_specs_come_from_both_folders(tmp_path: Path) -> None:
+def test_cdi_specs_are_read_from_etc_cdi_and_run_cdi(tmp_path: Path) -> None:
     folder = (
         a_gpu_node(tmp_path)
         .file("/etc/cdi/own.json", '{"kind": "a.b/c", "devices": [{"name": "d"}]}')
@@ -262,7 +264,7 @@ def test_log_is_empty_if_the_evidence_has_no_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["commands", "files"])
-def test_evidence_of_an_earlier_version_is_complete(tmp_path: Path, part: str) -> None:
+def test_evidence_of_an_earlier_version_is_treated_as_complete(tmp_path: Path, part: str) -> None:
     """Such evidence lists neither the request nor the unreadable paths."""
     (tmp_path / part).mkdir()
 
@@ -285,14 +287,14 @@ def test_pattern_treats_brackets_as_plain_characters(tmp_path: Path) -> None:
     assert folder.evidence.matching("/a/?") == {"/a/x": "2"}
 
 
-def test_trace_has_the_name_of_its_gpu(tmp_path: Path) -> None:
+def test_traces_are_listed_by_the_name_of_their_gpu(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).trace(gpu="gpu1").trace(gpu="gpu0")
     (tmp_path / "host" / "gpu0-trace.txt").touch()
 
     assert list(folder.evidence.gpu_traces) == ["gpu0", "gpu1"]
 
 
-def test_copy_that_fails_leaves_nothing_beside(
+def test_copy_that_fails_leaves_no_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(source: Path, beside: Path) -> None:
@@ -309,7 +311,7 @@ def test_copy_that_fails_leaves_nothing_beside(
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_file_is_cut_from_its_limit_on(tmp_path: Path) -> None:
+def test_file_of_the_limit_size_is_treated_as_cut(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/x", "")
     kept = tmp_path / "files" / "x"
     with kept.open("r+b") as file:

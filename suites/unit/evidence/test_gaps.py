@@ -83,7 +83,9 @@ def test_request_is_looked_up_by_kind_and_pattern(
         ),
     ],
 )
-def test_request_of_another_form_is_refused(folder: Path, text: str, why: str) -> None:
+def test_request_file_of_an_unknown_form_or_schema_is_refused(
+    folder: Path, text: str, why: str
+) -> None:
     (folder / "requested.json").write_text(text)
 
     with pytest.raises(HarnessError, match=why):

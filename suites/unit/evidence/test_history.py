@@ -54,7 +54,7 @@ InactiveEnterTimestampMonotonic=0
 ENTRY = b"__REALTIME_TIMESTAMP=1795413142500000\n__MONOTONIC_TIMESTAMP=142500000\n_BOOT_ID=ab\n"
 
 
-def test_start_of_a_unit_ends_when_it_is_active_or_has_ended() -> None:
+def test_unit_is_ready_when_it_is_active_or_has_ended() -> None:
     units = parse_unit_times(f"{ONESHOT}\n{FAILED}\n{STARTING}")
 
     assert [(unit.started_s, unit.ready_s) for unit in units] == [

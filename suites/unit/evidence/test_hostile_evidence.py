@@ -186,7 +186,7 @@ def test_impossible_number_is_reported_in_a_sentence(
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "kind: " + "9" * 5000, "a: &a [*a]", "\0", "- x"])
-def test_hostile_file_of_cdi_is_not_a_spec(text: str) -> None:
+def test_hostile_cdi_file_is_not_read_as_a_spec(text: str) -> None:
     assert parse_cdi_devices(text) is None
     assert parse_cdi_device_nodes(text) == set()
 
@@ -313,7 +313,7 @@ CONTENTS = st.one_of(
 
 
 @given(files=st.dictionaries(NAMES, CONTENTS, max_size=4))
-def test_any_evidence_is_values_or_sentences(files: dict[str, bytes]) -> None:
+def test_any_evidence_is_read_or_raises_a_harness_error(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as place:
         evidence = evidence_of(Path(place), {"commands/x": "", **files})
 

@@ -93,7 +93,9 @@ WITHOUT_A_FOLDER = ("copy", "odd exit code", "no bus")
 
 
 @pytest.mark.parametrize("gap", ASKED)
-def test_error_for_a_gap_in_the_evidence_has_the_evidence_folder(tmp_path: Path, gap: str) -> None:
+def test_error_for_missing_evidence_has_the_path_of_the_evidence_folder(
+    tmp_path: Path, gap: str
+) -> None:
     folder = a_gpu_node(tmp_path / "node")
 
     with pytest.raises(HarnessError) as caught:
@@ -103,7 +105,7 @@ def test_error_for_a_gap_in_the_evidence_has_the_evidence_folder(tmp_path: Path,
     assert caught.value.evidence == (None if gap in WITHOUT_A_FOLDER else folder.root)
 
 
-def test_unreadable_record_is_unknown(tmp_path: Path) -> None:
+def test_unreadable_record_raises_a_harness_error(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).without(f"files{RECORD_PATH}")
 
     with pytest.raises(HarnessError, match="no permission"):

@@ -85,7 +85,7 @@ def test_dkms_status_is_read_in_both_of_its_forms(
         "dkms.conf: Error! No 'PACKAGE_VERSION' directive specified.",
     ],
 )
-def test_line_of_dkms_that_nobody_knows_does_not_mean_that_there_is_no_module(line: str) -> None:
+def test_unknown_line_of_dkms_status_raises_an_error(line: str) -> None:
     with pytest.raises(HarnessError, match=r"DKMS reports an error|a line of an unknown form"):
         parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
 
@@ -162,7 +162,7 @@ def test_modinfo_field_is_read_only_from_its_own_line(text: str, value: str | No
     assert parse_modinfo_field(text, "version") == value
 
 
-def test_name_of_a_modinfo_field_is_not_a_pattern() -> None:
+def test_name_of_a_modinfo_field_is_not_treated_as_a_pattern() -> None:
     assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
 
 
@@ -189,7 +189,7 @@ def test_prebake_line_with_an_unmatched_quote_is_split_at_spaces() -> None:
 
 
 @given(st.text())
-def test_no_log_keeps_prebake_lines_from_being_read(noise: str) -> None:
+def test_prebake_line_is_read_after_any_other_prebake_text(noise: str) -> None:
     line = "AKS_GPU_PREBAKE event=teardown status=cleaned"
 
     lines = parse_prebake_lines(f"AKS_GPU_PREBAKE {noise}\n{line}\n")
@@ -212,7 +212,7 @@ def test_version_of_the_loaded_driver_is_read_in_each_format(line: str) -> None:
     assert parse_driver_version(f"{other}\n{line}\n") == "580.126.09"
 
 
-def test_driver_that_names_no_version_is_shown() -> None:
+def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
     with pytest.raises(HarnessError, match=r"has an unknown form: 'GCC version: 12\.2'"):
         parse_driver_version("GCC version: 12.2")
 
@@ -276,7 +276,7 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
         ('{"devices": ["a"]}', set()),
     ],
 )
-def test_device_nodes_of_a_cdi_spec(text: str, nodes: set[str]) -> None:
+def test_device_nodes_of_a_cdi_spec_are_read(text: str, nodes: set[str]) -> None:
     assert parse_cdi_device_nodes(text) == nodes
 
 
@@ -363,7 +363,7 @@ GPU = (
 )
 
 
-def test_error_of_lspci_within_its_output_hides_no_driver() -> None:
+def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
     error = "pcilib: sysfs_read_vpd: read failed: Input/output error\n"
     texts = [f"{GPU[:at]}{error}{GPU[at:]}" for at in range(len(GPU) + 1)]
 
@@ -371,7 +371,7 @@ def test_error_of_lspci_within_its_output_hides_no_driver() -> None:
 
 
 @pytest.mark.parametrize("error", ["cat: read error\n", "x" * 5000 + "\n"])
-def test_details_that_another_text_parts_from_their_function_are_refused(error: str) -> None:
+def test_text_between_a_function_and_its_details_is_refused(error: str) -> None:
     with pytest.raises(HarnessError, match="a function in an unknown form") as caught:
         parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
 
@@ -430,7 +430,7 @@ _OPEN = (
         ),
     ],
 )
-def test_legacy_gpu_that_two_lines_name_counts_once(log: str, refused: list[str]) -> None:
+def test_refused_gpu_that_two_lines_name_is_listed_once(log: str, refused: list[str]) -> None:
     """The driver logs the model first and then the address; a K80 has two addresses."""
     assert parse_refused_gpus(log) == refused
 

@@ -55,7 +55,7 @@ def test_events_are_within_the_steps_that_made_them(tmp_path: Path) -> None:
     assert start.error == "start failed"
 
 
-def test_killed_run_leaves_events(tmp_path: Path) -> None:
+def test_events_of_a_run_without_an_outcome_are_steps(tmp_path: Path) -> None:
     write_event(tmp_path, "AKS.CSE.dkms", 12, 14)
 
     assert [each.title for each in inner_steps(Evidence(tmp_path))] == ["AKS.CSE.dkms"]

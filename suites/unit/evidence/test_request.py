@@ -106,7 +106,7 @@ def test_incomplete_stream_is_refused_with_the_reason(stream: bytes, why: str) -
     assert str(caught.value) == why
 
 
-def test_merged_evidence_has_each_file_once_and_the_later_commands() -> None:
+def test_merged_evidence_requests_have_each_file_once_and_the_later_command_of_each_name() -> None:
     one = AdditionalEvidence(
         files=["/b", "/a"], commands={"x": ["one"], "y": ["one"]}, source="one"
     )
@@ -117,7 +117,7 @@ def test_merged_evidence_has_each_file_once_and_the_later_commands() -> None:
     )
 
 
-def test_request_is_extended_by_files_as_paths_too() -> None:
+def test_additional_files_are_added_to_the_files_and_the_paths_of_a_request() -> None:
     request = EvidenceRequest(commands={"a": ["a"]}, files=["/f"], paths=["/p"])
     more = AdditionalEvidence(files=["/m"], commands={"b": ["b"]})
 

@@ -65,7 +65,7 @@ def test_bundles_beyond_the_limits_are_selected(
     ],
     ids=["latest-is-small", "two-of-the-future", "clock-began-in-1970"],
 )
-def test_wrong_clock_does_not_remove_the_latest(
+def test_latest_bundle_is_kept_even_if_the_clock_is_wrong(
     bundles: list[Bundle], expected: list[str]
 ) -> None:
     found = beyond_limits(bundles, limit_mib=100, limit_days=30_000, now_s=0.0)
@@ -86,7 +86,7 @@ def test_bundle_of_this_run_is_not_removed(days: float) -> None:
     assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found)
 
 
-def test_bundles_of_this_run_take_room_from_the_older_ones() -> None:
+def test_older_bundles_are_selected_to_make_room_for_bundles_of_this_run() -> None:
     bundles = [
         a_bundle("own1", mib=30, changed_s=5.0),
         a_bundle("own2", mib=30, changed_s=9.0),
@@ -143,7 +143,7 @@ def test_files_of_a_passed_test_are_not_a_bundle(tmp_path: Path) -> None:
     assert bundles_in(tmp_path / "absent") == []
 
 
-def test_both_parts_of_a_bundle_are_removed(tmp_path: Path) -> None:
+def test_folder_and_archive_of_a_bundle_are_removed(tmp_path: Path) -> None:
     (tmp_path / "t/node").mkdir(parents=True)
     (tmp_path / "t/node/versions.json").write_text(VERSIONS)
     (tmp_path / "t.tar.gz").touch()

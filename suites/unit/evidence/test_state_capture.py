@@ -246,7 +246,7 @@ def test_any_text_of_a_node_is_a_state_or_an_error_message(texts: dict[str, list
         node.state()
 
 
-def test_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> None:
+def test_shell_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> None:
     node.disk.folder(2, {"usr": 12, "var": 18})
     node.disk.folder(18, {"lib": 19})
     node.disk.folder(19, {"harness-shell-trace": 20, "harness-shell-traces": 15})
@@ -370,13 +370,13 @@ def test_unreadable_folder_is_unknown(node: FakeNode) -> None:
     assert node.state().unknown == (Unknown(StateKind.PATHS, "/dev/secret", "Permission denied"),)
 
 
-def test_failure_of_find_without_a_reason_is_unknown(node: FakeNode) -> None:
+def test_paths_are_unknown_if_find_fails_without_a_reason(node: FakeNode) -> None:
     node.answers["find /dev"] = (1, "", "")
 
     assert node.state().unknown == (Unknown(StateKind.PATHS, "*", "find: exit code 1"),)
 
 
-def test_other_file_system_is_unknown(node: FakeNode) -> None:
+def test_paths_of_a_file_system_that_is_not_ext4_are_unknown(node: FakeNode) -> None:
     node.texts["/proc/self/mountinfo"].append("30 27 8:1 / /data rw - xfs /dev/sda1 rw")
 
     assert node.state().unknown == (

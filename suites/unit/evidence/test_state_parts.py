@@ -11,7 +11,7 @@ from harness.evidence import state_parts
 from suites.unit.evidence.states import a_file
 
 
-def test_lines_are_separated_by_file() -> None:
+def test_lines_are_grouped_by_file() -> None:
     text = "/proc/a\0one\n/proc/b:1\0two: three\n/proc/a\0\n"
 
     assert state_parts.parse_lines_by_file(text) == {
@@ -208,7 +208,7 @@ def test_unloading_of_an_inactive_unit_is_no_change() -> None:
     assert state_parts.units(loaded, paths) == state_parts.units("[]", paths)
 
 
-def test_failed_unit_without_a_file_and_device_units() -> None:
+def test_failed_unit_without_a_unit_file_is_kept_and_device_units_are_left_out() -> None:
     listed = json.dumps([unit("x.service", "failed", "failed"), unit("sda.device")])
 
     assert state_parts.units(listed, {}) == {"x.service": {"active": "failed", "sub": "failed"}}

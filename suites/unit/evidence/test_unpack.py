@@ -54,7 +54,7 @@ def unpacked(
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_archive_becomes_its_files(tmp_path: Path, form: int) -> None:
+def test_files_of_an_archive_are_unpacked(tmp_path: Path, form: int) -> None:
     members = {"t/a": b"1", "t/" + "long/" * 19 + "b": b"2" * 1000, "t/c": b""}
     if form != tarfile.USTAR_FORMAT:
         members["t/" + "n" * 200] = b"3"
@@ -74,7 +74,7 @@ def test_folders_of_an_archive_are_made_also_empty_ones(tmp_path: Path) -> None:
     assert (tmp_path / "t/empty").stat().st_mode & 0o777 == 0o700
 
 
-def test_saved_machine_is_left_out(tmp_path: Path) -> None:
+def test_memory_and_disk_of_a_saved_machine_are_not_unpacked(tmp_path: Path) -> None:
     content = tar_of(
         ("t/n/checkpoint/memory.zst", b"m"),
         ("t/n/checkpoint/disk.qcow2", b"d"),
@@ -176,7 +176,7 @@ def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path, kind: bytes)
         *("twice", "below-file", "long", "escape", "text", "empty", "cut"),
     ],
 )
-def test_other_archive_is_refused_with_a_sentence(
+def test_error_for_an_invalid_archive_has_the_reason(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     with pytest.raises(BadInputError, match=words):
@@ -227,7 +227,7 @@ def header_of(name: str, kind: bytes, size: int, link: str) -> bytes:
     changes=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6),
     resum=st.booleans(),
 )
-def test_any_archive_is_files_or_an_error_message(
+def test_any_archive_is_unpacked_within_its_folder_or_refused(
     parts: list[bytes], changes: list[tuple[int, int]], *, resum: bool
 ) -> None:
     content = bytearray(b"".join(parts) + bytes(1024))

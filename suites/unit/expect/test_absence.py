@@ -44,7 +44,7 @@ def test_no_log_line_error_quotes_the_present_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "one\ntwo", "one\n"])
 @pytest.mark.parametrize("expectation", [expect.log_line, expect.no_log_line])
-def test_text_that_is_in_each_line_or_in_no_line_is_refused(
+def test_empty_or_multi_line_text_is_refused(
     tmp_path: Path, expectation: Callable[[Evidence, str], None], text: str
 ) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "one\ntwo\n").evidence

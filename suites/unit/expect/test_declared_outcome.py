@@ -411,7 +411,7 @@ def test_decision_without_a_reason_does_not_match_an_expected_reason(
         expect.decided(evidence, "skip-build", reason="kernel")
 
 
-def test_end_at_a_step_needs_a_declared_error(tmp_path: Path) -> None:
+def test_run_ended_at_is_refused_if_no_error_is_declared(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path, PATTERNS)
 
     with pytest.raises(BadInputError, match=r"key 'outcome\.file\.error': Provisioner 'mine'"):
@@ -434,7 +434,7 @@ def _undeclared(ask: Callable[[Evidence], object], message: str) -> Case:
     ],
     ids=["refused", "undecided", "undeclared"],
 )
-def test_every_error_has_its_message(
+def test_each_failed_case_raises_its_error_with_its_message(
     tmp_path: Path, cases: Mapping[str, Case], error: type[Exception]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):
@@ -443,7 +443,7 @@ def test_every_error_has_its_message(
         assert case.message in str(caught.value)
 
 
-def test_steps_are_read_with_their_declaration(tmp_path: Path) -> None:
+def test_steps_are_read_as_the_provisioner_declares_them(tmp_path: Path) -> None:
     by_file = evidence_of(tmp_path / "file", FILE)
     by_log = evidence_of(tmp_path / "log", PATTERNS)
 
@@ -490,7 +490,9 @@ def test_evidence_contains_the_declaration_of_the_provisioner(tmp_path: Path) ->
     assert (found.files, found.commands) == (("/var/log/my/*",), ("mounts",))
 
 
-def test_evidence_without_a_declaration_belongs_to_the_harness(tmp_path: Path) -> None:
+def test_evidence_without_a_declaration_is_read_as_that_of_the_harnesss_provisioner(
+    tmp_path: Path,
+) -> None:
     assert read_declaration(tmp_path) == GPU_NODE
 
     write_declaration(gpu_node_provisioner(Payload(content=b"", digest="0" * 64)), tmp_path)
@@ -499,7 +501,7 @@ def test_evidence_without_a_declaration_belongs_to_the_harness(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"schema": 2, "name": "x"}'])
-def test_damaged_declaration_gives_no_verdict(tmp_path: Path, text: str) -> None:
+def test_damaged_declaration_raises_a_harness_error(tmp_path: Path, text: str) -> None:
     (tmp_path / DECLARATION_NAME).write_text(text)
 
     with pytest.raises(HarnessError, match=r"does not say how the provisioner's result is read"):

@@ -160,7 +160,7 @@ def with_count(report: str, nth: int) -> str:
 
 
 @pytest.mark.parametrize(("nth", "is_fault"), [(1, False), (2, True), (3, False), (4, False)])
-def test_double_bits_since_the_driver_was_loaded_are_a_fault(
+def test_only_double_bit_errors_since_the_driver_was_loaded_are_a_fault(
     tmp_path: Path, nth: int, *, is_fault: bool
 ) -> None:
     """Single-bit errors are corrected; earlier double-bit errors are not a present fault."""
@@ -185,7 +185,9 @@ def test_double_bits_since_the_driver_was_loaded_are_a_fault(
         ("Parity     : 0", "Parity     : many"),
     ],
 )
-def test_unknown_value_is_unknown(tmp_path: Path, healthy: str, odd: str) -> None:
+def test_unknown_value_in_the_report_makes_the_health_unknown(
+    tmp_path: Path, healthy: str, odd: str
+) -> None:
     assert SECOND.count(healthy) == 1
     evidence = a_node(tmp_path, HEAD + FIRST + SECOND.replace(healthy, odd)).evidence
 
@@ -305,7 +307,7 @@ def test_failed_tool_is_explained_by_its_message_or_its_exit_code(
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", None])
-def test_gpu_with_another_driver_need_not_be_in_the_report(
+def test_gpu_that_nvidias_driver_does_not_drive_need_not_be_in_the_report(
     tmp_path: Path, driver: str | None
 ) -> None:
     other = BUS.replace("65:", "77:").partition("66:00.0")[0]
@@ -333,7 +335,7 @@ def test_error_lists_both_gpus_with_faults(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, HEAD + "".join(broken)).evidence)
 
 
-def test_node_without_the_tool_lacks_its_programs(tmp_path: Path) -> None:
+def test_health_expectation_fails_if_nvidia_smi_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ExpectationError, match=r"no such program\. Install"):
         driver_reports_health(a_node(tmp_path, "", exit_code=127).evidence)
 
@@ -451,7 +453,9 @@ def test_fields_of_a_nested_block_do_not_belong_to_the_outer_block(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2), (2, 1)])
-def test_number_of_gpus_has_to_match_their_blocks(tmp_path: Path, said: int, count: int) -> None:
+def test_health_is_unknown_if_the_number_of_attached_gpus_differs_from_the_blocks(
+    tmp_path: Path, said: int, count: int
+) -> None:
     report = HEAD.replace(": 2", f": {said}") + "".join((FIRST, SECOND)[:count])
 
     with pytest.raises(HarnessError, match="'Attached GPUs' and a block for each") as caught:

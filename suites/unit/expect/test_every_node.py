@@ -343,7 +343,7 @@ def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
     }
 
 
-def test_verdict_that_is_not_met_has_the_reason(tmp_path: Path) -> None:
+def test_verdict_that_is_not_met_or_unknown_has_the_reason(tmp_path: Path) -> None:
     for number, case in enumerate((*NOT_MET, *UNKNOWN)):
         folder = tmp_path / str(number)
         state, sentence = verdict_on(case.change(a_serving_node(folder)), case.name)
@@ -355,7 +355,7 @@ def test_verdict_that_is_not_met_has_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cases", [NOT_MET, UNKNOWN], ids=["wrong", "unknown"])
-def test_every_node_expectation_has_a_case(cases: tuple[Case, ...]) -> None:
+def test_every_node_expectation_has_a_test_case(cases: tuple[Case, ...]) -> None:
     assert {case.name for case in cases} == {each.name for each in NODE_EXPECTATIONS}
 
 
@@ -372,7 +372,7 @@ def test_only_the_record_expectation_fails_for_a_customers_own_driver(tmp_path: 
     assert wrong == ["record"]
 
 
-def test_record_fits_a_node_whose_driver_is_not_loaded(tmp_path: Path) -> None:
+def test_verdicts_on_record_and_module_are_met_if_the_driver_is_not_loaded(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)
 
     assert verdict_on(folder, "record") == (

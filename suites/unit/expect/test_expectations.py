@@ -26,7 +26,7 @@ def test_expected_result_is_accepted(tmp_path: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
-def test_every_public_expectation_has_a_case(cases: dict[str, Case]) -> None:
+def test_every_public_expectation_has_a_test_case(cases: dict[str, Case]) -> None:
     seen = {name.partition(":")[0].split()[0] for name in cases}
 
     # The expectations on every node have their own tests in test_every_node.
@@ -77,7 +77,7 @@ def test_file_that_is_not_a_trace_raises_harness_error(tmp_path: Path) -> None:
     [(REFUSED, ExpectationError), (UNDECIDED, HarnessError)],
     ids=["refusals", "gaps"],
 )
-def test_unexpected_or_missing_evidence_has_its_error(
+def test_refused_or_undecided_expectation_raises_its_error_with_its_message(
     tmp_path: Path, cases: dict[str, Case], error: type[EvidencedError]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):

@@ -125,7 +125,9 @@ def test_each_display_controller_of_the_vendor_is_a_gpu(
         ("1303", "10de:2330"),
     ],
 )
-def test_other_function_is_not_a_gpu(tmp_path: Path, class_code: str, device: str) -> None:
+def test_function_that_is_no_display_controller_of_nvidia_is_not_a_gpu(
+    tmp_path: Path, class_code: str, device: str
+) -> None:
     other = a_function("02:00.0", class_code, device, None)
     expect.no_gpu(a_stripped_node(tmp_path / "no GPU").command("lspci", other).evidence)
     for bus in (other + a_function("03:00.0"), a_function("01:00.0") + other):
@@ -188,7 +190,7 @@ def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
             expect.gpus_driven(evidence, named)
 
 
-def test_function_that_reads_all_ones_leaves_the_gpus_on_the_bus_unknown(tmp_path: Path) -> None:
+def test_number_of_gpus_is_unknown_if_a_function_reads_all_ones(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 
@@ -215,7 +217,7 @@ REFUSED = (
 )
 
 
-def test_unknown_message_matters_only_if_it_is_about_a_gpu(tmp_path: Path) -> None:
+def test_refusals_are_unknown_only_if_an_unknown_message_is_about_a_gpu(tmp_path: Path) -> None:
     odd = "NVRM: something that no release has said yet\n"
     of_gpu = "NVRM: The NVIDIA GPU 0000:01:00.0 is in an odd mood\n"
     folder = a_serving_node(tmp_path)

@@ -38,7 +38,9 @@ def judged(folder: Path, log: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
-def test_public_log_is_judged_as_its_report_does(tmp_path: Path, log: PublicLog) -> None:
+def test_verdict_on_a_public_kernel_log_is_that_of_its_report(
+    tmp_path: Path, log: PublicLog
+) -> None:
     state, sentence = judged(tmp_path, log.text)
 
     assert state == log.says.value, sentence

@@ -143,7 +143,7 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_no_verdict_on_a_working_node_is_false(tmp_path: Path, name: str) -> None:
+def test_working_node_of_each_layout_gets_its_expected_verdicts(tmp_path: Path, name: str) -> None:
     layout = LAYOUTS[name]
 
     verdicts = judge_node(layout.write(a_serving_node(tmp_path)).evidence)
@@ -160,7 +160,9 @@ def test_no_verdict_on_a_working_node_is_false(tmp_path: Path, name: str) -> Non
     assert "If this is intended, ignore this result" in record.sentence
 
 
-def test_programs_elsewhere_count_for_a_loaded_driver_and_only_together(tmp_path: Path) -> None:
+def test_programs_in_a_container_are_accepted_only_all_together_and_with_a_loaded_driver(
+    tmp_path: Path,
+) -> None:
     layout = LAYOUTS["operator's container"]
     whole = layout.write(a_serving_node(tmp_path / "whole"))
     half = replace(layout, paths=layout.paths[:1]).write(a_serving_node(tmp_path / "half"))
@@ -174,7 +176,7 @@ def test_programs_elsewhere_count_for_a_loaded_driver_and_only_together(tmp_path
     assert state_of(unloaded, "module") is NOT_MET
 
 
-def test_module_of_debians_packages_is_judged_as_any_other(tmp_path: Path) -> None:
+def test_verdict_on_the_module_covers_nvidia_current_of_debians_packages(tmp_path: Path) -> None:
     layout = LAYOUTS["Debian's packages"]
     other = modinfo(CURRENT).replace(VERSION, "535.1.1")
     folder = replace(layout, modinfo={"nvidia-current": other}).write(a_serving_node(tmp_path))
@@ -191,7 +193,7 @@ def test_module_of_debians_packages_is_judged_as_any_other(tmp_path: Path) -> No
     ("kind", "state"),
     [("k8s.gpu.nvidia.com/claim", MET), ("k8s.gpu.nvidia.com/device", NOT_MET)],
 )
-def test_spec_of_one_claim_need_not_have_each_gpu(
+def test_cdi_spec_of_a_claim_need_not_offer_each_gpu(
     tmp_path: Path, kind: str, state: VerdictState
 ) -> None:
     folder = a_serving_node(tmp_path).without("files/run/cdi/nvidia.yaml")
@@ -226,7 +228,7 @@ def test_variants_of_the_nvidia_runtime_are_accepted(
         ("k3s.service", "inactive", NOT_MET),
     ],
 )
-def test_other_runtime_counts_only_if_it_runs(
+def test_another_pod_runtime_makes_the_verdict_unknown_only_if_it_runs(
     tmp_path: Path, unit: str, active: str, state: VerdictState
 ) -> None:
     folder = a_serving_node(tmp_path).command("containerd-config", "not found\n", 127)

@@ -160,7 +160,7 @@ def test_last_gpu_of_another_name_is_refused(tmp_path: Path, count: int, name: s
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_single_gpu_behind_other_functions_is_found(tmp_path: Path, count: int) -> None:
+def test_single_gpu_among_nvlink_switches_is_found(tmp_path: Path, count: int) -> None:
     bridges = "".join(
         f"{number:02x}:00.0 Bridge [0680]: NVIDIA Corporation GH100 [10de:22a3]\n"
         for number in range(count)
@@ -207,7 +207,7 @@ def test_refusal_of_one_of_two_equal_gpus_does_not_refuse_the_other(tmp_path: Pa
 
 
 @pytest.mark.parametrize("bus", ["01", "08"])
-def test_error_of_any_gpu_is_seen(tmp_path: Path, bus: str) -> None:
+def test_xid_of_any_gpu_is_reported(tmp_path: Path, bus: str) -> None:
     log = f"[    0.0] Linux\n[ 9.1] NVRM: Xid (PCI:0000:{bus}:00): 79, pid=1\n[ 9.2] eth0: up\n"
     evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
 
@@ -280,7 +280,7 @@ def judge_driver(kernel: str, version: str) -> dict[str, Expectation]:
     }
 
 
-def test_node_of_one_kernel_and_version_is_accepted(tmp_path: Path) -> None:
+def test_node_is_accepted_if_all_sources_name_the_same_kernel_and_version(tmp_path: Path) -> None:
     assert refusing(a_node(tmp_path), judge_driver(SHORT, OLD)) == set()
 
 
@@ -366,7 +366,7 @@ def test_driver_of_a_similar_version_is_refused(tmp_path: Path, version: str, ot
     ],
     ids=["runs", "vermagic", "dkms", "dkms-arch", "record", "record-key", "files"],
 )
-def test_one_source_with_another_kernel_is_refused(
+def test_another_kernel_in_one_source_of_evidence_is_refused(
     tmp_path: Path,
     kernel: str,
     other: str,
@@ -411,7 +411,7 @@ def test_one_source_with_another_kernel_is_refused(
     ],
     ids=["dkms", "module", "loaded", "record"],
 )
-def test_one_source_with_another_version_is_refused(
+def test_another_driver_version_in_one_source_of_evidence_is_refused(
     tmp_path: Path,
     version: str,
     other: str,
@@ -441,7 +441,7 @@ FOLDER = f"/lib/modules/{SHORT}/updates/dkms"
 
 
 @pytest.mark.parametrize("name", ["nvidia-drm.ko.xz", "nvidia.kobj", "nvidia.o", "xnvidia.ko"])
-def test_other_file_is_not_the_module(tmp_path: Path, name: str) -> None:
+def test_file_of_a_similar_name_is_not_the_module(tmp_path: Path, name: str) -> None:
     folder = a_node(tmp_path)
     folder.paths(f"f 644 1 1.0 {FOLDER}/{name}")
     with pytest.raises(ExpectationError, match=r"'nvidia\.ko' .* was expected"):
@@ -481,7 +481,7 @@ def test_module_built_on_the_wrong_side_of_the_boot_is_refused_beside_a_right_mo
 
 
 @pytest.mark.parametrize("name", DRIVER_MODULES)
-def test_each_module_of_the_driver_counts(tmp_path: Path, name: str) -> None:
+def test_each_loaded_module_of_the_driver_is_an_artefact(tmp_path: Path, name: str) -> None:
     evidence = a_stripped_node(tmp_path).modules("ext4", name).evidence
 
     for judge in (expect.no_module_loaded, expect.no_driver_artefact):
@@ -519,7 +519,9 @@ NEAR_IMAGES = (
 
 
 @pytest.mark.parametrize("image", NEAR_IMAGES)
-def test_image_of_a_similar_name_is_different(tmp_path: Path, image: str) -> None:
+def test_image_of_a_similar_name_is_not_taken_for_the_expected_image(
+    tmp_path: Path, image: str
+) -> None:
     listed = f"mcr.example/first:1\n{image}\n"
     evidence = a_serving_node(tmp_path).command("container-images", listed).evidence
 
@@ -535,7 +537,9 @@ NEAR_UNITS = ("a.service.d.mount", "xa.service", "a.serv.service", "a@1.service"
 
 
 @pytest.mark.parametrize("unit", NEAR_UNITS)
-def test_unit_of_a_similar_name_is_different(tmp_path: Path, unit: str) -> None:
+def test_unit_of_a_similar_name_is_not_taken_for_the_expected_unit(
+    tmp_path: Path, unit: str
+) -> None:
     listing = f"{unit} loaded active running A\n"
     evidence = a_serving_node(tmp_path).command("units", listing).evidence
 
@@ -545,9 +549,7 @@ def test_unit_of_a_similar_name_is_different(tmp_path: Path, unit: str) -> None:
 
 
 @pytest.mark.parametrize("seen", ["inactive", "activating", "active-ish"])
-def test_unit_state_that_contains_the_expected_state_is_different(
-    tmp_path: Path, seen: str
-) -> None:
+def test_unit_state_that_contains_the_expected_state_is_refused(tmp_path: Path, seen: str) -> None:
     listing = f"a.service loaded {seen} active A\n"
 
     with pytest.raises(ExpectationError, match=f"but is '{seen}'"):
@@ -608,7 +610,7 @@ def test_failed_gpu_service_is_seen_however_it_is_listed(tmp_path: Path, change:
         "nvidia-persistenced.service",
     ],
 )
-def test_each_unit_that_serves_gpus_may_fail_the_node(tmp_path: Path, unit: str) -> None:
+def test_failure_of_any_unit_that_serves_gpus_is_refused(tmp_path: Path, unit: str) -> None:
     folder = a_serving_node(tmp_path).command("failed-units", f"{unit} loaded failed failed x\n")
 
     with pytest.raises(ExpectationError, match=rf"but \['{unit}'\] have"):
@@ -633,7 +635,9 @@ def test_error_lists_all_failed_units(tmp_path: Path) -> None:
         ("dra-driver-nvidia-gpu.service", "activating"),
     ],
 )
-def test_managed_node_has_one_of_two_owners(tmp_path: Path, owner: str, active: str) -> None:
+def test_device_plugin_or_dra_driver_must_be_active(
+    tmp_path: Path, owner: str, active: str
+) -> None:
     units = f"{RUNNING.splitlines()[0]}\n{owner} loaded {active} running x\n"
     folder = a_serving_node(tmp_path).command("units", units)
 
@@ -652,7 +656,7 @@ def test_managed_node_has_one_of_two_owners(tmp_path: Path, owner: str, active: 
         "k8s.gpu.nvidia.com/claim",
     ],
 )
-def test_each_kind_of_a_spec_offers_gpus(tmp_path: Path, kind: str) -> None:
+def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path, kind: str) -> None:
     spec = json.dumps({"kind": kind, "devices": [{"name": "x"}]})
     folder = a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", spec)
 
@@ -673,7 +677,7 @@ def test_cdi_spec_that_is_not_for_gpus_is_not_listed(tmp_path: Path) -> None:
     assert "vendor.example" not in expect.cdi_offers_gpus(folder.evidence)
 
 
-def test_containerd_without_the_runtime_proves_nothing_about_another_runtime(
+def test_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
     tmp_path: Path,
 ) -> None:
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
@@ -747,7 +751,7 @@ def test_containerd_that_is_not_used_need_not_run(tmp_path: Path, unit: str, act
         ),
     ],
 )  # fmt: skip
-def test_runtime_that_should_run_is_judged(tmp_path: Path, rows: str, words: str) -> None:
+def test_error_names_the_runtime_that_is_not_active(tmp_path: Path, rows: str, words: str) -> None:
     units = RUNNING.replace(
         "containerd.service loaded active", "containerd.service loaded inactive"
     )
@@ -757,7 +761,7 @@ def test_runtime_that_should_run_is_judged(tmp_path: Path, rows: str, words: str
         expect.gpu_services_up(folder.evidence)
 
 
-def test_failed_runtime_is_not_a_fault_beside_containerd(tmp_path: Path) -> None:
+def test_failed_cri_o_is_not_a_fault_while_containerd_runs(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).command(
         "units", f"{RUNNING}crio.service loaded failed failed x\n"
     )
@@ -765,7 +769,7 @@ def test_failed_runtime_is_not_a_fault_beside_containerd(tmp_path: Path) -> None
     assert "containerd.service" in expect.gpu_services_up(folder.evidence)
 
 
-def test_runtime_is_found_in_a_later_format(tmp_path: Path) -> None:
+def test_nvidia_runtime_is_found_in_format_4_of_containerds_configuration(tmp_path: Path) -> None:
     """Formats after 3 have the same tables as format 3."""
     cri = 'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia'
     configuration = (
@@ -816,7 +820,7 @@ def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: 
 
 
 @pytest.mark.parametrize("seen", ["8", "840", "-84", "0"])
-def test_exit_code_of_similar_digits_is_different(tmp_path: Path, seen: str) -> None:
+def test_exit_code_of_similar_digits_is_refused(tmp_path: Path, seen: str) -> None:
     folder = a_serving_node(tmp_path).outcome(exit_code=84).file(EXIT_CODE_PATH, f"{seen}\n")
     with pytest.raises(ExpectationError):
         expect.provisioned(folder.evidence, exit_code=84)
@@ -835,7 +839,7 @@ def test_exit_code_of_similar_digits_is_different(tmp_path: Path, seen: str) -> 
         "event=decision action=install",
     ],
 )
-def test_similar_prebake_line_is_different(tmp_path: Path, line: str) -> None:
+def test_similar_prebake_line_is_refused(tmp_path: Path, line: str) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, f"AKS_GPU_PREBAKE {line}\n")
     wanted = {"event": "decision", "action": "install", "reason": "kernel"}
 
@@ -843,7 +847,7 @@ def test_similar_prebake_line_is_different(tmp_path: Path, line: str) -> None:
         expect.prebake_line(evidence.evidence, **wanted)
 
 
-def test_step_and_event_of_a_similar_name_are_different(tmp_path: Path) -> None:
+def test_step_and_event_of_a_similar_name_are_refused(tmp_path: Path) -> None:
     steps = [{"name": "install-driver-2", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps).event("2", "AKS.CSE.xy").evidence
 
@@ -865,9 +869,7 @@ def test_step_and_event_of_a_similar_name_are_different(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_run_that_ended_elsewhere_with_similar_words_did_not_end_there(
-    tmp_path: Path, error: str
-) -> None:
+def test_run_ended_at_refuses_a_similar_error_of_the_run(tmp_path: Path, error: str) -> None:
     steps = [{"name": "install-driver", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps, exit_code=84, error=error).evidence
 

@@ -175,7 +175,9 @@ REPORTS = (
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=[each.source for each in REPORTS])
-def test_verdict_on_the_node_of_a_report_is_true(tmp_path: Path, report: Report) -> None:
+def test_verdict_on_the_node_of_a_public_report_is_the_expected_one(
+    tmp_path: Path, report: Report
+) -> None:
     folder = report.change(a_serving_node(tmp_path))
 
     (verdict,) = judge_node(

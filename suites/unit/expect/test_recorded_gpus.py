@@ -86,7 +86,7 @@ def test_kernel_log_of_a_healthy_node_shows_no_fault(tmp_path: Path, card: str) 
 
 
 @each_card
-def test_report_of_a_healthy_card_is_judged_fine(tmp_path: Path, card: str) -> None:
+def test_recorded_report_of_a_healthy_gpu_shows_no_fault(tmp_path: Path, card: str) -> None:
     evidence = a_recorded_node(tmp_path, card).evidence
 
     assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."

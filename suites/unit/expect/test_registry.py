@@ -29,13 +29,13 @@ def with_request(
     return log
 
 
-def test_no_request_is_refused_if_there_was_a_request() -> None:
+def test_expectation_no_request_fails_if_there_was_a_request() -> None:
     expect.no_request(RegistryLog())
     with pytest.raises(ExpectationError, match=r"there were 1:\n1\.000 2\.000 pull 1 .* HEAD mcr"):
         expect.no_request(a_log((1, 2, 200)))
 
 
-def test_no_request_is_refused_if_there_was_a_connection_without_a_request() -> None:
+def test_expectation_no_request_fails_if_there_was_a_connection_without_a_request() -> None:
     log = RegistryLog()
     log.connected()
     log.refused("the TLS handshake failed: unknown CA")
@@ -53,7 +53,7 @@ def test_pulls_tried_requires_the_exact_number_of_tries() -> None:
             expect.pulls_tried(log, times)
 
 
-def test_pause_is_between_the_end_of_a_try_and_the_next_one() -> None:
+def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next() -> None:
     expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (13.5, 14, 200)), 5)
     with pytest.raises(ExpectationError, match=r"there were 5\.0 s, 4\.5 s"):
         expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (12.5, 14, 200)), 5)

@@ -37,7 +37,9 @@ def test_missing_gpu_device_node_is_noticed_if_the_spec_offers_the_gpu_to_no_pod
 
 
 @pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0x"])
-def test_spec_with_only_other_nodes_need_not_name_gpus(tmp_path: Path, node: str) -> None:
+def test_cdi_spec_without_gpu_device_nodes_may_offer_fewer_gpus_than_the_node_has(
+    tmp_path: Path, node: str
+) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
 
     assert expect.cdi_offers_gpus(
@@ -45,13 +47,13 @@ def test_spec_with_only_other_nodes_need_not_name_gpus(tmp_path: Path, node: str
     )
 
 
-def test_spec_may_name_gpus_that_are_not_there(tmp_path: Path) -> None:
+def test_cdi_spec_may_name_gpus_that_the_node_lacks(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", json.dumps(a_cdi_spec(3)))
 
     assert expect.cdi_offers_gpus(folder.evidence)
 
 
-def test_runtime_without_a_type_does_not_serve_beside_a_runtime_with_a_type(
+def test_nvidia_runtime_without_a_type_is_refused_if_another_runtime_has_a_type(
     tmp_path: Path,
 ) -> None:
     typed = '          runtime_type = "io.containerd.runc.v2"\n'
@@ -64,7 +66,7 @@ def test_runtime_without_a_type_does_not_serve_beside_a_runtime_with_a_type(
     assert expect.runtime_hands_out_gpus(folder.command("containerd-config", head + tail).evidence)
 
 
-def test_last_of_the_runtimes_may_serve_gpus(tmp_path: Path) -> None:
+def test_nvidia_runtime_is_accepted_as_the_last_of_the_runtimes(tmp_path: Path) -> None:
     dump = CONTAINERD_CONFIG.replace('"/usr/bin/nvidia-container-runtime"', '"/usr/bin/runc"')
     dump = dump.replace('BinaryName = ""', 'BinaryName = "nvidia-container-runtime"')
 
@@ -74,7 +76,9 @@ def test_last_of_the_runtimes_may_serve_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["k3s.service", "cri-docker.service"])
-def test_runtime_of_containerd_is_reported_whatever_else_runs(tmp_path: Path, unit: str) -> None:
+def test_containerds_nvidia_runtime_is_accepted_even_if_another_pod_runtime_runs(
+    tmp_path: Path, unit: str
+) -> None:
     rows = f"containerd.service loaded active running x\n{unit} loaded active running x\n"
 
     assert expect.runtime_hands_out_gpus(a_serving_node(tmp_path).command("units", rows).evidence)

@@ -143,7 +143,7 @@ def test_every_kind_of_change_is_refused_and_can_be_allowed(kind: StateKind) -> 
     assert "3 things" not in difference(before, after, AllowedChanges(**{field: ["t*"]}))
 
 
-def test_changes_of_every_node_at_rest_are_allowed() -> None:
+def test_changes_that_every_idle_node_makes_are_allowed() -> None:
     changed = {"/var/log/syslog": a_file(), "/var/lib/systemd/random-seed": a_file()}
     units = {StateKind.UNITS: {"session-1.scope": {"active": "active"}}}
 
@@ -151,13 +151,13 @@ def test_changes_of_every_node_at_rest_are_allowed() -> None:
     assert "/var/logs" in difference(a_state(), a_state({"/var/logs": a_file()}))
 
 
-def test_allowed_changes_are_added_to_the_changes_of_a_node_at_rest() -> None:
+def test_allowed_changes_are_added_to_the_changes_of_an_idle_node() -> None:
     after = a_state({"/opt/a": a_file(), "/var/log/x": a_file()})
 
     expect.unchanged(a_state(), after, allow=AllowedChanges(paths=["/opt/*"]))
 
 
-def test_pattern_must_match_the_whole_name() -> None:
+def test_allowed_pattern_must_match_the_whole_path() -> None:
     allow = AllowedChanges(paths=["/opt/gpu"], units=["*"])
 
     assert "+ /opt/gpu/x" in difference(a_state(), a_state({"/opt/gpu/x": a_file()}), allow)
@@ -171,7 +171,7 @@ def test_text_in_place_of_patterns_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_unknown_part_is_not_equal(is_before: bool) -> None:
+def test_unknown_part_raises_an_error_unless_all_its_changes_are_allowed(is_before: bool) -> None:
     unknown = a_state(None, None, Unknown(StateKind.IMAGES, "*", "containerd does not answer"))
     states = (unknown, a_state()) if is_before else (a_state(), unknown)
 
@@ -182,7 +182,7 @@ def test_unknown_part_is_not_equal(is_before: bool) -> None:
     expect.unchanged(*states, allow=AllowedChanges(images=["*"]))
 
 
-def test_unknown_part_outweighs_a_difference() -> None:
+def test_unknown_part_of_a_state_is_reported_before_a_difference() -> None:
     unknown = a_state({}, None, Unknown(StateKind.UNITS, "*", "systemd does not answer"))
 
     with pytest.raises(HarnessError, match="systemd does not answer"):
@@ -277,7 +277,7 @@ def test_part_that_may_differ_does_not_hide_an_unknown_part() -> None:
         assert caught.value.sentence.count("does not answer") == 1
 
 
-def test_difference_with_a_name_of_other_bytes_is_written_whole(tmp_path: Path) -> None:
+def test_path_that_is_not_utf8_is_written_to_the_difference_file(tmp_path: Path) -> None:
     name = b"/opt/\xff".decode(errors="surrogateescape")
 
     message = difference(a_state(), a_state({name: a_file()}, folder=tmp_path))

@@ -92,12 +92,12 @@ def test_order_without_a_timestamp_is_unknown(tmp_path: Path, first: str, then: 
         unit(DCGM, 100, 50, active="activating"),
     ],
 )
-def test_unit_that_is_still_starting_was_not_awaited(tmp_path: Path, dcgm: str) -> None:
+def test_unit_not_awaited_accepts_a_unit_that_is_still_starting(tmp_path: Path, dcgm: str) -> None:
     expect.unit_not_awaited(evidence(tmp_path, dcgm, unit(KUBELET, 200, 300)), DCGM, by=KUBELET)
 
 
 @pytest.mark.parametrize("ready", [150, 300])
-def test_unit_that_was_ready_first_is_refused(tmp_path: Path, ready: int) -> None:
+def test_unit_not_awaited_refuses_a_unit_that_was_ready_first(tmp_path: Path, ready: int) -> None:
     seen = evidence(tmp_path, unit(DCGM, 100, ready), unit(KUBELET, 200, 300))
 
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_unit_that_was_ready_first_is_refused(tmp_path: Path, ready: int) -> Non
         (unit(DCGM, 301, 400), unit(KUBELET, 200, 300), "started only after"),
     ],
 )
-def test_unit_not_awaited_may_be_unknown(
+def test_unit_not_awaited_is_unknown_if_a_start_is_missing_or_too_late(
     tmp_path: Path, dcgm: str, kubelet: str, words: str
 ) -> None:
     with pytest.raises(HarnessError, match=words):
@@ -131,7 +131,7 @@ def test_state_of_a_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> Non
         expect.unit_runs(EvidenceFolder(tmp_path / "empty").evidence, PLUGIN, "x")
 
 
-def test_job_in_the_queue_has_one_kind(tmp_path: Path) -> None:
+def test_unit_job_requires_the_exact_kind_of_the_job(tmp_path: Path) -> None:
     seen = evidence(tmp_path, jobs="7 dcgm.service start running\n")
 
     expect.unit_job(seen, DCGM, "start")
@@ -176,7 +176,7 @@ def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("started", [299, 300])
-def test_unit_that_started_until_the_other_was_ready_was_not_awaited(
+def test_unit_not_awaited_accepts_a_unit_that_started_by_the_time_the_other_was_ready(
     tmp_path: Path, started: int
 ) -> None:
     seen = evidence(tmp_path, unit(DCGM, started, 301), unit(KUBELET, 200, 300))
@@ -242,7 +242,7 @@ def test_invalid_name_of_a_unit_is_refused(
             expectation(seen, name)
 
 
-def test_only_jobs_of_the_given_unit_count(tmp_path: Path) -> None:
+def test_unit_job_ignores_jobs_of_other_units(tmp_path: Path) -> None:
     jobs = "7 dcgm@1.service start waiting\n8 nvidia-dcgm.service stop running\n"
     seen = evidence(tmp_path, jobs=jobs)
 
@@ -267,7 +267,7 @@ def test_similar_enablement_state_is_refused(tmp_path: Path, seen: str) -> None:
 
 
 @pytest.mark.parametrize("listed", ["active", "activating"])
-def test_listed_unit_is_in_the_state_of_the_list(tmp_path: Path, listed: str) -> None:
+def test_state_of_a_listed_unit_is_taken_from_the_list(tmp_path: Path, listed: str) -> None:
     """The output of `systemctl show` is used only for a unit that is not in the list."""
     folder = EvidenceFolder(tmp_path).command("units", f"{KUBELET} loaded {listed} x K\n")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))
@@ -277,7 +277,7 @@ def test_listed_unit_is_in_the_state_of_the_list(tmp_path: Path, listed: str) ->
 
 
 @pytest.mark.parametrize("active", ["failed", "active"])
-def test_shown_unit_that_is_not_listed_may_be_in_another_state(
+def test_state_of_a_unit_that_is_not_listed_is_taken_from_systemctl_show(
     tmp_path: Path, active: str
 ) -> None:
     folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")

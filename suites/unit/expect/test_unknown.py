@@ -392,7 +392,7 @@ def test_file_that_is_cut_makes_dependent_results_unknown(tmp_path: Path, path: 
             judged(case, tmp_path / case, pad)
 
 
-def test_line_may_be_in_the_lost_part_of_a_log(tmp_path: Path) -> None:
+def test_missing_line_is_unknown_if_the_log_is_cut(tmp_path: Path) -> None:
     line = "AKS_GPU_PREBAKE event=decision\n"
     text = line + "x" * (FILE_LIMIT_KIB << 10)
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, text).evidence
@@ -418,7 +418,7 @@ def test_judgement_is_unknown_if_folders_are_unreadable(tmp_path: Path) -> None:
     assert VerdictState.NOT_MET not in states.values()
 
 
-def test_definite_artefact_is_reported_beside_an_unreadable_folder(tmp_path: Path) -> None:
+def test_present_artefact_is_reported_despite_an_unreadable_folder(tmp_path: Path) -> None:
     """A found artefact fails the expectation, whatever the unreadable folder holds."""
     folder = close(a_stripped_node(tmp_path), "/lib/modules")
     folder.more_paths("f 755 1 1.0 /usr/bin/nvidia-smi")
