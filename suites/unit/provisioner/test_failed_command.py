@@ -39,7 +39,7 @@ def test_bash_script_notes_its_failed_command(shebang: str) -> None:
 
 
 @pytest.mark.parametrize("shebang", ["#!/bin/sh", "# bash"])
-def test_other_programs_have_no_trap(shebang: str) -> None:
+def test_program_that_is_no_bash_script_gets_no_err_trap(shebang: str) -> None:
     assert not is_noted(a_provisioner(f"{shebang}\nmain\n"))
 
 

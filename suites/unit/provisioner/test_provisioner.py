@@ -93,7 +93,7 @@ def test_command_that_is_not_declared_is_refused() -> None:
     )
 
 
-def test_requested_configuration_needs_a_file() -> None:
+def test_requested_configuration_is_refused_if_no_configuration_file_is_declared() -> None:
     with pytest.raises(BadInputError, match=r"key 'config': .* asks for 'gpu_node'; declare one"):
         MINE.guest_files({}, {"gpu_node": True})
 
@@ -153,7 +153,7 @@ def test_variable_that_env_would_misread_is_refused(environment: dict[str, str])
         replace(MINE, environment=environment)
 
 
-def test_digest_of_a_bake_covers_all_that_is_put_into_the_machine() -> None:
+def test_digest_of_a_bake_covers_all_that_it_puts_into_the_machine() -> None:
     file = GuestFile(path="/opt/mine", content=b"1")
     mine = replace(MINE, files=[file], bake=["/opt/mine"])
     configuration = ConfigurationFile(path="/etc/c")

@@ -412,7 +412,7 @@ def test_bake_that_fails_before_it_builds_keeps_the_earlier_record_and_module(
     assert simulated.files.exists(module_path(KERNEL))
 
 
-def test_bake_that_can_not_prepare_its_build_leaves_no_record(
+def test_bake_that_cannot_remove_old_staged_files_leaves_no_record(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove = NodeFiles.remove

@@ -120,7 +120,7 @@ def test_null_or_empty_value_is_treated_as_not_set() -> None:
     assert parse_configuration({"gpu_driver_type": None, "gpu_node": ""}, {}) == Configuration()
 
 
-def test_driver_is_configured_only_for_the_literal_true() -> None:
+def test_config_gpu_driver_if_needed_is_on_only_for_the_literal_true() -> None:
     rows = {True: True, "true": True, "True": False, "false": False, False: False}
 
     assert {
@@ -131,7 +131,7 @@ def test_driver_is_configured_only_for_the_literal_true() -> None:
     } == rows
 
 
-def test_prebake_flag_is_a_whole_word() -> None:
+def test_prebake_flag_is_recognised_only_as_a_whole_word() -> None:
     rows = {
         "a,NVIDIA_CUDA_PREBAKE,b": True,
         "NVIDIA_CUDA_PREBAKE_NOT": False,
@@ -307,7 +307,7 @@ def test_image_tag_has_version_and_sha() -> None:
 
 
 @pytest.mark.parametrize("missing", ["gpu_driver_version", "gpu_image_sha"])
-def test_image_without_a_name_names_the_missing_field(missing: str) -> None:
+def test_error_for_an_image_without_version_or_sha_names_the_missing_field(missing: str) -> None:
     document = {"gpu_driver_version": "1.2", "gpu_image_sha": "x"}
     del document[missing]
 

@@ -41,7 +41,7 @@ def test_image_is_absent_when_its_name_is_not_listed(stdout: str, *, is_absent: 
     assert fetch(CANONICAL).otherwise == "The image exists."
 
 
-def test_container_of_a_failed_try_is_taken_away() -> None:
+def test_container_of_a_failed_try_is_removed() -> None:
     run = run_driver_image(CANONICAL, container="gpuinstall", action="install", retry=INSTALL)
 
     assert [" ".join(argv) for argv in run.cleanup] == [

@@ -246,7 +246,7 @@ def test_present_runc_keeps_its_own_options() -> None:
     assert default_runtime(left, TABLE) == "runc"
 
 
-def test_default_of_another_name_stays_and_starts_runc() -> None:
+def test_default_nvidia_runtime_of_another_name_is_kept_without_nvidias_program() -> None:
     text = f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}Root = '/r'\n".replace("nvidia", "gpu").replace(
         "gpu-container", "nvidia-container"
     )
@@ -687,7 +687,7 @@ def test_file_that_imports_itself_is_reported() -> None:
     assert {imports: imports_itself(f"imports = {imports}\n") for imports in rows} == rows
 
 
-def test_unchanged_opted_out_node_is_not_queried(
+def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert boot(simulated, invocation, "format 2", ("SkipGpuDriverInstall", "true")) == 0
@@ -745,7 +745,7 @@ def test_runtime_is_a_table_below_the_table_of_runtimes() -> None:
 
 
 @pytest.mark.parametrize("value", ['""', "''"])
-def test_runtime_whose_type_is_empty_has_none(value: str) -> None:
+def test_runtime_with_an_empty_type_is_no_nvidia_runtime(value: str) -> None:
     text = NVIDIA.replace('"io.containerd.runc.v2"', value)
 
     assert not has_nvidia_runtime(text, TABLE)

@@ -65,7 +65,7 @@ def test_failure_that_waiting_does_not_repair_is_permanent(
     )
 
 
-def test_device_is_queried_on_path_or_in_the_drivers_folder() -> None:
+def test_nvidia_smi_is_run_from_path_or_from_the_drivers_folder() -> None:
     run = query_device(Retry(attempts=2, pause_s=1, timeout_s=3))
 
     assert run.argv == ("nvidia-smi",)
@@ -88,7 +88,7 @@ def test_driver_is_configured_on_request_or_after_a_teardown(
     assert is_configured(configuration, Decision(action=action)) is is_configured_
 
 
-def test_plan_of_validation_installs_and_mends_nothing() -> None:
+def test_plan_of_validation_has_only_checks() -> None:
     assert validate_plan(Configuration()).describe() == (
         "validate-probe  # failure: exit 84\n"
         "    nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each\n"

@@ -375,7 +375,7 @@ REST = (
 )
 
 
-def test_fault_has_its_cause_and_a_remedy() -> None:
+def test_each_fault_message_has_its_cause_and_says_whether_a_retry_or_a_build_helps() -> None:
     """Only a fault that is certainly permanent ends the retries."""
     for text, name, helps in FAULTS:
         messages = parse_messages(f"[    9.1] {text}\n")
@@ -437,7 +437,7 @@ def test_xid_has_the_class_of_the_catalogue(address: str) -> None:
     assert seen == _OF_CLASS
 
 
-def test_end_of_work_is_an_error_of_the_gpu_if_an_error_caused_it() -> None:
+def test_xid_45_is_an_error_of_the_gpu_if_the_xid_that_caused_it_is_one() -> None:
     """Xid 45 names the Xid before it, which an application may have caused."""
     condemning = set()
     for xid in range(180):
@@ -500,7 +500,7 @@ _SAID_BY_PROGRAMS = (
 )  # fmt: skip
 
 
-def test_messages_of_programs_have_a_cause() -> None:
+def test_cause_of_a_message_in_the_output_of_a_program_is_found() -> None:
     for said, name in _SAID_BY_PROGRAMS:
         words = find_tool_words(f"Thu Nov 26\n{said}\nend\n")
 

@@ -64,7 +64,7 @@ def only(executor: Executor) -> StepReport:
     return report
 
 
-def test_step_is_reported_with_its_time(tmp_path: Path) -> None:
+def test_step_is_reported_with_its_start_and_duration(tmp_path: Path) -> None:
     clock = FakeClock()
     console: list[str] = []
     clock.advance(1.5)
@@ -146,7 +146,7 @@ def test_failure_that_is_ignored_lets_the_next_step_run(tmp_path: Path) -> None:
     assert statuses(executor) == {"one": "failed", "two": "done"}
 
 
-def test_rest_of_a_failed_step_is_left_out(tmp_path: Path) -> None:
+def test_actions_after_a_failed_action_of_a_step_are_not_run(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1) as runner:
         executor = Executor(make_node(runner, tmp_path))
         executor.run(Plan((step("one", run("a"), run("b"), exit_code=None),)))
@@ -290,7 +290,7 @@ def _pass(clock: FakeClock, seconds: float) -> Callable[[], None]:
     return lambda: clock.advance(seconds)
 
 
-def test_events_span_steps_and_groups(tmp_path: Path) -> None:
+def test_events_have_the_start_and_end_of_their_step_or_group(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()

@@ -244,7 +244,7 @@ def test_containerd_configuration_that_cannot_be_read_has_its_own_code(tmp_path:
     )
 
 
-def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
+def test_decision_is_made_even_if_uname_fails(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
     write_record(NodeFiles(tmp_path))
     runner = (

@@ -207,7 +207,7 @@ def test_failure_is_printed_logged_and_written_to_the_outcome(
 @pytest.mark.parametrize(
     ("command", "budget_s"), [("boot", 780), ("teardown", 780), ("bake", 7200)]
 )
-def test_each_command_has_its_own_budget(
+def test_each_subcommand_has_its_own_time_budget(
     invocation: Invocation, monkeypatch: pytest.MonkeyPatch, command: str, budget_s: float
 ) -> None:
     seen: list[tuple[float, float]] = []
@@ -224,7 +224,7 @@ def test_each_command_has_its_own_budget(
     assert seen == [(budget_s, budget_s + 120)]
 
 
-def test_run_that_is_ended_from_outside_leaves_an_outcome(
+def test_run_that_a_signal_ends_leaves_an_outcome(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(_: tuple[str, ...]) -> CommandResult:

@@ -39,7 +39,7 @@ def test_steps_come_after_their_needs() -> None:
     assert names(plan) == ["a", "b", "c", "d"]
 
 
-def test_free_steps_keep_the_given_order() -> None:
+def test_steps_without_needs_keep_the_given_order() -> None:
     assert names(Plan.order([step("b"), step("a"), step("c", "a")])) == ["b", "a", "c"]
 
 
@@ -53,7 +53,7 @@ def test_need_that_is_not_in_the_plan_is_ignored() -> None:
     assert names(Plan.order([step("a", "absent")])) == ["a"]
 
 
-def test_circle_of_needs_is_refused() -> None:
+def test_cycle_of_needs_is_refused() -> None:
     with pytest.raises(PlanError, match=r"^The needs of \['a', 'b'\] form a cycle\.$"):
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
 

@@ -104,13 +104,13 @@ def test_record_of_an_unfinished_bake_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("record", [RECORD, Record()])
-def test_node_without_a_driver_tears_the_present_one_down(record: Record) -> None:
+def test_decision_for_an_opted_out_node_with_a_record_is_a_teardown(record: Record) -> None:
     assert decide(None, record, nobody_asks) == Decision(
         action=Action.TEARDOWN, reason=Reason.OPTED_OUT
     )
 
 
-def test_node_without_a_driver_and_record_does_nothing() -> None:
+def test_decision_for_an_opted_out_node_without_a_record_is_to_do_nothing() -> None:
     assert decide(None, None, nobody_asks) == Decision(action=Action.NOTHING)
 
 

@@ -330,7 +330,7 @@ def test_container_of_a_killed_run_is_removed_before_the_install(
 
 
 @pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
-def test_image_that_does_not_install_is_followed_by_the_build(
+def test_driver_is_built_if_the_precompiled_image_cannot_be_installed(
     simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
 ) -> None:
     simulated.registry = {reference(), IMAGE}
@@ -350,7 +350,7 @@ def test_image_that_does_not_install_is_followed_by_the_build(
     assert simulated.images == (set() if has_fallback else {reference()})
 
 
-def test_wrong_driver_is_torn_down_before_the_precompiled_one(
+def test_driver_of_another_version_is_torn_down_before_the_precompiled_one_is_installed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(OTHER_VERSION, KERNEL)

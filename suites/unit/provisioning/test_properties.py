@@ -223,7 +223,7 @@ def tree(files: NodeFiles) -> dict[str, str]:
     managed=st.sampled_from([None, "enable_managed_gpu", "enable_managed_gpu_dra"]),
     profile=st.sampled_from([None, "MIG1g"]),
 )
-def test_boot_twice_is_boot_once(
+def test_second_boot_changes_nothing(
     baked: str | None,
     kernel: str,
     managed: str | None,
@@ -273,7 +273,7 @@ BAKE = {
 MOMENTS_OF_A_BAKE = 24
 
 
-def test_bake_twice_is_bake_once() -> None:
+def test_second_bake_changes_nothing() -> None:
     with simulated_node() as simulated:
         invocation = Invocation(simulated.top, simulated)
         assert invocation.run("bake", BAKE) == 0
@@ -309,7 +309,7 @@ def test_teardown_after_any_prefix_of_a_bake_leaves_nothing_or_keeps_the_record(
 
 
 @given(moment=st.integers(0, 12))
-def test_teardown_that_was_killed_is_finished_by_the_next(moment: int) -> None:
+def test_killed_teardown_is_finished_by_the_next_teardown(moment: int) -> None:
     with simulated_node() as simulated:
         untouched = tree(simulated.files)
         simulated.build(VERSION, KERNEL)

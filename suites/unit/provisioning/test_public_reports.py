@@ -90,7 +90,7 @@ NODES: Mapping[str, Node] = {
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_node_of_a_report_is_ready_only_with_the_runtime(
+def test_boot_of_a_node_from_a_public_report_succeeds_only_with_the_nvidia_runtime(
     simulated: SimulatedNode, invocation: Invocation, name: str
 ) -> None:
     node = NODES[name]
@@ -130,7 +130,7 @@ OPTED_OUT: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("name", OPTED_OUT)
-def test_opted_out_node_of_a_report_runs_its_pods(
+def test_opted_out_node_from_a_public_report_keeps_a_default_runtime_without_nvidia(
     simulated: SimulatedNode, invocation: Invocation, name: str
 ) -> None:
     write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))

@@ -26,7 +26,7 @@ def command(attempts: int = 1, *, timeout_s: float = 30, **changes: object) -> R
     return Run(argv=("work", "hard"), retry=retry, **changes)  # type: ignore[arg-type]
 
 
-def test_success_needs_no_second_try(tmp_path: Path) -> None:
+def test_command_that_succeeds_is_tried_once(tmp_path: Path) -> None:
     clock = FakeClock()
     with ScriptedRunner().expect("work hard", timeout_s=30, env={}) as runner:
         assert try_command(make_node(runner, tmp_path, clock), command(3)) is None
@@ -80,7 +80,7 @@ def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_timed_out", [True, False])
-def test_attempt_cut_off_by_the_budget_does_not_hide_the_error_before(
+def test_error_before_an_attempt_that_the_budget_cut_off_is_reported(
     tmp_path: Path, *, is_timed_out: bool
 ) -> None:
     """The second attempt has one second left and may fail without a useful message."""
@@ -151,7 +151,7 @@ def test_nothing_starts_once_the_budget_is_spent(tmp_path: Path) -> None:
     )
 
 
-def test_failed_tries_are_tidied_even_past_the_budget(tmp_path: Path) -> None:
+def test_cleanup_is_run_after_each_failed_try_even_if_the_budget_is_spent(tmp_path: Path) -> None:
     clock = FakeClock()
     run = command(2, cleanup=(("kill", "it"), ("remove", "it")))
     with (
@@ -164,7 +164,7 @@ def test_failed_tries_are_tidied_even_past_the_budget(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path, clock, budget_s=60), run)
 
 
-def test_try_that_a_signal_ends_is_tidied(tmp_path: Path) -> None:
+def test_cleanup_is_run_after_a_try_that_a_signal_ends(tmp_path: Path) -> None:
     """Processes of the command end with it, but processes of its container do not."""
 
     def interrupt() -> None:
@@ -179,7 +179,7 @@ def test_try_that_a_signal_ends_is_tidied(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
 
 
-def test_success_is_not_tidied(tmp_path: Path) -> None:
+def test_cleanup_is_not_run_after_a_success(tmp_path: Path) -> None:
     with ScriptedRunner().expect("work hard") as runner:
         try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
 

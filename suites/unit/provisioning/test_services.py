@@ -147,7 +147,9 @@ def test_masked_unit_is_not_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "exit_code"), [("masked-not\n", 0), ("loaded\n", 1)])
-def test_unit_in_another_state_is_missing(tmp_path: Path, state: str, exit_code: int) -> None:
+def test_unit_that_is_not_loaded_is_treated_as_missing(
+    tmp_path: Path, state: str, exit_code: int
+) -> None:
     runner = ScriptedRunner().expect(
         f"{SHOW} nvidia-device-plugin", stdout=state, exit_code=exit_code
     )

@@ -101,7 +101,7 @@ def test_teardown_removes_every_listed_artefact(teardown: Teardown) -> None:
     assert teardown.console == [line("cleaned")]
 
 
-def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> None:
+def test_teardown_unloads_modules_and_then_runs_depmod_and_ldconfig(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(VERSION, *STACK)
 
@@ -159,7 +159,7 @@ def test_empty_driver_folders_are_removed_and_other_folders_kept(teardown: Teard
     )
 
 
-def test_folder_of_the_record_stays_with_its_other_files(teardown: Teardown) -> None:
+def test_teardown_keeps_other_files_in_the_folder_of_the_record(teardown: Teardown) -> None:
     """The configuration sets a path other than the default for the record."""
     teardown.node.build(VERSION, KERNEL)
     write_record(teardown.files, version=OTHER_VERSION)
@@ -198,7 +198,7 @@ def test_sources_are_removed_even_if_the_record_has_no_version(teardown: Teardow
     assert teardown.files.names("/usr/src") == ("nvidia-fs-2.1",)
 
 
-def test_opted_out_node_loses_payload_and_caches_too(teardown: Teardown) -> None:
+def test_payload_and_caches_are_removed_only_from_an_opted_out_node(teardown: Teardown) -> None:
     extras = (
         "/usr/local/nvidia/x",
         "/opt/gpu/config.sh",
@@ -267,7 +267,7 @@ def test_teardown_is_incomplete_if_the_record_cannot_be_removed(
     assert teardown.console[1] == line("incomplete", marker="true")
 
 
-def test_sources_of_another_version_that_stay_are_known_to_the_next_run(
+def test_sources_that_a_teardown_could_not_remove_are_removed_by_a_later_one(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teardown.node.build(OTHER_VERSION, KERNEL)

@@ -198,7 +198,7 @@ def test_opted_out_node_loses_only_the_runtime(folder: str) -> None:
     assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace('"nvidia"', '"runc"')
 
 
-def test_opted_out_node_keeps_another_default() -> None:
+def test_opted_out_node_keeps_a_default_runtime_that_is_not_nvidias() -> None:
     text = USERS + DEFAULT.replace("nvidia", "kata") + RUNTIME
 
     assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace("nvidia", "kata")

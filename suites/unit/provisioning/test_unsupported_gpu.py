@@ -86,7 +86,7 @@ def test_probe_is_tried_once_if_this_release_refused_the_gpu(
     ],
     ids=["empty", "other", "cut-off"],
 )
-def test_other_log_lines_are_not_refusals(log: str) -> None:
+def test_log_without_a_complete_refusal_has_no_refusals(log: str) -> None:
     assert parse_refusals(log) == ()
 
 

@@ -46,7 +46,7 @@ def test_shorter_limit_makes_a_deadline_sooner_and_a_longer_limit_does_not_exten
     assert deadline.sooner(7) == deadline
 
 
-def test_wait_returns_its_value() -> None:
+def test_wait_returns_the_first_value_that_is_not_none() -> None:
     clock = FakeClock()
     looks = iter([Observation(None, "nothing"), Observation("found", "it")])
 

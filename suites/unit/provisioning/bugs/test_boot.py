@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from suites.unit.provisioning.simulation import SimulatedNode
 
 
-def test_15_agentbaker_8615_image_whose_name_differs_at_a_dot_is_pulled(
+def test_15_agentbaker_8615_image_is_pulled_even_if_a_listed_name_differs_only_at_a_dot(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.images = {IMAGE.replace("580.126.09", "580x126.09")}
@@ -152,7 +152,7 @@ def test_27_latent_readiness_line_of_an_unbaked_node_is_taken_before_the_install
     )
 
 
-def test_28_latent_two_events_of_one_millisecond_both_survive(simulated: SimulatedNode) -> None:
+def test_28_latent_two_events_of_one_millisecond_get_two_files(simulated: SimulatedNode) -> None:
     node = make_node(simulated, simulated.top, FakeClock())
 
     node.journal.event("outer", "x", EPOCH)

@@ -83,7 +83,7 @@ def test_12_agentbaker_8786_two_empty_driver_kinds_do_not_match() -> None:
     assert not is_same_kind("", "")
 
 
-def test_20_aks_gpu_162_added_module_is_built(
+def test_20_aks_gpu_162_module_that_dkms_only_added_is_built(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -94,7 +94,7 @@ def test_20_aks_gpu_162_added_module_is_built(
     assert invocation.outcome()["decision"] == {"action": "install", "reason": "dkms"}
 
 
-def test_22_image_without_skip_build_falls_back_to_install(
+def test_22_driver_is_built_if_the_image_has_no_action_install_skip_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

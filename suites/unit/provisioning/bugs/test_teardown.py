@@ -78,7 +78,7 @@ def test_05_agentbaker_8955_idle_modules_with_device_nodes_are_unloaded(
     assert simulated.loaded() == ()
 
 
-def test_06_process_that_holds_the_device_keeps_everything_loaded(
+def test_06_no_module_is_unloaded_while_a_process_holds_the_device(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -198,7 +198,7 @@ def test_14_agentbaker_8786_temporary_files_have_unpredictable_names(
     assert all(re.fullmatch(r"\.x\.\w{8}", name) for name in names)
 
 
-def test_23_agentbaker_9545_rebuild_for_a_new_kernel_is_found_after_a_failed_cleanup(
+def test_23_agentbaker_9545_module_rebuilt_for_a_new_kernel_after_a_failed_teardown_is_removed(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulated.build(VERSION, OTHER_KERNEL)
@@ -215,7 +215,7 @@ def test_23_agentbaker_9545_rebuild_for_a_new_kernel_is_found_after_a_failed_cle
     assert not simulated.files.exists(module_path(KERNEL))
 
 
-def test_29_latent_laptop_backlight_module_is_not_the_driver(
+def test_29_latent_laptop_backlight_module_is_not_taken_for_the_driver(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
