@@ -248,7 +248,7 @@ FORMS = (
 )  # fmt: skip
 
 
-def test_each_form_of_a_cause_is_known() -> None:
+def test_each_wording_of_a_cause_is_recognised() -> None:
     found = {line: [each.cause.name for each in find_causes(line, [])] for line, _ in FORMS}
 
     assert found == {line: [] if name is None else [name] for line, name in FORMS}
@@ -496,7 +496,9 @@ def test_no_line_of_a_sound_boot_is_an_error(tmp_path: Path) -> None:
     assert first_error_line(tmp_path) == real
 
 
-def test_cause_in_an_error_text_is_reported_once(tmp_path: Path) -> None:
+def test_cause_in_an_error_is_taken_from_its_output_and_not_from_the_command_line(
+    tmp_path: Path,
+) -> None:
     """Only the error has the output of a command of the test."""
     write(tmp_path, "commands/journal", "Nov 23 06:22:52.1 node probe[9]: nothing is wrong\n")
     said = (
@@ -624,7 +626,9 @@ def test_output_of_a_tool_beside_the_log_is_shown(tmp_path: Path) -> None:
         "ERROR: Installation has failed.  Please see the file '/var/log/nvidia-installer.log' for details.",
     ],
 )
-def test_reason_is_shown_before_later_output_of_a_tool(tmp_path: Path, afterthought: str) -> None:
+def test_reason_is_quoted_rather_than_the_closing_lines_of_a_tool(
+    tmp_path: Path, afterthought: str
+) -> None:
     reason = "reason: /opt/x is not there"
     write_foreign_run(tmp_path, log="begin\n", printed=f"{reason}\n{afterthought}\n" * 2)
 
@@ -679,7 +683,7 @@ def test_letter_e_that_is_not_a_log_level_is_not_taken_for_an_error(
         (1, "", False, False),
     ],
 )
-def test_remedy_for_a_silent_failure_is_bash_x(
+def test_bash_x_is_suggested_only_for_a_silent_failure(
     tmp_path: Path, code: int, printed: str, has_codes: bool, is_silent: bool
 ) -> None:
     write_foreign_run(tmp_path, log="begin\n", printed=f"begin\n{printed}", has_codes=has_codes)

@@ -63,7 +63,7 @@ def unpack(folder: Path, *frames: bytes) -> list[str]:
     )
 
 
-def test_frames_become_files_of_the_folder(
+def test_frames_are_written_as_files_of_the_evidence_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pieces of the stream may end anywhere."""
@@ -155,7 +155,7 @@ def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
     assert "in the guest (it has an exit code before any command).\n" in message
 
 
-def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
+def test_frame_with_another_nonce_in_a_file_is_kept_as_content(tmp_path: Path) -> None:
     """Frames need the nonce, which the files of the guest cannot contain."""
     forged = b"\n0000000000000000 file /x\0forged"
 
@@ -296,7 +296,7 @@ def test_message_about_a_long_stream_is_bounded(tmp_path: Path) -> None:
     cut=st.integers(0, 2000),
     has_end=st.booleans(),
 )
-def test_any_stream_is_evidence_or_an_error_message(
+def test_any_stream_is_unpacked_within_its_folder_or_refused(
     frames: list[bytes], cut: int, *, has_end: bool
 ) -> None:
     packed = gzip.compress(b"".join(frames) + (END if has_end else b""), 1)
@@ -373,7 +373,7 @@ def test_evidence_of_the_host_is_kept_with_a_manifest(tmp_path: Path) -> None:
     }
 
 
-def test_declared_evidence_is_added() -> None:
+def test_request_has_the_declared_evidence_instead_of_that_of_gpu_node() -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],

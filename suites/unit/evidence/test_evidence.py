@@ -41,13 +41,13 @@ def test_malformed_outcome_is_refused(tmp_path: Path, text: str) -> None:
         _ = evidence.outcome
 
 
-def test_event_name_is_the_task_of_the_event(tmp_path: Path) -> None:
+def test_event_names_are_the_task_names_in_the_order_of_the_files(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x").evidence
 
     assert evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y"]
 
 
-def test_event_may_have_several_lines(tmp_path: Path) -> None:
+def test_event_file_may_have_several_lines(tmp_path: Path) -> None:
     text = '{\n  "TaskName": "AKS.CSE.x"\n}\n'
 
     assert EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence.event_names == [
@@ -63,7 +63,7 @@ def test_error_names_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> N
         _ = evidence.event_names
 
 
-def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:
+def test_exit_code_is_none_if_its_file_is_empty(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
 
 
@@ -134,7 +134,7 @@ def test_error_for_a_failed_command_includes_its_output(tmp_path: Path) -> None:
         evidence.answer_of("lspci")
 
 
-def test_units_come_by_name_and_state(tmp_path: Path) -> None:
+def test_failed_units_and_unit_states_are_read(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path)
     folder.command("failed-units", "a.service loaded failed failed A\n  \nb.service loaded failed")
 
@@ -247,7 +247,7 @@ def test_undecodable_bytes_in_evidence_are_replaced(tmp_path: Path, read: str) -
     assert ask(folder.evidence) == "\ufffd!"
 
 
-def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
+def test_paths_that_are_not_utf8_are_read(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path)
     (tmp_path / "stat.txt").write_bytes(b"f 644 1 1.0 /\xff\n")
     (tmp_path / "unreadable.txt").write_bytes(b"/\xfe\n")

@@ -77,7 +77,7 @@ def test_start_of_userspace_and_uptime_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "UserspaceTimestampMonotonic=\n", "Failed to connect\n"])
-def test_systemd_that_does_not_answer_is_refused(text: str) -> None:
+def test_output_of_systemctl_without_a_start_time_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="printed no start time of systemd"):
         parse_manager_times(text)
 
@@ -98,7 +98,7 @@ def test_journal_has_texts_and_values_with_line_breaks() -> None:
     assert entry.fields["UNIT"] == "a.service"
 
 
-def test_fields_that_nobody_reads_are_not_kept() -> None:
+def test_journal_entry_keeps_only_the_fields_that_the_harness_reads() -> None:
     content = ENTRY + b"MESSAGE=a\nMESSAGE_ID=b\nSYSLOG_IDENTIFIER=c\n_PID=7\nUNIT=d\n\n"
 
     (entry,) = parse_journal(content)

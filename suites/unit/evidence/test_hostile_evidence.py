@@ -155,7 +155,7 @@ def test_link_in_evidence_does_not_read_a_file_of_this_host(tmp_path: Path, kind
     ],
     ids=lambda text: text[:24],
 )
-def test_hostile_outcome_is_reported_in_a_sentence(tmp_path: Path, text: str) -> None:
+def test_hostile_outcome_raises_a_harness_error(tmp_path: Path, text: str) -> None:
     evidence = evidence_of(tmp_path, {OUTCOME: text})
 
     with pytest.raises(HarnessError, match="has an unknown form"):
@@ -178,7 +178,7 @@ def test_hostile_outcome_is_reported_in_a_sentence(tmp_path: Path, text: str) ->
         (lambda text: parse_trace(text, "trace"), "[]"),
     ],
 )
-def test_impossible_number_is_reported_in_a_sentence(
+def test_impossible_number_or_structure_raises_a_harness_error(
     parse: Callable[[str], object], text: str
 ) -> None:
     with pytest.raises(HarnessError):
@@ -253,7 +253,7 @@ def test_journal_of_millions_of_fields_takes_little_memory(
     assert peak < 1 << 18
 
 
-def test_timeline_of_thousands_of_steps_names_the_limit(
+def test_timeline_with_too_many_entries_has_gaps_that_name_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step waits for other steps, so drawing takes quadratic time."""

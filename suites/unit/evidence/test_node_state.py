@@ -90,7 +90,7 @@ def test_unknown_line_of_dkms_status_raises_an_error(line: str) -> None:
         parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
 
 
-def test_functions_of_the_bus_come_with_their_driver() -> None:
+def test_pci_functions_are_read_with_their_driver() -> None:
     text = (
         "00:02.0 PCI bridge [0604]: Red Hat, Inc. QEMU PCIe Root port [1b36:000c]\n"
         "\tKernel driver in use: pcieport\n"
@@ -119,7 +119,7 @@ def test_functions_of_the_bus_come_with_their_driver() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "pcilib: Cannot open /proc/bus/pci\n"])
-def test_bus_without_functions_is_empty(text: str) -> None:
+def test_output_of_lspci_without_functions_gives_an_empty_list(text: str) -> None:
     assert parse_lspci(text) == []
 
 

@@ -39,7 +39,7 @@ def test_json_pointer_follows_lists_and_escaped_names() -> None:
     assert read(reason="/error").reason is None
 
 
-def test_undeclared_parts_are_not_read() -> None:
+def test_parts_of_the_outcome_that_are_not_declared_are_not_read() -> None:
     assert read() == ProvisioningOutcome()
 
 
@@ -50,7 +50,7 @@ def test_value_that_is_not_text_is_shown_as_json() -> None:
 
 
 @pytest.mark.parametrize("pointer", ["/done/2", "/done/-1", "/a/b", "/done/0/1"])
-def test_missing_value_gives_none_or_an_error(pointer: str) -> None:
+def test_missing_decision_is_none_and_a_missing_exit_code_is_an_error(pointer: str) -> None:
     assert read(decision=pointer).action is None
     with pytest.raises(HarnessError, match=rf"has an unknown form \(it has no '{pointer}'\): "):
         read(exit_code=pointer)

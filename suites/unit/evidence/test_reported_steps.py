@@ -61,7 +61,7 @@ def test_events_of_a_run_without_an_outcome_are_steps(tmp_path: Path) -> None:
     assert [each.title for each in inner_steps(Evidence(tmp_path))] == ["AKS.CSE.dkms"]
 
 
-def test_unreadable_parts_are_left_out(tmp_path: Path) -> None:
+def test_events_are_reported_even_if_the_outcome_is_damaged(tmp_path: Path) -> None:
     write_event(tmp_path, "AKS.CSE.dkms", 12, 14)
     (tmp_path / OUTCOME).parent.mkdir(parents=True)
     (tmp_path / OUTCOME).write_text("{")

@@ -106,7 +106,7 @@ def test_new_bundle_is_later_than_bundles_of_a_clock_that_was_ahead() -> None:
     assert made_after([], 3.0) == 3.0
 
 
-def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> None:
+def test_folder_with_versions_json_and_its_archive_are_one_bundle(tmp_path: Path) -> None:
     for name in ("new", "old"):
         (tmp_path / name / "node").mkdir(parents=True)
         (tmp_path / name / "node/versions.json").write_text(VERSIONS)
@@ -122,7 +122,7 @@ def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> Non
     assert old.size_bytes >= folder_bytes + 1000
 
 
-def test_archives_and_folders_of_others_do_not_count_as_bundles(tmp_path: Path) -> None:
+def test_foreign_archives_and_folders_are_not_listed_as_bundles(tmp_path: Path) -> None:
     """A bundle may be removed, but a foreign file must be kept."""
     (tmp_path / "backup.tar.gz").touch()
     (tmp_path / "project/package").mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_folder_and_archive_of_a_bundle_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mib", "days"), [(-1, 30.0), (100, -1.0), (100, math.nan)])
-def test_limit_that_would_remove_all_or_nothing_is_refused(mib: int, days: float) -> None:
+def test_negative_or_nan_bundle_limit_is_refused(mib: int, days: float) -> None:
     with pytest.raises(BadInputError, match="--bundle-limit-"):
         beyond_limits([], limit_mib=mib, limit_days=days, now_s=0.0)
 

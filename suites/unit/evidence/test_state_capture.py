@@ -147,7 +147,7 @@ def node() -> FakeNode:
     return FakeNode()
 
 
-def test_state_has_all_parts(node: FakeNode) -> None:
+def test_state_of_a_node_has_all_its_parts(node: FakeNode) -> None:
     state = node.state()
 
     assert state.unknown == ()
@@ -202,7 +202,7 @@ def test_second_disk_is_read_below_its_mount_point_and_may_be_older(node: FakeNo
         ("/proc/modules", [""]),
     ],
 )
-def test_malformed_text_is_unknown_or_an_error_message(
+def test_malformed_system_file_raises_at_most_a_harness_error(
     node: FakeNode, path: str, lines: list[str]
 ) -> None:
     node.texts[path] = lines
@@ -228,7 +228,7 @@ def test_malformed_text_is_unknown_or_an_error_message(
         ("grep", "x"),
     ],
 )
-def test_malformed_output_is_unknown_or_an_error_message(
+def test_malformed_output_of_a_program_raises_at_most_a_harness_error(
     node: FakeNode, program: str, said: str
 ) -> None:
     node.answers[program] = (0, said, "")
@@ -238,7 +238,9 @@ def test_malformed_output_is_unknown_or_an_error_message(
 
 
 @given(texts=st.dictionaries(st.sampled_from(TEXTS), st.lists(st.text(max_size=30), max_size=3)))
-def test_any_text_of_a_node_is_a_state_or_an_error_message(texts: dict[str, list[str]]) -> None:
+def test_any_content_of_system_files_gives_a_state_or_a_harness_error(
+    texts: dict[str, list[str]],
+) -> None:
     node = FakeNode()
     node.texts |= texts
 
@@ -261,7 +263,7 @@ def test_shell_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> 
     assert not [path for path in node.digested if "shell-trace/" in path]
 
 
-def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
+def test_contents_are_read_only_of_new_files_and_of_settings(node: FakeNode) -> None:
     state = node.state()
 
     assert set(node.digested) == {"/etc/conf", "/usr/new", "/run/cdi/a.yaml"}
@@ -294,7 +296,7 @@ def test_large_file_is_not_read(node: FakeNode) -> None:
     assert "/usr/new" not in node.digested
 
 
-def test_newest_contents_are_read_within_the_limit(
+def test_settings_and_the_newest_files_are_read_up_to_a_limit_of_files(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.evidence.state_capture._MOST_FILES_READ", 3)
@@ -326,7 +328,7 @@ def test_contents_are_read_up_to_a_limit_of_bytes(
         ("find /sys/bus/pci/drivers", 1, StateKind.PCI_FUNCTIONS),
     ],
 )
-def test_tool_that_fails_leaves_its_part_unknown(
+def test_part_of_a_state_is_unknown_if_its_tool_fails(
     node: FakeNode, tool: str, code: int, kind: StateKind
 ) -> None:
     node.answers[tool] = (code, "", "first\nno answer\n")

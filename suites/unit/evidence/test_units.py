@@ -42,7 +42,7 @@ def test_text_in_a_command_is_not_read_as_a_property() -> None:
     assert unit.active == "activating"
 
 
-def test_units_are_told_apart_by_their_blocks() -> None:
+def test_shown_units_are_separated_and_listed_under_each_of_their_names() -> None:
     units = parse_shown_units(f"{EXPORTER}\n{ABSENT}")
 
     exporter, other, absent = units.values()
@@ -98,7 +98,7 @@ def test_malformed_units_are_refused(text: str) -> None:
         parse_shown_units(text)
 
 
-def test_jobs_come_from_the_queue() -> None:
+def test_kind_of_each_queued_job_is_read() -> None:
     text = (
         "  386 nvidia-dcgm.service start running\n390 nvidia-dcgm-exporter.service start waiting\n"
     )

@@ -62,7 +62,7 @@ def test_files_of_an_archive_are_unpacked(tmp_path: Path, form: int) -> None:
     assert unpacked(tar_of(*members.items(), form=form), tmp_path) == members
 
 
-def test_folders_of_an_archive_are_made_also_empty_ones(tmp_path: Path) -> None:
+def test_empty_folders_of_an_archive_are_created(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in ("t", "t/empty"):

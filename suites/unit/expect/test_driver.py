@@ -90,7 +90,7 @@ def test_both_driver_programs_are_accepted_in_each_folder(tmp_path: Path, place:
         expect.driver_tools_installed(with_programs(folder, *both).evidence)
 
 
-def test_programs_in_two_folders_do_not_belong_to_one_driver(tmp_path: Path) -> None:
+def test_driver_programs_in_two_different_folders_are_not_accepted(tmp_path: Path) -> None:
     paths = [
         f"{place}/{name}"
         for place, name in zip(
@@ -242,7 +242,7 @@ def test_only_the_exact_path_counts_as_a_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"]
 )
-def test_driver_is_installed_with_each_of_its_files(tmp_path: Path, path: str) -> None:
+def test_driver_installed_requires_each_file_of_the_driver(tmp_path: Path, path: str) -> None:
     folder = a_serving_node(tmp_path)
     expect.driver_installed(folder.evidence)
     lines = (folder.root / "stat.txt").read_text().splitlines()

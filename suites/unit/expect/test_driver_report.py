@@ -212,7 +212,7 @@ FABRIC = """    Fabric
 """
 
 
-def test_gpus_of_a_sound_fabric_have_no_fault(tmp_path: Path) -> None:
+def test_gpus_with_a_healthy_fabric_have_no_fault(tmp_path: Path) -> None:
     report = HEAD + FIRST + FABRIC + SECOND + FABRIC
 
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
@@ -335,12 +335,14 @@ def test_error_lists_both_gpus_with_faults(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, HEAD + "".join(broken)).evidence)
 
 
-def test_health_expectation_fails_if_nvidia_smi_is_missing(tmp_path: Path) -> None:
+def test_health_expectation_fails_if_nvidia_smi_is_missing_and_no_driver_is_loaded(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ExpectationError, match=r"no such program\. Install"):
         driver_reports_health(a_node(tmp_path, "", exit_code=127).evidence)
 
 
-def test_tool_of_a_loaded_driver_may_be_in_its_container(tmp_path: Path) -> None:
+def test_health_is_unknown_if_nvidia_smi_is_missing_and_a_driver_is_loaded(tmp_path: Path) -> None:
     node = a_serving_node(tmp_path).command(NVIDIA_SMI, "", 127)
 
     with pytest.raises(
@@ -350,7 +352,7 @@ def test_tool_of_a_loaded_driver_may_be_in_its_container(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("report", ["", HEAD, HEAD.replace("Attached", "Other") + FIRST])
-def test_report_that_can_not_be_read_is_not_taken_for_health(tmp_path: Path, report: str) -> None:
+def test_health_is_unknown_if_the_report_cannot_be_parsed(tmp_path: Path, report: str) -> None:
     with pytest.raises(HarnessError, match="'Attached GPUs' and a block for each") as unknown:
         driver_reports_health(a_node(tmp_path, report).evidence)
 

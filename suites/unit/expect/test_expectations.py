@@ -34,7 +34,7 @@ def test_every_public_expectation_has_a_test_case(cases: dict[str, Case]) -> Non
     assert seen == set(expect.__all__) - of_nodes - TESTED_APART
 
 
-def test_step_is_returned_with_its_known_facts(tmp_path: Path) -> None:
+def test_step_of_returns_status_duration_and_detail(tmp_path: Path) -> None:
     step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
 
     assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)

@@ -212,7 +212,7 @@ def test_cdi_spec_of_a_claim_need_not_offer_each_gpu(
         ("x-nvidia-container-runtime", NOT_MET),
     ],
 )
-def test_variants_of_the_nvidia_runtime_are_accepted(
+def test_only_known_variants_of_the_nvidia_runtime_are_accepted(
     tmp_path: Path, program: str, state: VerdictState
 ) -> None:
     folder = a_serving_node(tmp_path)
@@ -249,7 +249,7 @@ def state_of(folder: EvidenceFolder, name: str) -> VerdictState:
     return verdict.state
 
 
-def test_driver_container_may_have_the_device_nodes(tmp_path: Path) -> None:
+def test_device_nodes_in_the_driver_container_are_accepted(tmp_path: Path) -> None:
     """NVIDIA/gpu-operator#1741: the node's own '/dev' has none."""
     node = LAYOUTS["operator's container"].write(a_serving_node(tmp_path))
     stat = (node.root / "stat.txt").read_text()

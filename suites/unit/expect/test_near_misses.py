@@ -150,7 +150,9 @@ def test_last_gpu_without_its_device_node_is_refused(
 
 @pytest.mark.parametrize("name", [f"{NAME}e", "", NAME.split(maxsplit=1)[0]])
 @pytest.mark.parametrize("count", COUNTS)
-def test_last_gpu_of_another_name_is_refused(tmp_path: Path, count: int, name: str) -> None:
+def test_last_gpu_with_another_model_name_is_refused(
+    tmp_path: Path, count: int, name: str
+) -> None:
     folder = with_gpus(a_serving_node(tmp_path), count)
     last = f"/proc/driver/nvidia/gpus/0000:{count:02x}:00.0/information"
 
@@ -465,7 +467,7 @@ def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
 @pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
-def test_module_built_on_the_wrong_side_of_the_boot_is_refused_beside_a_right_module(
+def test_modules_built_partly_before_and_partly_since_the_boot_are_refused(
     tmp_path: Path, late: str, suffix: str
 ) -> None:
     times = {"nvidia.ko": BOOTED_AT_S - 1, "nvidia-uvm.ko": BOOTED_AT_S - 1, late: BOOTED_AT_S}
@@ -498,7 +500,9 @@ def test_kernels_own_module_of_a_similar_name_is_not_the_driver(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/nvidia-smi.old", "/usr/bin/nvidia-container-runtime"])
-def test_program_of_a_similar_name_is_not_the_drivers(tmp_path: Path, path: str) -> None:
+def test_program_of_a_similar_name_is_not_taken_for_the_drivers_program(
+    tmp_path: Path, path: str
+) -> None:
     line = f"f 4755 1 1.0 {path}"
 
     expect.no_driver_artefact(a_stripped_node(tmp_path / "a").paths(line).evidence)
@@ -728,7 +732,9 @@ def test_containerd_has_to_run_beside_another_runtime(tmp_path: Path) -> None:
         *((each, "failed") for each in OTHER_RUNTIMES if each != "cri-docker.service"),
     ],
 )
-def test_containerd_that_is_not_used_need_not_run(tmp_path: Path, unit: str, active: str) -> None:
+def test_inactive_or_failed_containerd_is_accepted_if_another_runtime_runs(
+    tmp_path: Path, unit: str, active: str
+) -> None:
     units = RUNNING.replace(
         "containerd.service loaded active", f"containerd.service loaded {active}"
     )

@@ -55,7 +55,7 @@ def a_recorded_node(folder: Path, card: str) -> EvidenceFolder:
 
 
 @each_card
-def test_driver_and_gpu_of_a_real_node_are_read(tmp_path: Path, card: str) -> None:
+def test_driver_and_gpu_of_a_recorded_node_are_read(tmp_path: Path, card: str) -> None:
     evidence = a_recorded_node(tmp_path, card).evidence
     model = load_catalogue().get(_CARDS[card][0])
 

@@ -117,6 +117,6 @@ def test_registry_log_without_a_pull_has_zero_tries() -> None:
     [{"status": 200}, {"blob_status": 200}, {"cut_after_bytes": -1}, {"bytes_per_s": 0}],
     ids=str,
 )
-def test_empty_fault_is_refused(field: dict[str, int]) -> None:
+def test_pull_fault_without_an_effect_is_refused(field: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="use "):
         PullFault(**field)

@@ -110,7 +110,7 @@ def test_failed_containerd_is_a_fault_only_if_it_is_used(
         expect.gpu_services_up(folder.evidence)
 
 
-def test_failed_unit_is_reported_beside_another_owner_of_the_gpus(tmp_path: Path) -> None:
+def test_failed_device_plugin_is_reported_even_if_the_dra_driver_runs(tmp_path: Path) -> None:
     rows = (
         "containerd.service loaded active running x\ndra-driver-nvidia-gpu.service loaded active running x\n"
         "nvidia-device-plugin.service loaded failed failed x\n"

@@ -86,7 +86,7 @@ def test_other_content_of_the_same_size_is_refused() -> None:
     assert f"sha256 {'a' * 16} -> {'b' * 16}" in message
 
 
-def test_content_that_only_one_state_has_read_is_compared_by_identity() -> None:
+def test_file_is_compared_by_identity_if_only_one_state_has_its_checksum() -> None:
     before = a_file(sha256="a" * 64)
 
     expect.unchanged(a_state({TOOL: before}), a_state({TOOL: before._replace(sha256=None)}))
@@ -96,7 +96,9 @@ def test_content_that_only_one_state_has_read_is_compared_by_identity() -> None:
 
 
 @pytest.mark.parametrize("ago_ns", [0, 999_999_999])
-def test_identity_of_a_file_that_has_just_changed_proves_nothing(ago_ns: int) -> None:
+def test_identity_of_a_file_changed_less_than_1_s_ago_does_not_prove_it_unchanged(
+    ago_ns: int,
+) -> None:
     """Two changes within one tick of the clock have the same ctime."""
     changed_ns = TAKEN_NS - ago_ns
     recent = a_file(identity=FileIdentity("disk", 12, changed_ns, changed_ns))
@@ -197,7 +199,7 @@ def test_two_unknown_parts_are_not_equal() -> None:
     expect.unchanged(state, state, allow=AllowedChanges(paths=["/srv*"]))
 
 
-def test_message_has_forty_lines_and_the_evidence_has_all(tmp_path: Path) -> None:
+def test_message_shows_40_lines_and_the_difference_file_has_all(tmp_path: Path) -> None:
     paths = {f"/opt/{number:03}": a_file() for number in range(50)}
     packages = {StateKind.PACKAGES: {f"p{number:02}": {"version": "1"} for number in range(20)}}
     after = a_state(paths, packages, folder=tmp_path / "states")

@@ -51,7 +51,9 @@ def evidence(folder: Path, *units: str, jobs: str = "") -> Evidence:
     )
 
 
-def test_unit_is_ready_before_another_starts(tmp_path: Path) -> None:
+def test_unit_ready_before_accepts_a_unit_that_was_ready_before_the_other_started(
+    tmp_path: Path,
+) -> None:
     seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, 201, 300))
 
     expect.unit_ready_before(seen, PLUGIN, KUBELET)
@@ -60,7 +62,7 @@ def test_unit_is_ready_before_another_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("started", [200, 150])
-def test_unit_that_is_ready_when_another_has_started_is_refused(
+def test_unit_ready_before_refuses_a_unit_that_was_ready_only_after_the_other_started(
     tmp_path: Path, started: int
 ) -> None:
     seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, started, 300))
@@ -150,7 +152,7 @@ def test_enablement_comes_from_the_units_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commands", [("a", "a --x"), ("a --xy",), ()])
-def test_unit_that_runs_something_else_or_more_is_refused(
+def test_unit_with_another_command_or_several_commands_is_refused(
     tmp_path: Path, commands: tuple[str, ...]
 ) -> None:
     with pytest.raises(ExpectationError, match="expected to run 'a --x' alone"):
@@ -184,7 +186,9 @@ def test_unit_not_awaited_accepts_a_unit_that_started_by_the_time_the_other_was_
     expect.unit_not_awaited(seen, DCGM, by=KUBELET)
 
 
-def test_unit_that_starts_again_after_the_other_was_ready_is_unknown(tmp_path: Path) -> None:
+def test_unit_not_awaited_is_unknown_for_a_unit_that_restarted_after_the_other_was_ready(
+    tmp_path: Path,
+) -> None:
     again = unit(DCGM, 301, 0, active="activating")
 
     with pytest.raises(HarnessError, match="started only after"):

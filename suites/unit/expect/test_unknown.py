@@ -404,7 +404,7 @@ def test_missing_line_is_unknown_if_the_log_is_cut(tmp_path: Path) -> None:
         expect.prebake_line(evidence, event="teardown")
 
 
-def test_judgement_is_unknown_if_folders_are_unreadable(tmp_path: Path) -> None:
+def test_unreadable_folders_make_verdicts_unknown_and_not_unmet(tmp_path: Path) -> None:
     places = ("/usr/bin", "/lib/modules", "/var/lib/dkms", "/opt/azure")
     folder = close(a_serving_node(tmp_path / "serving"), *places)
     # A shell that cannot look into /usr/bin does not find the program either.
