@@ -220,7 +220,7 @@ def test_node_without_headers_is_baked_for_its_own_kernel(
         ({"arch": ""}, f"left a record '{RECORD_PATH}' that lacks a field"),
     ],
 )
-def test_record_that_does_not_fit_the_image_is_refused(
+def test_bake_fails_if_the_record_does_not_fit_the_image(
     simulated: SimulatedNode, invocation: Invocation, changes: dict[str, str], problem: str
 ) -> None:
     build = simulated.build
@@ -252,7 +252,7 @@ def test_record_that_does_not_fit_the_image_is_refused(
         (f"/lib/modules/{KERNEL}/updates", f"left no module for kernel {KERNEL}"),
     ],
 )
-def test_incomplete_build_is_refused(
+def test_bake_fails_if_the_build_left_no_record_or_no_module(
     simulated: SimulatedNode, invocation: Invocation, gone: str, problem: str
 ) -> None:
     build = simulated.build
@@ -443,7 +443,7 @@ def test_arm64_and_azure_linux_are_not_baked(
     assert invocation.steps() == {}
 
 
-def test_machine_that_names_no_system_is_not_baked(
+def test_machine_without_os_release_is_not_baked(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.files.remove("/etc/os-release")

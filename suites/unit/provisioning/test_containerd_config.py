@@ -279,7 +279,7 @@ def test_default_runtime_of_another_vendor_stays() -> None:
     assert left == f"version = 2\n{default}{KATA}"
 
 
-def test_table_without_runtimes_gets_no_runc() -> None:
+def test_runc_is_not_added_to_a_cri_table_without_runtimes() -> None:
     """The default runtime's own table alone leaves containerd's table of runtimes in place."""
     table = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n'
 
@@ -466,7 +466,7 @@ def test_refused_configuration_leaves_no_temporary_file(
     assert simulated.files.names("/etc/containerd") == ("config.toml",)
 
 
-def test_containerd_is_asked_again_after_its_restart(
+def test_runtimes_of_containerd_are_checked_again_after_its_restart(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """Another program may have changed the file since it was checked."""
@@ -760,7 +760,7 @@ def test_runtime_with_an_empty_type_is_no_nvidia_runtime(value: str) -> None:
         f"version = 3\n{NVIDIA}{RUNC}".replace(CRI, "io.containerd.cri.v1.runtime"),
     ],
 )
-def test_table_that_has_its_default_gets_no_runc(text: str) -> None:
+def test_gpu_configuration_with_the_nvidia_runtime_and_its_default_is_kept(text: str) -> None:
     assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) is None
 
 

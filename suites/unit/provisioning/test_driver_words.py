@@ -87,7 +87,7 @@ def test_fatal_error_of_a_switch_is_known_without_its_severity() -> None:
         assert message.describe().startswith(f"SXid {sxid}: An NVSwitch has a fatal error.")
 
 
-def test_xid_of_the_catalogue_has_one_meaning() -> None:
+def test_each_xid_of_the_catalogue_matches_exactly_one_pattern() -> None:
     severities = {
         xid: [
             words.severity
@@ -390,7 +390,7 @@ def test_each_fault_message_has_its_cause_and_says_whether_a_retry_or_a_build_he
         assert "?" not in messages[0].describe(), text
 
 
-def test_notice_leaves_the_node_healthy() -> None:
+def test_driver_notice_is_not_taken_for_a_fault() -> None:
     texts = [*NOTICES, *(f"NVRM: {line}" for line in REST)]
 
     seen = {text: [*map(severity_of, parse_messages(f"[    9.1] {text}\n"))] for text in texts}

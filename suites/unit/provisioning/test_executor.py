@@ -200,7 +200,7 @@ def test_step_fails_if_its_file_cannot_be_read(tmp_path: Path) -> None:
         executor.run(Plan((step("one", read),)))
 
 
-def test_fallback_runs_after_the_failure_of_its_own_step_only(tmp_path: Path) -> None:
+def test_fallback_runs_only_after_the_failure_of_its_own_step(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("a b", exit_code=1)
@@ -325,7 +325,7 @@ def test_events_have_the_start_and_end_of_their_step_or_group(tmp_path: Path) ->
     ]
 
 
-def test_groups_are_closed_after_a_failure(tmp_path: Path) -> None:
+def test_event_of_a_group_is_written_after_a_failure(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1) as runner:
         executor = Executor(make_node(runner, tmp_path))
         with pytest.raises(ProvisioningError):
@@ -337,7 +337,7 @@ def test_groups_are_closed_after_a_failure(tmp_path: Path) -> None:
     assert events == ["E.a", "H", "G"], "the innermost group ends first"
 
 
-def test_groups_are_closed_when_the_run_is_broken_off(tmp_path: Path) -> None:
+def test_event_of_a_group_is_written_when_a_signal_ends_the_run(tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_line_goes_to_console_and_log(tmp_path: Path) -> None:
+def test_line_is_written_to_console_and_log(tmp_path: Path) -> None:
     console: list[str] = []
     journal = Journal(NodeFiles(tmp_path), FakeClock(), console.append)
 
@@ -67,7 +67,7 @@ def test_events_of_one_millisecond_get_different_numeric_file_names(tmp_path: Pa
     assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["a", "b", "c"]
 
 
-def test_full_disk_is_reported_and_ignored(
+def test_full_disk_is_reported_on_the_console_and_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

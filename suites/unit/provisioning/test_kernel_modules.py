@@ -184,7 +184,7 @@ def test_loaded_modules_are_read_with_their_holders() -> None:
     assert len(modules) == 6
 
 
-def test_modules_unload_dependents_first() -> None:
+def test_modules_are_ordered_with_dependents_before_their_dependencies() -> None:
     modules = (
         *reversed(parse_proc_modules(PROC_MODULES)),
         LoadedModule(name="nvidia_peermem", references=0, holders=()),

@@ -366,7 +366,9 @@ def test_teardown_exits_224_if_the_tags_are_missing(
     assert invocation.run("teardown", GPU_NODE) == 224
 
 
-def test_working_driver_is_valid(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_validation_succeeds_with_a_working_driver_and_the_nvidia_runtime(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.files.write(
         CONTAINERD_CONFIG, gpu_configuration(RuntimeFacts(text=None, cdi=CdiSupport.NATIVE)) or ""

@@ -90,7 +90,7 @@ def test_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
     )
 
 
-def test_partitioning_is_tried_once_and_never_fatal() -> None:
+def test_failed_partitioning_only_prints_a_warning() -> None:
     step, reboot = mig_steps(CONFIGURATION, PROGRAM)
 
     assert reboot == reboot_step()
@@ -161,7 +161,7 @@ def test_no_reboot_is_planned_for_a_mig_profile_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize(("modes", "is_last"), [("Disabled\n", True), ("Enabled\n[N/A]\n", False)])
-def test_reboot_is_scheduled_only_if_it_helps(
+def test_boot_schedules_a_reboot_only_if_a_gpu_is_not_in_mig_mode(
     simulated: SimulatedNode, invocation: Invocation, modes: str, *, is_last: bool
 ) -> None:
     simulated.units.add("mig-partition")

@@ -28,7 +28,7 @@ def files(tmp_path: Path) -> NodeFiles:
 
 
 @pytest.mark.parametrize("path", ["", "/", "/./", "etc", "/etc/..", "/../x"])
-def test_path_that_could_mean_the_root_is_refused(files: NodeFiles, path: str) -> None:
+def test_empty_relative_root_or_parent_path_is_refused(files: NodeFiles, path: str) -> None:
     with pytest.raises(UnsafePathError) as refusal:
         files.remove(path)
 
@@ -345,7 +345,7 @@ def test_undecodable_bytes_survive_a_rewrite_of_their_file(
     assert files.read_whole("/missing") is None
 
 
-def test_file_that_is_not_read_whole_is_not_edited(files: NodeFiles) -> None:
+def test_read_whole_refuses_a_file_beyond_the_read_limit(files: NodeFiles) -> None:
     files.write("/x", "x" * READ_LIMIT_BYTES)
     assert len(files.read_whole("/x") or "") == READ_LIMIT_BYTES
     files.append("/x", "x")

@@ -72,7 +72,7 @@ def test_command_of_a_step_is_its_first_run_or_else_its_name() -> None:
     assert step("only-a-name").command == "only-a-name"
 
 
-def test_log_line_writes_the_line_to_the_log(tmp_path: Path) -> None:
+def test_log_line_prints_the_line(tmp_path: Path) -> None:
     console: list[str] = []
     action = log_line("  - a=b")
 

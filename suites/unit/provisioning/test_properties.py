@@ -135,7 +135,7 @@ def test_any_bytes_as_record_give_a_decision(content: bytes, *, is_gpu_node: boo
 
 
 @given(content=st.text())
-def test_fields_of_any_record_have_no_whitespace(content: str) -> None:
+def test_fields_of_any_parsed_record_have_no_whitespace(content: str) -> None:
     for value in parse_record(content).to_json().values():
         assert value is None or len(value.split()) == 1
 
@@ -147,7 +147,9 @@ def test_fields_of_any_record_have_no_whitespace(content: str) -> None:
     needs=st.lists(st.sets(st.integers(0, 9), max_size=3), min_size=1, max_size=10),
     order=st.randoms(use_true_random=False),
 )
-def test_plan_respects_needs(needs: list[set[int]], order: object) -> None:
+def test_any_plan_has_each_step_after_the_steps_that_it_needs(
+    needs: list[set[int]], order: object
+) -> None:
     steps = [
         Step(
             name=f"s{number}",

@@ -43,7 +43,7 @@ def test_failure_is_tried_again_after_a_pause(tmp_path: Path) -> None:
     assert clock.sleeps == [5, 5]
 
 
-def test_last_failure_is_reported_completely_and_without_a_pause(tmp_path: Path) -> None:
+def test_last_failure_is_reported_with_its_output_and_without_a_pause(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()
@@ -194,7 +194,9 @@ def test_program_that_is_not_on_path_is_run_from_its_fallback_path(tmp_path: Pat
         assert try_command(make_node(runner, tmp_path, budget_s=20), run) is None
 
 
-def test_failure_on_path_does_not_lead_to_another_program(tmp_path: Path) -> None:
+def test_fallback_program_is_not_run_if_the_program_on_path_cannot_be_executed(
+    tmp_path: Path,
+) -> None:
     with (
         ScriptedRunner().expect("work hard", exit_code=126) as runner,
         pytest.raises(StepFailedError),

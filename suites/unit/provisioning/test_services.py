@@ -133,7 +133,7 @@ def test_missing_units_are_installed_from_the_cache(
         assert action("install-managed-packages").function(make_node(runner, tmp_path)) is None
 
 
-def test_masked_unit_is_not_missing(tmp_path: Path) -> None:
+def test_masked_unit_is_not_treated_as_missing(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect(f"{SHOW} nvidia-device-plugin", stdout="loaded\n")

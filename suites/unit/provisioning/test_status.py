@@ -133,7 +133,7 @@ def test_status_lists_modules_of_every_kernel(tmp_path: Path) -> None:
         ({"gpu_node": True}, (), 2, "The field 'gpu_driver_version' is not set"),
     ],
 )
-def test_status_says_why_a_boot_would_fail(
+def test_status_has_the_error_with_which_a_boot_would_fail(
     tmp_path: Path,
     fields: Mapping[str, object],
     tags: tuple[tuple[str, str], ...] | None,

@@ -103,7 +103,7 @@ def test_value_ends_where_its_quotes_and_brackets_do() -> None:
     }
 
 
-def test_caller_may_change_the_returned_values() -> None:
+def test_changing_the_returned_values_does_not_change_a_later_read() -> None:
     text = "a = 1\n"
 
     read_values(text).clear()
@@ -202,11 +202,11 @@ def test_table_of_dotted_keys_is_not_opened_again() -> None:
     )
 
 
-def test_key_after_a_subtable_gets_its_own_header() -> None:
+def test_key_of_a_table_that_has_only_a_subtable_gets_its_own_header() -> None:
     assert set_value("[a.b]\nx = 1\n", ("a", "y"), "2") == "[a.b]\nx = 1\n\n[a]\ny = 2\n"
 
 
-def test_inline_table_cannot_be_added_to() -> None:
+def test_key_cannot_be_added_to_an_inline_table() -> None:
     with pytest.raises(TomlTextError) as error:
         set_value("x = 1\na.b = { c = 1 }\n", ("a", "b", "d"), "2")
 

@@ -99,7 +99,7 @@ def take(tmp_path: Path, runner: ScriptedRunner, *actions: Action) -> Executor:
     return executor
 
 
-def test_users_settings_stay_beside_the_new_runtime() -> None:
+def test_users_settings_are_kept_when_the_nvidia_runtime_is_added() -> None:
     assert gpu_configuration(facts(USERS)) == USERS + RUNTIME
 
 

@@ -203,7 +203,7 @@ def test_install_that_the_kernel_refuses_is_not_repeated(
     assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == builds
 
 
-def test_module_of_another_kernel_is_built_at_once(
+def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """Retries do not help validation, but the install that follows may succeed."""

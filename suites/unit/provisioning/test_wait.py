@@ -89,7 +89,7 @@ def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused
         wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
 
 
-def test_false_is_a_value_to_wait_for() -> None:
+def test_wait_may_return_false() -> None:
     clock = FakeClock()
 
     assert wait_for("no", lambda: Observation(False, "no"), Deadline.after(1, clock)) is False
