@@ -353,7 +353,9 @@ def test_line_is_quoted_without_time_host_and_colour(tmp_path: Path, prefix: str
 
 
 @pytest.mark.parametrize(("size", "is_read"), [((2 << 20) - 100, True), (2 << 20, False)])
-def test_end_of_a_long_log_is_read(tmp_path: Path, size: int, *, is_read: bool) -> None:
+def test_last_2_mib_of_a_log_are_searched_for_a_cause(
+    tmp_path: Path, size: int, *, is_read: bool
+) -> None:
     write(tmp_path, "commands/journal", f"{PANIC}\n{'x' * size}\n{NO_SPACE}\n")
 
     found = find_cause(tmp_path)

@@ -197,7 +197,7 @@ def test_stream_that_is_not_gzip_is_refused(tmp_path: Path, text: str) -> None:
     _refused(tmp_path / "e", text, exit_code=127)
 
 
-def test_stream_that_unpacks_to_too_much_is_refused(
+def test_stream_that_unpacks_to_more_than_the_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_MIB", "1")

@@ -29,7 +29,7 @@ from harness.evidence.node_state import (
 
 
 @pytest.mark.parametrize("line", ["nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "])
-def test_malformed_module_line_is_shown(line: str) -> None:
+def test_malformed_line_of_proc_modules_raises_an_error(line: str) -> None:
     with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown form"):
         parse_modules(f"x 1 0 - Live 0x0\n{line}\n")
 
@@ -130,7 +130,7 @@ def test_path_may_contain_unusual_line_separators() -> None:
 
 
 @pytest.mark.parametrize("text", ["f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"])
-def test_malformed_path_line_is_shown(text: str) -> None:
+def test_malformed_line_of_stat_txt_raises_an_error(text: str) -> None:
     with pytest.raises(HarnessError, match="The list of paths has a line of an unknown form"):
         parse_stat(text)
 
@@ -166,7 +166,7 @@ def test_name_of_a_modinfo_field_is_not_treated_as_a_pattern() -> None:
     assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
 
 
-def test_prebake_lines_are_read_by_key_wherever_they_stand() -> None:
+def test_prebake_lines_are_read_by_key_even_after_a_prefix() -> None:
     text = (
         "AKS_GPU_PREBAKE event=decision reason=ok action=install-skip-build\n"
         "noise\nAKS_GPU_PREBAKED a=b\nAKS_GPU_PREBAKE\nAKS_GPU_PREBAKE_LOG a=b\naks_gpu_prebake a=b\n"
@@ -280,7 +280,7 @@ def test_device_nodes_of_a_cdi_spec_are_read(text: str, nodes: set[str]) -> None
     assert parse_cdi_device_nodes(text) == nodes
 
 
-def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
+def test_refused_gpu_is_read_from_lines_with_time_stamps() -> None:
     log = "".join(
         f"[  9.{number}] {line}\n"
         for number, line in enumerate(
@@ -305,7 +305,7 @@ def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
         "NVRM: something that no release has said yet",
     ],
 )
-def test_other_driver_message_refuses_no_gpu(line: str) -> None:
+def test_other_driver_messages_are_not_taken_for_refusals(line: str) -> None:
     refusal = "NVRM: ignoring the legacy GPU 0000:05:00.0"
 
     assert parse_refused_gpus(f"[ 9.1] {line}\n") == []
@@ -384,7 +384,7 @@ def test_long_line_of_lspci_is_refused() -> None:
 
 
 @pytest.mark.parametrize("slot", ["01:00.0", "0000:01:00.0", "10000:01:00.7"])
-def test_function_in_an_unknown_form_is_shown(slot: str) -> None:
+def test_function_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
     known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
 
     with pytest.raises(HarnessError, match="'lspci' shows a function in an unknown form"):
@@ -530,7 +530,7 @@ def test_time_of_a_path_is_read_in_each_form(line: str, modified: float) -> None
     ("holders", "names"),
     [("-", ()), ("a,", ("a",)), ("a,b", ("a", "b")), ("a,-", ("a",)), ("[permanent],", ("[permanent]",))],
 )  # fmt: skip
-def test_holders_of_a_module_are_separated(holders: str, names: tuple[str, ...]) -> None:
+def test_holders_of_a_module_are_read_as_a_list(holders: str, names: tuple[str, ...]) -> None:
     modules = parse_modules(
         f"x 1 12 {holders} Live 0x0 (OE)\ny 2 0 - Unloading 0x0\nfixed 2 - - Live 0x0\n"
     )

@@ -199,7 +199,7 @@ def test_unit_has_state_enablement_and_drop_ins() -> None:
     }
 
 
-def test_unloading_of_an_inactive_unit_is_no_change() -> None:
+def test_unloaded_unit_has_the_same_state_as_an_inactive_one() -> None:
     paths = {"/usr/lib/systemd/system/a.service": a_file()}
     loaded = json.dumps(
         [unit("a.service", "inactive", "dead"), unit("gone.service", "inactive", "dead")]

@@ -28,7 +28,7 @@ CONTAINER = "f 755 0 1.0 /run/nvidia/driver/usr/bin/nvidia-smi"
 OTHER_MODULE = f"version: 535.1.1\nvermagic: {KERNEL} SMP\n"
 
 
-def test_module_of_the_loaded_version_fits_beside_a_driver_container(tmp_path: Path) -> None:
+def test_module_of_another_version_beside_a_driver_container_is_unknown(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).more_paths(CONTAINER)
 
     assert "is loaded" in expect.module_fits_kernel(folder.evidence)
@@ -210,7 +210,7 @@ def test_dkms_build_is_matched_by_name_version_and_kernel(tmp_path: Path) -> Non
         )
 
 
-def test_module_files_of_another_kernel_or_folder_do_not_count(tmp_path: Path) -> None:
+def test_build_time_ignores_modules_of_another_kernel_folder_or_name(tmp_path: Path) -> None:
     late = f"f 644 1 {BOOTED_AT_S + 9}.0"
     folder = a_serving_node(tmp_path).more_paths(
         f"{late} {MODULE.replace(KERNEL, OTHER_KERNEL)}",
@@ -231,7 +231,7 @@ def test_module_that_is_not_of_the_driver_may_be_loaded(tmp_path: Path) -> None:
         expect.no_module_loaded(folder.paths("d 755 0 1.0 /dev/nvidia-caps").evidence)
 
 
-def test_only_the_exact_path_counts_as_a_record(tmp_path: Path) -> None:
+def test_only_a_file_at_the_exact_path_is_taken_for_a_record(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     expect.no_record(folder.paths(f"f 644 1 1.0 {RECORD_PATH}.bak").evidence)
 

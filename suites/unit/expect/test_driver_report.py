@@ -70,7 +70,7 @@ def a_node(folder: Path, report: str, *, exit_code: int = 0, bus: str = BUS) -> 
     return made.command(NVIDIA_SMI, report, exit_code)
 
 
-def test_healthy_gpus_are_counted(tmp_path: Path) -> None:
+def test_number_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
     """Corrected errors and errors before the last driver load are not a present fault."""
     evidence = a_node(tmp_path, HEAD + FIRST + SECOND).evidence
 
@@ -232,7 +232,7 @@ def test_gpus_with_a_healthy_fabric_have_no_fault(tmp_path: Path) -> None:
         ("Recovery       : False", "Recovery       : True", "is degraded"),
     ],
 )  # fmt: skip
-def test_gpu_that_the_fabric_does_not_serve_has_a_fault(
+def test_gpu_that_is_not_registered_with_a_healthy_fabric_has_a_fault(
     tmp_path: Path, old: str, new: str, words: str
 ) -> None:
     """Until the GPU is registered, CUDA fails with 'system not yet initialized' (802)."""
@@ -317,7 +317,7 @@ def test_gpu_that_nvidias_driver_does_not_drive_need_not_be_in_the_report(
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=bus).evidence)
 
 
-def test_count_outside_of_the_errors_of_memory_is_not_a_fault(tmp_path: Path) -> None:
+def test_uncorrectable_count_of_the_row_remapper_is_not_a_fault(tmp_path: Path) -> None:
     report = SECOND + "    Row Remapper\n        Volatile\n            Uncorrectable : 3\n"
 
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + report).evidence)
@@ -426,7 +426,9 @@ def test_gpu_without_known_fields_is_unknown_beside_a_healthy_gpu(tmp_path: Path
 
 @pytest.mark.parametrize("value", ["N/A", "[N/A]", "Not Supported", "None"])
 @pytest.mark.parametrize("healthy", ["Exceeded       : No", "Parity     : 0"])
-def test_missing_value_hides_no_fault_beside_it(tmp_path: Path, healthy: str, value: str) -> None:
+def test_missing_value_in_the_report_does_not_hide_another_fault(
+    tmp_path: Path, healthy: str, value: str
+) -> None:
     second = SECOND.replace(healthy, f"{healthy.rpartition(' ')[0]} {value}")
     assert second != SECOND
     assert driver_reports_health(a_node(tmp_path / "sound", HEAD + FIRST + second).evidence)

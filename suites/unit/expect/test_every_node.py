@@ -418,7 +418,7 @@ def test_chosen_expectations_keep_the_order_in_which_they_were_given() -> None:
         names("gpu", "second", "third")
 
 
-def test_verdicts_come_in_order_and_each_expectation_has_one(tmp_path: Path) -> None:
+def test_each_expectation_gets_one_verdict_in_the_given_order(tmp_path: Path) -> None:
     def fails(_evidence: Evidence) -> str:
         raise ExpectationError("Wrong.")
 

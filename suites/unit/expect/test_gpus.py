@@ -45,7 +45,7 @@ def on_bus(folder: Path, *functions: str) -> EvidenceFolder:
     return EvidenceFolder(folder).command("lspci", "".join((_HOST_BRIDGE, *functions)))
 
 
-def test_vendor_of_a_gpu_comes_from_its_model(
+def test_gpus_are_matched_by_vendor_and_device_of_their_model(
     tmp_path: Path, nvidia: GpuModel, acme: GpuModel
 ) -> None:
     evidence = on_bus(tmp_path, _NVIDIA, _NVIDIA_SWITCH, _OTHER, _OTHER_SOUND).evidence
@@ -85,7 +85,7 @@ def test_second_gpu_of_the_vendor_is_refused(tmp_path: Path, acme: GpuModel) -> 
         expect.gpus_on_bus(on_bus(tmp_path, _OTHER, other).evidence, acme)
 
 
-def test_function_that_is_not_a_gpu_does_not_count(tmp_path: Path) -> None:
+def test_no_gpu_accepts_a_bus_with_other_functions_only(tmp_path: Path) -> None:
     expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _OTHER).evidence)
     with pytest.raises(ExpectationError, match=r"No GPU was expected, but .*device='2330'"):
         expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _NVIDIA).evidence)
@@ -269,7 +269,7 @@ def without_lspci(folder: Path, config: str | None) -> Evidence:
 
 
 @pytest.mark.parametrize("judge", ON_BUS)
-def test_lost_gpu_is_seen_without_lspci(
+def test_lost_gpu_is_reported_without_lspci(
     tmp_path: Path, judge: Callable[[Evidence], object]
 ) -> None:
     bridge = "/sys/bus/pci/devices/0000:00:00.0/config 86 80 c0 29\n"
@@ -282,7 +282,9 @@ def test_lost_gpu_is_seen_without_lspci(
 
 
 @pytest.mark.parametrize("config", [None, "", f"{PLACE}/config\n", f"{PLACE}/config de 10\n"])
-def test_gpu_whose_answer_was_not_read_is_unknown(tmp_path: Path, config: str | None) -> None:
+def test_verdict_on_a_gpu_is_unknown_if_its_configuration_space_was_not_read(
+    tmp_path: Path, config: str | None
+) -> None:
     evidence = without_lspci(tmp_path, config)
 
     for judge in ON_BUS:

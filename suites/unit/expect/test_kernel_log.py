@@ -111,7 +111,7 @@ def test_gpu_error_is_quoted_among_application_errors(tmp_path: Path) -> None:
         ((14,), "The kernel log has no GPU error."),
     ],
 )
-def test_errors_of_applications_are_counted(
+def test_number_of_errors_caused_by_applications_is_reported(
     tmp_path: Path, numbers: tuple[int, ...], words: str
 ) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in numbers)

@@ -359,7 +359,7 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(
     assert passed == without_files | known
 
 
-def test_evidence_of_the_host_alone_proves_no_absence_in_the_guest(tmp_path: Path) -> None:
+def test_missing_file_is_unknown_if_there_is_only_evidence_of_the_host(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).trace().evidence
 
     with pytest.raises(HarnessError, match="of the guest is not complete, so missing items may"):
