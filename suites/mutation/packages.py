@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 class Package:
     """Sources below `harness`, and the tests that run for each mutant of these sources.
 
-    `left_out` are sources that are not mutated; `deselected` are tests that can't run in mutmut's
-    copy. If `only` has files, no other files are mutated. At least the share `least` of the mutants
-    has to be killed.
+    `left_out` are sources that are not mutated. If `only` has files, no other files are mutated. At
+    least the share `least` of the mutants has to be killed.
     """
 
     source: str
     tests: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    deselected: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     least: float = 0.95
 
@@ -53,10 +51,7 @@ class Package:
             "pytest_add_cli_args_test_selection": list(self.tests),
             # pytest-timeout's signal would end the process that runs all mutants, so the plug-in is
             # off.
-            "pytest_add_cli_args": [
-                *("-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout"),
-                *(f"--deselect={test}" for test in self.deselected),
-            ],
+            "pytest_add_cli_args": ["-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout"],
         }
         rows = (f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         return f"\n[tool.mutmut]\n{''.join(rows)}"
@@ -75,19 +70,11 @@ PACKAGES = {
         tests=("suites/unit/provisioning",),
         # The module kills process groups: a mutant may kill groups that are not the test's.
         left_out=("harness/provisioning/command.py",),
-        # The mutated sources import mutmut itself, which this test would refuse.
-        deselected=(
-            "suites/unit/provisioning/test_main.py::test_package_imports_only_itself_and_the_standard_library",
-        ),
         least=0.9,
     ),
     "expect": Package(
         source="harness/expect",
         tests=(*_EXPECT_TESTS, "suites/unit/test_entry_points.py"),
-        # mutmut adds functions to the mutated sources, which this test would report.
-        deselected=(
-            "suites/unit/expect/test_expectations.py::test_every_public_expectation_is_exported",
-        ),
     ),
     "evidence": Package(source="harness/evidence", tests=("suites/unit/evidence", *_EXPECT_TESTS)),
     "lease": Package(source="harness/lease.py", tests=("suites/unit/test_lease.py",)),

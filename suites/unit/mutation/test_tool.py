@@ -166,9 +166,8 @@ def test_interrupt_ends_the_tool_and_its_children(
 def test_package_names_sources_and_tests_that_are_there(name: str) -> None:
     root = Path(__file__).parents[3]
     package = PACKAGES[name]
-    deselected = (test.partition("::")[0] for test in package.deselected)
 
-    for path in (package.source, *package.tests, *package.left_out, *deselected):
+    for path in (package.source, *package.tests, *package.left_out):
         assert (root / path).exists(), path
 
 
@@ -177,7 +176,7 @@ def test_only_the_given_modules_of_a_package_are_mutated(tmp_path: Path) -> None
     (tmp_path / "repository/a/b/c.py").touch()
     (tmp_path / "pyproject.toml").write_text("[project]\n")
 
-    package = Package(source="a", tests=("t",), left_out=("l",), deselected=("d",)).of_modules(
+    package = Package(source="a", tests=("t",), left_out=("l",)).of_modules(
         ["b.c"], tmp_path / "repository"
     )
     package.write_configuration(tmp_path)
@@ -189,7 +188,6 @@ def test_only_the_given_modules_of_a_package_are_mutated(tmp_path: Path) -> None
         'only_mutate = ["a/b/c.py"]\n',
         'do_not_mutate = ["l"]\n',
         'pytest_add_cli_args_test_selection = ["t"]\n',
-        '"--deselect=d"',
     ):
         assert line in text
 
