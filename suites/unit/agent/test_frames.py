@@ -40,7 +40,7 @@ def test_stream_cut_anywhere_gives_the_same_frames(
 
 
 @given(garbage=st.binary(max_size=300), sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
-def test_frames_are_found_after_the_rest_of_an_earlier_stream(
+def test_frames_after_a_sync_frame_are_decoded_whatever_bytes_precede_it(
     garbage: bytes, sent: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
     stream = garbage + frames.SYNC_FRAME + b"".join(frames.encode(*frame) for frame in sent)
@@ -75,7 +75,7 @@ def test_length_over_the_limit_is_refused_after_the_frames_before_it() -> None:
     assert list(decoder.feed(frames.SYNC_FRAME + good)) == [(frames.PING, 7, b"")]
 
 
-def test_sync_lost_while_a_frame_is_handled_stays_lost() -> None:
+def test_decoder_that_loses_sync_decodes_nothing_before_the_next_whole_sync_frame() -> None:
     decoder = Decoder(is_synced=True)
     stream = frames.encode(frames.PING, 1) + frames.encode(frames.PING, 2)
 
@@ -122,13 +122,15 @@ def test_message_of_any_length_up_to_the_limit_arrives(parts: int, short: int) -
         (lambda: frames.from_json(b"[]"), "A frame has no JSON object"),
     ],
 )
-def test_error_names_the_part_that_does_not_fit(send: object, sentence: str) -> None:
+def test_error_says_whether_a_frame_a_message_or_json_is_invalid(
+    send: object, sentence: str
+) -> None:
     assert callable(send)
     with pytest.raises(ProtocolError, match=re.escape(sentence)):
         send()
 
 
-def test_loader_in_the_images_uses_the_same_frames() -> None:
+def test_agent_loader_in_the_image_has_the_frame_constants_of_the_agent() -> None:
     """The loader runs before the agent arrives, so it cannot import the agent's frames."""
     loader = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
     said = dict(re.findall(r"^([A-Z_]+) = (.+)$", loader.read_text(), re.MULTILINE))

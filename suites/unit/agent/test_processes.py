@@ -147,7 +147,7 @@ def close(child: processes.Child) -> None:
 # Environment
 
 
-def test_path_of_a_command_is_searched_for_that_command_only(kernel: FakeKernel) -> None:
+def test_path_variable_of_a_command_applies_to_that_command_only(kernel: FakeKernel) -> None:
     table = kernel.table()
     for env in ({"PATH": "/opt/x"}, {"A": "1"}, None):
         close(run(table, ["tool"], env))
@@ -170,7 +170,7 @@ def test_search_path_is_restored_after_a_command_that_cannot_be_started(
     assert [start.searched for start in kernel.started] == ["/opt/x", PATH]
 
 
-def test_variables_of_a_command_are_for_that_command_only(kernel: FakeKernel) -> None:
+def test_environment_variables_of_a_command_apply_to_that_command_only(kernel: FakeKernel) -> None:
     table = kernel.table()
     close(run(table, ["tool"], {"A": "1", "HOME": "/srv"}))
     close(run(table, ["tool"]))
@@ -212,7 +212,7 @@ def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> Non
 
 
 @pytest.mark.parametrize("stdin", [False, True])
-def test_agent_keeps_no_end_of_a_stream_of_the_command_open(
+def test_agent_closes_its_copy_of_the_commands_end_of_each_stream(
     kernel: FakeKernel, *, stdin: bool
 ) -> None:
     """Otherwise the agent would not see the end of a stream."""
@@ -241,7 +241,7 @@ def test_command_without_input_can_not_reach_the_input_of_the_agent(kernel: Fake
 
 @pytest.mark.parametrize("stdin", [False, True])
 @pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
-def test_other_commands_inherit_no_stream(
+def test_streams_of_a_command_are_not_inherited_by_other_commands(
     kernel: FakeKernel, start: Callable[..., processes.Child], *, stdin: bool
 ) -> None:
     child = start(kernel.table(), ["tool"], stdin=stdin)
@@ -289,7 +289,7 @@ def test_process_that_can_not_be_watched_is_killed_and_reaped(
 # Signals and sessions
 
 
-def test_command_leads_its_group_and_gets_signals_as_programs_expect(kernel: FakeKernel) -> None:
+def test_command_has_a_session_of_its_own_and_default_signal_handling(kernel: FakeKernel) -> None:
     """Python ignores SIGPIPE; with SIGPIPE ignored, `yes | head` would never end."""
     table = kernel.table()
     close(run(table, ["tool"]))
@@ -357,9 +357,7 @@ def test_commands_are_not_protected_from_the_oom_killer_as_the_agent_is(
 
 
 @pytest.mark.parametrize("score", ["0\n", ""])
-def test_score_of_an_agent_that_is_not_protected_is_left_alone(
-    kernel: FakeKernel, score: str
-) -> None:
+def test_oom_score_of_an_unprotected_agent_is_not_changed(kernel: FakeKernel, score: str) -> None:
     kernel.oom_file.write_text(score)
     before = open_files()
     table = kernel.table()
@@ -370,7 +368,7 @@ def test_score_of_an_agent_that_is_not_protected_is_left_alone(
     assert len(open_files()) <= len(before) + 4, "The score was expected to be closed."
 
 
-def test_agent_that_may_not_change_its_score_starts_commands_all_the_same(
+def test_agent_that_may_not_change_its_oom_score_still_starts_commands(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:
@@ -387,7 +385,9 @@ def test_agent_that_may_not_change_its_score_starts_commands_all_the_same(
 # Terminals
 
 
-def test_terminal_is_opened_by_its_process_with_its_size_and_utf8(kernel: FakeKernel) -> None:
+def test_terminal_of_a_command_is_80_by_24_in_utf8_mode_and_carries_its_streams(
+    kernel: FakeKernel,
+) -> None:
     """The first terminal that a session leader opens becomes its controlling terminal."""
     child = in_terminal(kernel.table(), ["bash"], stdin=True)
     (started,) = kernel.started
@@ -412,7 +412,7 @@ def test_terminal_is_opened_by_its_process_with_its_size_and_utf8(kernel: FakeKe
     close(child)
 
 
-def test_terminal_ends_with_its_last_process(kernel: FakeKernel) -> None:
+def test_reading_a_terminal_fails_once_its_last_process_has_ended(kernel: FakeKernel) -> None:
     """The agent keeps no slave end open, so its read fails with EIO."""
     child = in_terminal(kernel.table(), ["bash"])
     assert child.stdin is None
@@ -427,9 +427,11 @@ def test_terminal_ends_with_its_last_process(kernel: FakeKernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "tried"), [((), ["bash"]), (("bash",), ["bash", "sh"])], ids=["there", "missing"]
+    ("missing", "tried"),
+    [((), ["bash"]), (("bash",), ["bash", "sh"])],
+    ids=["program-present", "program-missing"],
 )
-def test_terminal_has_the_first_program_that_exists(
+def test_terminal_runs_the_fallback_program_if_the_first_is_missing(
     kernel: FakeKernel, missing: tuple[str, ...], tried: list[str]
 ) -> None:
     kernel.missing = missing

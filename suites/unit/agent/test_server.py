@@ -38,7 +38,9 @@ def test_hello_answer_identifies_the_agent(bench: Bench) -> None:
     }
 
 
-def test_new_client_finds_nothing_of_the_earlier_client(bench: Bench) -> None:
+def test_new_client_gets_no_output_of_the_earlier_clients_command_which_is_killed(
+    bench: Bench,
+) -> None:
     left = start(bench)
     left.says(b"for nobody")
     bench.greets("session-2")
@@ -59,7 +61,7 @@ def test_same_client_may_say_hello_again(bench: Bench) -> None:
     running.ends()
 
 
-def test_settling_returns_the_remembered_nonce(bench: Bench) -> None:
+def test_settle_request_returns_the_nonce_and_sets_the_names_of_the_clone(bench: Bench) -> None:
     bench.sends(frames.REMEMBER, 2, {"nonce": "n-1"})
     assert [(kind, payload) for kind, _, payload in bench.gets()] == [(frames.RESULT, b"{}")]
     assert bench.system.is_prepared
@@ -78,7 +80,7 @@ def test_settling_returns_the_remembered_nonce(bench: Bench) -> None:
     assert (system.entropy, system.hostname, system.instance_id) == (b"\0\xff", "node-2", "i-2")
 
 
-def test_settling_does_not_change_names_that_are_not_given(bench: Bench) -> None:
+def test_settle_request_without_names_keeps_hostname_and_instance_id(bench: Bench) -> None:
     bench.sends(frames.SETTLE, 3, {"wall_ns": 5_000, "entropy": ""})
 
     assert result_of(bench.gets())["nonce"] is None
@@ -179,7 +181,7 @@ def test_command_that_survives_its_limit_gets_a_result_and_is_reaped_later(
         (OSError(errno.ENOEXEC, "Exec format error"), 126, b"tool: Exec format error\n"),
     ],
 )
-def test_program_that_cannot_be_run_is_a_result(
+def test_program_that_cannot_be_run_gives_exit_code_126_or_127(
     bench: Bench, refusal: OSError, code: int, words: bytes
 ) -> None:
     bench.processes.refusal = refusal
@@ -242,7 +244,7 @@ def test_cancelled_command_is_killed(bench: Bench) -> None:
     assert process.is_reaped
 
 
-def test_stdin_comes_with_the_request_or_after_it(bench: Bench) -> None:
+def test_stdin_is_accepted_in_the_run_request_and_in_later_frames(bench: Bench) -> None:
     bench.sends(frames.RUN, 2, frames.to_json({**RUN, "stdin": "all"}) + b"\na\nb")
     bench.turns()
     process = bench.processes.started[-1]
@@ -260,7 +262,7 @@ def test_stdin_comes_with_the_request_or_after_it(bench: Bench) -> None:
         each.ends()
 
 
-def test_read_stdin_is_credited(bench: Bench) -> None:
+def test_host_gets_credit_for_stdin_that_the_command_has_read(bench: Bench) -> None:
     process = start(bench, stdin="more")
     for _ in range(3):
         bench.sends(frames.DATA, 2, bytes(60_000))
@@ -296,7 +298,7 @@ def test_input_longer_than_a_pipe_reaches_the_command_whole(bench: Bench) -> Non
     process.ends()
 
 
-def test_command_that_has_read_its_input_is_fed_again_later(bench: Bench) -> None:
+def test_stdin_is_watched_for_room_only_while_input_is_waiting(bench: Bench) -> None:
     """The empty pipe has room, which poll would report continuously."""
     process = start(bench, stdin="more")
     watched = len(bench.server.loop._callbacks)
@@ -313,7 +315,7 @@ def test_command_that_has_read_its_input_is_fed_again_later(bench: Bench) -> Non
     process.ends()
 
 
-def test_input_that_a_command_does_not_read_is_credited(bench: Bench) -> None:
+def test_host_gets_credit_for_input_that_the_command_does_not_read(bench: Bench) -> None:
     """Otherwise the host would wait for ever to send the rest of the input."""
     process = start(bench, stdin="more")
     for _ in range(4):
@@ -353,7 +355,7 @@ def test_command_waits_for_a_host_that_does_not_read(bench: Bench) -> None:
     process.ends()
 
 
-def test_both_outputs_wait_for_credit_and_go_on_with_it(
+def test_stdout_and_stderr_are_sent_only_within_the_credit_of_the_host(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "OUTPUT_WINDOW", 4)
@@ -421,7 +423,7 @@ def test_new_client_of_a_flooded_port_gets_only_its_own_answers(bench: Bench) ->
     bench.turns()
 
 
-def test_command_goes_on_when_the_host_leaves_a_flooded_port(
+def test_command_ends_normally_after_the_host_left_a_flooded_port(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench)
@@ -460,7 +462,7 @@ def test_error_of_the_port_ends_the_agent_even_after_a_failed_write(
     process.ends()
 
 
-def test_host_that_left_a_flooded_port_finds_nothing_of_its_frames(
+def test_host_that_reconnects_to_a_flooded_port_gets_a_sync_frame_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench)
@@ -498,7 +500,7 @@ def test_failed_read_does_not_block_the_next_read(
     assert got[-1] == (frames.RESULT, 3, b'{"size":600000}'), "An end comes after its own data."
 
 
-def test_error_of_any_length_arrives(bench: Bench) -> None:
+def test_error_message_longer_than_a_frame_arrives_whole(bench: Bench) -> None:
     path = "x" * 100_000
     bench.sends(frames.READ, 2, {"path": path})
 
@@ -524,7 +526,7 @@ def test_short_writes_lose_nothing(
     process.ends()
 
 
-def test_host_that_left_finds_the_agent_again(
+def test_agent_answers_a_host_that_reconnects_and_kills_the_earlier_command(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench)
@@ -666,7 +668,9 @@ def test_pipe_and_folder_are_not_read(bench: Bench, tmp_path: Path) -> None:
         assert error_of(bench.gets()).endswith("is not a regular file")
 
 
-def test_ranges_are_read_one_after_the_other(bench: Bench, tmp_path: Path) -> None:
+def test_bytes_of_requested_ranges_are_returned_in_the_order_of_the_request(
+    bench: Bench, tmp_path: Path
+) -> None:
     content = bytes(range(256)) * 4096
     (tmp_path / "disk").write_bytes(content)
     ranges = [(1000, 3), (0, 300_000), (7, 1), *((at, 16) for at in range(0, 20_000, 32))]
@@ -752,7 +756,7 @@ def test_cancelled_write_leaves_no_file_and_a_leftover_file_is_replaced(
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"x")]
 
 
-def test_written_bytes_are_credited(bench: Bench, tmp_path: Path) -> None:
+def test_host_gets_credit_for_bytes_written_to_a_file(bench: Bench, tmp_path: Path) -> None:
     asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
     bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\n")
     for _ in range(5):
@@ -779,7 +783,7 @@ def test_two_writes_of_one_file_at_once_are_each_whole(bench: Bench, tmp_path: P
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 @pytest.mark.parametrize("kind", [frames.READ, frames.READ_RANGES, frames.WRITE, frames.WAIT_FILE])
-def test_request_for_a_file_that_has_ended_leaves_nothing_open(
+def test_file_request_that_has_ended_leaves_no_descriptor_open(
     bench: Bench, tmp_path: Path, kind: int, *, is_cancelled: bool
 ) -> None:
     before = open_files()
@@ -813,7 +817,9 @@ def test_folder_cannot_be_overwritten_by_a_file(bench: Bench, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_file_is_waited_for_below_folders_that_come_later(bench: Bench, tmp_path: Path) -> None:
+def test_wait_for_a_file_ends_although_its_folders_are_created_later(
+    bench: Bench, tmp_path: Path
+) -> None:
     path = tmp_path / "a" / "b" / "file"
     bench.sends(frames.WAIT_FILE, 2, {"path": str(path)})
     assert bench.gets() == []
@@ -834,7 +840,7 @@ def test_reading_ranges_of_a_missing_file_is_an_error_with_its_path(
     assert error_of(bench.gets()) == f"No such file or directory '{path}'"
 
 
-def test_file_without_events_is_found_by_looking_again(
+def test_file_is_found_by_polling_if_inotify_is_unavailable(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:

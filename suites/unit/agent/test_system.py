@@ -61,7 +61,7 @@ def test_clones_of_a_prepared_guest_have_the_random_device_open(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("refusal", [None, errno.ENODATA, errno.EIO])
-def test_entropy_is_credited_in_bits_and_used_at_once(
+def test_entropy_is_added_with_its_number_of_bits_and_the_generator_is_reseeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
 ) -> None:
     """A reseed of an unseeded generator may fail; every other error is reported to the host."""
@@ -101,7 +101,7 @@ def test_machine_that_is_not_a_guest_is_not_changed(change: Callable[[System], N
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 1])
-def test_only_process_groups_of_commands_are_signalled(
+def test_signal_to_a_process_group_below_2_is_refused(
     pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int, _number: int) -> None:
@@ -135,7 +135,7 @@ def test_commands_get_an_environment_like_a_login_shell_of_root() -> None:
     }
 
 
-def test_boot_id_is_one_word(tmp_path: Path) -> None:
+def test_boot_id_has_no_line_break(tmp_path: Path) -> None:
     """The file of the kernel ends with a line break, which is removed."""
     file = tmp_path / "proc/sys/kernel/random/boot_id"
     file.parent.mkdir(parents=True)

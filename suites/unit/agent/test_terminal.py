@@ -28,7 +28,7 @@ def size_of(started: Started) -> tuple[int, int]:
     return size.lines, size.columns
 
 
-def test_terminal_has_the_size_that_was_asked_for_last(bench: Bench) -> None:
+def test_terminal_has_the_size_of_the_last_resize_request(bench: Bench) -> None:
     started = start_in_terminal(bench)
     assert size_of(started) == (24, 80)
 
@@ -47,7 +47,9 @@ def test_terminal_size_out_of_range_is_clamped(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("terminal", [{}, {"rows": 1}, {"rows": "24", "columns": 80}, True])
-def test_terminal_without_a_size_is_refused(bench: Bench, terminal: object) -> None:
+def test_terminal_request_without_valid_rows_and_columns_is_refused(
+    bench: Bench, terminal: object
+) -> None:
     bench.sends(
         frames.RUN, 2, {"argv": ["a"], "limit_s": 1, "stdin": "more", "terminal": terminal}
     )
@@ -65,7 +67,7 @@ def test_resize_of_a_command_without_a_terminal_is_ignored(bench: Bench) -> None
     assert result_of(bench.gets()) == {"exit_code": 4, "timed_out": False}
 
 
-def test_new_size_does_nothing_to_a_command_that_has_left_its_terminal(bench: Bench) -> None:
+def test_resize_request_is_ignored_after_the_command_has_closed_its_terminal(bench: Bench) -> None:
     started = start_in_terminal(bench)
     started.closes_output()
     bench.turns()
@@ -76,7 +78,7 @@ def test_new_size_does_nothing_to_a_command_that_has_left_its_terminal(bench: Be
     assert result_of(bench.gets()) == {"exit_code": 5, "timed_out": False}
 
 
-def test_fallback_program_is_passed_on(bench: Bench) -> None:
+def test_fallback_program_of_a_request_reaches_the_start_of_the_process(bench: Bench) -> None:
     started = start_in_terminal(bench, argv=["bash"], fallback=["sh", "-i"])
 
     assert (started.argv, started.fallback) == (["bash"], ["sh", "-i"])
@@ -111,7 +113,7 @@ def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench)
     started.closes_output()
 
 
-def test_last_output_arrives_after_any_amount_of_output(bench: Bench) -> None:
+def test_last_output_of_an_ended_process_arrives_after_over_64_kib_of_output(bench: Bench) -> None:
     started = start_in_terminal(bench)
     said = 0
     while said <= frames.MAX_PAYLOAD:
@@ -139,7 +141,7 @@ def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     started.closes_output()
 
 
-def test_process_that_ends_quietly_ends_the_command(bench: Bench) -> None:
+def test_command_ends_with_its_process_although_the_terminal_stays_open(bench: Bench) -> None:
     started = start_in_terminal(bench)
     bench.turns()
     started.exits(0)
@@ -167,7 +169,7 @@ def test_output_beyond_the_window_of_the_host_is_sent_later(
     started.closes_output()
 
 
-def test_process_that_ends_quietly_while_the_host_has_no_room_ends_the_command(
+def test_result_of_an_ended_process_is_sent_after_the_host_gives_credit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)
@@ -229,7 +231,7 @@ def test_cancel_closes_the_terminal_before_it_kills(
     assert started.is_reaped
 
 
-def test_process_that_ends_with_its_terminal_is_not_killed(
+def test_cancelled_process_that_ends_when_its_terminal_closes_is_not_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process id may belong to another process by then."""
@@ -244,7 +246,9 @@ def test_process_that_ends_with_its_terminal_is_not_killed(
     assert (started.signals, started.is_reaped) == ([], True)
 
 
-def test_time_limit_hangs_up_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_in_a_terminal_gets_sigterm_and_sighup_at_its_time_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An interactive shell ignores SIGTERM, so the terminal is closed too."""
     started = start_in_terminal(bench)
     passes(bench, monkeypatch, 60.0)

@@ -49,7 +49,7 @@ def test_time_to_gpu_refuses_invalid_numbers(
     ("differing", "never_passed", "status"),
     [({}, [], 0), ({"a": ["passed", "failed"]}, [], 1), ({}, ["a"], 1)],
 )
-def test_runs_under_load_need_identical_and_good_verdicts(
+def test_exit_code_is_1_if_runs_under_load_differ_or_an_example_never_passes(
     differing: dict[str, list[str]],
     never_passed: list[str],
     status: int,
@@ -99,7 +99,7 @@ def test_requested_number_of_clones_is_measured(
     assert streams.err.endswith("\n")
 
 
-def test_gpu_and_shell_are_measured_for_the_requested_time(
+def test_gpu_and_shell_benches_take_the_requested_runs_seconds_and_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def rates(model: Any, *, runs: int, seconds: float) -> Any:
@@ -158,7 +158,7 @@ def test_gpu_that_no_driver_opens_is_refused_before_anything_starts(
         (["--image=debian-12-nvidia-identity"], "write '--payload=nvidia' instead"),
     ],
 )
-def test_payload_is_refused_with_options_that_do_not_fit(
+def test_payload_that_conflicts_with_quick_or_image_is_refused(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "time-to-gpu", *options]) == 2
@@ -170,13 +170,13 @@ def planned(*options: str) -> Options:
     return _options(build_parser("bench").parse_args(["bench", "time-to-gpu", *options]))
 
 
-def test_stand_in_keeps_its_time_limit_and_its_registry() -> None:
+def test_plan_for_the_stand_in_driver_has_14_minutes_and_a_registry() -> None:
     assert (planned().minutes, planned().has_registry) == (14, True)
     assert not planned("--no-registry").has_registry
     assert not planned("--payload=nvidia").has_registry
 
 
-def test_each_given_mode_is_measured() -> None:
+def test_plan_has_each_mode_of_the_command_line() -> None:
     modes = [Mode.NEAR, Mode.PREBAKED]
     words = [f"--mode={mode.value}" for mode in modes]
 
@@ -195,7 +195,7 @@ def test_nvidias_driver_has_no_time_limit_unless_one_is_given() -> None:
     assert planned("--payload=nvidia", "--minutes=90").minutes == 90
 
 
-def test_nvidias_driver_is_compiled_by_a_few_fresh_nodes_by_default() -> None:
+def test_plan_for_nvidias_driver_has_3_samples_and_no_resets_by_default() -> None:
     found = planned("--payload=nvidia")
 
     assert (found.samples, found.resets, found.trims, found.teardowns) == (3, 0, 0, 0)
@@ -204,13 +204,13 @@ def test_nvidias_driver_is_compiled_by_a_few_fresh_nodes_by_default() -> None:
 
 
 @pytest.mark.parametrize("plan", [[], ["--quick"], ["--payload=nvidia"]])
-def test_each_plan_takes_the_number_of_vcpus(plan: Sequence[str]) -> None:
+def test_every_plan_has_the_requested_number_of_vcpus(plan: Sequence[str]) -> None:
     assert planned(*plan).cpus == 1
     assert planned(*plan, "--cpus=2").cpus == 2
 
 
 @pytest.mark.parametrize(("factor", "code"), [(0.5, 0), (1.0, 0), (1.05, 0), (2.0, 1)])
-def test_compare_ends_with_one_on_a_regression(
+def test_exit_code_of_compare_is_1_on_a_regression(
     factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
@@ -234,7 +234,7 @@ def test_compare_names_a_file_that_is_not_a_result(
     assert str(file) in capsys.readouterr().err
 
 
-def test_report_of_an_earlier_run_is_written_again(
+def test_report_is_rewritten_from_the_figures_of_an_earlier_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, again = tmp_path / "first.json", tmp_path / "again"
@@ -252,7 +252,7 @@ def test_report_of_an_earlier_run_is_written_again(
     assert "= 158 s" in (again / "report.md").read_text()
 
 
-def test_shell_that_is_measured_has_the_machines_of_the_bench() -> None:
+def test_measured_shell_gets_the_machine_options_of_the_bench() -> None:
     asked = [
         *(
             "--accelerator=tcg",

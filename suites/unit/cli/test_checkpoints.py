@@ -91,8 +91,8 @@ def test_empty_checkpoint_cache_is_not_an_error(
     assert capsys.readouterr().out.startswith("NAME")
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["people", "programs"])
-def test_verification_ends_with_2_and_a_message_for_each_damaged_checkpoint(
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_exit_code_of_verify_is_2_and_each_damaged_checkpoint_is_reported(
     two: tuple[Checkpoint, Checkpoint], options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, child = two
@@ -111,7 +111,7 @@ def test_verification_ends_with_2_and_a_message_for_each_damaged_checkpoint(
         assert streams.err == f"harness: {sentence}\n"
 
 
-def test_everything_unused_can_be_removed(
+def test_gc_with_all_removes_every_unused_checkpoint(
     two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, child = two
@@ -195,7 +195,7 @@ def test_checkpoint_is_removed_by_the_start_of_its_key(
 
 
 @pytest.mark.parametrize("words", [["booted"], ["booted", "baked"], ["baked", "booted"]])
-def test_checkpoint_in_use_stays(
+def test_rm_keeps_a_checkpoint_in_use_and_exits_with_2(
     store: CheckpointStore,
     two: tuple[Checkpoint, Checkpoint],
     capsys: pytest.CaptureFixture[str],

@@ -53,7 +53,7 @@ FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
-def test_exit_code_separates_node_and_harness_errors(
+def test_exit_code_is_1_for_a_node_error_and_2_for_a_harness_error(
     error: BaseException,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -128,7 +128,7 @@ def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
 
 
 @pytest.mark.parametrize("argv", [[], ["image"], ["doctor", "--accelerator=xen"]])
-def test_wrong_command_line_ends_with_2(
+def test_exit_code_is_2_for_an_invalid_command_line(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -171,7 +171,7 @@ def test_invalid_option_value_is_reported_in_a_sentence(
     assert f"error: argument {sentence}" in capsys.readouterr().err
 
 
-def test_spec_that_is_not_utf8_is_printed_in_any_locale(
+def test_migrate_prints_a_shellspec_file_that_is_not_utf8_in_an_ascii_locale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = tmp_path / "a_spec.sh"
@@ -211,7 +211,7 @@ def test_payload_is_packed_into_the_cache(
     assert path.read_bytes() == build_payload().content
 
 
-def test_recipe_is_not_fetched_and_cloud_image_is_not_built(
+def test_fetch_refuses_a_recipe_and_build_refuses_a_cloud_image(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["image", "fetch", "--image=debian-12"]) == 2
@@ -259,7 +259,7 @@ def test_cloud_image_is_fetched_listed_verified_and_removed(
     assert not disk.exists()
 
 
-def test_verification_of_a_damaged_image_ends_with_2(
+def test_exit_code_of_image_verify_is_2_for_a_damaged_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = _cached_cloud_image(tmp_path, monkeypatch)
@@ -328,7 +328,7 @@ def test_all_caches_of_images_are_verified_and_cleaned(
         ),
     ],
 )
-def test_options_of_a_fetch_are_passed_on(
+def test_image_fetch_passes_update_offline_and_mirrors_to_the_image_store(
     monkeypatch: pytest.MonkeyPatch, words: list[str], expected: FetchOptions
 ) -> None:
     asked: list[FetchOptions] = []
@@ -345,7 +345,7 @@ def test_options_of_a_fetch_are_passed_on(
 
 
 @pytest.mark.parametrize("words", [[], ["--refresh"]])
-def test_qemu_is_unpacked_again_only_if_that_is_asked_for(
+def test_qemu_is_unpacked_again_only_with_the_refresh_option(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     def ensure(_cache: object, _runner: object, *, refresh: bool, report: object) -> object:
@@ -376,7 +376,7 @@ def test_qemu_is_unpacked_again_only_if_that_is_asked_for(
     ],
     ids=["output-taken", "output-without-folder", "driver-of-a-recipe", "unknown"],
 )
-def test_bake_that_would_fail_after_minutes_is_refused_at_once(
+def test_bake_with_an_invalid_image_driver_or_output_is_refused_before_it_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], refusal: str
 ) -> None:
     taken = tmp_path / "taken.qcow2"
@@ -438,7 +438,7 @@ def test_bake_command_prints_path_and_size_of_the_disk(
     assert asked == [(f"the {image}", driver) if is_cloud else image]
 
 
-def test_broken_recipe_is_reported_after_the_list_of_the_others(
+def test_image_ls_lists_valid_recipes_and_reports_a_broken_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "ours.yaml").write_text("schema: 1\nextends: debian-12\ndescription: Our node\n")
@@ -465,7 +465,7 @@ def _accept(_: Evidence) -> None:
     return
 
 
-def test_unmet_expectation_does_not_hide_the_next_ones(tmp_path: Path) -> None:
+def test_expectations_after_an_unmet_expectation_are_judged_too(tmp_path: Path) -> None:
     """The folder of the evidence is printed only if the evidence is kept."""
     scenario = Scenario(
         title="other kernel",
@@ -516,7 +516,7 @@ class DemoLab:
 
 
 @pytest.mark.parametrize("error", [None, HarnessError("It hangs.")])
-def test_demo_keeps_the_evidence_of_the_node_that_is_not_as_expected(
+def test_demo_keeps_the_evidence_of_a_node_that_does_not_meet_an_expectation(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -551,7 +551,7 @@ def test_demo_keeps_the_evidence_of_the_node_that_is_not_as_expected(
 
 
 @pytest.mark.parametrize(("failure", "code"), [(None, 0), ("Expected [/x] but saw [bold].", 1)])
-def test_table_counts_results_and_escapes_markup(
+def test_demo_table_shows_the_number_of_met_expectations_and_escapes_markup(
     failure: str | None, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict = Verdict(title="node", expectation="compiles [nothing]", failure=failure)
@@ -605,7 +605,7 @@ def test_help_names_every_command_that_has_a_parser(capsys: pytest.CaptureFixtur
         ),
     ],
 )
-def test_test_is_run_by_pytest_in_this_terminal(
+def test_rerun_and_shell_replace_this_process_by_pytest_for_the_given_test(
     words: str, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def become(program: str, argv: list[str]) -> NoReturn:

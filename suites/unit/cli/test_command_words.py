@@ -21,7 +21,7 @@ from harness.cli import build_parser
         ("shell --machine m --", [], {"machine": "m"}),
     ],
 )
-def test_words_after_dashes_belong_to_the_command(
+def test_arguments_after_two_dashes_are_passed_to_the_started_program(
     line: str, words: list[str], options: dict[str, object]
 ) -> None:
     parsed = build_parser(line.split(maxsplit=1)[0]).parse_args(line.split())
@@ -30,14 +30,14 @@ def test_words_after_dashes_belong_to_the_command(
     assert {name: getattr(parsed, name) for name in options} == options
 
 
-def test_other_commands_take_arguments_after_dashes() -> None:
+def test_argument_after_two_dashes_is_a_positional_argument_of_logs() -> None:
     parsed = build_parser("logs").parse_args(["logs", "--follow", "--", "-m"])
 
     assert parsed.machine == "-m"
 
 
 @pytest.mark.parametrize("line", ["resume -- DIR", "resume DIR --nope -- ls"])
-def test_words_after_dashes_are_taken_literally(
+def test_missing_folder_or_unknown_option_before_two_dashes_is_refused(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -29,12 +29,12 @@ def test_page_is_found_by_its_name_or_the_last_part_of_it(word: str, name: str) 
     assert choose_page(word, NAMES) == name
 
 
-def test_last_part_that_two_pages_have_is_refused() -> None:
+def test_ambiguous_last_part_of_a_page_name_is_refused() -> None:
     with pytest.raises(BadInputError, match="There is no page 'a'"):
         choose_page("a", ("x/a", "y/a"))
 
 
-def test_unknown_page_is_refused_with_the_nearest() -> None:
+def test_error_for_an_unknown_page_suggests_the_most_similar_page_name() -> None:
     with pytest.raises(
         BadInputError,
         match=r"There is no page 'own-projekt'. Is it 'own-project'\? 'harness docs' lists",
@@ -58,11 +58,13 @@ def test_unknown_page_is_refused_with_the_nearest() -> None:
         ("images", "[![P](../p/x.svg)](../p/x.svg)\nb", "b"),
     ],
 )
-def test_links_name_pages_and_pictures_are_left_out(page: str, text: str, expected: str) -> None:
+def test_links_are_shown_as_page_names_and_pictures_are_omitted(
+    page: str, text: str, expected: str
+) -> None:
     assert for_terminal(page, text, NAMES) == expected
 
 
-def test_words_are_found_in_a_page_in_any_case(
+def test_search_in_a_page_ignores_case(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["docs", "reference/provisioning", "--search", "EXIT CODES"]) == 0
@@ -78,7 +80,7 @@ def test_search_word_is_not_a_regular_expression(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("columns", "own", "widest"), [(300, None, 120), (50, "M", 50)])
-def test_page_is_shown_in_a_pager_on_a_terminal_alone(
+def test_page_is_shown_in_a_pager_only_if_stdout_is_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     columns: int,

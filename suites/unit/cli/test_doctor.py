@@ -104,7 +104,9 @@ def test_program_requirement_is_met_even_if_the_version_is_unknown(
     assert missing(examine(settings, host)) == {}
 
 
-def test_host_with_everything_lacks_nothing(host: Host, settings: Settings) -> None:
+def test_host_with_all_programs_and_resources_meets_every_requirement(
+    host: Host, settings: Settings
+) -> None:
     findings = examine(settings, host)
 
     assert missing(findings) == {}
@@ -184,7 +186,7 @@ def test_missing_qemu_skips_checks_that_depend_on_it(host: Host, settings: Setti
 @pytest.mark.parametrize(
     ("code", "timed_out"), [(-6, False), (126, False), (127, False), (1, True)]
 )
-def test_program_that_does_not_run_is_not_met(
+def test_requirement_is_not_met_by_a_program_that_does_not_run(
     host: Host, settings: Settings, code: int, *, timed_out: bool
 ) -> None:
     host.exit_codes["mmdebstrap"] = code
@@ -226,7 +228,9 @@ def test_unavailable_image_is_reported(
     assert sentence in found["image"].found
 
 
-def test_image_of_each_kind_is_available(host: Host, settings: Settings, tmp_path: Path) -> None:
+def test_requirement_for_images_is_met_by_recipe_cloud_image_file_and_url(
+    host: Host, settings: Settings, tmp_path: Path
+) -> None:
     (tmp_path / "my.qcow2").write_bytes(IMAGE)
     url = f"https://example.org/x.qcow2#sha256={DIGEST}"
     images = f"debian-12,ubuntu-24.04,{tmp_path / 'my.qcow2'},{url}"
@@ -255,7 +259,9 @@ def test_too_little_disk_is_reported_with_a_remedy(
     assert "XDG_CACHE_HOME" in str(found.remedy)
 
 
-def test_cache_that_cannot_be_made_hides_nothing_else(host: Host, tmp_path: Path) -> None:
+def test_cache_folder_that_cannot_be_created_does_not_hide_a_missing_program(
+    host: Host, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     host.remove("mmdebstrap")
 
@@ -302,7 +308,7 @@ def test_unreadable_reservations_are_reported(
     assert missing(examine(settings, host))["memory"].found == "The broker's folder is a link."
 
 
-def test_libvirt_is_not_required_by_another_driver(
+def test_libvirt_is_not_required_by_the_qemu_driver(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
@@ -319,7 +325,7 @@ def test_libvirt_is_not_required_by_another_driver(
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_doctor_ends_with_2_if_the_host_lacks_a_needed_requirement(
+def test_exit_code_of_the_doctor_is_2_if_the_host_lacks_a_needed_requirement(
     monkeypatch: pytest.MonkeyPatch,
     findings: list[tuple[bool, bool]],
     code: int,

@@ -39,7 +39,7 @@ MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNK
         ([UNKNOWN, NOT_MET], 1),
     ],
 )
-def test_exit_code_is_1_for_a_failed_expectation_even_beside_an_unknown(
+def test_exit_code_is_1_for_a_failed_verdict_even_beside_an_unknown_verdict(
     states: list[VerdictState], code: int
 ) -> None:
     verdicts = [
@@ -57,7 +57,7 @@ def test_exit_code_is_1_for_a_failed_expectation_even_beside_an_unknown(
         (["--only=gpus"], "--only: 'gpus' is not an expectation on a node; known are 'gpu'"),
     ],
 )
-def test_bad_input_ends_with_2_before_the_node_is_contacted(
+def test_exit_code_is_2_for_an_invalid_address_or_expectation_before_evidence_is_gathered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert main(["node", "judge", *arguments, f"--evidence-dir={tmp_path}/e"]) == 2
@@ -118,7 +118,7 @@ def test_verdict_table_has_a_row_for_each_expectation(
     assert shown == [list(row.values()) for row in rows]
 
 
-def test_each_node_is_judged_by_its_own_evidence_and_only_as_requested(
+def test_each_node_is_judged_by_its_own_evidence_and_the_requested_expectations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gathered: list[set[str]]
 ) -> None:
     argv = ["node", "judge", "--only=who", f"--evidence-dir={tmp_path}"]

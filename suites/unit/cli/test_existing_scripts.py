@@ -51,7 +51,7 @@ def test_init_writes_a_provisioner_for_the_scripts_and_tests_of_the_scripts(proj
     assert not (project / "tests/e2e/test_first_node.py").exists()
 
 
-def test_machines_boot_a_shipped_image_that_other_projects_have_in_the_cache(
+def test_project_for_scripts_without_further_tools_boots_the_shipped_image(
     project: Path,
 ) -> None:
     main(["init", "--provisioner", "ops/scripts"])
@@ -99,7 +99,7 @@ def _shipped() -> Recipe:
     return image
 
 
-def test_links_large_files_and_odd_names_are_no_obstacle(
+def test_init_accepts_symbolic_links_large_files_and_unusual_file_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_FILE_MIB", "1")
@@ -132,7 +132,7 @@ def test_folder_of_scripts_may_be_hidden_but_hidden_files_in_it_are_ignored(proj
     assert "hook.sh" not in unit_test
 
 
-def test_specs_beside_the_scripts_run_too(project: Path) -> None:
+def test_folders_with_shellspec_files_are_in_the_testpaths(project: Path) -> None:
     (project / "ops/spec").mkdir()
     (project / "ops/spec/library_spec.sh").touch()
     (project / "ops/scripts/own_spec.sh").touch()
@@ -146,7 +146,7 @@ def test_specs_beside_the_scripts_run_too(project: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "program"), [("", "bash"), ("#!/bin/dash\n", "dash"), ("#! /usr/bin/env sh\n", "sh")]
 )
-def test_script_that_is_not_a_program_is_run_by_its_shell(
+def test_script_that_is_not_executable_is_run_by_the_shell_of_its_first_line_or_bash(
     project: Path, first: str, program: str
 ) -> None:
     (project / "ops/scripts/provision.sh").unlink()
@@ -158,7 +158,7 @@ def test_script_that_is_not_a_program_is_run_by_its_shell(
     assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
 
 
-def test_project_in_the_folder_of_its_scripts_has_its_name_and_no_tests_of_others(
+def test_project_in_its_folder_of_scripts_has_the_folders_name_and_no_tests_from_outside(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "ops/other").mkdir()
@@ -184,7 +184,7 @@ def test_project_in_the_folder_of_its_scripts_has_its_name_and_no_tests_of_other
         "#!/bin/bash\nhere=${0%/*}\nmain() { :; }\n",
     ],
 )
-def test_script_that_finds_its_folder_by_its_name_is_sourced_by_no_test(
+def test_script_that_uses_dollar_0_for_its_folder_is_not_sourced_by_the_unit_test(
     project: Path, text: str
 ) -> None:
     """In a shell that sources it, `$0` is the name of that shell."""
@@ -199,7 +199,7 @@ def test_script_that_finds_its_folder_by_its_name_is_sourced_by_no_test(
     assert 'shell.source("ops/scripts/library.sh")' in unit_test
 
 
-def test_guarded_script_is_sourced(project: Path) -> None:
+def test_script_that_guards_its_main_function_is_sourced_by_the_unit_test(project: Path) -> None:
     script = project / "ops/scripts/a.sh"
     script.write_text('#!/bin/bash\nmain() { :; }\n[ "${BASH_SOURCE[0]}" != "$0" ] || main\n')
     script.chmod(0o755)
@@ -211,7 +211,7 @@ def test_guarded_script_is_sourced(project: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["uninstall.sh", "nvidia-container-runtime"])
-def test_script_whose_name_only_contains_a_known_word_is_not_recognised(
+def test_script_whose_name_only_contains_a_known_word_is_not_the_program_to_run(
     project: Path, other: str
 ) -> None:
     script = project / "ops/scripts" / other
@@ -225,7 +225,9 @@ def test_script_whose_name_only_contains_a_known_word_is_not_recognised(
 
 
 @pytest.mark.parametrize("name", ["gpu-setup", "node_installer.sh", "setUp.sh", "run-all.sh"])
-def test_program_is_recognised_by_its_name(project: Path, name: str) -> None:
+def test_executable_script_named_like_setup_install_or_run_is_the_program_to_run(
+    project: Path, name: str
+) -> None:
     for each, mode in (("provision.sh", 0o644), ("library.sh", 0o755), (name, 0o755)):
         path = project / "ops/scripts" / each
         path.write_text("#!/bin/sh\n")
@@ -247,7 +249,7 @@ def test_program_is_recognised_by_its_name(project: Path, name: str) -> None:
         (["--run", "x.sh"], "This option needs --provisioner"),
     ],
 )
-def test_wrong_choice_is_refused_and_nothing_is_written(
+def test_invalid_scripts_folder_or_script_is_refused_and_no_file_is_written(
     project: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
 ) -> None:
     (project / "empty").mkdir()

@@ -41,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str], Path]]:
     return seen
 
 
-def test_firmware_is_in_the_folder_of_its_release(
+def test_firmware_files_are_written_into_the_folder_of_their_release(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for release in (OLD, NEW):
@@ -56,7 +56,7 @@ def test_firmware_is_in_the_folder_of_its_release(
             assert signed == [name]
 
 
-def test_firmware_is_only_for_releases_whose_data_are_known(
+def test_firmware_for_a_release_without_data_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "firmware", "545.10", f"--output={tmp_path}/out"]) == 2
@@ -92,7 +92,7 @@ def test_data_of_a_release_are_written_and_compared_with_the_release_before(
 
 
 @pytest.mark.parametrize("code", [0, 2])
-def test_source_may_be_an_archive(
+def test_driver_source_may_be_an_archive(
     made: list[tuple[Path, list[str], Path]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,7 +115,7 @@ def test_source_may_be_an_archive(
     assert (tmp_path / "own").exists() is (code == 0)
 
 
-def test_source_that_is_not_there_is_refused(
+def test_missing_driver_source_is_refused(
     made: list[tuple[Path, list[str], Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "release", f"{tmp_path}/none", f"--output={tmp_path}/own"]) == 2

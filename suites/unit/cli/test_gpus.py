@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _SHIPPED = Path("harness/gpu/models/t4-16gb.yaml")
 
 
-def test_every_model_has_a_line_and_every_node(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpu_ls_has_a_line_for_each_model_and_each_node(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["gpu", "ls"]) == 0
 
     printed = capsys.readouterr().out
@@ -32,7 +34,9 @@ def test_every_model_has_a_line_and_every_node(capsys: pytest.CaptureFixture[str
     assert "10de:2330  10de:16c1  16M,128G,32M  cuda,grid  yes  NVIDIA H100 80GB HBM3" in printed
 
 
-def test_json_has_all_known_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_gpu_ls_has_all_facts_of_each_model_and_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = _SHIPPED.read_text().replace("subsystem_vendor: 0x10de", "subsystem_vendor: 0x0e11")
     (tmp_path / "mine.yaml").write_text(text.replace("3: 16}", "3: 8}"))
 
@@ -82,7 +86,7 @@ def test_package_with_unusable_models_does_not_hide_other_models(
     assert len(json.loads(streams.out)["models"]) == len(whole.models)
 
 
-def test_invalid_model_file_ends_with_2_and_names_its_line(
+def test_exit_code_is_2_for_an_invalid_model_file_and_the_error_has_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.yaml").write_text(_SHIPPED.read_text().replace("chip:", "chip_id:"))

@@ -75,7 +75,7 @@ def iommu_off(host: FakeHost, vendor: str, parameters: str = "quiet", *tables: s
         host.write(f"sys/firmware/acpi/tables/{table}", "")
 
 
-def test_host_whose_gpus_can_be_taken_lacks_nothing(host: FakeHost, settings: Settings) -> None:
+def test_host_with_usable_gpus_meets_every_requirement(host: FakeHost, settings: Settings) -> None:
     checks = examine_host_gpus(settings, host.root)
 
     assert [check.requirement for check in checks] == [
@@ -84,7 +84,9 @@ def test_host_whose_gpus_can_be_taken_lacks_nothing(host: FakeHost, settings: Se
     assert all(check.is_met and check.remedy is None for check in checks)
 
 
-def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Settings) -> None:
+def test_doctor_has_no_gpu_rows_for_a_host_with_only_a_display_controller(
+    host: FakeHost, settings: Settings
+) -> None:
     """The display of a laptop or of a server's BMC is not such a GPU."""
     host.remove(GPU)
     host.remove(SECOND)
@@ -93,7 +95,7 @@ def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Setti
     assert examine_host_gpus(settings, host.root) == []
 
 
-def test_gpu_of_a_known_kind_has_a_row_whatever_its_model(
+def test_nvidia_3d_controller_has_a_row_whatever_its_model(
     host: FakeHost, settings: Settings
 ) -> None:
     """One of the GPUs may have no IOMMU group, as in a virtual machine."""
@@ -131,7 +133,7 @@ def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
         (("HygonGenuine", "quiet"), "Enable it in the firmware, and remove `iommu=off`"),
     ],
 )
-def test_iommu_that_is_off_is_reported_with_the_parameter_to_set(
+def test_remedy_for_a_disabled_iommu_names_the_kernel_parameter_or_firmware_setting(
     host: FakeHost,
     settings: Settings,
     firmware: tuple[str, ...],
@@ -145,14 +147,18 @@ def test_iommu_that_is_off_is_reported_with_the_parameter_to_set(
     assert str(found["IOMMU"].remedy).startswith(remedy)
 
 
-def test_missing_module_is_reported(host: FakeHost, settings: Settings) -> None:
+def test_missing_vfio_pci_module_is_reported_with_a_modprobe_command(
+    host: FakeHost, settings: Settings
+) -> None:
     (host.root / "sys/bus/pci/drivers/vfio-pci/unbind").unlink()
     (host.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
 
     assert "Run `modprobe vfio-pci`" in str(missing(host, settings)["vfio-pci"].remedy)
 
 
-def test_shared_group_is_a_row_of_its_gpu(host: FakeHost, settings: Settings) -> None:
+def test_shared_iommu_group_is_reported_in_the_row_of_its_gpu(
+    host: FakeHost, settings: Settings
+) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
 
     found = missing(host, settings)
@@ -172,7 +178,9 @@ def test_doctor_reports_the_process_that_has_a_gpu_open(
     assert "process 4711 ('qemu-system-x86'" in found[f"GPU {SECOND}"].found
 
 
-def test_leased_gpu_is_not_reported_as_a_fault(host: FakeHost, settings: Settings) -> None:
+def test_leased_gpu_meets_its_requirement_and_its_holder_is_shown(
+    host: FakeHost, settings: Settings
+) -> None:
     pool = GpuPool(settings.gpu_pool_folder, root=host.root, runner=FakeKernel(host))
     host.add_function(NVME, group=6, class_code=NVME_CLASS, driver="nvme")
 
@@ -226,7 +234,7 @@ def test_mistake_in_the_inventory_is_a_failed_requirement(
     assert "gpus.yaml:1: key 'gpu'" in found["GPUs of this host"].found
 
 
-def test_gpus_count_as_a_fault_only_if_an_inventory_gives_them_to_tests(
+def test_gpu_requirement_is_needed_only_if_an_inventory_gives_gpus_to_tests(
     host: FakeHost, settings: Settings, inventory: Settings, tmp_path: Path
 ) -> None:
     iommu_off(host, "GenuineIntel")
@@ -241,7 +249,7 @@ def test_gpus_count_as_a_fault_only_if_an_inventory_gives_them_to_tests(
 @pytest.mark.parametrize(
     ("is_needed", "code", "state"), [(True, 2, "missing"), (False, 0, "optional")]
 )
-def test_unneeded_requirement_does_not_fail_the_doctor(
+def test_unmet_optional_requirement_does_not_fail_the_doctor(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     code: int,

@@ -58,7 +58,7 @@ def test_list_has_a_line_for_each_gpu_and_a_line_for_each_waiting_process(
 
 
 @pytest.mark.usefixtures("kernel")
-def test_json_has_each_function(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_list_has_each_gpu_with_its_pci_functions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpu", "host", "ls", "--json"]) == 0
 
     document = json.loads(capsys.readouterr().out)
@@ -86,7 +86,7 @@ def test_list_on_a_host_without_gpus_says_so(
 
 
 @pytest.mark.usefixtures("kernel")
-def test_mistake_in_the_inventory_ends_with_2(
+def test_exit_code_is_2_for_an_invalid_key_in_the_inventory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gpus.yaml").write_text('gpus:\n  "0000:65:00.0": {modle: l4}\n')
@@ -154,7 +154,7 @@ class EndedProcess:
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(("returncode", "code"), [(0, 0), (3, 3), (-9, 137)])
-def test_exit_code_of_the_command_follows_the_convention_of_shells(
+def test_exit_code_of_gpu_host_run_is_that_of_its_command_or_128_plus_the_signal(
     monkeypatch: pytest.MonkeyPatch, host: FakeHost, returncode: int, code: int
 ) -> None:
     seen: list[tuple[list[str], str, object]] = []
@@ -175,7 +175,9 @@ def test_exit_code_of_the_command_follows_the_convention_of_shells(
     assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
 
 
-def test_command_is_told_the_functions_of_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_command_lists_the_functions_of_each_leased_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     leased = [SimpleNamespace(addresses=("a.0", "a.1")), SimpleNamespace(addresses=("b.0",))]
     pool = SimpleNamespace(lease=lambda *_, **_named: contextlib.nullcontext(leased))
     told: list[str] = []
@@ -243,7 +245,7 @@ def test_gpus_of_a_dead_holder_are_restored(
 @pytest.mark.parametrize(
     ("restored", "code"), [([], 0), ([True, True], 0), ([True, False], 2), ([False, True], 2)]
 )
-def test_each_gpu_has_to_be_restored(
+def test_exit_code_of_restore_is_0_only_if_each_gpu_is_restored(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     restored: list[bool],

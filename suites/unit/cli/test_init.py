@@ -24,7 +24,9 @@ def files_below(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_project_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_a_project_and_prints_the_next_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "new" / "gpu tests"
 
     umask = os.umask(0o077)
@@ -54,7 +56,7 @@ def test_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "README.md").read_text() == "ours"
 
 
-def test_image_and_provisioner_are_valid(tmp_path: Path) -> None:
+def test_image_and_provisioner_of_a_new_project_are_valid(tmp_path: Path) -> None:
     main(["init", str(tmp_path)])
 
     image = load_catalogue(tmp_path / "images").get("node")
@@ -79,7 +81,7 @@ def test_workflow_installs_this_version(tmp_path: Path) -> None:
     ("name", "kind"),
     [("pytest.ini", "file"), ("tests/README.md", "link"), ("scripts/prepare_node.sh", "folder")],
 )
-def test_nothing_is_overwritten_and_nothing_else_written(
+def test_init_writes_nothing_if_one_of_its_paths_exists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
     path = tmp_path / name

@@ -37,7 +37,7 @@ class _Terminal(io.TextIOWrapper):
     [(True, b"\x1b[32mok\x1b[0m  caf\xc3\xa9\n"), (False, PRINTED)],
     ids=["terminal", "pipe"],
 )
-def test_console_on_a_terminal_only_draws(
+def test_logs_removes_control_sequences_other_than_colours_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: bytes
 ) -> None:
     """Otherwise the guest could set title and clipboard, and type answers into the shell."""
@@ -78,7 +78,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[RunningMachine]:
     return found
 
 
-def test_ps_has_a_line_for_each_machine_and_then_the_commands_to_enter_one(
+def test_ps_has_a_line_for_each_machine_and_the_commands_to_enter_a_machine(
     running: list[RunningMachine], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ps"]) == 0

@@ -44,7 +44,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ([], "80", 0),
     ],
 )
-def test_too_few_noticed_defects_end_with_1(
+def test_exit_code_is_1_if_fewer_defects_are_noticed_than_required(
     requests: list[Any],
     monkeypatch: pytest.MonkeyPatch,
     outcomes: list[Outcome],
@@ -63,7 +63,9 @@ def test_too_few_noticed_defects_end_with_1(
     assert main(["mutate", "a.sh", *([f"--fail-under={least}"] if least else [])]) == code
 
 
-def test_choices_are_passed_on_and_reports_written(requests: list[Any], tmp_path: Path) -> None:
+def test_options_reach_the_mutation_run_and_each_requested_report_is_written(
+    requests: list[Any], tmp_path: Path
+) -> None:
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "html", "sarif", "markdown")}
 
     assert main(

@@ -56,7 +56,7 @@ def test_error_can_not_control_the_terminal(
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_long_error_is_shown_in_part_and_kept_whole(
+def test_long_error_is_shortened_on_stderr_and_saved_whole_in_a_file(
     error: Exception,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -75,7 +75,7 @@ def test_long_error_is_shown_in_part_and_kept_whole(
     assert kept.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_long_error_that_can_not_be_kept_is_shown_in_part(
+def test_long_error_that_can_not_be_saved_is_shortened_on_stderr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -117,7 +117,7 @@ def test_output_of_a_command_cannot_control_the_terminal(
     assert json.loads(said.out.splitlines()[1]) == {"name": EVIL}
 
 
-def test_program_that_a_command_prints_stays_as_it_is(
+def test_stdout_of_migrate_is_printed_unchanged_and_its_stderr_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def show(*_: object) -> int:

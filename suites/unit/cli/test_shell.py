@@ -172,7 +172,7 @@ def test_ssh_command_is_quoted_for_the_shell_of_the_guest(
 
 
 @pytest.mark.parametrize("name", ["booted", "cloud-init-done"])
-def test_state_has_a_slot_for_each_gpu(name: str) -> None:
+def test_saved_state_has_a_slot_for_each_requested_gpu(name: str) -> None:
     """A fifth `--gpu` was refused: 'All 4 root ports of machine 'shell' are in use'."""
     lab = cast("Any", LabWithAnImage([]))
 

@@ -173,7 +173,7 @@ def test_pull_selects_artifacts_by_the_start_of_their_name(caches: Caches) -> No
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_damaged_or_removed_pull_does_not_reach_the_cache(
+def test_pull_of_a_damaged_or_removed_artifact_adds_nothing_to_the_cache(
     caches: Caches, capsys: pytest.CaptureFixture[str], *, is_gone: bool
 ) -> None:
     caches.images.stored, caches.images.is_damaged = [stored("rhel-9-1")], True
@@ -255,7 +255,7 @@ def test_push_of_a_name_that_the_cache_lacks_is_an_error(
     assert f"'{names[-1]}'" in capsys.readouterr().err
 
 
-def test_list_of_the_store_is_given_as_data(
+def test_store_ls_with_json_has_each_artifact(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]
@@ -269,7 +269,9 @@ def test_list_of_the_store_is_given_as_data(
     ]
 
 
-def test_list_of_the_store_is_a_table(caches: Caches, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_ls_has_a_row_for_each_artifact(
+    caches: Caches, capsys: pytest.CaptureFixture[str]
+) -> None:
     caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]
 
     assert main(["store", "ls", URL]) == 0

@@ -97,7 +97,7 @@ def test_machines_with_the_same_name_are_listed_by_their_paths(
         (".html", "dark", b"page"),
     ],
 )
-def test_picture_has_the_form_and_the_colours_that_were_asked_for(
+def test_picture_has_the_format_of_its_file_suffix_and_the_requested_colours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, scheme: str, content: bytes
 ) -> None:
     monkeypatch.setattr(timeline, "render_page", lambda _: "page")

@@ -45,7 +45,7 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "mine.qcow2").read_text() == "mine"
 
 
-def test_disk_that_cannot_be_converted_leaves_nothing(
+def test_failed_conversion_of_a_disk_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: LocalRunner, argv: Sequence[str], *, timeout_s: float) -> CommandResult:

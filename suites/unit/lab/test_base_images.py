@@ -32,7 +32,7 @@ def an_image(store: Path, digest: str, *, below: str = "", pinned: str | None = 
     return folder / "disk.qcow2"
 
 
-def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
+def test_base_image_is_found_by_its_digest(tmp_path: Path) -> None:
     first, second = tmp_path / "images", tmp_path / "stock"
     an_image(first, "34" * 32)
     disk = an_image(second, BASE.digest)
@@ -44,7 +44,9 @@ def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
     "content",
     ["{", "[]", "{}", None],
 )
-def test_image_with_a_damaged_manifest_is_skipped(tmp_path: Path, content: str | None) -> None:
+def test_base_image_with_a_damaged_manifest_is_skipped(
+    tmp_path: Path, content: str | None
+) -> None:
     disk = an_image(tmp_path / "images", BASE.digest)
     damaged = tmp_path / "images/damaged/manifest.json"
     damaged.parent.mkdir()
@@ -88,7 +90,7 @@ def test_error_for_missing_images_has_a_copy_command_for_each_image(tmp_path: Pa
     ]
 
 
-def test_bundle_names_the_images_below_a_baked_image(tmp_path: Path) -> None:
+def test_bundle_lists_the_folder_and_parent_images_of_its_base_image(tmp_path: Path) -> None:
     an_image(tmp_path / "images", "34" * 32)
     an_image(tmp_path / "images", "56" * 32, below="../image-3434/disk.qcow2")
     disk = an_image(tmp_path / "derived", BASE.digest, below="../../images/image-5656/disk.qcow2")
@@ -108,7 +110,7 @@ def test_disk_that_is_its_own_backing_file_is_refused(tmp_path: Path) -> None:
         describe_base("a", "12", disk)
 
 
-def test_base_on_a_parent_is_found(tmp_path: Path) -> None:
+def test_base_image_with_a_parent_image_is_found(tmp_path: Path) -> None:
     an_image(tmp_path, "34" * 32)
     below = "../image-3434/disk.qcow2"
     disk = an_image(tmp_path, BASE.digest, below=below, pinned="34" * 32)
@@ -117,7 +119,7 @@ def test_base_on_a_parent_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "bundle of old"])
-def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bool) -> None:
+def test_base_image_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bool) -> None:
     folder = tmp_path / "image-1212"
     an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2")
     there = "/other/image-3434" if is_recorded else "/there/images/image-3434"
@@ -131,7 +133,7 @@ def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bo
 
 
 @pytest.mark.parametrize(("pinned", "other"), [("35", "3434"), ("34", "5656")])
-def test_base_whose_parent_or_its_parent_was_built_again_is_refused(
+def test_base_image_whose_parent_or_grandparent_was_rebuilt_is_refused(
     tmp_path: Path, pinned: str, other: str
 ) -> None:
     an_image(tmp_path, "56" * 32)
@@ -161,7 +163,7 @@ def test_parent_with_a_damaged_manifest_is_accepted_without_a_pinned_digest(
     assert find_base(BASE, [tmp_path]) == disk
 
 
-def test_base_whose_parent_has_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+def test_base_image_whose_parent_has_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     an_image(tmp_path, "34" * 32).with_name("manifest.json").write_text("{")
     an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2", pinned="34" * 32)
 
@@ -169,7 +171,7 @@ def test_base_whose_parent_has_a_damaged_manifest_is_refused(tmp_path: Path) -> 
         find_base(BASE, [tmp_path])
 
 
-def test_folder_of_a_bundle_is_quoted_in_the_command(tmp_path: Path) -> None:
+def test_image_folder_from_a_bundle_is_quoted_in_the_copy_command(tmp_path: Path) -> None:
     """A bundle may come from an untrusted person."""
     with pytest.raises(HarnessError) as caught:
         find_base(replace(BASE, folder="/x; reboot"), [tmp_path])

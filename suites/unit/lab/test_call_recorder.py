@@ -28,7 +28,7 @@ def test_calls_are_in_the_order_of_their_start_with_their_exit_codes() -> None:
     ]
 
 
-def test_end_belongs_to_the_latest_call_of_its_process_number() -> None:
+def test_exit_code_belongs_to_the_latest_call_with_its_process_id() -> None:
     """A killed call logs no end, and its process id may be reused; a second end is ignored."""
     log = "B\x1f7\x1fa\x1e\nB\x1f7\x1fb\x1e\nE\x1f7\x1f3\x1e\nE\x1f7\x1f4\x1e\n"
 
@@ -40,7 +40,7 @@ def test_text_that_is_not_a_call_log_has_no_calls(text: str) -> None:
     assert parse_calls(text) == []
 
 
-def test_log_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
+def test_missing_or_truncated_call_log_is_an_error(tmp_path: Path) -> None:
     recorder = CallRecorder(["dkms"])
 
     with pytest.raises(HarnessError, match="missing items may still exist"):
@@ -61,7 +61,7 @@ def test_each_command_is_replaced_by_a_program_for_all_users() -> None:
 
 
 @pytest.mark.parametrize("commands", ["dkms", []])
-def test_recorder_that_would_record_nothing_is_refused(
+def test_call_recorder_without_a_list_of_commands_is_refused(
     commands: str | list[str],
 ) -> None:
     """A string in place of a list would make each letter a command."""
@@ -69,7 +69,7 @@ def test_recorder_that_would_record_nothing_is_refused(
         CallRecorder(commands)
 
 
-def test_invalid_name_is_refused() -> None:
+def test_invalid_command_name_is_refused() -> None:
     accepted = []
     for name in ("", "/usr/bin/dkms", "x;y"):
         with contextlib.suppress(BadInputError):

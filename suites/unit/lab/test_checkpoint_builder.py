@@ -94,14 +94,14 @@ def test_agent_and_base_disk_are_part_of_the_key(
     assert checkpoint_of(lab, saved_state, **change)[0].key != key
 
 
-def test_checkpoint_needs_the_checkpoint_of_its_parent(lab: Lab) -> None:
+def test_checkpoint_of_a_derived_state_has_the_checkpoint_of_its_parent(lab: Lab) -> None:
     checkpoint, _ = checkpoint_of(lab, derived())
 
     assert checkpoint.parent is not None
     assert checkpoint.parent.key == checkpoint_of(lab, booted(an_image()))[0].key
 
 
-def test_checkpoint_is_asked_for_once(lab: Lab) -> None:
+def test_checkpoint_is_requested_from_the_store_once_until_the_builder_closes(lab: Lab) -> None:
     store = FakeStore()
     builder = replace(lab.checkpoint_builder, checkpoints=cast("CheckpointStore", store))
     with pytest.MonkeyPatch.context() as patch:
@@ -141,7 +141,7 @@ def test_digest_of_a_base_disk_is_the_digest_of_the_disk(
 # -- how one is made -------------------------------------------------------------------------------
 
 
-def test_memory_of_a_checkpoint_has_all_its_blocks(tmp_path: Path) -> None:
+def test_memory_file_of_a_checkpoint_has_disk_space_for_each_block(tmp_path: Path) -> None:
     """QEMU is killed by SIGBUS at a page without a block."""
     ram = tmp_path / "ram"
     ram.write_bytes(b"copied")
@@ -189,7 +189,7 @@ def builder(
     )
 
 
-def test_checkpoint_is_saved_of_a_machine_that_writes_into_its_place(
+def test_machine_saved_as_a_checkpoint_has_disk_and_memory_in_the_checkpoints_folder(
     builder: CheckpointBuilder, making: FakeStore, stage: Stage
 ) -> None:
     builder.ensure_checkpoint(booted(an_image()))

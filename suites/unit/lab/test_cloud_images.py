@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TREE = SHIPPED_IMAGES / "debian-12/root"
 
 
-def test_agents_files_arrive_as_they_are() -> None:
+def test_commands_of_the_seed_write_agent_files_unchanged_with_their_modes() -> None:
     """Systemd warns of a unit file that is executable."""
     for path, mode in (
         ("/usr/lib/harness/agent-loader", "0755"),
@@ -97,7 +97,7 @@ def test_added_kernel_arguments_need_a_kernel() -> None:
     assert str(caught.value).endswith("name a 'kernel' of `lab.cloud_image_kernels` too.")
 
 
-def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off() -> None:
+def test_overlay_is_never_smaller_than_its_image() -> None:
     gib = {(10 << 30) - 1: 10, 10 << 30: None, 30 << 30: None}
 
     assert {
@@ -114,7 +114,9 @@ def test_image_is_booted_by_its_own_firmware_unless_a_test_names_another() -> No
     assert CloudImageBoot().of(a_cloud_image()).firmware is FirmwareType.BIOS
 
 
-def test_machines_with_uefi_have_their_own_variables(tmp_path: Path, ovmf: Path) -> None:
+def test_machine_with_uefi_has_its_own_copy_of_the_uefi_variables(
+    tmp_path: Path, ovmf: Path
+) -> None:
     saved_state = a_saved_state(firmware=FirmwareType.UEFI)
     kernel = a_spec(saved_state, tmp_path).kernel
 
@@ -171,7 +173,7 @@ def test_replaced_ovmf_changes_the_key(ovmf: Path) -> None:
     assert a_saved_state(firmware=FirmwareType.UEFI).origin.parts() != before
 
 
-def test_cloud_image_node_takes_its_driver_from_the_images_entry_and_no_kernel() -> None:
+def test_cloud_image_node_has_the_driver_of_its_image_and_refuses_a_chosen_kernel() -> None:
     request = NodeRequest(name="node", image=a_cloud_image())
 
     config = request.provisioner_files(a_provisioner())[1]
@@ -184,7 +186,9 @@ def test_cloud_image_node_takes_its_driver_from_the_images_entry_and_no_kernel()
         replace(request, kernel=an_image().newest_kernel)
 
 
-def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Path) -> None:
+def test_seed_of_a_cloud_image_node_has_agent_configuration_and_provisioning_commands(
+    tmp_path: Path,
+) -> None:
     for name in ("user.pub", "host", "host.pub"):
         (tmp_path / name).touch()
 
@@ -214,7 +218,7 @@ def test_first_boot_of_a_cloud_image_is_complete_once_its_cloud_init_has_finishe
     assert stage.agent.limits_s[argv] == 270
 
 
-def test_extracted_kernel_is_booted_with_its_own_files(tmp_path: Path) -> None:
+def test_extracted_kernel_is_booted_with_its_own_initrd_and_command_line(tmp_path: Path) -> None:
     boot = CloudImageBoot(kernel=KERNEL, append=("cc:{}",), firmware=FirmwareType.UEFI)
 
     # Firmware is of no use then.
@@ -228,7 +232,7 @@ def test_extracted_kernel_is_booted_with_its_own_files(tmp_path: Path) -> None:
     )
 
 
-def test_state_of_a_cloud_image_has_the_memory_and_slots_of_its_machines() -> None:
+def test_booted_state_of_a_cloud_image_has_4_slots_and_the_requested_memory() -> None:
     state = a_saved_state(memory_mib=2048)
 
     assert (state.name, state.slots, state.memory_mib) == ("noble-cloud-image-booted", 4, 2048)
@@ -236,7 +240,7 @@ def test_state_of_a_cloud_image_has_the_memory_and_slots_of_its_machines() -> No
     assert a_saved_state().memory_mib == 1024
 
 
-def test_seed_of_a_cloud_image_brings_the_agent_first_names_it_and_lets_the_lab_in(
+def test_seed_of_a_cloud_image_has_the_agent_the_hostname_and_the_ssh_key_of_the_lab(
     tmp_path: Path,
 ) -> None:
     for name in ("user.pub", "host", "host.pub"):

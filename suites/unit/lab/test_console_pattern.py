@@ -25,7 +25,7 @@ def test_cloud_init_stages_and_the_end_are_found_without_a_step_pattern() -> Non
     assert first(None, f"step x done\r\n{END}") == FINISHED
 
 
-def test_end_of_a_run_without_our_user_data_is_seen() -> None:
+def test_cloud_inits_own_final_message_is_matched() -> None:
     """If user-data is not YAML, cloud-init ends with its own message."""
     line = "Cloud-init v. 22.4.2 finished at Mon, 23 Nov 2026 14:31:54 +0000. Datasource NoCloud"
 
@@ -33,13 +33,13 @@ def test_end_of_a_run_without_our_user_data_is_seen() -> None:
     assert first(None, "Cloud-init v. 22.4.2 running 'init-local' at") == "running 'init-local'"
 
 
-def test_steps_are_seen_in_complete_lines() -> None:
+def test_step_is_matched_only_in_a_complete_line() -> None:
     assert first(STEP, "[ 1.0] step driver do") is None
     assert first(STEP, "[ 1.0] step driver done") is None
     assert first(STEP, "[ 1.0] step driver done\r\n") == "step driver done"
 
 
-def test_steps_of_the_harness_are_seen() -> None:
+def test_failed_step_of_the_shipped_provisioner_is_matched() -> None:
     assert gpu_node.OUTCOME.log is not None
     line = "2026-08-21T12:00:01.500+00:00 step install-driver failed after 2.2 s: no headers\r\n"
 
@@ -50,7 +50,7 @@ def test_steps_of_the_harness_are_seen() -> None:
     "greedy",
     [r"(\S+): .*", r"([\s\S]+) has", r"(\w)\1"],
 )
-def test_greedy_pattern_does_not_consume_the_end(greedy: str) -> None:
+def test_greedy_step_pattern_does_not_consume_the_final_message(greedy: str) -> None:
     console = ""
     for character in f"[ 1.0] step driver done\r\n{END}":
         console += character

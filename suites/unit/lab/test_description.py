@@ -71,7 +71,7 @@ def test_requested_memory_file_replaces_the_memory_file_of_the_checkpoint() -> N
     assert described.spec.memory_file == memory
 
 
-def test_own_disk_replaces_the_overlay(tmp_path: Path, images: Any) -> None:
+def test_requested_disk_replaces_the_overlay(tmp_path: Path, images: Any) -> None:
     described = a_description(tmp_path, disk=Path("/bake/disk.qcow2"))
 
     create_files(described, images)

@@ -81,7 +81,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernels", [["6.1.0-56"], None])
-def test_guest_lists_its_kernels_if_they_are_unknown(
+def test_kernels_are_listed_by_the_guest_if_the_caller_gives_none(
     tmp_path: Path, asked: list[EvidenceRequest], kernels: list[str] | None
 ) -> None:
     evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"), kernels=kernels)
@@ -119,7 +119,9 @@ def test_unreachable_machine_leaves_evidence_of_the_host_and_the_reason(
     assert reason == "The agent of machine 'node' said nothing in time.\n"
 
 
-def test_guest_that_hangs_is_not_asked_again(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
+def test_evidence_of_a_hanging_guest_is_collected_from_the_host_only(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
     """Its agent may never answer, and the limit of a boot is many minutes."""
     machine = a_machine(tmp_path / "node", is_hanging=True)
 
@@ -130,7 +132,7 @@ def test_guest_that_hangs_is_not_asked_again(tmp_path: Path, asked: list[Evidenc
     assert "did not answer a ping" in (evidence.folder / "not-collected.txt").read_text()
 
 
-def test_machine_that_ran_leaves_the_evidence_of_the_host(tmp_path: Path) -> None:
+def test_host_evidence_of_a_machine_that_ran_is_complete(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
 
     assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
@@ -140,7 +142,7 @@ def test_machine_that_ran_leaves_the_evidence_of_the_host(tmp_path: Path) -> Non
     assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
-def test_differences_between_states_are_kept(tmp_path: Path) -> None:
+def test_host_evidence_contains_the_differences_between_states(tmp_path: Path) -> None:
     machine = a_machine(tmp_path / "machine")
     (machine.folder / "states").mkdir()
     (machine.folder / "states" / "difference-1.txt").write_text("path (1):\n")
@@ -165,7 +167,9 @@ def test_machine_that_never_ran_leaves_its_output(tmp_path: Path) -> None:
     assert sorted(path.name for path in (kept / "host").iterdir()) == ["domain.xml", "serial.log"]
 
 
-def test_machine_without_remains_is_reported_without_evidence(tmp_path: Path) -> None:
+def test_no_evidence_folder_is_made_for_a_machine_without_a_vm_and_a_serial_log(
+    tmp_path: Path,
+) -> None:
     machine = a_machine(tmp_path / "node", has_vm=False)
     (machine.folder / "serial.log").unlink()
 
@@ -269,7 +273,7 @@ def test_result_evidence_contains_the_declaration_of_the_provisioner(
     assert evidence.provisioner.name == "mine"
 
 
-def test_requests_of_the_provisioner_and_the_test_are_gathered_too(
+def test_evidence_requested_by_the_provisioner_and_the_test_is_gathered(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     additional = AdditionalEvidence(commands={"links": ["ip", "link"]})

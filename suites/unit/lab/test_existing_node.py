@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_node_that_does_not_name_its_kernel_is_not_judged(tmp_path: Path) -> None:
+def test_evidence_is_not_collected_from_a_node_on_which_uname_fails(tmp_path: Path) -> None:
     with (
         ScriptedRunner().expect("uname -r", stderr="no fork", exit_code=1) as runner,
         pytest.raises(HarnessError, match="Asking the node failed"),

@@ -39,7 +39,7 @@ BY_ADDRESS = GpuChoice(address=ADDRESS)
     ],
     ids=["emulated", "host", "auto with enough GPUs", "auto with one GPU too few"],
 )
-def test_source_decides_which_gpus_are_emulated(
+def test_gpu_source_decides_which_gpus_are_emulated(
     source: GpuSource, addresses: tuple[str, ...], expected: list[object]
 ) -> None:
     """A GPU that is requested by its address is always a GPU of the host."""
@@ -56,7 +56,9 @@ def test_source_decides_which_gpus_are_emulated(
 
 
 @pytest.mark.parametrize("emulation", [None, *GpuEmulation])
-def test_run_decides_how_its_gpus_are_emulated(emulation: GpuEmulation | None) -> None:
+def test_emulation_setting_of_the_run_overrides_the_emulation_of_each_gpu(
+    emulation: GpuEmulation | None,
+) -> None:
     made = replace(sources(GpuSource.EMULATED)[0], emulation=emulation)
     facts = find_model("h100-sxm5-80gb").gsp
     model = replace(named("model"), gsp=facts)
@@ -68,7 +70,7 @@ def test_run_decides_how_its_gpus_are_emulated(emulation: GpuEmulation | None) -
     assert [cast("GpuModel", each).emulation for each in resolved] == expected
 
 
-def test_gpu_without_a_system_processor_is_not_changed() -> None:
+def test_gpu_without_a_system_processor_is_not_emulated_with_one() -> None:
     made = replace(sources(GpuSource.EMULATED)[0], emulation=GpuEmulation.GSP)
 
     (resolved,) = made.resolve([find_model("v100-pcie-16gb")])
@@ -114,7 +116,7 @@ def machine_gpus(
     return gpus, fake
 
 
-def test_machine_that_was_killed_waits_for_no_gpu(tmp_path: Path) -> None:
+def test_killed_machine_does_not_wait_for_a_gpu(tmp_path: Path) -> None:
     gpus, pool = machine_gpus(tmp_path, GpuSource.HOST, "0000:65:00.0")
 
     with pytest.raises(HarnessError, match="it was killed"):
@@ -203,7 +205,7 @@ def test_inventory_from_the_settings_overrides_the_optional_inventory_of_the_hos
     )
 
 
-def test_inventory_may_name_the_models_of_the_run_and_no_others(tmp_path: Path) -> None:
+def test_inventory_with_a_model_that_the_run_does_not_know_is_refused(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models/mine.yaml").write_text(MODEL_FILE)
     settings = Settings(gpu_inventory=an_inventory(tmp_path / "gpus.yaml", "mine"))
@@ -216,7 +218,7 @@ def test_inventory_may_name_the_models_of_the_run_and_no_others(tmp_path: Path) 
 # -- emulated ones ----------------------------------------------------------------------------------
 
 
-def test_provided_gpu_is_described_by_its_model(tmp_path: Path) -> None:
+def test_provided_gpu_has_the_pci_id_title_and_bars_of_its_model(tmp_path: Path) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
 
     (one,) = gpus.provide([a_model()], report=lambda _: None)
@@ -257,7 +259,7 @@ def test_traces_of_only_the_latest_unplugged_gpus_are_kept(tmp_path: Path) -> No
     gpus.close()
 
 
-def test_guest_that_is_blocked_on_any_gpu_is_reported(
+def test_stall_report_covers_every_gpu_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)

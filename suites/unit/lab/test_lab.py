@@ -37,14 +37,14 @@ def test_missing_qemu_is_reported_before_anything_is_built(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_waits_for_guests_take_the_multiplier_of_the_run(lab: Lab) -> None:
+def test_patience_of_the_lab_is_multiplied_by_the_timeout_multiplier(lab: Lab) -> None:
     again = replace(lab, settings=replace(lab.settings, timeout_multiplier=2.5))
 
     assert again.patience == 25.0
     assert again.checkpoint_builder.patience == 25.0
 
 
-def test_guest_polls_only_a_gpu_whose_interrupts_nothing_hands_on(lab: Lab) -> None:
+def test_guest_polls_a_gsp_gpu_only_over_mpqemu_without_kvm(lab: Lab) -> None:
     settings = replace(lab.settings, gpu_emulation=GpuEmulation.GSP)
     opened = replace(lab, settings=settings)
     by_messages = replace(lab, settings=settings)
@@ -68,7 +68,9 @@ def test_platform_has_apertures_only_if_it_may_use_host_gpus(lab: Lab) -> None:
     assert wide == [GpuSource.HOST, GpuSource.AUTO]
 
 
-def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boot_on_a_host_without_disk_space_is_refused(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1023 << 20))
 
     with (
@@ -186,7 +188,7 @@ def test_ending_lab_kills_its_machines_and_boots_none_meanwhile(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_ending_lab_waits_for_no_capacity(
+def test_ending_lab_kills_a_machine_that_waits_for_capacity(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.lab.machine._CAPACITY_S", 5)

@@ -172,7 +172,7 @@ def everything() -> dict[str, Any]:
     }
 
 
-def test_node_from_cold_boots_its_kernel_with_all_requested_options(
+def test_cold_node_boots_the_requested_kernel_with_all_requested_options(
     lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
     asked = everything()
@@ -234,7 +234,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     ],
     ids=["setting", "cold", "disk"],
 )
-def test_setting_decides_the_start_if_the_request_does_not(
+def test_machine_start_setting_applies_unless_a_cold_start_or_a_disk_is_requested(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -258,7 +258,7 @@ def test_setting_decides_the_start_if_the_request_does_not(
         ((None, GpuEmulation.GSP), True),
     ],
 )
-def test_node_boots_where_no_gpu_of_a_clone_can_be_opened(
+def test_node_is_not_cloned_if_a_clone_cannot_open_its_gpus_over_mpqemu(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -357,7 +357,7 @@ def test_each_resume_of_a_bundle_starts_a_new_machine_on_the_given_base_image(
     assert first.spec.disk.parent == first.folder
 
 
-def test_node_continues_from_the_state_that_it_derives(
+def test_node_is_cloned_from_the_state_that_its_request_derives(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     request = a_request(
@@ -404,7 +404,7 @@ def test_provisioner_of_the_request_is_the_provisioner_of_the_node(
     assert "/opt/other" in str(machine.seed)
 
 
-def test_cloud_image_boots_from_cold_and_gets_its_agent_first(
+def test_cloud_image_boots_from_cold_and_its_seed_starts_the_agent_first(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.gpu.server import DeviceServer
 
 
-def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(tmp_path: Path) -> None:
+def test_machine_with_two_vcpu_threads_refuses_an_mpqemu_gpu(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path, cpus=2)
 
     with pytest.raises(HarnessError, match=r"2 vCPUs.*'x-pci-proxy-dev' at once hang QEMU"):
@@ -49,7 +49,7 @@ def test_error_for_a_missing_gpu_lists_the_present_gpus(tmp_path: Path) -> None:
         machine.gpu("gpu3")
 
 
-def test_marks_reach_every_gpu_of_its_own_number(
+def test_mark_is_in_the_trace_of_every_gpu_and_each_gpu_has_its_own_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers: list[int] = []
@@ -73,7 +73,7 @@ def test_marks_reach_every_gpu_of_its_own_number(
         machine.gpus.close()
 
 
-def test_driver_can_open_no_gpu_of_a_clone_whose_memory_mpqemu_cannot_reach(
+def test_gsp_gpu_over_mpqemu_is_refused_in_a_clone_with_private_memory(
     tmp_path: Path,
 ) -> None:
     """A shared mapping would write to the memory file of the template."""

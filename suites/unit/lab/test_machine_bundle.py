@@ -22,7 +22,7 @@ from harness.limits import LimitError
 from suites.unit.lab.bundle_folder import a_bundle
 
 
-def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
+def test_bundle_is_found_below_the_evidence_folder_of_its_test(tmp_path: Path) -> None:
     saved = a_bundle(tmp_path / "test/node/checkpoint")
 
     assert read_bundle(tmp_path / "test").folder == saved
@@ -194,7 +194,7 @@ def test_any_description_is_a_machine_or_an_error_message(
             assert read_bundle(folder).spec.memory_mib <= 16 << 20
 
 
-def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
+def test_oldest_saved_machines_beyond_the_size_limit_are_removed(tmp_path: Path) -> None:
     saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(3)]
     for number, folder in enumerate(saved):
         (folder / "memory.zst").write_bytes(os.urandom(600 << 10))
@@ -233,7 +233,7 @@ def test_machine_that_another_worker_removes_meanwhile_is_ignored(
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_machines_within_the_limit_stay(tmp_path: Path, at: int) -> None:
+def test_saved_machines_within_the_size_limit_are_kept(tmp_path: Path, at: int) -> None:
     saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(2)]
     taken_mib = sum(allocated_bytes(folder) for folder in saved) // (1 << 20)
     for folder in saved:

@@ -96,7 +96,7 @@ def test_machine_is_listed_while_it_runs(stage: Stage, door: Door, tmp_path: Pat
     assert vm.console.taps == []
 
 
-def test_list_shows_other_gpus_of_a_machine(stage: Stage, door: Door, tmp_path: Path) -> None:
+def test_changed_gpus_of_a_machine_are_listed(stage: Stage, door: Door, tmp_path: Path) -> None:
     with opened(stage, door, tmp_path):
         assert door.listing is not None
         door.listing.show_gpus(["h100", "l4"])
@@ -121,7 +121,7 @@ def enter(stage: Stage, door: Door, folder: Path) -> SshEntry:
         return entry
 
 
-def test_key_of_the_lab_is_let_in_and_the_hosts_keys_are_known(
+def test_guest_authorizes_the_key_of_the_lab_and_its_host_keys_become_known_hosts(
     stage: Stage, door: Door, tmp_path: Path
 ) -> None:
     stage.agent.answers["let-in"] = KEYS
@@ -139,7 +139,7 @@ def test_key_of_the_lab_is_let_in_and_the_hosts_keys_are_known(
     assert stage.agent.limits_s[asked] == 60
 
 
-def test_guest_without_an_ssh_server_gets_a_sentence_with_another_way_in(
+def test_error_for_a_guest_without_an_ssh_server_suggests_harness_shell(
     stage: Stage, door: Door, tmp_path: Path
 ) -> None:
     stage.agent.refused.add("let-in")

@@ -104,7 +104,7 @@ def test_wait_for_cloud_init_goes_on_while_the_console_shows_lines(
         assert [wait.remaining_s() for wait in waits] == [0, 43, 43]
 
 
-def test_cloud_init_of_a_cloud_image_may_take_longer(stage: Stage) -> None:
+def test_cloud_init_of_a_cloud_image_has_a_longer_time_limit(stage: Stage) -> None:
     stage.agent.answers["sh"] = RESULT
     with by_firmware(stage) as machine:
         machine.run_cloud_init(naming_seed("mine"))
@@ -114,7 +114,7 @@ def test_cloud_init_of_a_cloud_image_may_take_longer(stage: Stage) -> None:
         assert stage.driver.vms[0].console.waits == []
 
 
-def test_every_model_is_awaited_with_its_number(
+def test_gpus_are_awaited_by_pci_id_with_the_number_of_gpus_of_each_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.lab.machine_gpus._PLACED_KVM_S", 0.0)
@@ -260,7 +260,7 @@ def test_machine_is_saved_without_devices_and_the_bundle_lists_its_gpus(
         assert base.folder == "/images/debian-12"
 
 
-def test_gpu_of_the_host_is_not_a_model_to_plug_into_a_resumed_machine(
+def test_bundle_lists_emulated_gpus_but_no_host_gpus(
     stage: Stage, bundles: list[dict[str, Any]]
 ) -> None:
     stage.sources, pool = sources(GpuSource.EMULATED, ADDRESS)
@@ -331,7 +331,7 @@ def test_error_says_that_the_vm_driver_cannot_save_machines(
 # -- saved as a checkpoint -----------------------------------------------------------------------
 
 
-def test_guest_rests_before_its_state_is_saved(stage: Stage) -> None:
+def test_guest_unplugs_its_seed_syncs_and_is_idle_before_its_state_is_saved(stage: Stage) -> None:
     with stage.machine() as machine:
         _ = machine.agent
         stage.noted.clear()
@@ -352,7 +352,7 @@ def test_guest_rests_before_its_state_is_saved(stage: Stage) -> None:
     assert names[-1] == order[-1]
 
 
-def test_machine_with_a_gpu_becomes_no_checkpoint(stage: Stage) -> None:
+def test_machine_with_a_gpu_cannot_be_saved_as_a_checkpoint(stage: Stage) -> None:
     with (
         stage.machine(gpus=[a_model()]) as machine,
         pytest.raises(HarnessError, match=r"has the GPU 'gpu0'; unplug it first"),

@@ -46,7 +46,7 @@ def test_machine_reserves_all_its_vcpus(stage: Stage) -> None:
         assert stage.noted[0] == ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900)
 
 
-def test_machine_is_listed_and_entered_with_its_facts(stage: Stage) -> None:
+def test_entrance_of_a_machine_gets_its_folder_identity_gpus_and_deadline(stage: Stage) -> None:
     services = stage.services()
 
     with LabMachine(
@@ -64,7 +64,7 @@ def test_machine_is_listed_and_entered_with_its_facts(stage: Stage) -> None:
         ]
 
 
-def test_machine_on_another_host_names_no_process(stage: Stage) -> None:
+def test_machine_on_another_host_has_no_process_id_in_its_lease(stage: Stage) -> None:
     stage.driver.pid = None
 
     with stage.machine():
@@ -134,7 +134,7 @@ def test_clone_gets_its_gpus_after_its_state(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("nonce", ["another guest's", None])
-def test_clone_of_another_memory_is_refused(stage: Stage, nonce: str | None) -> None:
+def test_clone_whose_memory_has_another_nonce_is_refused(stage: Stage, nonce: str | None) -> None:
     stage.agent.nonce = nonce
 
     with (
@@ -207,7 +207,7 @@ def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) 
     assert stage.names[-3:] == ["entrance closed", "end", "release"]
 
 
-def test_person_who_interrupts_a_start_leaves_nothing_running(stage: Stage) -> None:
+def test_start_interrupted_by_the_keyboard_releases_its_resources(stage: Stage) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -219,7 +219,7 @@ def test_person_who_interrupts_a_start_leaves_nothing_running(stage: Stage) -> N
     assert stage.names[-1] == "release"
 
 
-def test_machine_that_waits_gives_the_reason(stage: Stage) -> None:
+def test_machine_reports_that_it_waits_for_gpus_and_for_room(stage: Stage) -> None:
     stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
 
     with stage.machine(gpus=[ANY]) as machine:
@@ -227,7 +227,7 @@ def test_machine_that_waits_gives_the_reason(stage: Stage) -> None:
         assert machine.gpus.provided[0].title == "host 0000:65:00.0"
 
 
-def test_gpus_of_the_host_are_awaited_without_holding_room(stage: Stage) -> None:
+def test_machine_reserves_no_capacity_while_it_waits_for_host_gpus(stage: Stage) -> None:
     """Two machines that each hold what the other needs would deadlock."""
     stage.sources, _ = sources(GpuSource.HOST)
 
@@ -248,7 +248,7 @@ def test_machine_that_was_not_started_has_no_vm(stage: Stage) -> None:
         assert machine.has_vm
 
 
-def test_last_state_is_the_state_that_was_taken_last(
+def test_last_state_is_the_most_recently_captured_state(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = iter(["first", "second"])
@@ -274,7 +274,7 @@ def test_first_use_of_the_agent_waits_until_it_is_ready(stage: Stage) -> None:
         assert stage.noted == [("ready", 90)]
 
 
-def test_delay_of_a_guest_is_explained_by_its_gpus(
+def test_delay_and_failure_of_a_guest_are_explained_by_its_blocked_gpus(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []

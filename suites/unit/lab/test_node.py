@@ -48,7 +48,7 @@ def test_newest_kernel_is_booted_by_default() -> None:
     assert a_request(kernel=an_image().other_kernel).booted_kernel.version == "6.1.0-55"
 
 
-def test_configuration_follows_from_the_image() -> None:
+def test_default_configuration_has_the_driver_of_the_image() -> None:
     assert configuration_of(a_request()) == {
         "gpu_node": False,
         "config_gpu_driver_if_needed": True,
@@ -58,7 +58,7 @@ def test_configuration_follows_from_the_image() -> None:
     }
 
 
-def test_image_without_a_driver_configures_none() -> None:
+def test_configuration_for_an_image_without_a_driver_has_no_driver_version() -> None:
     config = configuration_of(a_request(image=replace(an_image(), driver=None)))
 
     assert not {"gpu_driver_version", "gpu_image_sha"} & config.keys()
@@ -70,7 +70,7 @@ def test_requested_configuration_overrides_the_default() -> None:
     assert (config["gpu_node"], config["gpu_driver_version"]) == (True, "1")
 
 
-def test_tags_and_size_lie_in_the_metadata_cache() -> None:
+def test_metadata_cache_contains_tags_and_vm_size() -> None:
     tags = {"SkipGPUDriverInstall": 'it\'s, "true"'}
     file = a_request(tags=tags, vm_size="x").metadata_cache("/imds.json")
 
@@ -89,7 +89,7 @@ def test_reboot_of_a_machine_whose_kernel_qemu_loads_is_refused(tmp_path: Path) 
         machine.reboot(machine.deadline(1))
 
 
-def test_tags_need_a_provisioner_that_reads_them() -> None:
+def test_tags_are_refused_with_a_provisioner_that_reads_no_metadata() -> None:
     mine = Provisioner(name="mine", source="/p/mine.yaml", run=["/opt/mine"])
 
     assert a_request().provisioner_files(mine) == ()
@@ -133,7 +133,7 @@ def test_node_without_a_command_runs_no_command_after_cloud_init(tmp_path: Path)
     Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner()).wait_until_provisioned()
 
 
-def test_request_becomes_the_command_line_of_qemu_without_a_machine() -> None:
+def test_qemu_command_line_follows_from_a_request_without_starting_a_machine() -> None:
     request = a_request(
         kernel=an_image().other_kernel,
         memory_mib=2048,

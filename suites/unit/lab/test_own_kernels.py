@@ -205,7 +205,7 @@ def test_each_kernel_source_has_its_own_image(
     ],
     ids=["none", "two"],
 )
-def test_packages_without_one_kernel_are_refused(
+def test_kernel_packages_with_no_kernel_or_two_kernels_are_refused(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
@@ -259,7 +259,7 @@ def test_kernel_files_replace_files_of_the_same_version_in_the_image(
 
 
 @pytest.mark.usefixtures("asked", "derivation")
-def test_initrd_of_the_users_own_is_kept(
+def test_initrd_of_the_user_is_installed_instead_of_a_generated_initrd(
     lab: Lab,
     guest: Stage,
     files: KernelFiles,
@@ -301,7 +301,7 @@ def test_file_that_can_not_be_written_is_an_error_with_the_reason(
 
 @pytest.mark.usefixtures("asked", "derivation")
 @pytest.mark.parametrize("how", ["refused", "empty"])
-def test_kernel_that_was_not_installed_is_an_error(
+def test_kernel_file_that_is_missing_after_its_installation_is_an_error(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,

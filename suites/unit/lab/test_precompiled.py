@@ -128,7 +128,7 @@ def test_modules_are_read_from_a_machine_which_builds_modules_of_other_kernels(
     assert {limit_s for _, _, limit_s in reads} == {180}
 
 
-def test_modules_are_kept_by_image_and_kernel(
+def test_compiled_modules_are_cached_by_image_and_kernel(
     lab: Lab, built: Stage, asked: list[dict[str, Any]]
 ) -> None:
     image = an_image()
@@ -150,7 +150,7 @@ def test_modules_are_kept_by_image_and_kernel(
 
 
 @pytest.mark.usefixtures("asked")
-def test_driver_that_dkms_builds_in_part_is_refused(lab: Lab, built: Stage) -> None:
+def test_driver_of_which_dkms_builds_only_some_modules_is_refused(lab: Lab, built: Stage) -> None:
     built.agent.answers["find"] = "nvidia.ko.xz\n"
     image = an_image()
 

@@ -23,7 +23,7 @@ KERNEL = CloudImageKernel(
 )
 
 
-def test_stand_ins_are_services_and_the_tools_for_the_driver() -> None:
+def test_archive_of_stand_ins_has_services_and_the_tools_for_the_driver() -> None:
     with tarfile.open(fileobj=io.BytesIO(stand_in_archive())) as archive:
         names = archive.getnames()
 

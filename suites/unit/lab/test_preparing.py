@@ -193,7 +193,7 @@ def test_cloud_image_gets_agent_and_stand_ins_by_one_boot_of_its_newest_kernel(
     assert (workshop.limits_s, workshop.listeners) == ([3000 * MOST_TIMES], [lab.listener])
 
 
-def test_image_without_a_driver_gets_the_stand_in(
+def test_cloud_image_without_a_driver_gets_the_stand_in_driver(
     lab: Lab, stage: Stage, asked: list[dict[str, Any]], workshop: Workshop
 ) -> None:
     prepare_node_image(lab, a_cloud_image(driver=None))
@@ -445,7 +445,7 @@ def test_bake_with_another_driver_payload_or_value_has_another_key(
     assert len(workshop.parts) == 5
 
 
-def test_bake_has_the_values_that_the_provisioner_declares_for_it(
+def test_bake_has_the_bake_values_that_the_provisioner_declares(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,
@@ -529,7 +529,7 @@ def test_bake_uses_the_requested_image_and_provisioner(
     assert len(healthy) == 2
 
 
-def test_driver_of_the_command_is_in_the_baked_image(
+def test_requested_driver_is_in_the_baked_image(
     lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, healthy: list[Path]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
@@ -548,7 +548,7 @@ def test_evidence_of_a_bake_lies_beside_the_disk() -> None:
 # -- a disk of a person's own ----------------------------------------------------------------------
 
 
-def test_written_image_is_complete_or_absent(
+def test_image_is_written_to_a_temporary_file_and_then_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Path, int, bool]] = []
@@ -568,7 +568,7 @@ def test_written_image_is_complete_or_absent(
     }
 
 
-def test_leftovers_of_a_killed_run_are_replaced(
+def test_partial_image_of_a_killed_run_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".mine.qcow2.part").write_bytes(b"half a disk")

@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1000.0)
 
 
-def test_lines_of_the_console_are_steps_of_their_run(report: Titles) -> None:
+def test_declared_console_lines_are_reported_as_steps_of_their_run(report: Titles) -> None:
     with ProvisioningSteps(mine()).run("Provision node 'node'") as see:
         see("driver done in 2.5 s")
         see("nothing that it declares")
@@ -134,7 +134,9 @@ def told(report: Titles) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.usefixtures("inner")
-def test_latest_runs_of_the_evidence_match_the_recorded_ones(report: Titles) -> None:
+def test_steps_from_the_latest_runs_in_the_evidence_replace_those_of_recorded_runs(
+    report: Titles,
+) -> None:
     """The test started the first run without the harness."""
     steps = ProvisioningSteps(mine())
     for title in ("boot", "again"):
@@ -170,7 +172,7 @@ def test_run_without_evidence_keeps_the_lines_of_the_console(report: Titles) -> 
 
 
 @pytest.mark.usefixtures("inner")
-def test_evidence_of_a_node_without_runs_says_nothing(report: Titles) -> None:
+def test_evidence_of_a_node_without_recorded_runs_reports_no_steps(report: Titles) -> None:
     ProvisioningSteps(mine()).told_by(an_evidence(1))
 
     assert report.told == []

@@ -135,7 +135,7 @@ def test_second_clone_starts_from_the_same_checkpoint_without_a_search(clones: C
     assert (second.spec.name, second.spec.memory_mib) == ("shell", first.spec.memory_mib)
 
 
-def test_checkpoint_is_in_use_for_as_long_as_the_clone(clones: Clones) -> None:
+def test_checkpoint_and_its_parent_are_in_use_while_the_clone_exists(clones: Clones) -> None:
     clones.clone()
     clones.clone()
 
@@ -145,7 +145,7 @@ def test_checkpoint_is_in_use_for_as_long_as_the_clone(clones: Clones) -> None:
             assert is_free
 
 
-def test_checkpoint_that_changes_before_it_is_in_use_is_found_again(
+def test_checkpoint_that_changes_before_it_is_in_use_is_searched_again(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run may replace the checkpoint while this run waits for it."""
@@ -169,7 +169,7 @@ def test_image_is_in_use_until_the_lab_closes(clones: Clones) -> None:
         assert not is_free
 
 
-def test_kept_state_is_readable_only_for_its_user(clones: Clones) -> None:
+def test_file_of_the_recent_clone_is_accessible_only_to_its_user(clones: Clones) -> None:
     clones.clone()
 
     assert clones.kept.stat().st_mode & 0o777 == 0o600
@@ -247,7 +247,7 @@ CHANGES: dict[str, Callable[[Clones], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_state_is_found_again_after_a_change(
+def test_state_is_searched_again_after_a_change(
     clones: Clones, change: Callable[[Clones], object]
 ) -> None:
     clones.clone()
@@ -258,7 +258,7 @@ def test_state_is_found_again_after_a_change(
     assert clones.described[1].checkpoint == clones.checkpoint
 
 
-def test_state_is_found_again_after_a_reboot_of_the_host(
+def test_state_is_searched_again_after_a_reboot_of_the_host(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clones.clone()
@@ -269,7 +269,7 @@ def test_state_is_found_again_after_a_reboot_of_the_host(
     assert clones.clone() == 2
 
 
-def test_state_is_found_again_after_a_package_was_installed(
+def test_state_is_searched_again_after_a_package_was_installed(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = clones.folder / "site-packages"
@@ -282,7 +282,7 @@ def test_state_is_found_again_after_a_package_was_installed(
     assert clones.clone() == 2
 
 
-def test_state_is_found_again_after_the_harness_was_edited(
+def test_state_is_searched_again_after_the_harness_was_edited(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
@@ -295,7 +295,7 @@ def test_state_is_found_again_after_the_harness_was_edited(
     assert clones.clone() == 2
 
 
-def test_python_bytecode_does_not_count_as_a_change(
+def test_new_python_bytecode_causes_no_new_search(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py")
@@ -307,7 +307,7 @@ def test_python_bytecode_does_not_count_as_a_change(
     assert clones.clone() == 1
 
 
-def test_image_that_a_provisioner_made_is_found_each_time(clones: Clones) -> None:
+def test_image_that_a_provisioner_made_is_searched_each_time(clones: Clones) -> None:
     clones.image = replace(clones.image, parent=clones.image)
 
     assert [clones.clone(), clones.clone()] == [1, 2]
@@ -334,14 +334,14 @@ def test_recipe_that_extends_a_catalogue_name_is_read_once(clones: Clones) -> No
     assert clones.clone() == 2
 
 
-def test_cloud_image_is_found_each_time(clones: Clones) -> None:
+def test_cloud_image_is_searched_each_time(clones: Clones) -> None:
     (clones.folder / "disk.qcow2").write_bytes(b"QFI\xfb")
     clones.set(settings=replace(clones.lab.settings, image=str(clones.folder / "disk.qcow2")))
 
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_first_of_several_images_is_used(clones: Clones) -> None:
+def test_recent_clone_is_reused_if_several_images_are_configured(clones: Clones) -> None:
     clones.set(settings=replace(clones.lab.settings, image=f"node,{TESTED_IMAGES}"))
 
     assert [clones.clone(), clones.clone()] == [1, 1]
@@ -353,7 +353,9 @@ def test_unwritable_folder_of_recent_clones_is_ignored(clones: Clones) -> None:
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_failure_of_the_clone_is_raised_to_the_caller(clones: Clones) -> None:
+def test_error_inside_the_clone_is_raised_to_the_caller_without_a_new_search(
+    clones: Clones,
+) -> None:
     clones.clone()
 
     with pytest.raises(KeyError), recent_clone(clones.lab, "ready", clones.find, name="shell"):

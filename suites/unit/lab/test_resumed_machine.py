@@ -109,7 +109,7 @@ def test_machine_that_could_reach_files_of_this_host_is_refused(
 
 
 @pytest.mark.usefixtures("base")
-def test_machine_of_another_qemu_is_refused(saved: Path, settings: Settings) -> None:
+def test_machine_saved_by_another_qemu_version_is_refused(saved: Path, settings: Settings) -> None:
     other = replace(settings, qemu="other-qemu")
 
     with pytest.raises(
@@ -136,7 +136,7 @@ def test_machine_is_resumed_only_with_its_own_firmware(
 
 @pytest.mark.usefixtures("base")
 @pytest.mark.parametrize("kernel", [{"version": "6.1.0-56", "may_reboot": False}, {}])
-def test_machine_without_flash_needs_no_firmware_here(
+def test_machine_without_flash_is_resumed_on_a_host_without_uefi_firmware(
     tmp_path: Path,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,

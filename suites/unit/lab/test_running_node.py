@@ -134,7 +134,9 @@ def test_node_that_powers_off_is_awaited(stage: Stage, node: Node) -> None:
 # -- provisioning ------------------------------------------------------------------------------------
 
 
-def test_command_of_the_provisioner_runs_as_cloud_init_would(stage: Stage, node: Node) -> None:
+def test_command_of_the_provisioner_writes_to_the_cloud_init_output_log(
+    stage: Stage, node: Node
+) -> None:
     stage.agent.refused.add("sh")
     report = Titles()
 
@@ -202,7 +204,7 @@ def prepared_of_a_cloud_image() -> Any:
     [a_cloud_image(), prepared_of_a_cloud_image()],
     ids=["cloud image", "image prepared from a cloud image"],
 )
-def test_first_boot_of_a_distribution_may_take_longer(stage: Stage, image: Any) -> None:
+def test_first_boot_of_a_cloud_image_has_a_longer_time_limit(stage: Stage, image: Any) -> None:
     with a_node(stage, image=image) as node:
         node.provision("boot")
 
@@ -262,7 +264,7 @@ def test_evidence_of_the_node_has_its_kernels_and_provisioner(
     assert node.gathered == (first, second)
 
 
-def test_result_alone_is_gathered_into_a_folder_of_its_own(
+def test_result_and_full_evidence_are_gathered_into_separate_folders(
     node: Node, gathering: Gathering
 ) -> None:
     result = node.result()
@@ -294,7 +296,7 @@ def test_guest_of_a_cloud_image_is_asked_for_its_kernels(
 # -- what is asked for -------------------------------------------------------------------------------
 
 
-def test_node_has_the_files_of_all_parts_in_their_order() -> None:
+def test_node_has_files_of_the_provisioner_stand_ins_and_request_in_this_order() -> None:
     request = a_request(
         stand_ins={"nvidia-dcgm": {"START_RESULT": "fail"}},
         files=[GuestFile(path="/etc/mine", content=b"mine")],

@@ -180,7 +180,7 @@ def test_bundle_of_the_first_releases_is_read_as_a_bundle_of_qemu(
     assert read_bundle(tmp_path / "checkpoint").driver == "qemu"
 
 
-def test_disk_is_copied_while_the_guest_stands_still_and_names_no_path_of_this_host(
+def test_disk_is_copied_while_the_guest_is_paused_and_has_no_backing_path(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
     to = tmp_path / "checkpoint"
@@ -204,9 +204,7 @@ def test_disk_is_copied_while_the_guest_stands_still_and_names_no_path_of_this_h
     assert bundle.size_mib == sum(path.stat().st_size for path in to.iterdir()) / (1 << 20)
 
 
-def test_disk_that_can_not_be_saved_is_an_error(
-    host: Host, spec: MachineSpec, tmp_path: Path
-) -> None:
+def test_failure_to_save_a_disk_is_an_error(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
     host.refuses = True
 
     with pytest.raises(
@@ -243,14 +241,16 @@ def test_firmware_is_saved_with_its_variables(
     assert saved.read_bytes() == b"boot order"
 
 
-def test_bios_has_no_state_to_save(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
+def test_bundle_of_a_bios_machine_has_no_uefi_variables(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
     bundle = save(host, replace(spec, kernel=Firmware()), tmp_path / "checkpoint")
 
     assert bundle.spec.kernel == Firmware()
     assert not (tmp_path / "checkpoint/variables.fd").exists()
 
 
-def test_format_of_a_bundle_is_the_documented_one(
+def test_description_of_a_bundle_has_exactly_the_documented_keys(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
     """Another version of the harness may read the bundle."""
@@ -309,7 +309,7 @@ def test_resumed_machine_writes_to_its_own_copies_of_disk_and_variables(
     assert (own / "variables.fd").exists() is has_variables
 
 
-def test_error_names_the_qemu_that_does_not_print_its_version(host: Host) -> None:
+def test_error_has_the_qemu_program_that_does_not_print_its_version(host: Host) -> None:
     host.refuses = True
 
     with pytest.raises(HarnessError, match=r"(?s)^'my-qemu' does not say its version\..*No space"):

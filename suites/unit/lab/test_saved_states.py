@@ -86,7 +86,7 @@ def test_everything_that_changes_a_saved_state_changes_its_key() -> None:
     assert parts_of(saved_state, accelerator=Accelerator.KVM) != here
 
 
-def test_few_slots_share_a_checkpoint_and_many_get_their_own() -> None:
+def test_states_with_few_slots_are_equal_and_a_state_with_many_slots_differs() -> None:
     assert booted(an_image(), slots=1) == booted(an_image(), slots=2)
     assert booted(an_image(), slots=9).slots == 9
 
@@ -105,7 +105,7 @@ def test_derived_state_refers_to_its_parent_and_the_source_of_its_function() -> 
     }
 
 
-def test_given_parts_replace_the_source_of_the_function() -> None:
+def test_given_key_parts_replace_the_source_of_the_deriving_function() -> None:
     for parts in ({"files": "1"}, {}):
         assert booted(an_image()).derive("ready", do_nothing, parts).parts == parts
 
@@ -137,7 +137,7 @@ def prepared_image() -> Image:
 @pytest.mark.parametrize(
     ("image", "limit_s"), [(an_image(), 90), (prepared_image(), 180)], ids=["built", "prepared"]
 )
-def test_first_machine_has_started_everything_that_does_not_depend_on_cloud_init(
+def test_booted_state_waits_for_basic_target_and_containerd_service(
     stage: Stage, image: Image, limit_s: int
 ) -> None:
     with stage.machine() as machine:
@@ -177,7 +177,7 @@ def test_network_of_a_cloud_image_starts_when_netplan_has_written_it(
         assert "systemd-networkd.service" in written[path]
 
 
-def test_kernel_of_a_cloud_image_has_its_own_command_line(tmp_path: Path) -> None:
+def test_kernel_of_a_prepared_cloud_image_has_only_its_own_command_line(tmp_path: Path) -> None:
     image = prepared_image()
     source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
 
@@ -209,7 +209,7 @@ def test_machine_that_becomes_a_checkpoint_stops_before_cloud_init() -> None:
     assert machine.spec.name == "debian-12-booted"
 
 
-def test_state_after_cloud_init_has_run_it_with_a_seed_that_only_names_the_machine(
+def test_state_after_cloud_init_was_made_with_a_seed_that_only_sets_the_hostname(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seeds: list[SeedFiles] = []

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 VERSION = "QEMU emulator version 7.2.22 (Debian)"
 
 
-def test_run_without_a_store_shares_nothing(tmp_path: Path) -> None:
+def test_run_without_a_store_has_no_shared_caches(tmp_path: Path) -> None:
     assert open_shared_caches(Settings(cache=tmp_path)) == {}
 
 
 @pytest.mark.parametrize("is_writable", [False, True])
-def test_caches_of_a_store_belong_to_the_run(tmp_path: Path, is_writable: bool) -> None:
+def test_shared_caches_have_the_address_and_write_permission_of_the_settings(
+    tmp_path: Path, is_writable: bool
+) -> None:
     settings = Settings(
         cache=tmp_path,
         store="http://127.0.0.1:5000/harness",
@@ -63,16 +65,16 @@ def facts(
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_state_under_kvm_needs_this_qemu_and_this_processor() -> None:
+def test_facts_of_a_state_under_kvm_are_qemu_version_and_processor() -> None:
     assert facts(Accelerator.KVM) == {"qemu": VERSION, "processor": "Some CPU @ 3 GHz"}
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_state_under_tcg_fits_any_processor() -> None:
+def test_facts_of_a_state_under_tcg_have_no_processor() -> None:
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
 
 
-def test_unknown_host_is_reported_as_unknown(cpu_info: Path) -> None:
+def test_facts_say_unknown_for_an_unreadable_qemu_version_and_processor(cpu_info: Path) -> None:
     cpu_info.write_text("")
 
     assert facts(Accelerator.KVM, "") == {

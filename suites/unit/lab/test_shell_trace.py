@@ -81,7 +81,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_script_is_known_by_its_content_wherever_it_lies(
+def test_traced_script_is_recognised_by_its_content_at_any_path(
     machine: TracedMachine, script: Path
 ) -> None:
     installed = machine.install("var/lib/cloud/instance/scripts/part-001", TEXT)
@@ -95,7 +95,7 @@ def test_script_is_known_by_its_content_wherever_it_lies(
     assert refused == []
 
 
-def test_relative_name_is_below_the_folder_of_its_own_process(
+def test_relative_script_path_starts_at_the_folder_of_its_own_process(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "install.sh"
@@ -135,7 +135,7 @@ def test_trace_of_a_script_that_removed_itself_is_ignored_and_reported(
     assert "the file is gone" in sentence
 
 
-def test_relative_name_begins_at_the_folder_of_the_script_at_its_start(
+def test_relative_script_path_starts_at_the_folder_in_which_the_script_was_started(
     machine: TracedMachine, script: Path
 ) -> None:
     """A script keeps its name after `cd`; a script that it sources there has another folder."""
@@ -153,7 +153,7 @@ def test_relative_name_begins_at_the_folder_of_the_script_at_its_start(
     assert refused == []
 
 
-def test_relative_name_of_a_script_that_changed_its_folder_begins_at_the_old_folder(
+def test_relative_script_path_is_found_in_the_folder_before_a_change_of_folder(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("opt/provision.sh", TEXT)
@@ -168,7 +168,7 @@ def test_relative_name_of_a_script_that_changed_its_folder_begins_at_the_old_fol
     assert refused == []
 
 
-def test_script_in_the_current_folder_is_preferred_to_the_same_name_in_the_old_folder(
+def test_script_in_the_current_folder_is_preferred_to_its_namesake_in_the_old_folder(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("first/provision.sh", "exit 1\n")
@@ -182,7 +182,7 @@ def test_script_in_the_current_folder_is_preferred_to_the_same_name_in_the_old_f
     assert refused == []
 
 
-def test_two_files_with_the_same_content_both_count(
+def test_executed_line_is_attributed_to_each_file_with_the_same_content(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "copy.sh"
@@ -194,13 +194,15 @@ def test_two_files_with_the_same_content_both_count(
     assert set(hits) == {str(script), str(other)}
 
 
-def test_machine_without_traces_ran_nothing(machine: TracedMachine, script: Path) -> None:
+def test_machine_without_a_trace_folder_has_no_executed_lines(
+    machine: TracedMachine, script: Path
+) -> None:
     machine.traces.rmdir()
 
     assert read_hits(machine.guest, [script]) == ({}, [])
 
 
-def test_traced_node_sets_its_trace_up_first_and_for_commands_of_a_test() -> None:
+def test_traced_node_sets_up_its_trace_first_and_in_the_provisioners_environment() -> None:
     mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C", "BASH_ENV": "/x"})
 
     request = traced(a_request(early=[["own"]]), mine)

@@ -15,7 +15,7 @@ from suites.unit.lab.builders import a_request
 ROOT = SHIPPED_IMAGES / "stand-ins/services/root/usr/lib"
 
 
-def test_stand_ins_get_a_file_of_variables_each() -> None:
+def test_variables_of_a_stand_in_are_written_to_its_environment_file() -> None:
     (dcgm,) = stand_in_files({"nvidia-dcgm": {"START_DELAY_S": "30", "START_RESULT": "fail"}})
 
     assert dcgm.path == "/etc/gpu-node/stand-ins/nvidia-dcgm.env"
@@ -80,7 +80,7 @@ def test_users_unit_with_a_stand_in_environment_file_is_a_stand_in() -> None:
         a_request(files=[unit], stand_ins={"agent": {"DELAY": "1"}})
 
 
-def test_own_file_beside_a_known_stand_in_does_not_change_its_variables() -> None:
+def test_file_that_mentions_a_known_stand_in_does_not_change_its_variables() -> None:
     file = GuestFile(path="/opt/mine", content=f". {STAND_INS}/nvidia-smi.env\n".encode())
 
     a_request(files=[file], stand_ins={"nvidia-smi": {"INFOROM": "corrupted"}})

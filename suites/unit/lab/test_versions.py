@@ -49,7 +49,7 @@ def a_machine() -> LabMachine:
     )
 
 
-def test_versions_are_of_host_and_guest(tmp_path: Path) -> None:
+def test_versions_of_host_guest_image_harness_and_packages_are_recorded(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).root
     EvidenceFolder(folder / HISTORY).command(PACKAGES, "adduser\t3.134\n")
 
@@ -126,7 +126,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("bb84073-dirty\n", 0, "bb84073-dirty"), ("\n", 0, None), ("bb84073\n", 128, None)],
     ids=["changed", "nothing", "refused"],
 )
-def test_commit_comes_from_the_checkout(
+def test_commit_of_the_harness_is_the_output_of_git_describe(
     checkout: Path,
     monkeypatch: pytest.MonkeyPatch,
     stdout: str,

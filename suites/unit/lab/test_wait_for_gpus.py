@@ -48,7 +48,7 @@ def test_guest_runs_a_command_only_until_it_lists_every_gpu(
 
 
 @pytest.mark.usefixtures("awaited")
-def test_gpu_that_stays_missing_is_reported(stage: Stage) -> None:
+def test_error_for_missing_gpus_has_their_number_and_pci_id(stage: Stage) -> None:
     stage.agent.refused.add("0x10de:0x2330")
     with (
         stage.machine(gpus=[a_model(), a_model()]) as machine,
