@@ -70,7 +70,7 @@ def test_facts_of_a_state_under_kvm_are_qemu_version_and_processor() -> None:
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_facts_of_a_state_under_tcg_have_no_processor() -> None:
+def test_facts_of_a_state_under_tcg_say_any_processor() -> None:
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
 
 

@@ -180,7 +180,7 @@ ALL = (
 )  # fmt: skip
 
 
-def test_operator_plants_its_mistake() -> None:
+def test_each_mutation_operator_plants_its_defect() -> None:
     missing = [
         (before, after, operator.value)
         for before, after, operator in PLANTED
@@ -189,7 +189,7 @@ def test_operator_plants_its_mistake() -> None:
     assert missing == []
 
 
-def test_line_has_these_defects_and_no_others() -> None:
+def test_mutants_of_a_line_are_exactly_the_listed_defects() -> None:
     found = {
         line: tuple(
             text.removesuffix("\nz\n")
@@ -201,7 +201,7 @@ def test_line_has_these_defects_and_no_others() -> None:
     assert found == {line: tuple(defects) for line, *defects in ALL}
 
 
-def test_each_operator_has_a_sample() -> None:
+def test_each_mutation_operator_has_a_sample() -> None:
     assert {operator for _, _, operator in PLANTED} == set(Operator)
 
 
@@ -251,17 +251,17 @@ SAME = (
 )  # fmt: skip
 
 
-def test_change_without_effect_is_left_out() -> None:
+def test_change_without_effect_is_no_mutant() -> None:
     assert [why for why, script, same in SAME if same.encode() in planted(script.encode())] == []
 
 
-def test_messages_are_changed_when_asked() -> None:
+def test_messages_are_mutated_only_on_request() -> None:
     script = b"a\necho hello world\nb\n"
     assert not any(m.line == 2 for m in mutants_of(script))
     assert any(m.line == 2 for m in mutants_of(script, messages=True))
 
 
-def test_mutants_are_different_readable_and_in_the_order_of_the_text() -> None:
+def test_mutants_differ_can_be_parsed_and_are_in_the_order_of_the_script() -> None:
     """A defect that bash refuses to read would be noticed by any test."""
     compound = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
     for script in (compound, *(before.encode() for before, _, _ in PLANTED)):
@@ -273,7 +273,7 @@ def test_mutants_are_different_readable_and_in_the_order_of_the_text() -> None:
         assert [text for text in texts if parse(text).has_error] == []
 
 
-def test_mutant_says_where_it_takes_effect() -> None:
+def test_mutant_has_the_lines_that_reach_it_and_its_position() -> None:
     script = b"f() {\n  a ||\n    return 3\n  case $x in\n    b) c ;;\n    d) e ;;\n  esac\n}\n"
     by_operator = {m.operator: m for m in mutants_of(script)}
     assert by_operator[Operator.FAILURE].reached_by == {2}
@@ -296,7 +296,7 @@ def test_mutant_says_where_it_takes_effect() -> None:
     assert case.diff(ended, "x.sh").endswith(" fi\n\\ No newline at end of file\n")
 
 
-def test_undecodable_bytes_and_what_the_parser_does_not_understand_stay() -> None:
+def test_undecodable_bytes_and_unparsable_text_are_unchanged_in_mutants() -> None:
     odd = b"rm -f /x\na ${b:=(}\n"
     assert parse(odd).has_error
     assert any(m.apply(odd) == b":\na ${b:=(}\n" for m in mutants_of(odd))

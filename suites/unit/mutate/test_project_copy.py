@@ -19,7 +19,9 @@ def _without_git(root: Path, *scripts: Path) -> Project:
     return Project(root, scripts, runner)
 
 
-def test_without_git_all_is_copied_except_environments(tmp_path: Path) -> None:
+def test_project_without_git_is_copied_except_venv_node_modules_and_git_folder(
+    tmp_path: Path,
+) -> None:
     root, copy = tmp_path / "project", tmp_path / "copy"
     for name in ("a.sh", "spec/a_spec.sh", ".venv/bin/python", ".git/HEAD", "x/node_modules/m.js"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +37,7 @@ def test_without_git_all_is_copied_except_environments(tmp_path: Path) -> None:
     assert (copy / "spec/a_spec.sh").read_text() == "spec/a_spec.sh"
 
 
-def test_reports_of_an_earlier_run_are_no_files_of_the_project(tmp_path: Path) -> None:
+def test_existing_report_files_are_not_copied_with_the_project(tmp_path: Path) -> None:
     for name in ("a.sh", "out.json", "old.json"):
         (tmp_path / name).touch()
     runner = ScriptedRunner()
@@ -47,7 +49,9 @@ def test_reports_of_an_earlier_run_are_no_files_of_the_project(tmp_path: Path) -
     assert [str(file) for file in project.files()] == ["a.sh", "old.json"]
 
 
-def test_script_of_the_copy_keeps_its_mode_and_is_the_same_after_an_error(tmp_path: Path) -> None:
+def test_mutated_script_in_the_copy_keeps_its_mode_and_is_restored_after_an_error(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "project").mkdir()
     script = tmp_path / "project/a.sh"
     script.write_text("a\n")
@@ -64,7 +68,7 @@ def test_script_of_the_copy_keeps_its_mode_and_is_the_same_after_an_error(tmp_pa
     assert script.read_text() == "a\n"
 
 
-def test_script_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_script_that_is_missing_or_outside_the_project_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "project"
     root.mkdir()
     (tmp_path / "a.sh").touch()
@@ -81,12 +85,14 @@ def test_digest_leaves_out_the_given_files() -> None:
         assert digest_of_all(digests, []) != digest_of_all(others, [])
 
 
-def test_changed_lines_come_from_the_new_file() -> None:
+def test_line_numbers_of_a_diff_are_those_in_the_new_file() -> None:
     diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n@@ -3 +3,2 @@\n-a\n+b\n+c\n@@ -9,2 +10,0 @@\n-d\n-e\n"
     assert parse_changed_lines(diff) == {1, 3, 4, 10, 11}
 
 
-def test_with_git_its_files_are_copied_as_far_as_they_are_there(tmp_path: Path) -> None:
+def test_files_that_git_lists_are_copied_if_they_exist_and_so_is_an_ignored_script(
+    tmp_path: Path,
+) -> None:
     """One may be deleted, and not yet for git; the script itself may be ignored."""
     for name in ("a.sh", "ignored.sh", "module/b.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -39,7 +39,7 @@ _EACH = (
 )  # fmt: skip
 
 
-def test_figure_counts_only_tried_mutants() -> None:
+def test_score_is_calculated_from_tried_mutants_only() -> None:
     assert _report(*_EACH).score == 50.0
     assert _report(Outcome.NOT_TRIED).score is None
     assert "50 % of 4 planted defects were noticed" in render_text(_report(*_EACH))
@@ -59,7 +59,7 @@ def test_survivor_is_shown_with_the_tests_that_run_it() -> None:
     assert "Of 1 defects the outcome was known" in text
 
 
-def test_no_report_passes_control_characters_on() -> None:
+def test_no_report_format_contains_a_bidirectional_control_character() -> None:
     report = _report(*_EACH)
     reports = [
         render_text(report), render_markdown(report), render_page(report),
@@ -68,7 +68,7 @@ def test_no_report_passes_control_characters_on() -> None:
     assert not any("\u202e" in each for each in reports)
 
 
-def test_page_escapes_the_script_and_marks_its_lines() -> None:
+def test_page_escapes_the_script_and_marks_each_line_with_its_outcome() -> None:
     assert "<b>" not in render_page(_report(*_EACH))
     for outcomes, kind in (
         ((Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_REACHED), "survived"),
@@ -83,7 +83,7 @@ def test_page_escapes_the_script_and_marks_its_lines() -> None:
         assert '<div class="" id="L2">' in second, outcomes
 
 
-def test_fence_is_longer_than_any_in_the_diff() -> None:
+def test_markdown_fence_is_longer_than_any_fence_in_the_diff() -> None:
     text = render_markdown(_report(Outcome.SURVIVED))
     assert "````diff\n" in text
     assert "\n````\n" in text
@@ -98,7 +98,7 @@ def test_summary_shows_twenty_survivors_and_counts_the_others() -> None:
         assert ("more survived" in text) == bool(others)
 
 
-def test_table_of_markdown_keeps_its_columns() -> None:
+def test_each_row_of_the_markdown_table_has_the_same_columns() -> None:
     report = _report(*_EACH)
     report.results += [replace(each, script=Path("other/a.sh")) for each in report.results]
     report.texts = {**report.texts, Path("other/a.sh"): _TEXT}
@@ -139,7 +139,7 @@ def test_sarif_has_all_parts_that_its_schema_requires() -> None:
         assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
 
 
-def test_fingerprint_does_not_change_where_lines_move() -> None:
+def test_sarif_fingerprint_of_a_mutant_is_the_same_after_its_line_moves() -> None:
     report = _report(Outcome.SURVIVED)
     moved = _TEXT.replace(b"f() {\n", b"# new\nf() {\n  # new\n").replace(b"  c\n", b"  d\n")
     [result] = report.results

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_torn_line_is_ignored(tmp_path: Path) -> None:
+def test_incomplete_or_invalid_line_of_a_results_file_is_ignored(tmp_path: Path) -> None:
     results = Results(tmp_path, "s")
     results.keep_passed("m", {"t1": "d"})
     [file] = tmp_path.glob("*.jsonl")

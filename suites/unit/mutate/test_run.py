@@ -190,7 +190,7 @@ def test_defect_is_tried_with_the_tests_that_reach_it(runs: Runs) -> None:
         ("dies", "killed", None),
     ],
 )
-def test_defect_is_noticed_however_a_test_ends(
+def test_defect_is_noticed_by_a_test_that_fails_takes_too_long_or_dies(
     runs: Runs, ends: str, outcome: str, noticed_by: str | None
 ) -> None:
     tests = {"t.py::a": Behaviour(lines=[1], notices="alpha", ends=ends)}
@@ -207,7 +207,7 @@ def test_defect_is_noticed_however_a_test_ends(
         ("dies", "it ends the test run"),
     ],
 )
-def test_test_that_does_not_pass_without_a_defect_is_left_out(
+def test_test_that_does_not_pass_without_a_defect_is_not_used(
     runs: Runs, ends: str, why: str
 ) -> None:
     unfit = Behaviour(lines=[1, 2], notices="zulu", ends=ends)
@@ -238,7 +238,7 @@ def test_test_that_reads_the_script_is_run_for_each_of_its_lines(runs: Runs) -> 
     assert sum("t.py::both" in tests for tests, _ in suite.asked) == 1
 
 
-def test_next_run_tries_only_tests_that_are_not_known_to_pass(runs: Runs) -> None:
+def test_second_run_tries_only_tests_without_a_known_result(runs: Runs) -> None:
     tests = {
         "t.py::long": Behaviour(lines=[1, 2, 3], cpu_s=5.0, wall_s=1.0, notices="bravo"),
         "u.py::short": Behaviour(lines=[1, 2], cpu_s=1.0, wall_s=4.0),
@@ -278,7 +278,7 @@ _CHANGES: dict[str, Callable[[Runs], object]] = {
     ids=["runs another script", "reads another script"],
 )
 @pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
-def test_nothing_is_known_of_a_test_after_a_change_of_what_it_depends_on(
+def test_results_of_a_test_are_discarded_after_a_change_of_its_dependencies(
     runs: Runs, change: Callable[[Runs], object], test: Behaviour
 ) -> None:
     """Neither the lines that it runs, nor what it made of a defect in them."""
@@ -308,7 +308,7 @@ def test_test_is_run_again_after_a_change_of_a_test_file_that_it_uses(runs: Runs
     assert [sorted(asked) for asked, _ in suite.asked] == [["test_a.py::x", "test_b.py::x"]]
 
 
-def test_lines_of_a_script_are_not_those_of_another_script_with_its_text(runs: Runs) -> None:
+def test_executed_lines_are_not_taken_from_another_script_with_the_same_text(runs: Runs) -> None:
     runs.run({"t.py::a": Behaviour(lines=[1])})
     (runs.root / "project" / _SCRIPT).unlink()
     runs.scripts = {_OTHER: _TEXT}
@@ -318,7 +318,9 @@ def test_lines_of_a_script_are_not_those_of_another_script_with_its_text(runs: R
     assert [outcome for outcome, _ in outcomes(report)][:2] == ["not reached", "survived"]
 
 
-def test_defects_are_known_after_a_change_of_a_script_that_no_such_test_runs(runs: Runs) -> None:
+def test_results_are_kept_after_a_change_of_a_script_that_the_test_does_not_run(
+    runs: Runs,
+) -> None:
     runs.scripts[_OTHER] = "yankee\n"
     tests = {"t.py::a": Behaviour(lines=[1])}
     runs.run(tests)
@@ -329,7 +331,7 @@ def test_defects_are_known_after_a_change_of_a_script_that_no_such_test_runs(run
     assert (report.known_before, suite.asked) == (1, [])
 
 
-def test_test_that_noticed_a_defect_is_the_first_to_look_at_another_of_the_line(
+def test_test_that_noticed_a_defect_is_run_first_for_other_defects_of_its_line(
     runs: Runs,
 ) -> None:
     few, many = "t.py::few", "u.py::many"
@@ -343,7 +345,7 @@ def test_test_that_noticed_a_defect_is_the_first_to_look_at_another_of_the_line(
     assert all(tests == [many, few] for tests in others)
 
 
-def test_tests_that_are_likely_to_notice_come_first_and_examples_keep_their_order(
+def test_shellspec_examples_run_first_in_order_and_then_tests_with_few_lines(
     runs: Runs,
 ) -> None:
     _, suite = runs.run(
@@ -364,7 +366,7 @@ def test_tests_that_are_likely_to_notice_come_first_and_examples_keep_their_orde
     assert whole.index("t.py::few") < whole.index("t.py::many") < whole.index("u.py::notices")
 
 
-def test_run_without_time_left_tries_nothing_and_says_what_it_knows(runs: Runs) -> None:
+def test_run_without_time_left_tries_no_defect_and_reports_known_results(runs: Runs) -> None:
     tests = {"t.py::a": Behaviour(lines=[1, 2], notices="alpha")}
     over = time.monotonic() - 1
 
@@ -381,7 +383,7 @@ def test_only_defects_in_changed_lines_are_tried(runs: Runs) -> None:
     assert outcomes(report) == [("survived", None), ("not reached", None)]
 
 
-def test_revision_that_is_not_there_is_refused_before_tests_run(runs: Runs) -> None:
+def test_since_option_outside_a_git_working_tree_is_refused_before_tests_run(runs: Runs) -> None:
     runs.monkeypatch.setattr(Project, "files", lambda _: pytest.fail("the project was copied"))
 
     with pytest.raises(BadInputError, match="not a git working tree"):

@@ -79,7 +79,7 @@ def worker(tmp_path: Path, answering: Pytest) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize(("collecting", "mode"), [(False, "collected"), (True, "collecting")])
-def test_pytest_of_the_copy_is_told_what_to_collect(
+def test_pytest_in_the_copy_gets_mode_scripts_tests_and_options(
     worker: Worker, answering: Pytest, mode: str, *, collecting: bool
 ) -> None:
     answering.answers = ['{"tests": []}']
@@ -99,7 +99,9 @@ def test_pytest_of_the_copy_is_told_what_to_collect(
     assert answering.ended == ["killed", "waited for"]
 
 
-def test_each_request_has_its_limits_and_its_own_answer(worker: Worker, answering: Pytest) -> None:
+def test_each_request_to_a_worker_has_time_limits_and_its_own_answer(
+    worker: Worker, answering: Pytest
+) -> None:
     answering.answers = [
         '{"failed": ["t::b", "t::a"], "why": "boom", "read": ["a.sh"], "cpu_s": 3, "wall_s": 4}',
         '{"timed_out": true, "hits": {"b.sh": [[1, 2, 3]]}, "wall_s": 5}',
@@ -134,7 +136,7 @@ def test_each_request_has_its_limits_and_its_own_answer(worker: Worker, answerin
         (["{"], HarnessError, "does not answer"),
     ],
 )
-def test_what_pytest_printed_is_shown_if_it_does_not_answer(
+def test_error_for_a_pytest_without_a_valid_answer_has_its_output(
     worker: Worker, answering: Pytest, answers: list[str], error: type[Exception], told: str
 ) -> None:
     answering.answers = answers

@@ -32,7 +32,7 @@ def a_result(text: str) -> model2.TestResult:
     )
 
 
-def test_each_text_of_a_result_is_visible(tmp_path: Path) -> None:
+def test_control_characters_are_escaped_in_each_text_of_an_allure_result(tmp_path: Path) -> None:
     AllureFiles(tmp_path).report_result(a_result(EVIL))
 
     (path,) = tmp_path.iterdir()
@@ -50,7 +50,7 @@ def test_each_text_of_a_result_is_visible(tmp_path: Path) -> None:
     }
 
 
-def test_messages_and_traces_are_bounded(tmp_path: Path) -> None:
+def test_message_and_trace_of_an_allure_result_have_a_size_limit(tmp_path: Path) -> None:
     AllureFiles(tmp_path).report_result(a_result("y" * 1_000_000))
 
     (path,) = tmp_path.iterdir()
@@ -68,7 +68,7 @@ def test_messages_and_traces_are_bounded(tmp_path: Path) -> None:
         (b"\x89PNG\x1b", "a.png", b"\x89PNG\x1b"),
     ],
 )
-def test_attached_text_is_visible_and_other_data_stay(
+def test_control_characters_are_escaped_in_attached_text_but_not_in_binary_data(
     tmp_path: Path, body: str | bytes, name: str, written: bytes
 ) -> None:
     AllureFiles(tmp_path).report_attached_data(body, name)
@@ -76,7 +76,7 @@ def test_attached_text_is_visible_and_other_data_stay(
     assert (tmp_path / name).read_bytes() == written
 
 
-def test_attached_file_is_made_visible_too(tmp_path: Path) -> None:
+def test_control_characters_are_escaped_in_an_attached_text_file(tmp_path: Path) -> None:
     (tmp_path / "serial.log").write_bytes(b"\x1b]0;owned\x07 caf\xe9\r\n")
     files = AllureFiles(tmp_path / "to")
 
@@ -87,12 +87,14 @@ def test_attached_file_is_made_visible_too(tmp_path: Path) -> None:
     assert (tmp_path / "to/a.cast").read_bytes() == b"\x1b]0;owned\x07 caf\xe9\r\n"
 
 
-def test_missing_file_is_an_error_of_the_test(tmp_path: Path) -> None:
+def test_attaching_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         AllureFiles(tmp_path).report_attached_file("/no/such", "a.txt")
 
 
-def test_large_file_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_over_the_attachment_limit_is_replaced_by_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_ATTACHMENT_MIB", "1")
     for name, size in (("serial.log", (1 << 20) + 1), ("serial.cast", 1 << 20)):
         (tmp_path / name).write_bytes(b"")

@@ -38,7 +38,7 @@ def labels(
     return report._labels(given, NODE, facts or {})
 
 
-def test_labels_that_allure_made_of_the_path_become_ours() -> None:
+def test_default_suite_labels_of_allure_are_replaced() -> None:
     found = dict(labels([("tag", "slow"), *DEFAULT]))
 
     assert found["tag"] == "slow"
@@ -46,7 +46,7 @@ def test_labels_that_allure_made_of_the_path_become_ours() -> None:
     assert found[LabelType.SEVERITY] == "critical"
 
 
-def test_labels_that_a_test_states_itself_stay() -> None:
+def test_labels_set_by_the_test_are_kept() -> None:
     own = [(LabelType.PARENT_SUITE, "Mine"), *DEFAULT[1:], (LabelType.SEVERITY, "trivial")]
 
     assert labels(own, {"tag": "x", "image": "debian-12"}) == [
@@ -73,7 +73,9 @@ def test_unknown_severity_is_refused(line: str) -> None:
         _severities(a_config(line))
 
 
-def test_run_is_described_by_the_machines_of_all_workers_in_a_line_each(tmp_path: Path) -> None:
+def test_environment_file_has_a_line_for_each_fact_with_values_of_all_workers(
+    tmp_path: Path,
+) -> None:
     config: Any = None
     settings = Settings(machine_driver=MachineDriver.LIBVIRT)
     report = AllureReport(config, settings, tmp_path, {})
@@ -101,7 +103,7 @@ def test_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
     assert ids[0] != ids[1] == ids[2]
 
 
-def test_status_is_of_the_first_error_of_the_present_test() -> None:
+def test_allure_status_is_that_of_the_first_error_of_the_current_test() -> None:
     config: Any = None
     report = AllureReport(config, Settings(), Path("results"), {})
     found = []
@@ -150,7 +152,7 @@ def own(tmp_path: Path) -> Iterator[AllureFileLogger]:
         allure_commons.plugin_manager.register(each)
 
 
-def test_files_are_written_once_and_allure_has_its_own_writer_back(
+def test_allure_files_are_written_once_and_allures_own_logger_is_restored(
     tmp_path: Path, own: AllureFileLogger
 ) -> None:
     config: Any = Listening()

@@ -63,7 +63,7 @@ def test_each_step_ends_with_its_own_error(allure: FakeListener) -> None:
     assert allure.ended == [("sound", None, None), ("outer", KeyError, error)]
 
 
-def test_step_of_another_thread_is_not_told(allure: FakeListener) -> None:
+def test_step_in_another_thread_is_not_reported_to_allure(allure: FakeListener) -> None:
     """Two machines of a test boot at the same time, but Allure has one open step."""
 
     def boot() -> None:
@@ -78,7 +78,7 @@ def test_step_of_another_thread_is_not_told(allure: FakeListener) -> None:
     assert [(step.name, step.steps) for step in allure.taken] == [("here", [])]
 
 
-def test_later_report_of_a_step_replaces_the_earlier_one_of_this_step(
+def test_later_report_of_a_step_replaces_only_the_earlier_report_of_the_same_step(
     allure: FakeListener,
 ) -> None:
     with take_step("boot") as one:

@@ -51,7 +51,7 @@ def test_empty_stderr_is_attached_and_an_empty_console_log_is_not(tmp_path: Path
     assert {path.name for path in found} == {"stderr.log", "argv.txt"}
 
 
-def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
+def test_damaged_declaration_is_the_only_file_attached(tmp_path: Path) -> None:
     (tmp_path / DECLARATION_NAME).write_text("{")
 
     declaration = _declaration(tmp_path)
@@ -60,7 +60,7 @@ def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
     assert [path.name for path in _attached(tmp_path, declaration)] == [DECLARATION_NAME]
 
 
-def test_namesakes_are_numbered_within_their_folder(
+def test_attachments_with_the_same_name_are_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events have the names of their tasks, and other files the names of their paths."""
@@ -96,7 +96,7 @@ def test_namesakes_are_numbered_within_their_folder(
     ]
 
 
-def test_report_runs_nothing_that_a_guest_wrote(
+def test_files_that_a_guest_can_write_are_attached_as_plain_text_or_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A browser runs scripts in pages and pictures, so files of a guest are plain text."""

@@ -61,7 +61,7 @@ def test_states_are_compared_as_a_difference_of_at_most_40_lines() -> None:
 
 
 @pytest.mark.parametrize(("count", "last"), [(39, "f38: 1 == 2"), (40, "… and 2 more lines")])
-def test_value_of_many_fields_has_40_lines_without_fields_that_do_not_compare(
+def test_comparison_of_many_fields_has_40_lines_without_fields_with_compare_false(
     count: int, last: str
 ) -> None:
     fields: list[tuple[str, type, Any]] = [(f"f{number}", int, 0) for number in range(count)]
@@ -76,7 +76,7 @@ def test_value_of_many_fields_has_40_lines_without_fields_that_do_not_compare(
     assert (len(lines), lines[-1].strip()) == (40, last)
 
 
-def test_equal_states_say_that_they_do_not_differ() -> None:
+def test_explanation_for_states_without_a_difference_says_so() -> None:
     lines = pytest_assertrepr_compare("==", _state({}), _state({}))
 
     assert lines is not None

@@ -55,7 +55,7 @@ def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> 
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_all_evidence_that_the_test_judged_is_kept_and_is_found_again(tmp_path: Path) -> None:
+def test_all_judged_evidence_is_kept_and_the_new_folders_are_returned(tmp_path: Path) -> None:
     """The latest evidence is in the top folder; the failure may refer to earlier evidence."""
     names = ("first", "second", "third")
     node = FakeNode(
@@ -96,7 +96,7 @@ def test_error_about_states_refers_to_their_kept_difference(
     assert (kept / "states/difference-1.txt").is_file() is has_states
 
 
-def test_evidence_that_can_not_be_gathered_again_leaves_the_earlier(tmp_path: Path) -> None:
+def test_earlier_evidence_is_kept_if_it_cannot_be_gathered_again(tmp_path: Path) -> None:
     class UnreachableNode(FakeNode):
         @override
         def collect_available(self) -> Evidence:
@@ -120,7 +120,7 @@ def test_evidence_that_can_not_be_gathered_again_leaves_the_earlier(tmp_path: Pa
     [lambda _: None, lambda judged: ExpectationError("Wrong kernel.", evidence=judged.folder)],
     ids=["passed", "judged"],
 )
-def test_evidence_that_the_test_judged_is_enough(
+def test_no_evidence_is_gathered_if_the_test_passed_or_its_error_refers_to_judged_evidence(
     tmp_path: Path, end: Callable[[Evidence], BaseException | None]
 ) -> None:
     judged, later = (
@@ -169,7 +169,7 @@ def test_evidence_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_machine_that_gives_no_evidence_leaves_its_reason_and_the_hosts_side(
+def test_unreachable_machine_leaves_the_reason_and_the_host_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     completed: list[tuple[object, Path, object]] = []
@@ -198,7 +198,7 @@ def test_machine_that_gives_no_evidence_leaves_its_reason_and_the_hosts_side(
     assert completed == [(machine, place, error)]
 
 
-def test_evidence_that_was_gathered_once_is_copied_and_is_found_again(tmp_path: Path) -> None:
+def test_gathered_evidence_is_copied_and_its_new_folder_is_returned(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
 
     moved = dict(GatheredEvidenceSource("node", evidence).gather(tmp_path / "kept", None))

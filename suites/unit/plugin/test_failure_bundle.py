@@ -68,7 +68,7 @@ def finish(settings: Settings, machine: Path, *, run_started_s: float = math.inf
     return cast("FakeItem", item)
 
 
-def test_failing_line_has_its_locals_and_old_bundles_go_but_not_the_tests_own(
+def test_failure_bundle_has_a_traceback_with_locals_and_replaces_older_bundles(
     tmp_path: Path, settings: Settings
 ) -> None:
     for made_s, name in enumerate(("old", "older"), 1000):
@@ -85,7 +85,7 @@ def test_failing_line_has_its_locals_and_old_bundles_go_but_not_the_tests_own(
     assert "removed 2 older bundles" in said
 
 
-def test_nothing_that_was_made_since_the_run_started_is_removed(
+def test_bundle_that_was_made_since_the_run_started_is_not_removed(
     tmp_path: Path, settings: Settings
 ) -> None:
     a_bundle(tmp_path, "other", 1000.0)
@@ -96,7 +96,7 @@ def test_nothing_that_was_made_since_the_run_started_is_removed(
     assert "removed" not in item.sections[0]
 
 
-def test_bundle_is_the_latest_also_when_the_clock_is_behind(
+def test_new_bundle_has_the_latest_modification_time_although_the_clock_is_behind(
     tmp_path: Path, settings: Settings
 ) -> None:
     ahead_s = time.time() + 86_400
@@ -108,9 +108,7 @@ def test_bundle_is_the_latest_also_when_the_clock_is_behind(
     assert (tmp_path / "test.tar.zst").stat().st_mtime > ahead_s + 1
 
 
-def test_evidence_that_could_not_be_kept_leaves_no_bundle(
-    tmp_path: Path, settings: Settings
-) -> None:
+def test_no_bundle_is_made_if_no_evidence_was_kept(tmp_path: Path, settings: Settings) -> None:
     item = finish(settings, tmp_path / "test/node")
 
     assert (item.sections, list(tmp_path.iterdir())) == ([], [])

@@ -41,7 +41,7 @@ def test_failure_summary_shows_the_command_but_not_its_stdout() -> None:
     assert why(silent) == ["It failed.", "command: x"]
 
 
-def test_text_without_a_list_is_its_first_line() -> None:
+def test_summary_of_an_error_without_a_list_is_its_first_line() -> None:
     assert why(ExpectationError("One line.\nAnother.\n")) == ["One line."]
 
 
@@ -93,7 +93,7 @@ def test_each_missing_requirement_is_listed_once_unless_pytest_lists_skips(chars
     assert lines == (["skipped 2: no QEMU", "skipped 1: no keys"] if is_listed else [])
 
 
-def test_path_with_hyphens_stays_in_one_line() -> None:
+def test_path_with_hyphens_is_not_wrapped_in_the_failure_summary() -> None:
     path = "/var/log/vendor/gpu-node-setup.log"
     cause = f"provisioner 'vendor' ended with 40 (nodes); its log '{path}' ends with:"
     report: Any = SimpleNamespace(nodeid="a.py::test_x", user_properties=[("cause", cause)])

@@ -50,7 +50,7 @@ def test_first_build_time_is_estimated_from_the_recipe() -> None:
     assert found["image debian-13-nvidia"][0] > 300
 
 
-def test_machines_are_ten_times_faster_under_kvm_and_builds_are_not() -> None:
+def test_estimate_under_kvm_is_ten_times_shorter_for_machines_but_not_for_builds() -> None:
     found = estimated(IMAGE, BAKE, patience=1.0)
 
     assert (found["image debian-12"][0], found["bake debian-12"][0]) == (106, 12)
@@ -81,7 +81,7 @@ def test_estimate_for_a_new_image_uses_the_measured_speed_of_the_host() -> None:
     assert found["bake debian-12"] == (360, "by its recipe and what was made here before")
 
 
-def test_image_that_the_catalogue_no_longer_has_still_counts() -> None:
+def test_measured_time_of_a_removed_image_is_used_in_the_estimate() -> None:
     times = (BuildTime(name="gone", is_derived=False, seconds=120.0),)
 
     assert estimated(BAKE, times=times)["bake debian-12"][0] == 240

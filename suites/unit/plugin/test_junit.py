@@ -72,7 +72,7 @@ class Run:
 
 @pytest.mark.parametrize("broken", [[], ["b"], ["b", "d"]])
 @pytest.mark.parametrize("begun", [[], ["e"], ["e", "f"]])
-def test_file_has_errors_apart_from_failures_and_only_tests_that_ended(
+def test_junit_file_separates_errors_from_failures_and_omits_unfinished_tests(
     tmp_path: Path, broken: list[str], begun: list[str]
 ) -> None:
     run = Run(tmp_path / "junit.xml")
@@ -99,7 +99,9 @@ def test_file_has_errors_apart_from_failures_and_only_tests_that_ended(
     assert status == 0
 
 
-def test_names_of_the_properties_of_a_run_may_have_any_character(tmp_path: Path) -> None:
+def test_control_characters_are_escaped_in_property_names_of_the_junit_file(
+    tmp_path: Path,
+) -> None:
     run = Run(tmp_path / "junit.xml")
     run.run("a")
     run.xml.add_global_property("\udce9\x00 <b>", "\udce9")
@@ -113,7 +115,7 @@ def test_names_of_the_properties_of_a_run_may_have_any_character(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_file_that_can_not_be_written_leaves_nothing_old_or_half(
+def test_failed_write_of_the_junit_file_leaves_no_earlier_or_partial_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -144,7 +146,7 @@ def test_file_that_can_not_be_written_leaves_nothing_old_or_half(
 
 
 @pytest.mark.parametrize("is_worker", [False, True])
-def test_only_the_process_that_writes_the_file_changes_it(
+def test_junit_plugin_is_registered_in_the_controller_but_not_in_a_worker(
     tmp_path: Path, *, is_worker: bool
 ) -> None:
     config = a_config(tmp_path / "junit.xml")
@@ -168,7 +170,9 @@ def test_only_the_process_that_writes_the_file_changes_it(
         ("a_spec.sh::g::h <line 9>::a::b", "g h a::b", ("a_spec.sh.g.h <line 9>", "a::b")),
     ],
 )  # fmt: skip
-def test_example_keeps_its_name(nodeid: str, description: str, names: tuple[str, str]) -> None:
+def test_junit_names_of_an_example_are_its_groups_and_its_description(
+    nodeid: str, description: str, names: tuple[str, str]
+) -> None:
     assert names_of_example(nodeid, description) == names
 
 
@@ -216,7 +220,7 @@ def test_error_in_the_body_of_a_test_is_marked(
 
 
 @pytest.mark.parametrize("second", ["failed", "passed"])
-def test_second_run_of_a_test_is_judged_by_itself(
+def test_repeated_test_is_marked_as_error_only_in_the_run_that_broke(
     monkeypatch: pytest.MonkeyPatch, second: str
 ) -> None:
     found = phases(
@@ -226,7 +230,9 @@ def test_second_run_of_a_test_is_judged_by_itself(
     assert [is_marked for _, is_marked in found] == [False, True, True, False, False, False]
 
 
-def test_tests_of_two_workers_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interleaved_reports_of_two_tests_are_marked_separately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Reports of two workers come in any order."""
     calls = ("call", "broken"), ("call", "passed")
 
@@ -237,7 +243,7 @@ def test_tests_of_two_workers_are_judged_apart(monkeypatch: pytest.MonkeyPatch) 
     assert [is_marked for _, is_marked in late] == [False, False, True, False, True, False]
 
 
-def test_error_in_setup_is_one_for_pytest_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_setup_is_not_marked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert phases(monkeypatch, ("setup", "broken"), TEARDOWN) == [
         ("setup", False),
         ("teardown", False),

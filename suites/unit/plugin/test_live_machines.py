@@ -103,7 +103,7 @@ def test_reason_is_kept_if_a_machine_cannot_be_saved(
         (MachineKeep.NONE, True, False),
     ],
 )
-def test_kept_machine_is_listed_with_how_to_enter_it(
+def test_kept_machine_is_reported_with_the_command_to_enter_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     keep: MachineKeep,
@@ -138,7 +138,7 @@ def test_error_that_prevents_holding_a_machine_is_reported(
     assert "it could not be kept: No memory is left." in saved.sentence
 
 
-def test_debugger_says_how_to_enter_the_machines() -> None:
+def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
     lines: list[str] = []
     reporter = Reporter(Settings())
     terminal = SimpleNamespace(write_line=lines.append)

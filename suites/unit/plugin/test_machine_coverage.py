@@ -90,7 +90,7 @@ def test_executed_lines_from_a_machine_are_added_to_the_coverage_of_the_run(
     assert "ran /opt/p.sh, but no script of '--shell-cov' has its content" in note
 
 
-def test_note_names_the_machine_that_gave_no_traces(
+def test_coverage_note_has_the_name_of_the_machine_that_sent_no_traces(
     tmp_path: Path, request_of_node: NodeRequest
 ) -> None:
     config = end_test(FakeConfig(tmp_path), FakeNode(request_of_node, None))
@@ -102,7 +102,7 @@ def test_note_names_the_machine_that_gave_no_traces(
     assert "console" not in note, "One line of the error is enough."
 
 
-def test_run_without_coverage_asks_no_machine(request_of_node: NodeRequest) -> None:
+def test_run_without_coverage_traces_no_machine(request_of_node: NodeRequest) -> None:
     config = FakeConfig()
     provisioner = Provisioner(name="p", run=["true"])
 
@@ -111,7 +111,9 @@ def test_run_without_coverage_asks_no_machine(request_of_node: NodeRequest) -> N
     assert traced_if_asked(as_config, request_of_node, provisioner) is request_of_node
 
 
-def test_traced_node_keeps_its_requests(tmp_path: Path, request_of_node: NodeRequest) -> None:
+def test_traced_node_keeps_its_name_and_the_provisioners_environment(
+    tmp_path: Path, request_of_node: NodeRequest
+) -> None:
     config = cast("pytest.Config", FakeConfig(tmp_path))
     provisioner = Provisioner(name="p", run=["true"], environment={"REGION": "eu"})
 

@@ -50,7 +50,7 @@ LIBVIRT_ONLY = pytest.mark.vm_driver("libvirt", reason="it is about domains")
 BOTH = pytest.mark.vm_driver("qemu", "libvirt", reason="it is slow elsewhere")
 
 
-def test_tests_of_another_driver_are_left_out_with_their_reasons() -> None:
+def test_tests_for_another_driver_are_deselected_with_their_reasons() -> None:
     plugin = foreign_tests()
 
     assert kept(
@@ -66,7 +66,7 @@ def test_tests_of_another_driver_are_left_out_with_their_reasons() -> None:
     assert kept(foreign_tests(MachineDriver.LIBVIRT), FakeItem("x", LIBVIRT_ONLY)) == ["x"]
 
 
-def test_workers_that_left_out_the_same_tests_are_counted_once() -> None:
+def test_tests_that_several_workers_deselect_are_counted_once() -> None:
     controller, worker = foreign_tests(), foreign_tests()
     kept(worker, FakeItem("x", LIBVIRT_ONLY))
     output: dict[str, object] = {}

@@ -80,13 +80,13 @@ def needed(*items: Any, start: MachineStart = MachineStart.CLONE, **more: bool) 
     )
 
 
-def test_each_image_of_a_test_is_a_need_of_its_own() -> None:
+def test_plan_has_one_entry_for_each_image_with_its_number_of_tests() -> None:
     items = [an_item("node_image", image=image) for image in ("a", "b", "a")]
 
     assert needed(*items) == [("image", "a", True, 2), ("image", "b", True, 1)]
 
 
-def test_fixtures_of_one_name_in_two_suites_are_two_needs() -> None:
+def test_plan_has_two_entries_for_fixtures_of_the_same_name_in_two_suites() -> None:
     items = [
         an_item("own", known={"own": a_fixture(a_state(state), "lab", place=place)})
         for place, state in (("one", "first"), ("two", "gone"), ("one", "first"))
@@ -127,7 +127,9 @@ def test_nodes_start_from_the_state_of_their_image(
         (pytest.skip.Exception("There is no GPU."), False),
     ],
 )
-def test_only_what_a_cache_lacks_is_made_first(error: BaseException, *, is_missing: bool) -> None:
+def test_plan_marks_a_checkpoint_as_missing_only_if_the_cache_lacks_it(
+    error: BaseException, *, is_missing: bool
+) -> None:
     known = {"own": a_fixture(fails(error), "lab")}
 
     assert needed(an_item("own", known=known)) == [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_line_is_open_after_pytest_has_written_a_part_of_the_line() -> None:
+def test_line_is_open_after_pytest_has_written_a_new_part_of_it() -> None:
     writer = SimpleNamespace(width_of_current_line=0)
     is_open = _OpenLine(SimpleNamespace(_tw=writer))  # type: ignore[arg-type]
 
@@ -46,7 +46,7 @@ def test_text_is_written_completely_after_partial_writes(
     ("size", "found"),
     [((120, 40), (120, 40)), ((120, 0), (80, 24)), (None, (80, 24))],
 )
-def test_terminal_that_does_not_tell_its_size_has_the_usual_one(
+def test_terminal_of_unknown_size_is_taken_for_80_by_24(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] | None, found: tuple[int, int]
 ) -> None:
     def get_terminal_size(_descriptor: int) -> os.terminal_size:
@@ -69,7 +69,7 @@ def test_terminal_that_does_not_tell_its_size_has_the_usual_one(
         ({"is_ci": True}, False),
     ],
 )
-def test_rows_change_only_where_nothing_else_writes(
+def test_live_rows_are_only_for_a_captured_run_on_an_interactive_terminal(
     monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], *, is_live: bool
 ) -> None:
     usual = {"is_terminal": True, "term": "xterm", "capture": "fd", "is_ci": False}
@@ -142,7 +142,7 @@ def a_worker(name: str) -> Any:
     return SimpleNamespace(workerinput={"workerid": name})
 
 
-def test_workers_send_to_one_receiver_and_are_forgotten_when_they_end(
+def test_workers_share_one_progress_receiver_and_are_forgotten_when_they_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[FakeReceiver] = []

@@ -66,7 +66,9 @@ WRONG = AssertionError()
         (EvidenceMode.ALWAYS, MachineKeep.NONE, "teardown", WRONG, False),
     ],
 )  # fmt: skip
-def test_evidence_is_kept_while_its_machines_are_there(case_of: Any, *, is_wanted: bool) -> None:
+def test_evidence_is_kept_after_setup_or_call_as_the_settings_require(
+    case_of: Any, *, is_wanted: bool
+) -> None:
     reporter, call = case_of
 
     assert reporter._is_wanted(call) is is_wanted
@@ -85,7 +87,7 @@ def test_evidence_sources_of_the_same_name_have_their_own_folders() -> None:
     assert _names(sources) == ["node", "node-2", "node-2-2", "other", "node-3"]
 
 
-def test_source_that_fails_leaves_the_evidence_of_the_others(tmp_path: Path) -> None:
+def test_evidence_of_other_sources_is_kept_if_one_source_fails(tmp_path: Path) -> None:
     reporter = Reporter(Settings(evidence_folder=tmp_path))
     broken, sound = FakeSource("one", error=OSError("full")), FakeSource("two")
     reporter.add(broken)
@@ -112,7 +114,7 @@ def test_repeated_test_keeps_the_evidence_of_each_run(tmp_path: Path) -> None:
     assert folders[1].name.startswith("a.py-test_x-run-2-")
 
 
-def test_error_names_where_its_evidence_is_now(tmp_path: Path) -> None:
+def test_error_refers_to_the_folder_to_which_its_evidence_was_moved(tmp_path: Path) -> None:
     reporter = Reporter(Settings(evidence_folder=tmp_path))
     reporter.add(FakeSource())
     inner = ExpectationError("x", evidence=Path("/run/evidence"))
@@ -166,7 +168,7 @@ def a_config(reporter: Reporter, **options: Any) -> Any:
     return SimpleNamespace(pluginmanager=manager, getoption=options.get)
 
 
-def test_source_is_asked_only_within_its_context(tmp_path: Path) -> None:
+def test_evidence_source_is_used_only_within_its_context(tmp_path: Path) -> None:
     reporter = Reporter(Settings(evidence_folder=tmp_path))
     one, two = FakeSource("one"), FakeSource("two")
     until = [contextlib.ExitStack() for _ in (one, two)]
@@ -210,7 +212,7 @@ BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_properties_of_a_test_say_whose_error_it_is_and_where_the_evidence_is(
+def test_properties_of_a_test_have_the_kind_of_error_and_the_evidence_folder(
     monkeypatch: pytest.MonkeyPatch, when: str, error: Any, of_test: Any, of_phase: Any
 ) -> None:
     """JUnit shows the properties of the test, and the summary the properties of the phase."""
@@ -242,7 +244,7 @@ def test_title_of_a_repeated_test_is_recorded_once() -> None:
     assert item.user_properties == [("title", "Boot a node")]
 
 
-def test_summary_counts_nodes_and_harness_apart() -> None:
+def test_summary_separates_unmet_expectations_from_harness_errors() -> None:
     broken = [("harness_could_not_tell", "true")]
     kept = [("machine_kept", "harness shell --machine one")]
     stats = {
@@ -284,7 +286,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (MachineShell.BEFORE, "call", True, []),
     ],
 )
-def test_shell_is_opened_at_the_configured_moment(
+def test_shell_is_opened_only_after_the_configured_phase_and_outcome(
     opened: list[str], moment: MachineShell | None, when: str, has_failed: bool, words: list[str]
 ) -> None:
     reporter = Reporter(Settings(machine_shell=moment))
@@ -321,7 +323,7 @@ def test_shell_is_opened_before_a_test_or_instead_of_the_test(
     assert opened == words
 
 
-def test_command_in_the_place_of_a_test_gives_the_run_its_exit_code(opened: list[str]) -> None:
+def test_exit_code_of_a_run_is_that_of_the_command_in_place_of_a_test(opened: list[str]) -> None:
     options = {"--machine-shell-command": "true"}
     config = a_config(Reporter(Settings(machine_shell=MachineShell.INSTEAD)), **options)
 

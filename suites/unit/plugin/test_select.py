@@ -20,7 +20,9 @@ def test_marker_of_the_module_applies_to_its_tests(request: pytest.FixtureReques
 
 
 @pytest.mark.gpu_script("gpu1", xids=(48,), mig_needs_reset=True)
-def test_each_gpu_has_its_own_script(request: pytest.FixtureRequest) -> None:
+def test_gpu_script_markers_apply_to_the_gpu_that_they_name(
+    request: pytest.FixtureRequest,
+) -> None:
     assert gpu_scripts(request.node) == {
         "gpu0": GpuScript(is_dead=True),
         "gpu1": GpuScript(xids=(48,), mig_needs_reset=True),
@@ -35,7 +37,9 @@ def test_marker_of_the_test_overrides_the_marker_of_the_module(
 
 
 @pytest.mark.gpu_script("gpu1", is_lost=True)
-def test_unknown_behaviour_names_the_known_ones(request: pytest.FixtureRequest) -> None:
+def test_error_for_an_unknown_gpu_behaviour_lists_the_known_behaviours(
+    request: pytest.FixtureRequest,
+) -> None:
     with pytest.raises(BadInputError, match=r"'is_dead'.*is_lost") as slip:
         gpu_scripts(request.node)
 
@@ -43,7 +47,7 @@ def test_unknown_behaviour_names_the_known_ones(request: pytest.FixtureRequest) 
 
 
 @pytest.mark.gpu_script(is_dead=True)
-def test_marker_without_a_gpu_is_refused(request: pytest.FixtureRequest) -> None:
+def test_gpu_script_marker_without_a_device_id_is_refused(request: pytest.FixtureRequest) -> None:
     with pytest.raises(BadInputError, match="takes a device id"):
         gpu_scripts(request.node)
 
@@ -81,7 +85,7 @@ def test_error_has_the_path_of_a_missing_pinned_provisioner(
 
 
 @pytest.mark.provisioner
-def test_pin_without_a_provisioner_is_refused(request: pytest.FixtureRequest) -> None:
+def test_provisioner_marker_without_an_argument_is_refused(request: pytest.FixtureRequest) -> None:
     with pytest.raises(BadInputError, match=r"key 'provisioner': .* exactly one argument") as slip:
         pinned_provisioner(request.node)
 
@@ -127,7 +131,7 @@ def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused(
         (Settings(is_gpu_required=True), False),
     ],
 )
-def test_missing_requirement_fails_where_nobody_reads_skips(
+def test_missing_requirement_is_a_failure_in_ci_and_where_a_gpu_is_required(
     settings: Settings, is_skipped: bool
 ) -> None:
     for error in (

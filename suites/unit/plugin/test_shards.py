@@ -102,7 +102,7 @@ def test_run_without_shards_keeps_all_tests_in_their_order() -> None:
     assert select(a_plugin(slow=9), items) == (["b.py::quick", "a.py::slow"], [])
 
 
-def test_both_runs_of_a_repeated_test_stay_together() -> None:
+def test_both_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
     """The group that xdist appends is not part of the test name."""
     items = [FakeItem("a.py::x@one"), FakeItem("a.py::y"), FakeItem("a.py::x@one")]
 
@@ -129,7 +129,7 @@ def test_family_of_a_test_follows_from_its_saved_states(
     assert family_of(other) == (family if family == "a.py" else f"{family} own.yaml")
 
 
-def test_fixture_that_a_suite_overrides_makes_another_family() -> None:
+def test_fixture_that_a_suite_overrides_has_a_family_of_its_own() -> None:
     item: Any = FakeItem("own/a.py::x", {"state": ("lab",)}, {"state": "module"}, "debian-12")
     item.overridden = "state"
 
@@ -218,7 +218,7 @@ def registered(config: FakeConfig) -> ShardPlugin:
     return plugin
 
 
-def test_reports_go_to_the_folder_of_this_start(tmp_path: Path) -> None:
+def test_reports_are_written_to_a_new_folder_at_each_start_of_a_shard(tmp_path: Path) -> None:
     first = registered(FakeConfig(tmp_path, "r"))
     config = FakeConfig(tmp_path, "r")
 
@@ -259,7 +259,7 @@ def test_run_that_writes_no_reports_makes_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_worker_sends_its_reports_where_the_run_sends_them(tmp_path: Path) -> None:
+def test_worker_has_the_report_paths_of_the_controller(tmp_path: Path) -> None:
     """A worker parses the command line again but is not a new start."""
     config = FakeConfig(tmp_path, "r")
     started = registered(config)
@@ -287,7 +287,7 @@ def test_workers_of_a_shard_take_one_test_at_a_time(
     assert (config.option.maxschedchunk, whole.option.maxschedchunk) == (size, given)
 
 
-def test_job_that_is_cancelled_ends_as_by_ctrl_c(tmp_path: Path) -> None:
+def test_sigterm_ends_the_run_of_a_shard_like_ctrl_c(tmp_path: Path) -> None:
     """Machines are ended and reports are written."""
     config: Any = FakeConfig(tmp_path, "r")
     before = signal.getsignal(signal.SIGTERM)
@@ -350,7 +350,7 @@ def test_earliest_test_of_all_workers_is_the_start_of_the_shard(
 @pytest.mark.parametrize(
     ("collected", "before", "status"), [(0, 5, 5), (7, 5, 0), (7, 2, 2), (7, 3, 3)]
 )
-def test_shard_without_tests_succeeds_only_if_the_run_has_some(
+def test_shard_without_tests_succeeds_only_if_other_shards_have_tests(
     collected: int, before: int, status: int
 ) -> None:
     plugin = a_plugin()

@@ -29,7 +29,7 @@ def _config(here: Path, *words: str, inipath: Path | None = None) -> Any:
         ("setup.cfg", "[tool:pytest]\n"),
     ],
 )
-def test_path_after_an_option_is_refused_beside_an_unread_ini_file(
+def test_option_and_path_in_separate_arguments_are_refused_if_an_ini_file_is_unread(
     tmp_path: Path, name: str, text: str
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -42,7 +42,7 @@ def test_path_after_an_option_is_refused_beside_an_unread_ini_file(
     assert f"did not read '{tmp_path / name}'; write '--qemu=/bin/sh'" in str(refused.value)
 
 
-def test_only_a_path_of_the_harness_in_a_word_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_other_arguments_are_accepted_although_an_ini_file_is_unread(tmp_path: Path) -> None:
     ini = tmp_path / "pytest.ini"
     ini.touch()
 
@@ -53,7 +53,9 @@ def test_only_a_path_of_the_harness_in_a_word_of_its_own_is_refused(tmp_path: Pa
     unread_ini.refuse(_config(tmp_path, "--qemu", "/bin/sh", inipath=ini))
 
 
-def test_project_without_an_ini_file_has_none_to_read(tmp_path: Path) -> None:
+def test_separate_path_argument_is_accepted_in_a_project_without_pytest_settings(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\n")
 
     unread_ini.refuse(_config(tmp_path, "--qemu", "/bin/sh"))

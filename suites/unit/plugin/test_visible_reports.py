@@ -46,7 +46,7 @@ def gate(pytestconfig: pytest.Config, tmp_path: Path) -> ReportGate:
 
 
 @pytest.mark.parametrize("evil", [EVIL, "\x1b]0;owned\x07", "\x7f", "\x85", "\u202e", "\udce9"])
-def test_control_characters_of_a_report_are_visible(
+def test_control_characters_are_escaped_in_each_part_of_a_report(
     gate: ReportGate, request: pytest.FixtureRequest, evil: str
 ) -> None:
     report = a_report(
@@ -90,7 +90,7 @@ def test_control_characters_of_a_report_are_visible(
     ],
     ids=["lines", "zeros", "expectation", "command", "fail"],
 )
-def test_message_is_limited_and_its_whole_text_is_in_a_file(
+def test_long_message_is_shortened_and_its_whole_text_is_written_to_a_file(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path, error: BaseException
 ) -> None:
     report = a_report(error, request)
@@ -105,7 +105,9 @@ def test_message_is_limited_and_its_whole_text_is_in_a_file(
         assert f"The whole text is in '{files[0]}'." in report.longreprtext
 
 
-def test_group_of_errors_is_bounded(gate: ReportGate, request: pytest.FixtureRequest) -> None:
+def test_report_of_an_exception_group_has_a_size_limit(
+    gate: ReportGate, request: pytest.FixtureRequest
+) -> None:
     kind = getattr(builtins, "ExceptionGroup", None)
     if kind is None:
         pytest.skip("Python 3.10 has no groups of exceptions")
@@ -131,7 +133,7 @@ def test_failed_command_names_the_file_with_its_whole_output(
     assert len(str(error)) < MESSAGE_BYTES
 
 
-def test_error_names_the_file_with_its_whole_sentence(
+def test_error_has_the_path_of_the_file_with_its_whole_sentence(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     error, cause = (ExpectationError(f"{letter} " * 50_000) for letter in "yz")
@@ -144,7 +146,7 @@ def test_error_names_the_file_with_its_whole_sentence(
         assert f"The whole text is in '{path}'." in str(each)
 
 
-def test_file_that_can_not_be_written_is_reported_and_not_left_half(
+def test_message_file_that_can_not_be_written_is_reported_and_leaves_no_partial_file(
     gate: ReportGate,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -165,7 +167,9 @@ def test_file_that_can_not_be_written_is_reported_and_not_left_half(
 
 
 @pytest.mark.parametrize("message", [f"{EVIL}.", UserWarning(EVIL), UserWarning("y" * 100_000)])
-def test_warning_is_visible_and_limited(gate: ReportGate, message: str | Warning) -> None:
+def test_control_characters_of_a_warning_are_escaped_and_its_length_is_limited(
+    gate: ReportGate, message: str | Warning
+) -> None:
     warning = warnings.WarningMessage(message, UserWarning, f"/{EVIL}.py", 1)
 
     gate.pytest_warning_recorded(warning)
@@ -209,7 +213,7 @@ def test_short_report_is_unchanged(
     assert not (tmp_path / "evidence").exists()
 
 
-def test_report_that_passes_the_gate_twice_is_changed_once(
+def test_report_that_is_escaped_twice_equals_a_report_that_is_escaped_once(
     gate: ReportGate, request: pytest.FixtureRequest
 ) -> None:
     """A report passes the gate in the xdist worker and in the controller."""
@@ -222,7 +226,9 @@ def test_report_that_passes_the_gate_twice_is_changed_once(
     assert report.longreprtext == before
 
 
-def test_terminal_shows_text_that_comes_from_no_report(tmp_path: Path) -> None:
+def test_control_characters_are_escaped_in_terminal_text_outside_of_reports(
+    tmp_path: Path,
+) -> None:
     """Examples are a warning and the name of a file."""
     file = io.StringIO()
     writer = SimpleNamespace(_file=file, hasmarkup=True)

@@ -31,19 +31,19 @@ class _Plugin:
         """Have a hook that runs for each test."""
 
 
-def test_plugin_with_a_run_protocol_hook_is_followed() -> None:
+def test_examples_run_by_the_pytest_protocol_if_another_plugin_hooks_it() -> None:
     assert _others_follow_the_protocol(_config_with(_Plugin()))
 
 
 @pytest.mark.parametrize("name", ["_hypothesis_pytestplugin", "pytest_randomly"])
-def test_plugin_that_does_nothing_for_an_example_is_not_followed(name: str) -> None:
+def test_hypothesis_and_randomly_do_not_require_the_pytest_protocol(name: str) -> None:
     assert not _others_follow_the_protocol(_config_with(importlib.import_module(name)))
 
 
 @pytest.mark.parametrize(
     ("options", "follows"), [({}, False), ({"reruns": 2}, True), ({"force_reruns": 0}, True)]
 )
-def test_rerunfailures_is_followed_only_if_reruns_are_requested(
+def test_rerunfailures_requires_the_pytest_protocol_only_if_reruns_are_requested(
     options: dict[str, object], follows: bool
 ) -> None:
     plugin = importlib.import_module("pytest_rerunfailures")
@@ -54,7 +54,7 @@ def test_rerunfailures_is_followed_only_if_reruns_are_requested(
 @pytest.mark.parametrize(
     ("options", "is_fast"), [({}, True), ({"setupshow": True}, False), ({"usepdb": True}, False)]
 )
-def test_run_that_shows_phases_or_stops_in_them_has_them(
+def test_setup_show_and_pdb_disable_fast_runs_of_examples(
     options: dict[str, object], *, is_fast: bool
 ) -> None:
     runs = SpecRuns.__new__(SpecRuns)
@@ -74,7 +74,9 @@ def test_run_that_shows_phases_or_stops_in_them_has_them(
         (OSError("odd"), "can't run: odd."),
     ],
 )
-def test_error_of_the_host_says_what_helps(tmp_path: Path, error: OSError, shown: str) -> None:
+def test_operating_system_error_is_explained_with_a_remedy(
+    tmp_path: Path, error: OSError, shown: str
+) -> None:
     runs = SpecRuns.__new__(SpecRuns)
     file: Any = SimpleNamespace(spec=SimpleNamespace(path="a_spec.sh"))
     for folder, expected in ((tmp_path, shown), (tmp_path / "gone", "gone', was deleted")):

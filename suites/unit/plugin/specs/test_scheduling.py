@@ -63,14 +63,16 @@ def test_file_is_large_beyond_half_of_a_workers_share(size: int, sent: int) -> N
     assert scheduling.send(2) == large[:sent]
 
 
-def test_python_tests_are_cut_anywhere() -> None:
+def test_chunk_may_end_at_any_python_test() -> None:
     scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
 
     assert len(scheduling.send(7)) == 7
 
 
 @pytest.mark.parametrize("pattern", ["*.spec.bash", "*/tests/*"])
-def test_files_of_the_projects_pattern_stay_whole(tmp_path: Path, pattern: str) -> None:
+def test_files_that_match_the_shellspec_pattern_are_not_split(
+    tmp_path: Path, pattern: str
+) -> None:
     (tmp_path / ".shellspec").write_text(f"--pattern '{pattern}'\n")
     files = [
         [f"tests/{name}.spec.bash::g::{number}" for number in range(5)] for name in "abcdefgh"

@@ -111,7 +111,9 @@ def test_file_argument_without_a_line_overrides_selections_by_line(
 
 
 @pytest.mark.parametrize("argument", ["spec/b_spec.sh:3", "spec:3", "test_a.py:3"])
-def test_other_arguments_are_left_to_pytest(tmp_path: Path, spec: Path, argument: str) -> None:
+def test_argument_with_a_line_of_a_file_that_is_no_spec_is_left_to_pytest(
+    tmp_path: Path, spec: Path, argument: str
+) -> None:
     (tmp_path / "test_a.py").touch()
     config = _config(tmp_path, argument, argument)
 
