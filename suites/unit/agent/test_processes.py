@@ -442,7 +442,7 @@ def test_terminal_runs_the_fallback_program_if_the_first_is_missing(
 
 
 @pytest.mark.parametrize("refusal", [PermissionError(errno.EACCES, "Permission denied"), None])
-def test_terminal_shows_the_error_of_a_program_that_cannot_be_run(
+def test_fallback_program_is_not_tried_after_a_permission_error_of_the_first(
     kernel: FakeKernel, refusal: OSError | None
 ) -> None:
     """The fallback program replaces only a missing program."""

@@ -107,7 +107,9 @@ def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
     assert process.is_reaped
 
 
-def test_answer_overtakes_queued_output_but_a_result_follows_all_its_output(bench: Bench) -> None:
+def test_ping_is_answered_before_queued_output_but_a_result_follows_all_its_output(
+    bench: Bench,
+) -> None:
     process = start(bench)
     for _ in range(6):
         process.says(bytes(65_536))
@@ -332,7 +334,7 @@ def test_host_gets_credit_for_input_that_the_command_does_not_read(bench: Bench)
     process.ends()
 
 
-def test_command_waits_for_a_host_that_does_not_read(bench: Bench) -> None:
+def test_queued_output_is_bounded_while_the_host_does_not_read(bench: Bench) -> None:
     """Queued output is bounded, and other requests are still answered."""
     process = start(bench)
     os.set_blocking(process.stdout, False)
@@ -510,7 +512,7 @@ def test_error_message_longer_than_a_frame_arrives_whole(bench: Bench) -> None:
     assert json.loads(first[2] + last[2]) == {"message": f"File name too long '{path}'"}
 
 
-def test_short_writes_lose_nothing(
+def test_short_writes_lose_no_bytes_of_a_file_or_of_stdin(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
@@ -608,7 +610,7 @@ def test_request_in_parts_has_a_size_limit(bench: Bench, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("is_new_client", [False, True])
-def test_request_in_parts_is_joined_for_its_own_client_only(
+def test_parts_of_a_request_are_joined_only_with_parts_of_the_same_client(
     bench: Bench, *, is_new_client: bool
 ) -> None:
     text = frames.to_json(RUN) + b"\n"

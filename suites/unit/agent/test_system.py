@@ -48,7 +48,7 @@ def test_instance_id_replaces_the_id_of_the_template(tmp_path: Path) -> None:
     assert path.read_text() == "i-2\n"
 
 
-def test_clones_of_a_prepared_guest_have_the_random_device_open(tmp_path: Path) -> None:
+def test_prepared_guest_keeps_the_random_device_open_for_its_clones(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/urandom").touch()
     system = System(root=str(tmp_path))

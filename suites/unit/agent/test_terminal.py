@@ -87,7 +87,9 @@ def test_fallback_program_of_a_request_reaches_the_start_of_the_process(bench: B
     bench.processes.started[-1].ends()
 
 
-def test_raw_terminal_shows_which_program_is_missing(bench: Bench) -> None:
+def test_error_for_a_missing_program_in_a_terminal_ends_with_a_carriage_return(
+    bench: Bench,
+) -> None:
     bench.processes.refusal = FileNotFoundError(2, "No such file or directory")
     bench.sends(frames.RUN, 2, {"argv": ["a"], "limit_s": 1, "stdin": "more", "terminal": _SIZE})
 
@@ -99,7 +101,7 @@ def test_raw_terminal_shows_which_program_is_missing(bench: Bench) -> None:
     assert result_of(got)["exit_code"] == 127
 
 
-def test_end_of_the_process_ends_the_command_after_its_last_output(bench: Bench) -> None:
+def test_command_in_a_terminal_ends_with_its_process_after_the_last_output(bench: Bench) -> None:
     """A background process of the shell still has the terminal open."""
     started = start_in_terminal(bench)
     started.says(b"last words\n")
@@ -141,7 +143,9 @@ def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     started.closes_output()
 
 
-def test_command_ends_with_its_process_although_the_terminal_stays_open(bench: Bench) -> None:
+def test_command_ends_with_a_process_without_output_although_the_terminal_stays_open(
+    bench: Bench,
+) -> None:
     started = start_in_terminal(bench)
     bench.turns()
     started.exits(0)
@@ -211,7 +215,7 @@ def test_end_of_the_input_is_typed_as_ctrl_d(bench: Bench, form: str) -> None:
     started.closes_output()
 
 
-def test_cancel_closes_the_terminal_before_it_kills(
+def test_cancel_closes_the_terminal_before_it_sends_sigkill(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel then sends SIGHUP, at which a shell ends its jobs.

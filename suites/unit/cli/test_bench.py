@@ -131,7 +131,7 @@ def test_gpu_and_shell_benches_take_the_requested_runs_seconds_and_rounds(
         (["--gpu-emulation=gsp", "--model=v100-pcie-16gb"], "has no key 'gsp'"),
     ],
 )
-def test_gpu_that_no_driver_opens_is_refused_before_anything_starts(
+def test_bench_of_opening_a_gpu_without_gsp_emulation_is_refused_before_a_lab_opens(
     options: list[str],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -184,7 +184,7 @@ def test_plan_has_each_mode_of_the_command_line() -> None:
     assert list(planned(*words, "--payload=nvidia").modes) == modes
 
 
-def test_option_value_of_0_is_not_replaced_by_the_default() -> None:
+def test_option_value_of_0_is_not_replaced_by_a_default() -> None:
     found = planned("--resets=0", "--trims=0", "--teardowns=0", "--padding-mib=0")
 
     assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)
@@ -224,7 +224,7 @@ def test_exit_code_of_compare_is_1_on_a_regression(
     assert "REGRESSION" in capsys.readouterr().out if code else True
 
 
-def test_compare_names_a_file_that_is_not_a_result(
+def test_error_of_compare_has_the_path_of_a_file_without_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "other.json"

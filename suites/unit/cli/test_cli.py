@@ -199,7 +199,7 @@ def test_cache_folder_that_cannot_be_created_is_reported_with_a_remedy(
     assert "by XDG_CACHE_HOME" in said
 
 
-def test_payload_is_packed_into_the_cache(
+def test_payload_build_writes_the_payload_into_the_cache_and_prints_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -96,7 +96,7 @@ def missing(findings: list[RequirementCheck]) -> dict[str, RequirementCheck]:
     return {each.requirement: each for each in findings if not each.is_met}
 
 
-def test_program_requirement_is_met_even_if_the_version_is_unknown(
+def test_requirement_is_met_by_a_program_whose_version_is_unknown(
     host: Host, settings: Settings
 ) -> None:
     host.exit_codes["mke2fs"] = 1

@@ -68,7 +68,7 @@ def test_image_and_provisioner_of_a_new_project_are_valid(tmp_path: Path) -> Non
     assert provisioner.outcome.exit_codes == {0: "ready", 3: "no-gpu"}
 
 
-def test_workflow_installs_this_version(tmp_path: Path) -> None:
+def test_workflow_of_a_new_project_installs_a_pinned_harness_version(tmp_path: Path) -> None:
     main(["init", str(tmp_path)])
 
     text = (tmp_path / ".github/workflows/gpu-nodes.yml").read_text()

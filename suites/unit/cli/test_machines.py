@@ -203,7 +203,7 @@ def test_gc_prints_each_removal_and_a_summary(
     assert last == "Ended 2 machines, and removed 1 folders and 1 bundles."
 
 
-def test_machine_of_a_running_test_is_not_ended(
+def test_gc_refuses_to_end_the_machine_of_a_running_test(
     running: list[RunningMachine],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -59,7 +59,7 @@ def test_timeline_of_a_bundle_leaves_out_evidence_from_before_a_restart(
     assert readings == [tmp_path / "node"]
 
 
-def test_several_machines_or_bundles_are_refused(
+def test_timeline_of_a_bundle_with_several_machines_or_of_three_bundles_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], readings: list[Path]
 ) -> None:
     assert main(["timeline", str(a_bundle(tmp_path, "one", "two"))]) == 2
@@ -79,7 +79,7 @@ def test_several_machines_or_bundles_are_refused(
         (("/e", "/e/node"), ["node", "node"]),
     ],
 )
-def test_machines_with_the_same_name_are_listed_by_their_paths(
+def test_timelines_of_machines_with_the_same_name_have_their_paths_as_titles(
     bundles: Sequence[str], titles: list[str]
 ) -> None:
     both = [Timeline(title="node", end_s=1.0, spans=())] * 2

@@ -118,7 +118,9 @@ def test_base_image_with_a_parent_image_is_found(tmp_path: Path) -> None:
     assert find_base(BASE, [tmp_path]) == disk
 
 
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "bundle of old"])
+@pytest.mark.parametrize(
+    "is_recorded", [True, False], ids=["parents in bundle", "no parents in bundle"]
+)
 def test_base_image_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bool) -> None:
     folder = tmp_path / "image-1212"
     an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2")

@@ -124,7 +124,7 @@ def test_command_line_of_a_boot_loader_is_not_added_to() -> None:
     assert described.spec.kernel_command_line == "ro"
 
 
-def test_aperture_is_a_power_of_two_that_all_slots_can_have() -> None:
+def test_aperture_of_a_slot_is_the_largest_power_of_two_that_fits_all_slots() -> None:
     shares_gib = {1: 256, 4: 64, 5: 32, 8: 32}
 
     assert {slots: slot_aperture_mib(256 << 10, slots) >> 10 for slots in shares_gib} == shares_gib
@@ -147,7 +147,7 @@ def test_machine_that_boots_gets_an_overlay_on_its_image_and_only_a_cloud_image_
     ]
 
 
-def test_clone_has_an_overlay_on_the_checkpoint_and_the_header_of_its_kernel(
+def test_clone_has_an_overlay_on_the_checkpoint_and_only_the_header_of_its_kernel(
     tmp_path: Path, images: Any
 ) -> None:
     vmlinuz = tmp_path / "vmlinuz"

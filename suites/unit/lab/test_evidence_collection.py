@@ -97,7 +97,9 @@ def test_kernels_are_listed_by_the_guest_if_the_caller_gives_none(
     ]
 
 
-def test_each_gathering_has_its_own_folder(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
+def test_each_collection_of_evidence_has_its_own_folder(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
     machine = a_machine(tmp_path / "node")
 
     folders = {evidence_collection.collect_available(machine).folder for _ in range(2)}
@@ -195,7 +197,7 @@ def test_unwritable_folder_does_not_hide_the_first_error(
     )
 
 
-def test_history_replaces_an_earlier_one_and_has_the_journal_packed(
+def test_history_replaces_an_earlier_history_and_has_a_compressed_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, history = a_machine(tmp_path / "machine"), tmp_path / HISTORY

@@ -123,7 +123,7 @@ def test_node_that_does_not_start_leaves_only_its_console(
         (BadInputError("There is no such GPU.", source="test.py"), False),
         (HarnessError("QEMU was killed."), True),
     ],
-    ids=["host", "input", "ending"],
+    ids=["missing requirement", "bad input", "ending lab"],
 )
 def test_machine_that_can_not_start_keeps_no_evidence(
     lab: Lab,
@@ -160,7 +160,7 @@ def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab, na
     assert not (lab.folder.parent / "up").exists()
 
 
-def test_ending_lab_kills_its_machines_and_boots_none_meanwhile(
+def test_lab_that_is_ending_kills_its_machines_and_boots_none_meanwhile(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[str] = []
@@ -188,7 +188,7 @@ def test_ending_lab_kills_its_machines_and_boots_none_meanwhile(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_ending_lab_kills_a_machine_that_waits_for_capacity(
+def test_lab_that_is_ending_kills_a_machine_that_waits_for_capacity(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.lab.machine._CAPACITY_S", 5)
@@ -213,7 +213,7 @@ def test_ending_lab_kills_a_machine_that_waits_for_capacity(
     assert list(lab.folder.iterdir()) == []
 
 
-def test_ending_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_that_is_ending_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "2" * 64)
     lab.kill_machines()
 
@@ -223,7 +223,7 @@ def test_ending_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatc
     assert lab.checkpoints.ls() == []
 
 
-def test_evidence_is_kept_in_the_evidence_folder(lab: Lab, tmp_path: Path) -> None:
+def test_saved_evidence_is_copied_into_the_evidence_folder(lab: Lab, tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
 
     kept = lab.save_evidence(evidence, "demo/fast-path")

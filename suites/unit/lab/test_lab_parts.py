@@ -232,7 +232,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
         ({"start": MachineStart.COLD}, False),
         ({"disk": Path("/own/disk")}, False),
     ],
-    ids=["setting", "cold", "disk"],
+    ids=["clone by setting", "cold by request", "own disk"],
 )
 def test_machine_start_setting_applies_unless_a_cold_start_or_a_disk_is_requested(
     lab: Lab,
@@ -295,7 +295,7 @@ def test_node_that_may_reboot_boots_from_cold(
     assert states == []
 
 
-def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
+def test_node_that_skips_cloud_init_is_cloned_after_cloud_init_with_its_own_hostname(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -421,7 +421,7 @@ def test_cloud_image_boots_from_cold_and_its_seed_starts_the_agent_first(
     assert text.index("harness-agent") < text.index("mine")
 
 
-def test_machine_of_a_cloud_image_has_one_slot_and_the_memory_of_its_boot(
+def test_machine_of_a_cloud_image_has_one_slot_and_the_requested_memory_and_disk(
     lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
     boot = CloudImageBoot(memory_mib=2048)

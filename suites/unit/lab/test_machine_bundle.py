@@ -133,7 +133,7 @@ def test_description_within_its_limits_is_accepted_and_beyond_them_refused(
     ],
     ids=lambda value: value[:12],
 )
-def test_description_that_is_not_a_bundle_or_is_hostile_json_is_refused(
+def test_malformed_or_oversized_description_of_a_saved_machine_is_refused(
     tmp_path: Path, content: str, words: str
 ) -> None:
     (tmp_path / "machine.json").write_text(content)

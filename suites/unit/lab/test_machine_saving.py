@@ -273,9 +273,7 @@ def test_bundle_lists_emulated_gpus_but_no_host_gpus(
         assert ([asked["gpus"] for asked in bundles], pool.held) == ([["h100"]], [])
 
 
-def test_guest_that_hangs_is_saved_with_its_seed(
-    stage: Stage, bundles: list[dict[str, Any]]
-) -> None:
+def test_hanging_guest_is_saved_with_its_seed(stage: Stage, bundles: list[dict[str, Any]]) -> None:
     seed = stage.folder / "seed.iso"
     with stage.machine() as machine:
         stage.agent.hangs = True
@@ -288,7 +286,7 @@ def test_guest_that_hangs_is_saved_with_its_seed(
         assert "unplug seed" not in stage.names
 
 
-def test_guest_that_hangs_keeps_its_gpu_and_can_not_be_saved(
+def test_hanging_guest_with_a_gpu_cannot_be_saved(
     stage: Stage, bundles: list[dict[str, Any]]
 ) -> None:
     with stage.machine(gpus=[a_model()]) as machine:

@@ -108,7 +108,7 @@ def test_command_that_the_provisioner_does_not_declare_is_refused(tmp_path: Path
         node.provision("teardown")
 
 
-def test_facts_of_the_node_reach_the_configuration() -> None:
+def test_declared_node_facts_are_written_to_the_configuration_file() -> None:
     gpu = load_catalogue().get("h100-sxm5-80gb")
     facts = {"GPUS": NodeFact.GPU_COUNT, "VERSION": NodeFact.DRIVER_VERSION}
     configuration = ConfigurationFile(
@@ -121,7 +121,7 @@ def test_facts_of_the_node_reach_the_configuration() -> None:
     assert file.content == b"GPUS=2\nVERSION=580.1\n"
 
 
-def test_cloud_image_does_not_skip_cloud_init() -> None:
+def test_request_to_skip_cloud_init_in_a_cloud_image_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"'skip_cloud_init': .*'noble' is provisioned at its"):
         a_request(image=a_cloud_image(), skip_cloud_init=True)
 

@@ -175,7 +175,7 @@ def test_kernel_packages_are_installed_together_in_the_guest(
 
 
 @pytest.mark.usefixtures("asked")
-def test_each_kernel_source_has_its_own_image(
+def test_packages_and_files_of_a_kernel_are_installed_in_separate_images(
     lab: Lab,
     guest: Stage,
     packages: KernelPackages,
@@ -203,7 +203,7 @@ def test_each_kernel_source_has_its_own_image(
             r"have the kernels \['6\.8\.0', '6\.9\.1-mine'\]\.",
         ),
     ],
-    ids=["none", "two"],
+    ids=["no kernel", "two kernels"],
 )
 def test_kernel_packages_with_no_kernel_or_two_kernels_are_refused(
     lab: Lab,

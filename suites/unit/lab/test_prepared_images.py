@@ -58,7 +58,7 @@ def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_ini
     )
 
 
-def test_network_start_affects_the_key_of_its_checkpoints_only() -> None:
+def test_netplan_settings_are_part_of_the_key_only_for_checkpoints_of_cloud_images() -> None:
     prepared = booted(replace(an_image(), kernels=(KERNEL,))).origin.parts()
 
     assert "systemd-networkd.service" in str(prepared["netplan"])

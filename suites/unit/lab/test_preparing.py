@@ -144,7 +144,7 @@ def messages(events: list[ProgressEvent], subject: str) -> list[str | None]:
 # -- node images -----------------------------------------------------------------------------------
 
 
-def test_cloud_image_gets_agent_and_stand_ins_by_one_boot_of_its_newest_kernel(
+def test_cloud_image_is_prepared_with_agent_and_stand_ins_in_one_boot_of_its_newest_kernel(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],
@@ -312,7 +312,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return folders
 
 
-def test_driver_is_baked_into_a_cloud_image_by_its_own_boot_loader(
+def test_driver_is_baked_into_a_cloud_image_that_its_own_boot_loader_starts(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],

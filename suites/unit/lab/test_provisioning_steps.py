@@ -98,7 +98,7 @@ def test_step_without_a_name_has_its_line_as_title(report: Titles) -> None:
     assert (step.title, step.error) == ("driver done in 3 s", None)
 
 
-def test_run_that_fails_shows_the_earlier_lines(report: Titles) -> None:
+def test_steps_before_the_failure_of_a_run_are_reported(report: Titles) -> None:
     def run() -> None:
         with ProvisioningSteps(mine()).run("Provision") as see:
             see("driver done in 2.5 s")
@@ -150,7 +150,9 @@ def test_steps_from_the_latest_runs_in_the_evidence_replace_those_of_recorded_ru
 
 
 @pytest.mark.usefixtures("inner")
-def test_evidence_without_numbered_runs_belongs_to_the_latest(report: Titles) -> None:
+def test_steps_from_evidence_without_numbered_runs_belong_to_the_latest_run(
+    report: Titles,
+) -> None:
     steps = ProvisioningSteps(mine())
     with steps.run("boot"):
         pass
@@ -161,7 +163,7 @@ def test_evidence_without_numbered_runs_belongs_to_the_latest(report: Titles) ->
 
 
 @pytest.mark.usefixtures("inner")
-def test_run_without_evidence_keeps_the_lines_of_the_console(report: Titles) -> None:
+def test_steps_from_the_console_are_kept_for_a_run_without_evidence(report: Titles) -> None:
     steps = ProvisioningSteps(mine())
     with steps.run("boot") as see:
         see("driver done in 2.5 s")

@@ -47,7 +47,7 @@ def test_node_resolves_names_of_real_registries_to_the_registry_of_the_test(
     assert "PEM" in files["/etc/ssl/certs/harness-registry.pem"]
 
 
-def test_image_is_pushed_without_the_name_of_its_registry(
+def test_image_is_pushed_to_a_repository_without_the_name_of_its_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[tuple[bytes, str, str]] = []

@@ -97,7 +97,15 @@ def _names_a_data_file(saved: Path) -> None:
         ),
         (lambda saved: (saved / "disk.qcow2").unlink(), "/disk.qcow2: .* is missing"),
     ],
-    ids=["link of disk", "link", "folder", "backing file", "data file", "raw", "no disk"],
+    ids=[
+        "symbolic link for disk",
+        "symbolic link",
+        "folder",
+        "backing file",
+        "data file",
+        "raw disk",
+        "no disk",
+    ],
 )
 def test_machine_that_could_reach_files_of_this_host_is_refused(
     saved: Path, settings: Settings, damage: Callable[[Path], object], words: str

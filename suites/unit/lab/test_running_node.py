@@ -72,7 +72,7 @@ def test_gpu_in_use_is_unplugged_only_on_request(stage: Stage) -> None:
         assert node.machine.gpus.plugged == ()
 
 
-def test_clone_gets_its_seed_once_it_lists_its_gpus(
+def test_seed_is_plugged_into_a_clone_after_the_clone_lists_its_gpus(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.lab.machine_gpus._PLACED_KVM_S", 0.0)
@@ -279,7 +279,7 @@ def test_result_and_full_evidence_are_gathered_into_separate_folders(
     assert result not in node.gathered
 
 
-def test_guest_of_a_cloud_image_is_asked_for_its_kernels(
+def test_kernels_of_a_cloud_image_node_are_left_for_the_guest_to_list(
     stage: Stage, gathering: Gathering
 ) -> None:
     with a_node(stage, image=a_cloud_image()) as node:

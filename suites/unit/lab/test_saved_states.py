@@ -164,7 +164,7 @@ def test_checkpoint_of_an_image_without_containerd_does_not_wait_for_containerd(
 
 
 @pytest.mark.parametrize(("image", "is_written"), [(an_image(), False), (prepared_image(), True)])
-def test_network_of_a_cloud_image_starts_when_netplan_has_written_it(
+def test_networkd_of_a_prepared_cloud_image_starts_after_netplan(
     stage: Stage, image: Image, is_written: bool
 ) -> None:
     with stage.machine() as machine:

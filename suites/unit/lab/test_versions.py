@@ -124,7 +124,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("stdout", "exit_code", "commit"),
     [("bb84073-dirty\n", 0, "bb84073-dirty"), ("\n", 0, None), ("bb84073\n", 128, None)],
-    ids=["changed", "nothing", "refused"],
+    ids=["commit of changed checkout", "no output", "git fails"],
 )
 def test_commit_of_the_harness_is_the_output_of_git_describe(
     checkout: Path,

@@ -29,9 +29,9 @@ def awaited(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedGpu]:
 @pytest.mark.parametrize(
     ("listed", "is_asked"),
     [(BRIDGE + GPU + GPU, False), (BRIDGE + GPU, True), (BRIDGE, True), (None, True)],
-    ids=["both", "one of two", "none", "no list"],
+    ids=["two GPUs listed", "one of two listed", "none listed", "no list"],
 )
-def test_guest_runs_a_command_only_until_it_lists_every_gpu(
+def test_wait_command_runs_in_the_guest_only_if_a_gpu_is_not_listed_yet(
     stage: Stage, awaited: list[EmulatedGpu], listed: bytes | None, *, is_asked: bool
 ) -> None:
     if listed is not None:

@@ -78,7 +78,7 @@ def test_script_that_is_missing_or_outside_the_project_is_refused(tmp_path: Path
         _without_git(root, Path("../a.sh"))
 
 
-def test_digest_leaves_out_the_given_files() -> None:
+def test_digest_of_all_files_excludes_the_given_files() -> None:
     digests = {"a": "1", "b": "2"}
     assert digest_of_all(digests, ["b"]) == digest_of_all({"a": "1", "b": "3"}, ["b"])
     for others in ({"a": "1", "b": "3"}, {"a": "1", "c": "2"}, {"a": "1"}):

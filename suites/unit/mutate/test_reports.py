@@ -46,7 +46,7 @@ def test_score_is_calculated_from_tried_mutants_only() -> None:
     assert "No defect was tried." in render_text(_report(Outcome.NOT_TRIED))
 
 
-def test_survivor_is_shown_with_the_tests_that_run_it() -> None:
+def test_surviving_defect_is_shown_with_the_tests_that_run_it() -> None:
     text = render_text(_report(*_EACH))
     assert "survived: scripts/a.sh:2:" in text
     assert "run by 'spec/a_spec.sh::a|b'" in text

@@ -60,7 +60,7 @@ def a_config(*lines: str) -> Any:
     return SimpleNamespace(getini=lambda _: list(lines), inipath=Path("pytest.ini"))
 
 
-def test_severities_are_read_by_folder() -> None:
+def test_severity_setting_maps_folders_and_files_to_severities() -> None:
     assert _severities(a_config("suites/e2e/: critical", " a b:c.py :minor ")) == {
         "suites/e2e": "critical",
         "a b:c.py": "minor",
@@ -173,7 +173,7 @@ def test_allure_files_are_written_once_and_allures_own_logger_is_restored(
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("has_environment", [False, True])
-def test_first_file_that_a_worker_could_not_write_ends_the_run_with_an_error(
+def test_run_fails_with_the_first_allure_file_that_a_worker_could_not_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_environment: bool
 ) -> None:
     """Files that the run itself could not write are reported later."""

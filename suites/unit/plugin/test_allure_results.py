@@ -65,7 +65,7 @@ def test_title_ends_with_the_parameter_id() -> None:
         ("a[b]/c[d].py::test_e[f::g]", ("a[b]", "c[d]", None)),
     ],
 )
-def test_suite_is_the_folder_of_the_family(
+def test_allure_suites_of_a_test_follow_from_its_folder_and_file(
     node_id: str, suites: tuple[str | None, str | None, str | None]
 ) -> None:
     found = suites_of(node_id)
@@ -73,7 +73,7 @@ def test_suite_is_the_folder_of_the_family(
     assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites
 
 
-def test_severity_of_the_innermost_folder_applies() -> None:
+def test_severity_of_the_innermost_folder_applies_to_a_test() -> None:
     given = {"suites": "minor", "suites/e2e/record": "critical", "suites/e2e": "normal"}
     for severities in (given, dict(reversed(given.items()))):
         assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"

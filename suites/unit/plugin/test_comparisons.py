@@ -38,7 +38,7 @@ def test_units_are_compared_by_the_properties_that_differ() -> None:
     ]
 
 
-def test_long_value_is_cut() -> None:
+def test_long_value_is_shortened_in_the_comparison() -> None:
     other = dataclasses.replace(_UNIT, commands=("x" * 5000,))
 
     lines = pytest_assertrepr_compare("==", _UNIT, other)
@@ -83,7 +83,7 @@ def test_explanation_for_states_without_a_difference_says_so() -> None:
     assert lines[1] == "only values that change on an idle node differ"
 
 
-def test_other_comparisons_are_explained_by_pytest() -> None:
+def test_comparison_of_values_of_other_types_is_left_to_pytest() -> None:
     assert pytest_assertrepr_compare("==", "a", "b") is None
     assert pytest_assertrepr_compare("==", _UNIT, "b") is None
     assert pytest_assertrepr_compare("!=", _UNIT, _UNIT) is None

@@ -118,7 +118,7 @@ def test_earlier_evidence_is_kept_if_it_cannot_be_gathered_again(tmp_path: Path)
 @pytest.mark.parametrize(
     "end",
     [lambda _: None, lambda judged: ExpectationError("Wrong kernel.", evidence=judged.folder)],
-    ids=["passed", "judged"],
+    ids=["passed test", "error with judged evidence"],
 )
 def test_no_evidence_is_gathered_if_the_test_passed_or_its_error_refers_to_judged_evidence(
     tmp_path: Path, end: Callable[[Evidence], BaseException | None]
@@ -161,7 +161,7 @@ def test_evidence_is_gathered_if_the_test_gathered_none(tmp_path: Path) -> None:
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_evidence_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
+def test_evidence_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
     (tmp_path / "kept/node/files").mkdir(parents=True)
     (tmp_path / "kept/node/files/stale.txt").touch()
     node = FakeNode(fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence)

@@ -157,7 +157,7 @@ def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
     assert lines == [f"{enter} node-3fa2b1", f"{enter} other-4"]
 
 
-def test_purpose_of_a_shell_cannot_control_the_terminal(
+def test_control_characters_in_the_announcement_of_a_shell_are_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The id of a test contains its parameters unescaped."""

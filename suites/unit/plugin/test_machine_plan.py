@@ -109,7 +109,7 @@ def test_plan_has_two_entries_for_fixtures_of_the_same_name_in_two_suites() -> N
         (["node_image", "baked_image"], MachineStart.CLONE, ["driver_baked"]),
     ],
 )
-def test_nodes_start_from_the_state_of_their_image(
+def test_plan_has_the_checkpoint_from_which_a_cloned_node_starts(
     names: list[str], start: MachineStart, states: list[str]
 ) -> None:
     found = needed(an_item("boot_node", *names), start=start)
@@ -137,7 +137,7 @@ def test_plan_marks_a_checkpoint_as_missing_only_if_the_cache_lacks_it(
     ]
 
 
-def test_fixture_of_a_suite_is_not_called() -> None:
+def test_plan_does_not_call_a_fixture_of_a_suite() -> None:
     made: Any = a_fixture(fails(AssertionError("It was called.")), "lab")
     made.func.__module__ = "suites.e2e.conftest"
 

@@ -23,7 +23,7 @@ def test_plain_ids_stay_readable(node_id: str, name: str) -> None:
     assert folder_name(node_id) == name
 
 
-def test_at_sign_within_a_parameter_is_kept() -> None:
+def test_at_sign_in_a_parameter_id_changes_the_folder_name() -> None:
     assert folder_name("t.py::t[a@b]") != folder_name("t.py::t[a]")
 
 
@@ -57,7 +57,7 @@ def test_repeat_of_a_test_has_a_folder_of_its_own() -> None:
     assert all(name.startswith("a.py-t") for name in names)
 
 
-def test_name_that_looks_like_a_name_with_a_digest_gets_a_digest() -> None:
+def test_folder_name_that_resembles_a_name_with_a_digest_gets_a_digest_too() -> None:
     name = folder_name("t.py::t[X]")
 
     assert folder_name(f"t.py::t[{name.removeprefix('t.py-t-').lower()}]") != name.lower()

@@ -93,7 +93,9 @@ def test_provisioner_marker_without_an_argument_is_refused(request: pytest.Fixtu
 
 
 @pytest.mark.parametrize("is_pinned", [False, True])
-def test_images_after_the_first_are_marked_unless_the_first_is_pinned(*, is_pinned: bool) -> None:
+def test_test_runs_on_the_first_image_and_on_marked_other_images_unless_pinned(
+    *, is_pinned: bool
+) -> None:
     mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None
     item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _: mark)
 

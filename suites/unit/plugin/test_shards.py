@@ -85,7 +85,7 @@ def some_tests(*names: str) -> list[FakeItem]:
     return [FakeItem(f"a.py::{name}") for name in names]
 
 
-def test_each_shard_has_its_own_tests_by_their_durations() -> None:
+def test_tests_are_divided_among_shards_by_their_durations() -> None:
     items = some_tests("one", "two", "three")
 
     halves = [select(a_plugin(number, 2, one=1, two=9, three=8), items) for number in (1, 2)]
@@ -119,7 +119,7 @@ def test_both_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
         ({"state": ("image_name",)}, {}, "state debian-12"),
     ],
 )
-def test_family_of_a_test_follows_from_its_saved_states(
+def test_family_of_a_test_has_its_saved_states_image_and_provisioner(
     fixtures: Mapping[str, tuple[str, ...]], scopes: Mapping[str, str], family: str
 ) -> None:
     item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
@@ -324,7 +324,7 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_earliest_test_of_all_workers_is_the_start_of_the_shard(
+def test_start_of_the_shard_is_the_earliest_test_of_all_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugin = a_plugin(1, 2)

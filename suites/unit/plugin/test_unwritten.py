@@ -38,7 +38,7 @@ def test_unwritable_report_path_is_refused_with_its_option(tmp_path: Path) -> No
         require_writable(tmp_path / "file", option="--junitxml")
 
 
-def test_full_disk_is_seen_before_the_tests_run(
+def test_full_disk_is_refused_before_the_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder can be made on a disk without space for a byte."""
@@ -81,7 +81,7 @@ def test_missing_report_is_reported_and_fails_the_run(
     assert capsys.readouterr().err.count("'r.xml' could not be written: No space.") == 1
 
 
-def test_report_may_be_written_to_a_link_or_a_device(tmp_path: Path) -> None:
+def test_symbolic_link_or_pipe_as_a_report_path_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")

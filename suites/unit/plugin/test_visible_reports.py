@@ -118,7 +118,7 @@ def test_report_of_an_exception_group_has_a_size_limit(
     assert len(report.longreprtext) < 200_000
 
 
-def test_failed_command_names_the_file_with_its_whole_output(
+def test_error_of_a_failed_command_has_the_path_of_the_file_with_its_whole_output(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     output = "".join(f"line {number}\n" for number in range(5000))
@@ -180,7 +180,7 @@ def test_control_characters_of_a_warning_are_escaped_and_its_length_is_limited(
     assert len(shown) < 2 * MESSAGE_BYTES
 
 
-def test_captured_output_is_bounded(
+def test_captured_output_is_shortened_and_saved_whole_in_a_file(
     gate: ReportGate,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -244,7 +244,7 @@ def test_control_characters_are_escaped_in_terminal_text_outside_of_reports(
 
 
 @given(text=st.text())
-def test_any_text_becomes_a_report_that_every_reader_takes(
+def test_report_of_any_text_is_printable_and_valid_xml(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     gate = ReportGate(request.config, tmp_path_factory.getbasetemp())

@@ -55,7 +55,7 @@ def test_large_file_is_cut_between_its_groups() -> None:
 
 
 @pytest.mark.parametrize(("size", "sent"), [(3, 6), (4, 4)])
-def test_file_is_large_beyond_half_of_a_workers_share(size: int, sent: int) -> None:
+def test_file_is_split_if_it_exceeds_half_of_a_workers_share(size: int, sent: int) -> None:
     """With 28 tests, the share of a worker is 14 tests."""
     large = [*_file("a", size, "u"), *_file("a", size, "v")]
     scheduling = _Scheduling([*large, *_file("b", 28 - len(large))])
