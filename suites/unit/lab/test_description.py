@@ -57,7 +57,7 @@ def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed()
     assert (spec.is_restored, spec.seed) == (True, None)
 
 
-def test_host_ports_of_the_request_are_in_the_spec() -> None:
+def test_host_ports_of_the_request_are_in_the_machine_spec() -> None:
     port = HostPort(host_port=41000, guest_port=443)
 
     assert a_description(FOLDER, host_ports=[port]).spec.host_ports == (port,)

@@ -64,7 +64,7 @@ def test_entrance_of_a_machine_gets_its_folder_identity_gpus_and_deadline(stage:
         ]
 
 
-def test_machine_on_another_host_has_no_process_id_in_its_lease(stage: Stage) -> None:
+def test_reservation_of_a_machine_on_another_host_has_no_process_id(stage: Stage) -> None:
     stage.driver.pid = None
 
     with stage.machine():

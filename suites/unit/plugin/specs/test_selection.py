@@ -111,7 +111,7 @@ def test_file_argument_without_a_line_overrides_selections_by_line(
 
 
 @pytest.mark.parametrize("argument", ["spec/b_spec.sh:3", "spec:3", "test_a.py:3"])
-def test_argument_with_a_line_of_a_file_that_is_no_spec_is_left_to_pytest(
+def test_line_number_of_anything_but_an_existing_shellspec_file_is_left_to_pytest(
     tmp_path: Path, spec: Path, argument: str
 ) -> None:
     (tmp_path / "test_a.py").touch()
