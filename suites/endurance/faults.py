@@ -23,12 +23,12 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="after a process with a lock was killed, the file with the name of the lock's holder stayed in the cache",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_leftovers_of_a_killed_run_of_any_artifact",
     ),
     Fault(
         campaign="resources",
         what="unfinished files of a killed process stayed in a cache until the same artifact was made again or `gc` ran",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_leftovers_of_a_killed_one_in_any_folder",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_leftovers_of_a_killed_run_of_any_artifact",
     ),
     Fault(
         campaign="resources",
@@ -84,7 +84,7 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="the campaign counted the reports of a killed run as leftovers, although the harness keeps them on purpose",
-        test="suites/unit/endurance/test_operations.py::test_reports_of_a_killed_run_are_collected",
+        test="suites/unit/endurance/test_operations.py::test_collect_removes_the_reports_of_a_killed_run",
     ),
     Fault(
         campaign="many",

@@ -66,7 +66,7 @@ def test_runner_refuses_a_string() -> None:
         LocalRunner().run("true", timeout_s=1)  # type: ignore[arg-type]
 
 
-def test_scripted_runner_refuses_a_string_that_it_would_take_for_letters() -> None:
+def test_scripted_runner_refuses_a_string_in_place_of_a_list() -> None:
     runner = ScriptedRunner()
     runner.expect("l s")
 

@@ -94,7 +94,7 @@ def read_volume(path: Path) -> dict[str, bytes]:
         iso.close()
 
 
-def test_plain_node_gets_its_keys_and_no_empty_list() -> None:
+def test_user_data_of_a_plain_node_has_its_keys_and_no_empty_list() -> None:
     """Schemas of cloud-init 22 refuse empty lists."""
     document = document_of(NODE)
 
@@ -130,7 +130,7 @@ def test_any_content_of_a_file_arrives_byte_for_byte(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(("mode", "permissions"), [(0o644, "0644"), (0o4755, "4755"), (0, "0000")])
-def test_file_mode_is_text(mode: int, permissions: str) -> None:
+def test_mode_of_a_file_is_written_as_octal_text(mode: int, permissions: str) -> None:
     """As a YAML number it would be read as octal by one parser and as decimal by another."""
     file = GuestFile(path="/x", content=b"", mode=mode)
 
@@ -139,14 +139,14 @@ def test_file_mode_is_text(mode: int, permissions: str) -> None:
     assert written["permissions"] == permissions
 
 
-def test_hostile_instance_id_arrives_as_it_is() -> None:
+def test_hostile_instance_id_is_unchanged_in_the_meta_data() -> None:
     for text in HOSTILE:
         meta_data = yaml.safe_load(render_meta_data(instance_id=text, hostname="node"))
 
         assert meta_data == {"instance-id": text, "local-hostname": "node"}
 
 
-def test_network_config_names_the_card_by_its_address() -> None:
+def test_network_config_matches_the_card_by_its_mac_address() -> None:
     assert yaml.safe_load(render_network_config()) == {
         "version": 2,
         "ethernets": {
@@ -178,7 +178,7 @@ def test_volume_has_the_label_that_cloud_init_looks_for(tmp_path: Path) -> None:
     assert path.read_bytes()[0x8028:0x8048].decode().rstrip() == "CIDATA"
 
 
-def test_hostile_node_survives_the_volume(tmp_path: Path) -> None:
+def test_hostile_paths_contents_and_arguments_are_unchanged_on_the_volume(tmp_path: Path) -> None:
     """Lists run without a shell, so arguments need only YAML quoting."""
     file = GuestFile(path='/a b/it\'s, "x"\n', content=b"\0\xff'\"\n\r\\${x}")
     user_data = replace(NODE, files=[file], commands=[HOSTILE])

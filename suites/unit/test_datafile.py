@@ -43,7 +43,7 @@ def _file(folder: Path, text: str) -> Path:
     return file
 
 
-def test_right_file_becomes_the_shape(tmp_path: Path) -> None:
+def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
     """Only nested values count towards the limit of levels."""
     wheels = ", ".join(["{inches: 28}", "{inches: 0x1c}"] * 60)
     file = _file(tmp_path, f"name: racer\nwheels: [{wheels}]\n")
@@ -135,7 +135,7 @@ def test_endless_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
-def test_endless_nesting_is_refused(tmp_path: Path, opening: str) -> None:
+def test_too_deep_nesting_is_refused(tmp_path: Path, opening: str) -> None:
     for levels in (200, 10_000):
         with pytest.raises(BadInputError, match=r"'data-levels'|nesting depth"):
             read_data_file(_file(tmp_path, "name:\n  " + opening * levels), _Bicycle)
@@ -242,7 +242,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         read_data_file(tmp_path / "none.yaml", _Bicycle)
 
 
-def test_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_fifo_in_place_of_a_data_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bicycle.yaml"
     os.mkfifo(file)
 

@@ -146,7 +146,7 @@ def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path, failing: str)
     assert sorted(path.name for path in root.parent.iterdir()) == sorted([root.name, "lock"])
 
 
-def test_snapshot_is_taken_whatever_its_date(
+def test_snapshot_is_used_without_a_check_of_its_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = ScriptedUnpacking()
@@ -162,7 +162,7 @@ def test_snapshot_is_taken_whatever_its_date(
     )
 
 
-def test_other_files_releases_and_snapshots_have_folders_of_their_own(
+def test_each_file_release_and_snapshot_has_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [

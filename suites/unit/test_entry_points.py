@@ -77,7 +77,7 @@ def test_error_of_an_entry_point_that_raises_on_import_has_distribution_and_grou
         ("import os as thing", "absolute path of a folder is expected, but it gives <module 'os'"),
     ],
 )
-def test_entry_that_gives_no_folder_is_refused(site: Site, code: str, why: str) -> None:
+def test_entry_point_that_gives_no_folder_is_refused(site: Site, code: str, why: str) -> None:
     site.install("acme", {Group.GPU_MODELS: "acme = acme_plugin:thing"}, code)
     (plugin,) = plugins(Group.GPU_MODELS)
 
@@ -87,7 +87,7 @@ def test_entry_that_gives_no_folder_is_refused(site: Site, code: str, why: str) 
     assert why in str(caught.value)
 
 
-def test_two_packages_with_one_name_are_refused(site: Site) -> None:
+def test_entry_points_of_one_name_in_two_packages_are_refused(site: Site) -> None:
     site.install("acme", {Group.PROVISIONERS: "ours = acme_plugin:thing"})
     site.install("rival", {Group.PROVISIONERS: "ours = rival_plugin:thing"})
 
@@ -231,7 +231,7 @@ def test_broken_expectation_is_unknown_and_the_others_are_judged(site: Site) -> 
     assert (verdicts[-1].state, verdicts[-1].sentence) == (VerdictState.UNKNOWN, sentence)
 
 
-def test_name_of_the_harness_is_not_taken_over(site: Site) -> None:
+def test_expectation_of_a_package_cannot_take_a_name_of_the_harness(site: Site) -> None:
     for package in ("acme", "other"):
         entry = f"driver = {package}_plugin:says_so"
         site.install(package, {Group.EXPECTATIONS: entry}, _EXPECTATIONS)
@@ -362,7 +362,7 @@ def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         choose_provisioner("acme-file")
 
 
-def test_doctor_tells_provisioners_that_can_be_used_from_others(site: Site) -> None:
+def test_doctor_reports_an_error_only_for_provisioners_that_cannot_be_used(site: Site) -> None:
     site.install(
         "acme",
         {Group.PROVISIONERS: "good = acme_plugin:value\nodd = acme_plugin:odd"},

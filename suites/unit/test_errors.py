@@ -47,7 +47,7 @@ def test_errors_that_lead_to_each_other_are_found_once() -> None:
     assert sorted(found) == ["1", "2", "3", "4"]
 
 
-def test_message_of_an_error_controls_no_terminal() -> None:
+def test_message_of_an_error_cannot_control_a_terminal() -> None:
     error = HarnessError("The guest said: \x1b[2J", evidence=Path("/kept/\x1b]0;owned\x07"))
 
     assert str(error) == (r"The guest said: \x1b[2J The evidence is in '/kept/\x1b]0;owned\x07'.")

@@ -24,7 +24,9 @@ def test_defect_is_in_the_copy_that_nodes_get(defect: Defect, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["no such text", "log "])
-def test_defect_without_its_one_place_is_refused(text: str, tmp_path: Path) -> None:
+def test_defect_whose_text_does_not_occur_exactly_once_is_refused(
+    text: str, tmp_path: Path
+) -> None:
     defect = Defect(name="x", before=text, after="", caught_by="test_x")
 
     with pytest.raises(ValueError, match=r"'x' can't be planted: its text occurs \d+ times"):

@@ -80,7 +80,7 @@ def test_path_that_is_not_a_plain_file_is_an_error(tmp_path: Path, kind: str) ->
     assert descriptors() == opened
 
 
-def test_no_link_between_the_folder_and_the_file_is_followed(tmp_path: Path) -> None:
+def test_no_symbolic_link_between_the_folder_and_the_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets/s").write_text("s")
     evidence = tmp_path / "evidence"

@@ -88,7 +88,9 @@ def test_successor_of_a_killed_holder_may_come_before_its_death_is_written_down(
         (((6.0, 10, "danced"),), "The log has an unknown event 'danced'."),
     ],
 )
-def test_each_fault_is_found(lines: tuple[tuple[float, int, str]], fault: str) -> None:
+def test_each_kind_of_fault_in_the_log_is_found(
+    lines: tuple[tuple[float, int, str]], fault: str
+) -> None:
     assert fault in judge(parse_log(a_log(*FAIR, *lines))).faults
 
 

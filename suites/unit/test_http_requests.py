@@ -78,7 +78,7 @@ def test_url_without_a_host_is_refused() -> None:
         ("https://other/c", "https://other/c"),
     ],
 )
-def test_reference_is_joined(reference: str, url: str) -> None:
+def test_reference_is_resolved_against_the_base_url(reference: str, url: str) -> None:
     assert joined("https://r/v2/a", reference) == url
 
 
@@ -130,7 +130,9 @@ def test_redirect_that_is_not_followed_is_closed_and_explained(code: int, header
     )
 
 
-def test_server_has_to_prove_its_name_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_certificate_and_host_name_are_verified_within_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     contexts: list[ssl.SSLContext] = []
 
     def connect(connection: Any) -> None:
@@ -156,7 +158,7 @@ def a_pace(clock: FakeClock, within_s: float = 100.0) -> Pace:
     return Pace(stall_s=10.0, stall_bytes=100, deadline=Deadline.after(within_s, clock))
 
 
-def test_only_the_time_of_waiting_counts() -> None:
+def test_pace_counts_only_the_time_of_waiting() -> None:
     """A slow disk of this host does not end the exchange."""
     clock = FakeClock()
     pace = a_pace(clock)
@@ -221,7 +223,7 @@ def test_deadline_ends_the_exchange() -> None:
         _ = pace.seconds
 
 
-def test_network_that_fails_is_not_taken_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_error_is_not_reported_as_a_disk_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk error would end the pull at once and remove the received data."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

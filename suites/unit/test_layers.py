@@ -32,13 +32,13 @@ def test_modules_in_the_same_layer_do_not_import_each_other() -> None:
     assert len(_problems(("lab.node", "lab.seed"), ("lab.seed", "lab.node"))) == 2
 
 
-def test_imports_of_the_module_of_a_package_are_seen() -> None:
+def test_imports_in_the_init_module_of_a_package_are_checked() -> None:
     assert _problems(("lab", "lab.registry")) == [
         "'harness.lab' imports 'harness.lab.registry', which is not in a lower layer of 'harness.lab'."
     ]
 
 
-def test_import_of_the_module_of_a_package_is_seen() -> None:
+def test_import_of_the_init_module_of_a_package_is_checked() -> None:
     assert _problems(("lab.node", "lab")) == [
         "'harness.lab.node' imports 'harness.lab', which is not in a lower layer of 'harness.lab'."
     ]

@@ -230,7 +230,7 @@ def test_folder_that_is_being_made_is_not_swept(tmp_path: Path, swept: list[Path
     assert swept == []
 
 
-def test_gate_is_open_while_a_folder_is_in_use(tmp_path: Path) -> None:
+def test_gate_can_be_locked_while_a_leased_folder_is_in_use(tmp_path: Path) -> None:
     with leased_folder(tmp_path, prefix="run"), hold(tmp_path / ".gate", timeout_s=0, what="it"):
         pass
 
@@ -253,7 +253,7 @@ def test_sweep_removes_only_folders_without_a_holder(states: list[str]) -> None:
         assert all(folder.is_dir() for folder in held)
 
 
-def test_lock_held_elsewhere_ends_the_wait_with_its_name(tmp_path: Path) -> None:
+def test_timeout_error_names_the_lock_that_is_held_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
     with (
@@ -274,7 +274,7 @@ def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_shared_lock_belongs_to_nobody_exclusively(tmp_path: Path) -> None:
+def test_lock_that_is_shared_cannot_be_taken_exclusively(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
 

@@ -93,7 +93,7 @@ def _is_of(requirement: Requirement, extra: str, python: str) -> bool:
 
 @pytest.mark.parametrize("python", _PYTHONS)
 @pytest.mark.parametrize("name", _LOCKS)
-def test_lock_meets_the_requirements_of_the_package(name: str, python: str) -> None:
+def test_lock_file_meets_the_requirements_of_the_package(name: str, python: str) -> None:
     locked = _locked(name, python)
     asked = [each for each in _asked(_LOCKS[name], python) if each.name != "gpu-node-harness"]
 

@@ -38,7 +38,7 @@ def test_each_option_goes_to_a_field_of_the_settings() -> None:
     assert {*fields} <= {*Settings.__dataclass_fields__}
 
 
-def test_option_wins_over_the_variable_and_the_variable_over_the_ini_file(
+def test_option_overrides_the_variable_and_the_variable_overrides_the_ini_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert _settings({}, {"store": "ini"}).store == "ini"

@@ -166,7 +166,7 @@ def test_folder_that_this_user_may_not_write_is_refused(
         pass
 
 
-def test_link_in_the_place_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_symbolic_link_in_place_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
 
     with (

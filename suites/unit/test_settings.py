@@ -28,7 +28,7 @@ def test_ci_is_strict_unless_its_variable_says_no() -> None:
     assert not any(map(is_ci, ({}, {"CI": ""}, {"CI": "0"}, {"CI": "False"})))
 
 
-def test_unknown_word_names_the_source_and_the_known_words() -> None:
+def test_error_for_an_unknown_word_names_its_source_and_the_known_words() -> None:
     with pytest.raises(
         BadInputError, match=r"--evidence: 'never' is not one of on-failure, always\."
     ):
@@ -96,7 +96,9 @@ def test_negative_or_invalid_limit_is_refused(name: str, value: float) -> None:
         Settings(**limits)
 
 
-def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_in_the_folder_that_xdg_cache_home_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "my cache, 100%"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
@@ -136,7 +138,7 @@ def test_driver_comes_from_option_environment_and_ini_in_this_order() -> None:
     assert machine_driver(None, "", {}) is MachineDriver.QEMU
 
 
-def test_unknown_driver_names_the_known_ones() -> None:
+def test_error_for_an_unknown_driver_names_the_known_drivers() -> None:
     with pytest.raises(
         BadInputError, match=r"--machine-driver: 'xen' is not one of qemu, libvirt, node\."
     ):

@@ -150,7 +150,7 @@ def test_file_that_grows_after_it_was_opened_is_not_read_to_its_end(tmp_path: Pa
         (0o755, _OTHER_USER, 1, True),
     ],
 )
-def test_file_of_another_user_counts_only_in_a_folder_of_that_user_or_of_its_group(
+def test_file_of_another_user_is_accepted_only_in_a_folder_of_that_user_or_of_its_group(
     tmp_path: Path, mode: int, folder_user: int, folder_group: int, *, is_read: bool
 ) -> None:
     path = tmp_path / "pool" / "file"
@@ -170,7 +170,7 @@ def test_file_of_another_user_counts_only_in_a_folder_of_that_user_or_of_its_gro
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
-def test_file_of_root_is_read_but_is_not_ours(
+def test_file_of_root_is_read_unless_it_has_to_be_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -235,9 +235,9 @@ def _folder_of_a_group(path: Path) -> None:
         os.mkfifo,
         lambda path: path.touch(0o600),
     ],
-    ids=["folder", "group", "link", "dead link", "FIFO", "file"],
+    ids=["folder", "folder of a group", "symbolic link", "dangling link", "FIFO", "file"],
 )
-def test_name_that_another_user_took_first_is_not_touched(
+def test_folder_gets_another_name_if_another_user_took_its_name_first(
     tmp_path: Path, squat: Callable[[Path], None]
 ) -> None:
     taken = tmp_path / f"machines-{os.geteuid()}"

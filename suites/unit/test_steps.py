@@ -60,7 +60,7 @@ class Machine:
         return way
 
 
-def test_methods_are_steps_by_their_objects(listener: Listener) -> None:
+def test_title_of_a_method_step_names_its_object(listener: Listener) -> None:
     assert Machine().reboot("hard") == "hard"
 
     assert listener.told == ["+Reboot 'node'", "-Reboot 'node'"]

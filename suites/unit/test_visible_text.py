@@ -62,7 +62,9 @@ def test_shortened_text_is_limited_in_bytes() -> None:
         (True, "a\r\nb\u202e", "a\nb\\u202e"),
     ],
 )
-def test_stream_makes_visible_all_but_colours(has_colours: bool, text: str, written: str) -> None:
+def test_stream_escapes_all_control_characters_except_colours(
+    has_colours: bool, text: str, written: str
+) -> None:
     file = io.StringIO()
 
     VisibleStream(file, has_colours=has_colours).writelines([text])

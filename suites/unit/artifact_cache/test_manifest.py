@@ -67,7 +67,7 @@ def test_file_that_changes_while_it_is_verified_is_read_again(
 
 
 @pytest.mark.parametrize("field", ["st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "boot"])
-def test_files_are_read_again_after_a_change_of_their_inodes_or_a_boot(
+def test_files_are_read_again_after_a_boot_or_a_change_of_their_inodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     """Unlike the mtime, the ctime of a file cannot be set back."""
@@ -123,8 +123,10 @@ def test_folder_is_refused_if_its_base_disk_has_changed(
             FORMAT.check_pin(tmp_path / "child", parent, pin)
 
 
-@pytest.mark.parametrize("disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "other"])
-def test_damaged_folder_stays_damaged(tmp_path: Path, disk: bytes) -> None:
+@pytest.mark.parametrize(
+    "disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "another letter"]
+)
+def test_damaged_folder_is_an_error_at_each_check(tmp_path: Path, disk: bytes) -> None:
     folder = a_folder(tmp_path / "x")
     published = FORMAT.read(folder)
     (folder / DISK).write_bytes(disk)

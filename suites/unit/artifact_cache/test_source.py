@@ -87,7 +87,9 @@ def cache(tmp_path: Path, source: FakeSource) -> Cache:
     return Cache(tmp_path, source)
 
 
-def test_artifact_of_the_source_is_not_made(cache: Cache, source: FakeSource) -> None:
+def test_artifact_that_the_source_has_is_taken_and_not_made(
+    cache: Cache, source: FakeSource
+) -> None:
     source.content = "from another host"
 
     assert cache.have() == cache.have() == "from another host"
@@ -102,7 +104,9 @@ def test_artifact_that_the_source_lacks_is_made_and_offered(
     assert source.offered == ["made here"]
 
 
-def test_artifact_that_does_not_fit_here_is_made_here(cache: Cache, source: FakeSource) -> None:
+def test_artifact_is_made_here_if_the_artifact_of_the_source_is_refused(
+    cache: Cache, source: FakeSource
+) -> None:
     source.content = "bad"
 
     assert cache.have() == "made here"

@@ -222,7 +222,7 @@ def test_leftovers_of_a_failed_attempt_are_not_published_with_the_next_one(
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["content"]
 
 
-def test_folder_that_is_no_longer_needed_is_not_made(tmp_path: Path) -> None:
+def test_folder_is_not_made_after_the_run_was_cancelled(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="The run ends"):
         ensure_one(ArtifactStore(tmp_path, noun="thing"), cancelled=lambda: "The run ends.")
 
@@ -242,7 +242,7 @@ def test_failed_attempt_reports_its_end_and_removes_its_holder_file(
     assert list((tmp_path / ".locks").glob("*.holder")) == []
 
 
-def test_leftover_that_can_not_be_removed_keeps_nobody_from_the_cache(tmp_path: Path) -> None:
+def test_artifact_is_made_despite_a_leftover_that_cannot_be_removed(tmp_path: Path) -> None:
     (tmp_path / ".work").mkdir()
     (tmp_path / ".work/stray").touch()
 
@@ -252,7 +252,7 @@ def test_leftover_that_can_not_be_removed_keeps_nobody_from_the_cache(tmp_path: 
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_next_run_removes_leftovers_of_a_killed_one_in_any_folder(
+def test_next_run_removes_the_leftovers_of_a_killed_run_of_any_artifact(
     tmp_path: Path, *, is_made: bool
 ) -> None:
     """Leftovers are also removed if the killed run had already published its folder."""

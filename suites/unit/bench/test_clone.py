@@ -75,7 +75,7 @@ def test_memory_of_a_clone_is_the_memory_that_its_process_has_written(
         clone._private_mib(machine)
 
 
-def test_calls_have_the_time_of_their_own_process(tmp_path: Path) -> None:
+def test_each_call_has_the_cpu_time_of_its_own_process(tmp_path: Path) -> None:
     """A shell also waits for other processes, and a process id may be used again."""
     (tmp_path / "calls").write_text(
         "exec 7 jq\nexec 8 sed\nwait 9 1\nwait 8 2500\nwait 7 1000000\nexec 7 awk\nwait 7 3\nwait 7 500\nexec 10 jq\n"

@@ -110,7 +110,7 @@ def test_accesses_are_counted_for_the_first_open() -> None:
     assert opens.device_mib < 64
 
 
-def test_gpu_that_the_driver_did_not_open_has_no_figure() -> None:
+def test_gpu_that_the_driver_did_not_open_is_an_error() -> None:
     machine = NotingMachine(listed="No devices were found\n")
 
     with pytest.raises(HarnessError, match="--gpu-emulation=gsp") as refused:
@@ -127,5 +127,5 @@ def test_gpu_that_the_driver_did_not_open_has_no_figure() -> None:
         (Settings(gpu_source=GpuSource.HOST), A100),
     ],
 )
-def test_gpu_that_a_driver_can_open_is_measured(settings: Settings, model: GpuModel) -> None:
+def test_gpu_that_a_driver_can_open_is_not_refused(settings: Settings, model: GpuModel) -> None:
     require_openable(settings, model)

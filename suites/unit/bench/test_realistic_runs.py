@@ -31,7 +31,7 @@ def test_error_for_a_missing_command_has_the_package_to_install(
         check_commands()
 
 
-def test_reports_are_identical_if_each_example_passes_in_each() -> None:
+def test_reports_are_identical_if_each_example_passes_in_all_of_them() -> None:
     """One example failed once, one was missing once, and one always failed."""
     passed = _REPORT.replace("FAILED", "PASSED")
 

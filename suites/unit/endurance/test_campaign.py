@@ -34,7 +34,7 @@ def test_another_seed_gives_another_order() -> None:
     assert [each.case for each in first(51)] != [each.case for each in first(52)]
 
 
-def test_each_case_has_its_turn_in_each_round() -> None:
+def test_each_case_is_tried_once_in_each_round() -> None:
     cases = [each.case for each in first(51)]
 
     assert [each.number for each in first(51)] == list(range(1, 31))
@@ -86,7 +86,7 @@ def summary_of_one_try(case: Case, folder: Path) -> Summary:
     )
 
 
-def test_summary_has_the_cases_that_had_no_turn(tmp_path: Path) -> None:
+def test_summary_lists_untried_cases_with_0_tries(tmp_path: Path) -> None:
     summary = summary_of_one_try(lambda _attempt: [], tmp_path)
 
     assert sorted(summary.tries.values()) == [0, 0, 1]
@@ -102,7 +102,7 @@ def test_kept_summary_has_seed_tries_and_findings(tmp_path: Path) -> None:
     assert kept["found"][0]["what"] == "a process is left"
 
 
-def test_summary_of_a_campaign_that_fails_itself_is_kept(tmp_path: Path) -> None:
+def test_summary_is_kept_if_the_campaign_is_interrupted(tmp_path: Path) -> None:
     def stop(_attempt: Attempt) -> list[str]:
         raise KeyboardInterrupt
 

@@ -101,7 +101,7 @@ def three_shards(folder: Path) -> None:
         a_shard(folder, number, TESTS[number * 2 - 2 : number * 2])
 
 
-def test_complete_set_becomes_one_report_with_each_test_once(tmp_path: Path) -> None:
+def test_complete_set_of_shards_becomes_one_report_with_each_test_once(tmp_path: Path) -> None:
     """Tests come in the order of shard numbers and not of folder names."""
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/3/bench.json").write_text("7")
@@ -133,7 +133,7 @@ def test_complete_set_becomes_one_report_with_each_test_once(tmp_path: Path) -> 
         ([{"a": 100}, {"b": 300}, {"c": 200}], "b"),
     ],
 )
-def test_shard_with_the_latest_result_of_a_test_counts(
+def test_results_of_a_test_come_from_the_shard_that_ran_it_last(
     tmp_path: Path, folders: Sequence[dict[str, int]], kept: str
 ) -> None:
     """Result files have random names, so their order says nothing about time."""
@@ -188,7 +188,7 @@ def test_environment_files_of_the_shards_are_merged(tmp_path: Path) -> None:
     ],
     ids=["missing", "overlap", "overlap of the last", "gap", "another test in place of one"],
 )
-def test_set_with_gaps_or_overlaps_is_refused_before_anything_is_written(
+def test_shards_with_missing_or_repeated_tests_are_refused_before_anything_is_written(
     tmp_path: Path, shards: dict[int, list[str]], message: str
 ) -> None:
     for number, tests in shards.items():
@@ -257,7 +257,7 @@ def test_same_shard_twice_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_incomplete_set_is_merged_on_request_and_says_what_is_missing(
+def test_incomplete_set_of_shards_is_merged_on_request_and_missing_shards_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_shard(tmp_path / "shards", 1, TESTS[:2])
@@ -270,7 +270,9 @@ def test_incomplete_set_is_merged_on_request_and_says_what_is_missing(
     assert "* Shard 2/3 is missing" in capsys.readouterr().out
 
 
-def test_failures_are_grouped_by_cause_and_families_kept_apart(tmp_path: Path) -> None:
+def test_failures_are_grouped_by_cause_with_failed_and_broken_tests_kept_apart(
+    tmp_path: Path,
+) -> None:
     shards, _ = read_shards([a_shard(tmp_path, 1, TESTS, count=1)])
 
     def failed(number: int, problem: str, *, is_broken: bool = False) -> Case:
@@ -368,7 +370,7 @@ def test_behaviour_counts_as_passed_if_all_its_tests_passed(
     assert f"Behaviours covered: 1, of which {hold} hold." in page
 
 
-def test_coverage_of_two_checkouts_belongs_to_one_script(tmp_path: Path) -> None:
+def test_coverage_of_a_script_in_two_checkouts_is_combined_under_one_path(tmp_path: Path) -> None:
     for number in (1, 2):
         checkout = tmp_path / f"checkout{number}"
         checkout.mkdir()
@@ -442,7 +444,7 @@ def test_merge_that_was_killed_can_be_repeated(
     assert not (tmp_path / "to/.summary.md").exists()
 
 
-def test_link_among_results_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_among_results_is_not_followed(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     results = tmp_path / "shards/1/start-1/allure"
     (results / "attachment.txt").symlink_to("/etc/hostname")
@@ -573,7 +575,7 @@ def test_text_of_a_guest_is_escaped_in_the_report_pages(tmp_path: Path, text: st
     assert html.count("<ul>") == 3
 
 
-def test_merged_suites_replace_an_earlier_report_whole_and_have_the_sums_of_all(
+def test_merged_junit_report_replaces_an_earlier_one_atomically_and_sums_all_suites(
     tmp_path: Path,
 ) -> None:
     def suite(**counts: int) -> ET.Element:
@@ -625,7 +627,7 @@ def test_exit_status_of_a_failed_shard_without_a_failed_test_is_reported(
 
 
 @pytest.mark.parametrize("failure", ['<failure message="No."/>', "<failure/>"])
-def test_failed_test_explains_an_exit_status_of_1_of_its_own_shard(
+def test_exit_status_1_is_reported_only_for_a_shard_without_a_failed_test(
     tmp_path: Path, failure: str
 ) -> None:
     for number, body in ((1, failure), (2, "")):
@@ -640,7 +642,7 @@ def test_failed_test_explains_an_exit_status_of_1_of_its_own_shard(
     ]
 
 
-def test_shard_without_tests_is_not_a_bad_end(tmp_path: Path) -> None:
+def test_shard_without_tests_is_not_reported_as_ended_badly(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, [], count=1, collection=[], exit_status=5)
 
     assert merged_one(tmp_path).bad_ends == []
@@ -678,7 +680,7 @@ def test_results_that_differ_from_the_list_of_tests_are_refused(
     assert len(merged_one(tmp_path, is_partial=True).problems) == 1
 
 
-def test_list_that_has_a_test_twice_is_refused(tmp_path: Path) -> None:
+def test_list_of_tests_that_has_a_test_twice_is_refused(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
     record = tmp_path / "1/shard.json"
     record.write_text(record.read_text().replace('"tests": [', '"tests": ["a.py::test_0",', 1))
@@ -764,7 +766,7 @@ def test_failure_of_the_call_is_preferred_to_a_failure_of_the_teardown(tmp_path:
         ("test_c.py::test_e", "test_c::test_e"),
     ],
 )
-def test_name_in_junit_matches_pytest(test_id: str, name: str) -> None:
+def test_name_of_a_test_in_junit_is_the_one_that_pytest_writes(test_id: str, name: str) -> None:
     assert case_name(test_id) == name
     assert case_name(test_id, "ci") == f"ci.{name}"
 
@@ -866,7 +868,7 @@ def test_hostile_file_of_a_shard_gives_an_error_message(
         *("many lines", "many lines in pieces", "many contexts", "many pairs"),
     ],
 )
-def test_coverage_without_end_gives_an_error_message(
+def test_coverage_with_views_or_beyond_its_limits_gives_an_error_message(
     tmp_path: Path, statements: Sequence[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage.py runs SQL on a file from another host."""
@@ -921,7 +923,7 @@ def test_coverage_with_values_of_other_types_gives_an_error_message(
         ("start-1/junit.xml", "link"),
     ],
 )
-def test_link_or_fifo_among_a_shards_files_is_refused(
+def test_symbolic_link_or_fifo_among_a_shards_files_is_refused(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     """A link would copy a file of this host, and reading a FIFO never ends."""
@@ -953,7 +955,9 @@ def test_shard_in_the_folder_of_an_earlier_merge_is_not_removed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["start-1", "start-1/allure"])
-def test_link_in_place_of_a_folder_of_reports_is_refused(tmp_path: Path, name: str) -> None:
+def test_symbolic_link_in_place_of_a_folder_of_reports_is_refused(
+    tmp_path: Path, name: str
+) -> None:
     path = a_shard(tmp_path, 1, TESTS, count=1) / name
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -1007,7 +1011,7 @@ def test_record_with_an_impossible_number_is_refused(tmp_path: Path, key: str, v
         merged_one(tmp_path, is_partial=True)
 
 
-def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_one(
+def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)

@@ -72,7 +72,7 @@ def test_survivor_has_no_killer(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("result", [(2, "ERROR collecting"), (1, "no such line"), (5, "no tests")])
-def test_suite_that_cannot_run_is_not_a_kill(
+def test_suite_that_cannot_run_is_an_error_and_not_a_kill(
     tmp_path: Path, source: Path, result: tuple[int, str]
 ) -> None:
     with pytest.raises(PlantError, match=r"^The suite could not be run\."):

@@ -33,7 +33,7 @@ def script(top: object, results: str) -> ScriptedRunner:
     return ScriptedRunner().expect(argv, stdout=results)
 
 
-def test_survivors_are_printed_and_enough_must_die(
+def test_survivors_are_printed_and_too_few_killed_mutants_fail_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with script(tmp_path, f"noise\n{RESULTS}") as runner:
@@ -48,7 +48,7 @@ def test_survivors_are_printed_and_enough_must_die(
 
 
 @pytest.mark.parametrize("status", ["timeout", "segfault", "suspicious"])
-def test_suite_that_never_ends_or_crashes_noticed_the_mutant(tmp_path: Path, status: str) -> None:
+def test_mutant_is_killed_if_the_suite_never_ends_or_crashes(tmp_path: Path, status: str) -> None:
     with script(tmp_path, RESULTS.replace("survived", status)) as runner:
         assert judge(tmp_path, replace(PACKAGE, least=1), runner) == 0
 
@@ -129,7 +129,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def test_good_run_leaves_nothing(repository: Path) -> None:
+def test_successful_run_leaves_no_copy(repository: Path) -> None:
     mutmut = FakeMutmut(0)
 
     assert run_tool(repository, 3, PACKAGE, start=mutmut.start, runner=mutmut) == 0
@@ -163,7 +163,7 @@ def test_interrupt_ends_the_tool_and_its_children(
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_package_names_sources_and_tests_that_are_there(name: str) -> None:
+def test_sources_and_tests_of_each_mutated_package_exist(name: str) -> None:
     root = Path(__file__).parents[3]
     package = PACKAGES[name]
 

@@ -66,7 +66,7 @@ def test_activity_of_a_machine_is_shown_with_its_deadline_and_the_next_activity(
     assert [event.until for event in told.events] == [None, pytest.approx(now + 30), None, None]
 
 
-def test_machine_that_failed_has_ended(told: _Told) -> None:
+def test_machine_whose_activity_failed_is_reported_as_ended(told: _Told) -> None:
     with pytest.raises(ValueError, match="x"), told.machine.during("starts"):
         raise ValueError("x")
 
@@ -159,7 +159,7 @@ def test_times_are_shown_in_the_local_time_zone(
     assert said == ("19:00:00", ", until 20:00:00 at most", "")
 
 
-def test_console_that_floods_is_cut(told: _Told) -> None:
+def test_report_of_a_flooding_console_has_only_its_last_lines_and_cuts_them(told: _Told) -> None:
     with told.machine.during("waits"):
         for number in range(1000):
             told.machine.hear(b"%d " % number + b"x" * 300 + b"\n")

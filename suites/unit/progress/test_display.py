@@ -34,7 +34,7 @@ def test_row_has_worker_machine_times_activity_and_the_console() -> None:
     assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
 
 
-def test_rows_make_room_for_lines_above_them() -> None:
+def test_rows_are_cleared_before_a_line_is_written_above_them() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 24))
 
@@ -97,7 +97,7 @@ def test_nothing_is_shown_while_a_person_has_the_terminal() -> None:
     display.close()
 
 
-def test_lines_wait_while_a_person_has_the_terminal() -> None:
+def test_lines_are_held_back_while_a_person_has_the_terminal() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 
@@ -112,7 +112,7 @@ def test_lines_wait_while_a_person_has_the_terminal() -> None:
     assert line.endswith("[noble] build: installs\n")
 
 
-def test_lines_that_wait_are_printed_at_the_end() -> None:
+def test_lines_held_back_by_a_pause_are_printed_when_the_display_closes() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 
@@ -193,7 +193,7 @@ def test_rows_take_half_of_the_terminal_at_most() -> None:
     assert re.findall(r"node-\d", written[0]) == ["node-0", "node-1", "node-2"]
 
 
-def test_line_begins_on_a_line_of_its_own() -> None:
+def test_line_after_unfinished_output_begins_on_a_new_line() -> None:
     written: list[str] = []
     PlainLines(written.append, lambda: True).print_lines(["one", "two"])
 
@@ -217,7 +217,7 @@ def test_display_shows_due_activities_and_nothing_after_its_end() -> None:
     assert "gw0 [node-1] busy: waits [for x], until " in line
 
 
-def test_words_of_a_guest_can_not_control_the_terminal() -> None:
+def test_text_of_a_guest_cannot_control_the_terminal() -> None:
     """Examples are the name of a unit and the answer of a registry."""
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 0.0)

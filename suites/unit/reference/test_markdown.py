@@ -17,7 +17,7 @@ def test_cell_keeps_its_vertical_bars_and_stays_one_line() -> None:
     ]
 
 
-def test_names_in_prose_are_code_unless_they_are_already() -> None:
+def test_names_and_options_in_prose_become_code_unless_they_are_code_already() -> None:
     text = """Take node_name, `x_y` or --dry-run of a/b_c.
 
     Such as:
@@ -35,7 +35,7 @@ def test_names_in_prose_are_code_unless_they_are_already() -> None:
 
 
 @pytest.mark.parametrize("words", ["one word", "one word.", " one word"])
-def test_words_become_one_sentence(words: str) -> None:
+def test_text_becomes_a_sentence_with_a_capital_letter_and_one_full_stop(words: str) -> None:
     assert sentence(words) == "One word."
 
 

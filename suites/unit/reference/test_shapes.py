@@ -34,7 +34,7 @@ def test_fields_have_their_defaults_and_the_docstrings_below_them() -> None:
     ]
 
 
-def test_keys_of_inner_shapes_have_the_whole_path() -> None:
+def test_keys_of_nested_shapes_have_their_whole_path() -> None:
     keys = [key for key, _, _ in data_file_keys(ProvisionerFile)]
 
     assert len(keys) == len(set(keys))

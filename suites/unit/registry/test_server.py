@@ -284,7 +284,7 @@ def test_refused_push_is_reported_with_the_answer_of_the_registry(
     assert all(connection.is_closed for connection in pushed.connections)
 
 
-def test_other_files_of_an_archive_are_passed_over() -> None:
+def test_files_in_an_image_archive_that_are_not_blobs_are_ignored() -> None:
     """Docker also writes its own list, and names may begin with './'."""
     archive, image = _an_image()
     made = io.BytesIO()

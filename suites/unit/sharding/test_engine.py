@@ -50,7 +50,7 @@ GITLAB = {"CI_NODE_INDEX": "3", "CI_NODE_TOTAL": "3"}
         ({**POD, **OWN}, "5/7"),
     ],
 )
-def test_innermost_engine_wins(environment: dict[str, str], expected: str) -> None:
+def test_shard_is_that_of_the_innermost_engine(environment: dict[str, str], expected: str) -> None:
     assert str(shard_of("auto", environment)) == expected
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     "content", ['{"a.py::x": 1.5, "a.py::y": 0}', '[["a.py::x", 1.5], ["a.py::y", 0.0]]']
 )
-def test_both_forms_of_pytest_split_are_read(tmp_path: Path, content: str) -> None:
+def test_both_formats_of_pytest_splits_durations_are_read(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
     assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5, "a.py::y": 0.0}
@@ -70,7 +70,7 @@ def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> No
         read_manifest(tmp_path)
 
 
-def test_starts_are_counted_beyond_nine(tmp_path: Path) -> None:
+def test_starts_of_a_shard_are_counted_beyond_nine(tmp_path: Path) -> None:
     """Sorted by name, the tenth start would come before the second."""
     for name in ("start-2", "start-9", "start-10", "start-x", "start-1234567"):
         (tmp_path / name).mkdir()
@@ -90,7 +90,7 @@ def test_digest_depends_on_the_set_of_tests_but_not_on_their_order() -> None:
     )
 
 
-def test_two_starts_at_once_get_a_folder_each(
+def test_simultaneous_starts_of_a_shard_get_a_folder_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "start-1").mkdir()

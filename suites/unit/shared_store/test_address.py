@@ -153,7 +153,7 @@ def a_client(answer: OneAnswer, *, tries: int = 1, clock: Clock = SYSTEM_CLOCK) 
 
 
 @pytest.mark.parametrize("tag", ["a/b", "", ".."])
-def test_tag_that_would_be_another_folder_is_refused(tag: str) -> None:
+def test_tag_that_is_empty_or_a_path_is_refused(tag: str) -> None:
     client = a_client(OneAnswer(json.dumps({"tags": ["debian-12-1", tag]}).encode()))
 
     with pytest.raises(StoreError, match="is not a tag of a registry"):
@@ -164,7 +164,7 @@ def test_repository_whose_list_is_null_has_no_tags() -> None:
     assert a_client(OneAnswer(b'{"name": "images", "tags": null}')).tags("images") == []
 
 
-def test_manifest_is_asked_for_by_its_type() -> None:
+def test_request_for_a_manifest_accepts_only_its_media_type() -> None:
     answer = OneAnswer(b"{}")
 
     assert a_client(answer).manifest("images", "a") is not None
@@ -210,7 +210,7 @@ def test_part_beyond_the_end_of_a_blob_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["<?last=a>; rel=next", "no link"])
-def test_list_whose_next_page_has_nothing_new_ends(link: str) -> None:
+def test_list_of_tags_ends_if_its_next_page_has_nothing_new(link: str) -> None:
     client = a_client(OneAnswer(b'{"tags": ["a", "b"]}', Link=link))
 
     assert client.tags("images") == ["a", "b"]
@@ -344,7 +344,7 @@ def test_only_old_artifacts_are_removed(
 
 
 @pytest.mark.parametrize("days", ["-1", "nan"])
-def test_age_for_removal_is_a_number_of_days(
+def test_age_for_removal_that_is_negative_or_not_a_number_is_refused(
     days: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", "gc", "--store=registry.example", f"--older-than-days={days}"]) == 2
@@ -352,7 +352,7 @@ def test_age_for_removal_is_a_number_of_days(
     assert "--older-than-days" in capsys.readouterr().err
 
 
-def test_malformed_description_of_another_artifact_is_an_error_of_the_store(
+def test_malformed_description_of_another_artifact_does_not_fail_the_fetch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An error of the store does not fail a test: the test makes the artifact itself."""

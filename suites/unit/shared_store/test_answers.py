@@ -170,7 +170,7 @@ def test_any_manifest_and_description_give_a_value_or_an_error(
         lambda: read_page(b'{"tags": [' + b"[]," * 30_000 + b"[]]}", "It"),
     ],
 )
-def test_many_wrong_items_are_one_error(read: Callable[[], object]) -> None:
+def test_many_wrong_items_give_one_error(read: Callable[[], object]) -> None:
     """One error for each of a million items would take a gigabyte and a minute."""
     with limited_errors(), pytest.raises(StoreError):
         read()
@@ -217,7 +217,7 @@ def test_any_page_of_tags_gives_valid_tags_and_an_https_link_or_an_error(
         st.fixed_dictionaries({}, optional={"token": mostly("t"), "access_token": mostly("t")})
     ),
 )
-def test_any_challenge_and_token_keep_credentials_at_the_registry(
+def test_credentials_stay_at_the_registry_for_any_challenge_and_token(
     challenge: str, answer: bytes
 ) -> None:
     asked: list[str] = []

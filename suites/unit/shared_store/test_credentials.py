@@ -33,7 +33,7 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
         ([], None),
     ],
 )
-def test_password_belongs_to_the_registry(
+def test_password_is_read_only_from_the_entry_of_the_registry(
     tmp_path: Path, auths: object, expected: str | None
 ) -> None:
     (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))
@@ -82,7 +82,7 @@ class Services:
         ("http://r.example", "http://auth.example/token", True, False),
     ],
 )
-def test_service_elsewhere_gets_the_password_from_an_encrypted_registry_only(
+def test_token_service_elsewhere_gets_the_password_only_if_the_registry_is_encrypted(
     registry: str, realm: str, *, is_asked: bool, is_told: bool
 ) -> None:
     services = Services()

@@ -65,7 +65,7 @@ def test_layers_match_the_listed_files_and_one_archive_of_other_files(
         ((*BOTH, a_layer("rest", STORE_OTHER_MIB.bytes + 1, REST_TYPE)), "store-other-mib"),
     ],
 )
-def test_other_layers_are_refused_before_anything_is_pulled(
+def test_missing_repeated_unlisted_or_too_large_layers_are_refused(
     layers: Sequence[Layer], why: str
 ) -> None:
     with pytest.raises(StoreError, match=why):
@@ -91,7 +91,7 @@ def test_path_outside_of_the_artifact_folder_is_refused(titles: list[str]) -> No
         require_own(titles, "own")
 
 
-def test_paths_of_the_folder_are_taken_up_to_their_limits() -> None:
+def test_paths_within_the_folder_are_accepted_up_to_their_limits() -> None:
     require_own(["a/used", "a/b", "..a", "/".join("a" * 16), "x" * 255, "caf\u00e9"], "own")
     with pytest.raises(StoreError, match="'own' names the file 'a' twice"):
         require_own(["a"], "own", taken={"a": 1})

@@ -87,7 +87,9 @@ def test_packed_folder_is_unpacked_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["byte", "data of a memory file", "ends with a hole"])
 @pytest.mark.parametrize("change", ["shorter", "longer", "other"])
-def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: str) -> None:
+def test_blob_whose_content_differs_from_the_manifest_is_refused(
+    tmp_path: Path, name: str, change: str
+) -> None:
     """Its size may be right, and its first bytes too."""
     content = CONTENTS[name]
     folder = tmp_path / "x"
@@ -113,7 +115,7 @@ def test_blob_of_another_content_is_refused(tmp_path: Path, name: str, change: s
         (lambda blob: blob + b"x", "goes on after"),
     ],
 )
-def test_blob_with_another_end_is_refused_although_the_file_is_whole(
+def test_blob_that_ends_early_or_late_is_refused_even_if_its_file_is_whole(
     tmp_path: Path, change: Callable[[bytes], bytes], why: str
 ) -> None:
     """A gzip file ends with a checksum and a size of four bytes each."""
@@ -146,7 +148,7 @@ def test_file_that_differs_from_the_published_one_is_not_packed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("limit", "size"), [(STORE_OTHER_FILES, 0), (STORE_OTHER_MIB, 600 << 10)])
-def test_other_files_that_no_host_would_take_are_not_packed(
+def test_other_files_whose_sum_exceeds_a_limit_are_not_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Limit, size: int
 ) -> None:
     """Each file is within the limit, but their sum exceeds it."""

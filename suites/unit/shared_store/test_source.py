@@ -82,7 +82,9 @@ def test_artifacts_are_selected_by_the_start_of_their_name(
         (None, None),
     ],
 )
-def test_time_of_a_push_has_its_zone(text: str | None, moment: dt.datetime | None) -> None:
+def test_time_of_a_push_is_read_in_its_zone_or_in_utc(
+    text: str | None, moment: dt.datetime | None
+) -> None:
     assert read_moment(text) == moment
 
 
@@ -95,7 +97,9 @@ def test_time_of_a_push_has_its_zone(text: str | None, moment: dt.datetime | Non
         ("/v2/x", None),
     ],
 )
-def test_next_page_is_in_angle_brackets(link: str | None, page: str | None) -> None:
+def test_address_of_the_next_page_is_taken_from_angle_brackets(
+    link: str | None, page: str | None
+) -> None:
     assert next_page(link) == page
 
 
@@ -284,7 +288,7 @@ def test_artifact_of_other_inputs_is_reported_with_the_differing_inputs(
     assert max(client.deadlines) <= 50
 
 
-def test_registry_gets_no_more_time_than_its_limit(
+def test_deadline_of_a_pull_is_within_the_time_limit_for_the_registry(
     client: FakeClient, events: list[ProgressEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STORE_SECONDS.variable, "20")
@@ -338,9 +342,7 @@ def test_pull_continues_and_reports_its_progress(
     assert [event.message for event in events[1:]] == ["94 %, 0.0 MiB/s"]
 
 
-def test_part_of_a_refused_pull_is_not_left(
-    client: FakeClient, events: list[ProgressEvent]
-) -> None:
+def test_refused_pull_leaves_no_files(client: FakeClient, events: list[ProgressEvent]) -> None:
     """The function that makes the artifact gets an empty folder, as without a store."""
     into = client.work / "into"
 
@@ -362,7 +364,7 @@ def test_part_of_a_refused_pull_is_not_left(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_disk_that_takes_nothing_leaves_the_parts_of_other_artifacts_alone(
+def test_pull_that_cannot_be_written_removes_only_the_parts_of_its_own_artifact(
     client: FakeClient, events: list[ProgressEvent], number: int
 ) -> None:
     parts = client.work / "parts"
@@ -452,7 +454,7 @@ def test_artifact_is_removed_by_its_digest(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("is_writable", [True, False])
 @pytest.mark.parametrize("manifest", [None, "{", '{"files": {"a": {"size": 1, "sha256": "x"}}}'])
-def test_folder_that_can_not_be_offered_fails_nothing(
+def test_offer_of_a_folder_that_cannot_be_packed_raises_no_error(
     client: FakeClient, events: list[ProgressEvent], manifest: str | None, *, is_writable: bool
 ) -> None:
     """The test that made the folder continues."""

@@ -57,5 +57,5 @@ def test_clock_change_beyond_ntp_corrections_is_reported(by_s: float, words: str
     assert boots.at_wall(1002.9 + by_s) == pytest.approx(2.9)
 
 
-def test_no_time_can_be_placed_without_a_journal() -> None:
+def test_wall_clock_time_has_no_position_without_a_journal() -> None:
     assert Boots.of([], most=2).at_wall(1.0) is None

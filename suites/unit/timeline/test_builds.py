@@ -36,7 +36,7 @@ def test_build_begins_at_the_date_of_its_log_and_ends_with_its_last_write() -> N
 @pytest.mark.parametrize(
     ("ended_s", "end_s"), [(None, 15.0), (BEGAN_S + 3, 18.0), (BEGAN_S - 9, 15.0)]
 )
-def test_build_takes_no_negative_time(ended_s: float | None, end_s: float) -> None:
+def test_end_of_a_build_before_its_begin_is_ignored(ended_s: float | None, end_s: float) -> None:
     span = built(BUILT, ended_s=ended_s)
 
     assert span is not None
@@ -60,5 +60,5 @@ def test_log_left_in_the_build_folder_shows_a_failed_build() -> None:
         (BUILT, "x\nThu Nov 20 10:00:06 UTC 2025\n"),
     ],
 )
-def test_other_files_and_builds_of_an_image_are_left_out(path: str, log: str) -> None:
+def test_logs_at_other_paths_and_of_builds_in_the_image_are_left_out(path: str, log: str) -> None:
     assert built(path, log) is None

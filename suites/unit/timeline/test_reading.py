@@ -201,7 +201,7 @@ def declare_events(folder: Path, declared: EventFiles) -> None:
         ),
     ],
 )
-def test_events_of_a_vendor_that_hold_begin_and_end_are_steps(
+def test_vendor_events_with_begin_and_end_are_steps(
     tmp_path: Path, declared: EventFiles, text: str
 ) -> None:
     node = a_node_that_built(tmp_path)
@@ -269,7 +269,9 @@ def test_steps_are_the_critical_path_if_all_units_belong_to_the_checkpoint(tmp_p
     assert "build-driver" in [span.name for span in timeline.critical_path]
 
 
-def test_continuation_is_within_a_timeline_whose_clock_was_not_set_yet(tmp_path: Path) -> None:
+def test_continuation_is_within_the_timeline_even_if_the_clock_was_not_set_yet(
+    tmp_path: Path,
+) -> None:
     """All journal entries come from the checkpoint, which was made long before."""
     timeline = continued(a_node_that_built(tmp_path), 5000.0)
 
@@ -278,7 +280,7 @@ def test_continuation_is_within_a_timeline_whose_clock_was_not_set_yet(tmp_path:
     assert timeline.critical_path == ()
 
 
-def test_machine_that_booted_itself_did_not_continue(tmp_path: Path) -> None:
+def test_machine_that_booted_is_not_marked_as_continued_from_a_checkpoint(tmp_path: Path) -> None:
     """QEMU also sends RESUME for a machine that boots."""
     timeline = continued(a_node_that_built(tmp_path), 1.0)
 
@@ -385,7 +387,7 @@ def test_damaged_journal_is_a_gap_and_units_are_still_shown(tmp_path: Path) -> N
     assert "containerd.service" in by_name(timeline)
 
 
-def test_machine_that_can_not_be_read_shows_its_console(tmp_path: Path) -> None:
+def test_timeline_of_an_unreadable_machine_shows_its_console(tmp_path: Path) -> None:
     host = tmp_path / "host"
     host.mkdir()
     lines = [
@@ -426,7 +428,7 @@ def steps_of(node: HistoryFolder, **changed: object) -> Timeline:
     ],
     ids=["control", "blank"],
 )
-def test_names_of_a_guest_can_not_control_a_terminal(
+def test_names_from_a_guest_cannot_control_a_terminal(
     tmp_path: Path, name: str, shown: str
 ) -> None:
     assert shown in by_name(steps_of(a_node_that_built(tmp_path), name=name))
@@ -468,7 +470,7 @@ def test_step_has_its_state_and_a_skipped_one_is_left_out(
     assert (None if found is None else found.state) is state
 
 
-def test_step_takes_no_negative_time(tmp_path: Path) -> None:
+def test_negative_duration_of_a_step_is_shown_as_0(tmp_path: Path) -> None:
     timeline = steps_of(a_node_that_built(tmp_path), duration_s=-50)
 
     assert by_name(timeline)["build"].duration_s == 0
@@ -482,7 +484,7 @@ def test_malformed_host_events_are_a_gap(tmp_path: Path, at: str) -> None:
     assert [gap.what for gap in read_timeline(folder).gaps] == ["panics and power off"]
 
 
-def test_beginning_of_a_journal_that_is_cut_is_shown(tmp_path: Path) -> None:
+def test_beginning_of_a_truncated_journal_is_shown(tmp_path: Path) -> None:
     folder = a_node_that_built(tmp_path).write()
     packed = folder / HISTORY / PACKED_JOURNAL
     packed.write_bytes(packed.read_bytes()[:-20])

@@ -19,7 +19,7 @@ def a_timeline(*spans: Span, **fields: Any) -> Timeline:
     return Timeline(**{"title": "node", "end_s": 1000.0, "spans": spans, **fields})
 
 
-def test_units_that_took_little_are_left_out_unless_they_matter() -> None:
+def test_short_units_are_left_out_unless_they_are_critical_or_not_done() -> None:
     timeline = a_timeline(
         a_span("long", 0.0, 4.0),
         a_span("short", 0.0, 3.9),
@@ -76,7 +76,7 @@ def test_only_rows_of_the_longest_work_are_kept_in_their_order() -> None:
         (100.0, "100 s"),
     ],
 )
-def test_duration_has_a_useful_number_of_digits(value: float, text: str) -> None:
+def test_duration_is_in_ms_or_in_seconds_with_at_most_one_decimal(value: float, text: str) -> None:
     assert seconds(value) == text
 
 

@@ -96,7 +96,7 @@ def test_critical_path_ends_at_a_span_that_still_runs() -> None:
     assert critical() == []
 
 
-def test_units_that_wait_for_each_other_end_the_path() -> None:
+def test_critical_path_ends_at_units_that_wait_for_each_other() -> None:
     assert critical(
         a_span("a", 1.0, 5.0, blockers=("b",)), a_span("b", 1.0, 6.0, blockers=("a",))
     ) == ["a", "b"]

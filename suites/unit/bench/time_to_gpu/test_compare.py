@@ -53,7 +53,7 @@ def test_slower_waits_within_the_limit_are_no_regression() -> None:
     ("p", "low", "high", "is_regression"),
     [(0.01, 1.1, 2.0, True), (0.01, 0.9, 2.0, False), (0.011, 1.1, 2.0, False)],
 )
-def test_change_needs_the_test_and_the_interval(
+def test_regression_needs_a_small_p_and_an_interval_above_1(
     p: float, low: float, high: float, *, is_regression: bool
 ) -> None:
     compared = replace(
@@ -72,7 +72,7 @@ def test_faster_waits_are_no_regression() -> None:
     assert found.verdict() == "faster"
 
 
-def test_few_samples_prove_nothing() -> None:
+def test_few_samples_show_no_regression() -> None:
     compared = compare(_with([4.0, 4.1]), _with([40.0, 41.0]))
 
     assert compared.regressions == []

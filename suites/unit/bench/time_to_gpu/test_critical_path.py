@@ -24,7 +24,7 @@ _MOMENTS = Moments(
 )
 
 
-def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None:
+def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_end_the_wait() -> None:
     """The plugin registers, the provisioner restarts the kubelet, and the plugin registers again."""
     events = events_of(
         ("node-ready", 10.0),
@@ -40,7 +40,7 @@ def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None
     assert moments_of(events[:-1]) is None
 
 
-def test_capacity_that_disappeared_counts_from_its_return() -> None:
+def test_wait_ends_when_a_capacity_that_disappeared_returns() -> None:
     events = events_of(
         *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
         *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
@@ -53,7 +53,7 @@ def test_capacity_that_disappeared_counts_from_its_return() -> None:
     assert (moments.capacity_s, moments.allocated_s) == (24.0, 24.2)
 
 
-def test_second_start_of_the_kubelet_counts_and_not_the_first() -> None:
+def test_wait_ends_at_the_first_capacity_after_the_last_start_of_the_kubelet() -> None:
     events = events_of(
         *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
         *(("capacity", 20.0, 1), ("allocated", 20.1)),
@@ -102,7 +102,7 @@ def test_gpu_of_the_stand_in_that_cannot_be_opened_is_an_error_of_the_node() -> 
         moments_of(_events_of_a_refusal("EIO"))
 
 
-def test_emulated_gpu_that_nvidias_driver_refuses_counts_up_to_its_capacity() -> None:
+def test_wait_ends_at_the_capacity_if_nvidias_driver_refuses_the_emulated_gpu() -> None:
     """The GPU has no engine: the driver makes its device node but cannot open it."""
     assert moments_of(_events_of_a_refusal("EIO"), Payload.NVIDIA) == Moments(
         ready_s=10.0, ready_wall_s=1010.0, ended_s=19.0, capacity_s=20.0, allocated_s=None

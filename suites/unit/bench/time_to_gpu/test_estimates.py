@@ -23,7 +23,7 @@ def test_interval_of_a_median_of_three_is_their_range() -> None:
     assert median_of([3.0, 1.0, 2.0]) == Estimate(value=2.0, low=1.0, high=3.0, n=3)
 
 
-def test_interval_of_a_median_of_nine_leaves_the_ends_out() -> None:
+def test_interval_of_a_median_of_nine_excludes_the_smallest_and_the_largest_sample() -> None:
     """A resample's median is the smallest of nine with a chance of 0.1 %, one of the two smallest with 3 %."""
     found = median_of([float(value) for value in range(1, 10)])
 
@@ -57,7 +57,7 @@ QUANTILES = {
 }
 
 
-def test_quantile_is_a_sample() -> None:
+def test_quantile_is_one_of_the_samples() -> None:
     samples = [5.0, 3.0, 1.0, 2.0, 4.0]
     assert {share: quantile(samples, share) for share in QUANTILES} == QUANTILES
 

@@ -66,7 +66,7 @@ def test_each_round_has_all_variants_that_need_one_more_sample() -> None:
     assert kinds(unjudged) == ["teardown, fast", "teardown, dkms-remove"] * 2
 
 
-def test_only_a_compilation_within_the_wait_counts() -> None:
+def test_only_a_compilation_within_the_wait_is_timed() -> None:
     assert _compilation(["5001.0", "5031.5"], MOMENTS) == 30.5
     assert _compilation(["4000.0", "4100.0", "5001.0", "5031.5"], MOMENTS) == 30.5
     assert _compilation(["4990.0", "5031.5"], MOMENTS) is None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.lab.registry import Registry
 
 
-def test_build_at_boot_needs_no_bake() -> None:
+def test_node_that_builds_its_driver_at_boot_needs_no_bake() -> None:
     """A bake of NVIDIA's own driver takes an hour under emulation."""
     fleet = a_fleet()
 
@@ -30,7 +30,7 @@ def test_build_at_boot_needs_no_bake() -> None:
     assert request.before == []
 
 
-def test_each_mode_has_its_image_kernel_provisioner_and_distance(
+def test_each_mode_has_its_image_kernel_provisioner_and_registry_distance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = replace(a_provisioner(), name="own")
@@ -87,7 +87,7 @@ def test_reset_removes_the_driver_but_keeps_what_the_image_contains() -> None:
     assert teardown not in without.reset_commands(Mode.OWN)
 
 
-def test_image_with_nvidias_driver_is_the_prebaked_one() -> None:
+def test_prebaked_mode_boots_an_image_with_nvidias_driver_without_a_bake() -> None:
     fleet = a_fleet(Payload.NVIDIA)
 
     request = fleet.request(Mode.PREBAKED)
@@ -105,7 +105,7 @@ def test_prebuilt_nvidia_module_is_removed_if_the_node_has_to_build_the_module()
     assert request.config["retry_budget_s"] == INSTALL_LIMIT_S
 
 
-def test_distance_is_added_to_the_files_and_commands_of_the_node(
+def test_script_for_the_registry_distance_is_added_to_the_nodes_files_and_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node keeps its files, such as those for trims, and its early commands."""
@@ -125,7 +125,7 @@ def test_distance_is_added_to_the_files_and_commands_of_the_node(
     assert replace(fleet, registry=None).trimmed().before == []
 
 
-def test_longer_limit_applies_only_to_the_boot() -> None:
+def test_longer_limit_applies_to_the_boot_command_and_not_to_the_teardown() -> None:
     given = a_provisioner()
 
     found = with_longer_limit(given)

@@ -68,7 +68,7 @@ def test_report_shows_the_payload_and_its_compilation_share_with_interval_and_n(
     assert to_document(figures)["payload"] == "nvidia"
 
 
-def test_gpu_that_was_not_opened_has_an_empty_field() -> None:
+def test_gpu_that_was_not_opened_has_an_empty_field_in_the_csv() -> None:
     rows = list(
         csv.DictReader(io.StringIO(render_csv(figures_of(benchmark(payload=Payload.NVIDIA)))))
     )

@@ -28,7 +28,7 @@ def test_benchmark_read_from_its_document_is_the_same(tmp_path: Path) -> None:
     assert read_benchmark(file) == given
 
 
-def test_samples_with_nvidias_driver_survive_without_an_opened_gpu(tmp_path: Path) -> None:
+def test_samples_with_nvidias_driver_are_read_even_if_no_gpu_was_opened(tmp_path: Path) -> None:
     given = benchmark(payload=Payload.NVIDIA)
     file = tmp_path / "report.json"
     file.write_text(json.dumps(to_document(figures_of(given))))
@@ -39,7 +39,7 @@ def test_samples_with_nvidias_driver_survive_without_an_opened_gpu(tmp_path: Pat
     assert {sample.allocated_s for sample in found.samples} == {None}
 
 
-def test_document_without_a_payload_is_of_the_stand_in(tmp_path: Path) -> None:
+def test_document_without_a_payload_is_read_as_one_of_the_stand_in_driver(tmp_path: Path) -> None:
     """An earlier version of the harness wrote such documents."""
     document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
     del document["measured"]["conditions"]["payload"]

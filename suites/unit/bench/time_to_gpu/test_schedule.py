@@ -64,7 +64,7 @@ def test_tasks_out_of_time_are_left_out() -> None:
     assert run_all(a_task(), pace=pace) == []
 
 
-def test_failure_ends_the_run() -> None:
+def test_failed_task_ends_the_run() -> None:
     """Waiting tasks are not begun, and running tasks are stopped."""
     stopped, begun = threading.Event(), []
 
