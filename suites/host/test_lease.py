@@ -46,7 +46,7 @@ with hold_shared(Path(sys.argv[1]), deadline=Deadline.after(9)):
 """
 
 
-def test_share_ends_with_a_killed_process(tmp_path: Path) -> None:
+def test_shared_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
     process = spawn([sys.executable, "-c", _SHARER, str(path)], stdin=PIPE, stdout=PIPE)

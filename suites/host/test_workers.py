@@ -90,7 +90,7 @@ def test_chosen_file_is_collected_by_each_worker(tmp_path: Path) -> None:
         (("--junitxml=junit.xml",), {"setup", "call", "teardown"}),
     ],
 )
-def test_passed_test_is_reported_in_parts_only_if_these_are_shown(
+def test_setup_and_teardown_of_a_passed_test_are_reported_only_if_they_are_shown(
     tmp_path: Path, options: tuple[str, ...], kinds: set[str]
 ) -> None:
     result = run(tmp_path, "suites/unit", *options, conftest=REPORTS, a="def test_1(): pass\n")

@@ -173,7 +173,7 @@ def _register(sockets: Path, request: Any) -> None:
         )(request, timeout=_ANSWER_S)
 
 
-def test_methods_match_device_plugins() -> None:
+def test_grpc_method_names_are_those_of_the_device_plugin_api() -> None:
     """A real kubelet calls these method names."""
     names = {
         f"/{service}/{name}"

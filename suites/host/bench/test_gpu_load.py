@@ -67,7 +67,9 @@ def test_closed_connection_is_reported(tmp_path: Path) -> None:
             ask(sock, load, 0.0)
 
 
-def test_rate_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rate_of_accesses_to_a_bar_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = load_catalogue().get("h100-sxm5-80gb")
     with serve_gpu(model, Transport.VFIO_USER, folder=tmp_path, aperture_mib=_APERTURE_MIB):
         main(["vfio-user-pci", "bar", "0.01", str(tmp_path / "gpu0.sock")])

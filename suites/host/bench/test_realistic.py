@@ -56,7 +56,7 @@ def test_each_accounted_call_has_its_cpu_time_and_keeps_its_exit_code() -> None:
     assert all(slow.cpu_s > 3 * call.cpu_s > 0 for call in quick)
 
 
-def test_accounted_command_runs_without_the_library() -> None:
+def test_environment_of_an_accounted_command_lacks_the_preloaded_library() -> None:
     with call_accounting(["env"]) as accounting:
         ran = LocalRunner().run(
             ["bash", "-c", "env; :"], timeout_s=_TIMEOUT_S, env=accounting.environment

@@ -31,7 +31,7 @@ def test_judgement_of_this_host_has_a_verdict_for_each_expectation(
     assert (tmp_path / "node/local/commands/uname-r").read_text().strip()
 
 
-def test_node_that_does_not_answer_ends_with_2(
+def test_exit_code_is_2_if_the_node_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The port of tcpmux is closed. Earlier evidence of the node is kept."""

@@ -86,7 +86,7 @@ def test_archive_of_an_earlier_failure_is_replaced(evidence: Path, tmp_path: Pat
     assert len(list(evidence.parent.glob("*.tar.*"))) == 1
 
 
-def test_file_may_change_while_it_is_packed(
+def test_archive_is_written_even_if_a_file_changes_while_it_is_packed(
     evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tar` then exits with 1, unlike with 2 for other errors."""
@@ -102,7 +102,7 @@ def test_file_may_change_while_it_is_packed(
         write_archive(evidence)
 
 
-def test_folder_is_used_without_unpacking(evidence: Path, tmp_path: Path) -> None:
+def test_folder_in_place_of_an_archive_is_used_as_it_is(evidence: Path, tmp_path: Path) -> None:
     with opened(evidence, tmp_path / "runs") as folder:
         assert folder == evidence
 
@@ -158,7 +158,7 @@ def a_member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "") -> tar
     return member
 
 
-def test_name_with_a_colon_does_not_mean_a_remote_host(
+def test_archive_name_with_a_colon_is_not_taken_for_a_remote_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_archive(tmp_path / "host:t.tar.gz", a_member("t/serial.log"))

@@ -95,7 +95,7 @@ def test_gc_keeps_an_archive_without_its_folder(
 
 
 @pytest.mark.parametrize("command", ["replay", "timeline"])
-def test_archive_of_several_machines_says_how_to_choose_one(
+def test_error_for_an_archive_of_several_machines_says_how_to_choose_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     """The message must not refer to the temporary folder of the archive."""

@@ -160,7 +160,7 @@ def test_folder_that_lacks_a_source_file_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_headers_that_do_not_compile_are_reported_in_the_compilers_words(
+def test_error_for_headers_that_do_not_compile_quotes_the_compiler(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source / "src/nvidia/inc/gpu/gsp/message_queue_priv.h").write_text("#error torn\n")

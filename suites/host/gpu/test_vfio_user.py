@@ -55,7 +55,9 @@ def qemu(server: VfioUserServer) -> Iterator[QemuSide]:
         yield side
 
 
-def test_device_is_realized_as_qemu_does_it(server: VfioUserServer, qemu: QemuSide) -> None:
+def test_messages_by_which_qemu_realizes_a_device_are_answered(
+    server: VfioUserServer, qemu: QemuSide
+) -> None:
     """The test replays messages of QEMU 11.1 for `-device vfio-user-pci`."""
     version = qemu.ask(_VERSION)
     assert (version.number, version.command, version.flags) == (1, Command.VERSION, 1)
@@ -195,7 +197,7 @@ def test_socket_is_private_and_removed_after_the_first_request(server: VfioUserS
             server.attachment()
 
 
-def test_folder_may_have_a_longer_name_than_a_socket(tmp_path: Path) -> None:
+def test_path_of_the_folder_may_be_longer_than_the_path_of_a_socket(tmp_path: Path) -> None:
     folder = tmp_path / ("long-" * 30)
     folder.mkdir()
     with (

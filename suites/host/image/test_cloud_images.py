@@ -154,7 +154,7 @@ def test_fetch_leaves_no_temporary_files(fetching: Fetching, server: ImageServer
     ],
     ids=["truncated", "of another image"],
 )
-def test_list_that_says_nothing_of_the_image_is_refused(
+def test_list_of_digests_that_lacks_the_image_is_refused(
     fetching: Fetching, server: ImageServer, content: bytes, why: str
 ) -> None:
     """A validly signed list may still be incomplete."""
@@ -303,18 +303,20 @@ def test_image_that_refers_to_other_files_is_refused(tmp_path: Path, server: Ima
     assert list(fetching.refused().values()) == [content]
 
 
-def test_offline_says_which_digest_is_missing(tmp_path: Path, server: ImageServer) -> None:
+def test_error_offline_has_the_digest_of_the_missing_image(
+    tmp_path: Path, server: ImageServer
+) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
 
     assert f"with the digest sha256:{DIGEST} is not in the cache" in fetching.fail(is_offline=True)
     assert server.requests == []
 
 
-def test_offline_without_a_lock_says_that_no_digest_is_known(fetching: Fetching) -> None:
+def test_error_offline_without_a_lock_file_has_the_path_of_that_file(fetching: Fetching) -> None:
     assert f"nor a lock file '{fetching.lock}'" in fetching.fail(is_offline=True)
 
 
-def test_renewal_offline_has_no_version(fetching: Fetching, server: ImageServer) -> None:
+def test_renewal_offline_is_refused(fetching: Fetching, server: ImageServer) -> None:
     fetching.run()
     requests = list(server.requests)
 
@@ -564,7 +566,7 @@ def a_raw_disk() -> bytes:
     return bytes(510) + b"\x55\xaa" + bytes(512)
 
 
-def test_raw_disk_is_used_in_place_too(tmp_path: Path) -> None:
+def test_local_raw_disk_is_accepted_as_an_image(tmp_path: Path) -> None:
     (tmp_path / "node.raw").write_bytes(a_raw_disk())
 
     image = open_local(LocalImage.at(tmp_path / "node.raw"), Algorithm.SHA256)
@@ -572,7 +574,7 @@ def test_raw_disk_is_used_in_place_too(tmp_path: Path) -> None:
     assert (image.name, image.virtual_bytes) == ("node", 1024)
 
 
-def test_local_file_that_changes_is_another_image(tmp_path: Path) -> None:
+def test_digest_of_a_local_file_that_changes_is_computed_again(tmp_path: Path) -> None:
     """The file is digested once for each of its states."""
     path = tmp_path / "node.qcow2"
     path.write_bytes(IMAGE)

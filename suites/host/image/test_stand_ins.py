@@ -21,7 +21,7 @@ _INSTALL = Path(harness.__file__).parent / "image/build/inside/install-kernels.s
 _SCRIPT_S = 60.0
 
 
-def test_files_that_the_image_has_are_kept(tmp_path: Path) -> None:
+def test_stand_ins_do_not_replace_files_that_the_image_has(tmp_path: Path) -> None:
     root, archive = tmp_path / "root", tmp_path / "stand-ins.tar"
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/kubelet").write_text("the image's own\n")

@@ -51,7 +51,7 @@ def test_node_is_read_by_two_commands_and_its_evidence_is_complete(tmp_path: Pat
     )
 
 
-def test_evidence_of_another_provisioner_and_of_the_test_is_gathered(tmp_path: Path) -> None:
+def test_evidence_that_a_provisioner_and_a_test_declare_is_gathered(tmp_path: Path) -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],
@@ -73,7 +73,7 @@ FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
 
 
 @pytest.mark.parametrize("by_sudo", [False, True], ids=["root", "sudo"])
-def test_script_works_in_all_shells_on_its_way(
+def test_evidence_script_reaches_the_node_unchanged_through_ssh_and_sudo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool
 ) -> None:
     """Login shell, sudo, sh and timeout each pass the script on unchanged."""

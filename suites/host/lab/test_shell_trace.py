@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> None:
+def test_set_up_makes_a_trace_folder_that_any_user_may_write(tmp_path: Path) -> None:
     ((*shell, script, name, _folder, trace, trace_name),) = early_commands({})
     variables = ["BASH_ENV=/a b/trace.sh", "HX_TRACE_BY_TRAP=1"]
     (tmp_path / "systemctl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"${0%/*}/told"\n')
@@ -45,7 +45,7 @@ def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize("coverage", [False, True], ids=["plain", "coverage"])
-def test_code_that_traces_itself_keeps_its_stderr(
+def test_script_that_runs_set_x_keeps_its_stderr(
     tmp_path: Path, argv: list[str], *, is_known: bool, coverage: bool
 ) -> None:
     """A bash process whose script is not in '--shell-cov' keeps its stderr."""

@@ -57,7 +57,9 @@ except RequirementError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without permission")
-def test_user_without_permission_gets_the_group_as_remedy(daemon: PrivateDaemon) -> None:
+def test_error_for_a_user_without_permission_names_the_group_to_join(
+    daemon: PrivateDaemon,
+) -> None:
     answer = LocalRunner().run(
         ["env", f"--chdir={REPOSITORY}", sys.executable, "-c", _STRANGER, daemon.uri],
         timeout_s=PATIENCE_S,

@@ -135,7 +135,7 @@ def test_hanging_daemon_is_reported_with_all_stacks(
     assert _names(connection) == []
 
 
-def test_daemons_run_beside_each_other(
+def test_second_daemon_does_not_have_the_domains_of_the_first(
     daemon: PrivateDaemon, connection: Connection, daemon_folder: Path
 ) -> None:
     domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))

@@ -63,7 +63,7 @@ def test_check_finds_a_dev_kvm_that_qemu_may_not_open(trapped: PrivateDaemon, kv
 
 
 @pytest.mark.usefixtures("kvm")
-def test_checks_of_kvm_and_emulator_pass_for_an_own_libvirtd(
+def test_checks_of_kvm_and_emulator_pass_for_a_private_libvirtd(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     assert requirement_checks._kvm(connection).is_met

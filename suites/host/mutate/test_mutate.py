@@ -123,7 +123,9 @@ def project(tmp_path: Path) -> _Project:
     return _Project(tmp_path)
 
 
-def test_whole_command(project: _Project) -> None:
+def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchanged(
+    project: _Project,
+) -> None:
     before = project.contents()
     reports = {kind: project.root.parent / kind for kind in ("html", "sarif", "markdown")}
     options = [f"--{kind}={path}" for kind, path in reports.items()]
@@ -156,7 +158,9 @@ def test_whole_command(project: _Project) -> None:
     assert "the outcome was known from an earlier run" in again.stdout
 
 
-def test_kill_leaves_the_files_and_the_next_run_continues(project: _Project) -> None:
+def test_killed_run_leaves_the_files_unchanged_and_the_next_run_continues_it(
+    project: _Project,
+) -> None:
     before = project.contents()
     process = project.start("--workers=1")
     results = project.root.parent / "cache"
@@ -189,7 +193,7 @@ def test_kill_leaves_the_files_and_the_next_run_continues(project: _Project) -> 
     assert not folders, "the copies of the killed run are still there"
 
 
-def test_changed_lines_only(project: _Project) -> None:
+def test_since_option_mutates_only_changed_lines(project: _Project) -> None:
     git = ["git", "-C", str(project.root), "-c", "user.email=a@example.org", "-c", "user.name=a"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         LocalRunner().run([*git, *words], timeout_s=60.0).check("git")

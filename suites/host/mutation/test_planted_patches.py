@@ -66,7 +66,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_each_bug_gets_the_tier_and_the_test_that_caught_it(
+def test_report_has_the_tier_and_the_test_that_caught_each_bug(
     tree: Tree, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree.add_patch("add.patch", "a + b", "a - b")

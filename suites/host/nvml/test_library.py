@@ -102,7 +102,7 @@ def test_each_gpu_has_its_own_stable_uuid(library: Library) -> None:
     assert [device["uuid"] for device in devices_of(library)] == [first, second]
 
 
-def test_gpu_that_the_driver_cannot_name_has_its_models_name(library: Library) -> None:
+def test_gpu_that_the_driver_cannot_name_gets_the_name_of_its_model(library: Library) -> None:
     library.load_driver()
     library.plug(T4, name="Unknown")
 
@@ -152,7 +152,7 @@ def test_driver_of_another_version_is_recognised(library: Library) -> None:
     assert library.ask() == {"error": 18, "words": "RM has detected an NVML/RM version mismatch."}
 
 
-def test_other_gpus_are_seen_beside_a_gpu_that_left_the_bus(library: Library) -> None:
+def test_gpu_that_left_the_bus_does_not_hide_other_gpus(library: Library) -> None:
     library.load_driver()
     lost = library.plug(H100, 0)
     library.plug(H100, 1)
@@ -222,7 +222,7 @@ print("alive")
 """
 
 
-def test_no_function_crashes_when_it_is_given_nothing(library: Library) -> None:
+def test_no_function_crashes_when_it_gets_null_pointers(library: Library) -> None:
     """The test calls each function with null pointers, before and after the library is opened."""
     library.load_driver()
     library.plug(H100)

@@ -127,7 +127,7 @@ def test_teardown_of_a_fixture_is_reported_under_the_fixture_name(inner: Inner) 
     assert ends == ["node"]
 
 
-def test_step_outside_of_a_test_changes_nothing(inner: Inner) -> None:
+def test_step_of_another_thread_or_a_session_teardown_is_not_in_the_report(inner: Inner) -> None:
     source = """
         import threading
         import pytest

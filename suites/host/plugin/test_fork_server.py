@@ -153,7 +153,9 @@ def test_test_that_exceeds_a_limit_is_ended_and_reported(
     assert answer["after"] == f"test_it.py::{test}"
 
 
-def test_time_in_which_the_server_was_stopped_does_not_count(ask: Callable[..., Any]) -> None:
+def test_time_in_which_the_server_was_stopped_does_not_count_towards_the_limit(
+    ask: Callable[..., Any],
+) -> None:
     answer = ask("test_first_in_its_process", "test_stops_the_server", wall_s=1.0)
     assert answer["failed"] == []
     assert "timed_out" not in answer

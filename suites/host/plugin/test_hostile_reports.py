@@ -166,7 +166,7 @@ def merged(project: Path) -> int:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_exit_status_from_a_plug_in_is_the_status_of_the_shard(
+def test_exit_status_that_a_plug_in_sets_is_recorded_for_the_shard(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")
@@ -205,7 +205,9 @@ def test_test_that_was_repeated_counts_by_its_last_run(tmp_path: Path, workers: 
     assert merged(tmp_path) == 0
 
 
-def test_groups_classes_modules_and_specs_are_found_in_junits_file(tmp_path: Path) -> None:
+def test_merge_finds_tests_of_groups_classes_modules_and_specs_in_the_junit_report(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "below/test_a.py").write_text(
         "import pytest\n"
@@ -302,7 +304,9 @@ def test_each_run_of_a_repeated_test_keeps_its_evidence(inner: Inner) -> None:
 
 
 @pytest.mark.parametrize("place", ["/dev/stdout", "link.xml", "a/b.xml"])
-def test_file_of_junit_can_be_a_link_or_a_device(tmp_path: Path, place: str) -> None:
+def test_junit_report_can_be_written_to_a_symbolic_link_or_a_device(
+    tmp_path: Path, place: str
+) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")
     (tmp_path / "link.xml").symlink_to("target.xml")
 

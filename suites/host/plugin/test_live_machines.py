@@ -56,7 +56,9 @@ def test_held_machine_runs_in_a_separate_process(holder: Path, tmp_path: Path) -
     )
 
 
-def test_holder_that_ends_is_an_error_at_once(holder: Path, tmp_path: Path) -> None:
+def test_early_end_of_the_process_that_holds_a_machine_is_an_error(
+    holder: Path, tmp_path: Path
+) -> None:
     write(holder, "echo 'harness: There is no QEMU.'; exit 2")
 
     with pytest.raises(

@@ -74,7 +74,7 @@ def test_plan_lists_what_is_missing_and_runs_nothing(inner: Inner, workers: str)
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_time_comes_from_recorded_durations_and_the_workers(inner: Inner) -> None:
+def test_planned_time_is_computed_from_recorded_durations_and_workers(inner: Inner) -> None:
     durations = {
         f"test_inner.py::test_of_a_{kind}[debian-12]": 60.0 for kind in ("clone", "node", "bake")
     }
@@ -108,7 +108,7 @@ _NO_BUILD = """
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_first_run_says_what_it_makes_before_it_begins(inner: Inner, workers: str) -> None:
+def test_first_run_prints_what_it_will_make_before_it_begins(inner: Inner, workers: str) -> None:
     result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", "-n", workers)
 
     output = f"{result.stderr}\n{result.stdout}" if workers != "0" else str(result.stdout)

@@ -111,7 +111,9 @@ def test_test_that_passed_unexpectedly_keeps_its_evidence(inner: Inner) -> None:
 @pytest.mark.parametrize(
     ("source", "option"), [(FAILS, "--evidence=on-failure"), (PASSES, "--evidence=always")]
 )
-def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -> None:
+def test_junit_report_names_the_evidence_folder_once(
+    inner: Inner, source: str, option: str
+) -> None:
     inner.run(source, option, "--junitxml=junit.xml")
 
     tree = ET.parse(inner.folder / "junit.xml")  # noqa: S314 - written by this very test
@@ -130,7 +132,9 @@ def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -
         ("--machine-shell=before -n 1", r"--machine-shell: .*add '-n 0'"),
     ],
 )
-def test_bad_option_names_the_known_choices(inner: Inner, option: str, words: str) -> None:
+def test_error_for_a_bad_option_says_what_is_allowed(
+    inner: Inner, option: str, words: str
+) -> None:
     result = inner.run(PASSES, *option.split())
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -154,9 +158,7 @@ def test_options_become_settings(inner: Inner) -> None:
 
 
 @pytest.mark.parametrize(("options", "word"), [([], "on-failure"), (["--pdb"], "never")])
-def test_machine_that_is_debugged_alive_is_not_saved(
-    inner: Inner, options: list[str], word: str
-) -> None:
+def test_failure_checkpoint_is_off_with_pdb(inner: Inner, options: list[str], word: str) -> None:
     source = (
         f"def test_settings(settings):\n    assert settings.failure_checkpoint.value == {word!r}\n"
     )
@@ -185,7 +187,9 @@ def test_provisioner_is_a_path_relative_to_the_root(inner: Inner) -> None:
         ("mine", "ERROR: --provisioner: There is no provisioner 'mine', only 'gpu-node'*"),
     ],
 )
-def test_wrong_provisioner_is_one_usage_error(inner: Inner, word: str, line: str) -> None:
+def test_wrong_provisioner_is_a_usage_error_of_one_line(
+    inner: Inner, word: str, line: str
+) -> None:
     (inner.folder / "mine.yaml").write_text("schema: 1\nname: x\nrnu: [/bin/true]\n")
 
     result = inner.run(PASSES, f"--provisioner={word}")

@@ -120,7 +120,9 @@ def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machine
 
 
 @pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
-def test_terminal_shows_lines_if_rows_would_be_wrong(machines: Path, word: str) -> None:
+def test_terminal_shows_lines_and_no_rows_in_ci_or_if_tests_print(
+    machines: Path, word: str
+) -> None:
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
 
     argv = _argv(machines, "-n", "0", *options, environment=environment)
@@ -193,7 +195,7 @@ def test_no_row_is_drawn_at_the_prompt_of_a_debugger(live: Path) -> None:
         assert "1 passed" in _rest(terminal)
 
 
-def test_rows_are_away_from_the_prompt_after_a_failure(live: Path) -> None:
+def test_rows_are_removed_before_the_debugger_prompt_after_a_failure(live: Path) -> None:
     with _at_a_terminal(_argv(live, "-k", "fails", "-n", "0", "--pdb")) as terminal:
         terminal.expect_exact("(Pdb) ")
         assert isinstance(terminal.before, str)

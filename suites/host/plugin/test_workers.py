@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 
-def test_failures_of_both_families_are_counted_across_workers(inner: Inner) -> None:
+def test_failed_and_broken_tests_are_counted_across_workers(inner: Inner) -> None:
     result = inner.run(MIXED, "-n", "1")
 
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])

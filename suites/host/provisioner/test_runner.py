@@ -127,7 +127,7 @@ def run_in_bash(guest: GuestRoot, script: str) -> CommandResult:
         ("set -e\n", None),
     ],
 )
-def test_command_at_which_a_bash_script_ended_is_noted(
+def test_command_that_ended_a_bash_script_is_in_the_evidence(
     tmp_path: Path, script: str, noted: tuple[int, str, int, str] | None
 ) -> None:
     guest = GuestRoot(tmp_path / "root")
@@ -340,7 +340,7 @@ def test_output_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> No
         expect.log_line(evidence, "decided")
 
 
-def test_provisioner_runs_if_nothing_can_be_stored(tmp_path: Path) -> None:
+def test_provisioner_runs_even_if_its_results_cannot_be_stored(tmp_path: Path) -> None:
     """On a full disk, the run has no folder for its results."""
     guest = GuestRoot(tmp_path / "root")
     taken = guest.root / "var/lib/cloud"

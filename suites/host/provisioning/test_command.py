@@ -30,7 +30,9 @@ def test_command_reads_the_given_input_or_an_empty_input() -> None:
     assert RUNNER.run(("cat",), timeout_s=30).stdout == ""
 
 
-def test_environment_is_added_to_the_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_environment_is_added_to_the_environment_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MINE", "1")
     line = 'echo "$MINE$YOURS"'
 
@@ -57,14 +59,14 @@ def test_input_that_is_not_utf8_arrives_as_it_was() -> None:
     assert RUNNER.run(("od", "-An", "-tx1"), timeout_s=30, stdin="\udce9").stdout == " e9\n"
 
 
-def test_missing_program_gives_a_result() -> None:
+def test_missing_program_gives_exit_code_127() -> None:
     result = RUNNER.run(("/nonexistent/program",), timeout_s=30)
 
     assert (result.exit_code, result.stdout, result.timed_out) == (127, "", False)
     assert result.stderr == "[Errno 2] No such file or directory: '/nonexistent/program'"
 
 
-def test_file_that_is_not_executable_gives_a_result(tmp_path: Path) -> None:
+def test_file_that_is_not_executable_gives_exit_code_126(tmp_path: Path) -> None:
     assert RUNNER.run((str(tmp_path),), timeout_s=30).exit_code == 126
 
 
@@ -104,7 +106,7 @@ def test_command_that_closes_its_output_is_waited_for() -> None:
     assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
 
 
-def test_command_that_ended_and_released_its_output_has_nothing_killed(
+def test_no_process_is_killed_after_a_command_that_released_its_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed: list[object] = []
@@ -123,7 +125,7 @@ def test_no_descriptor_is_left_open() -> None:
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_death_by_signal_is_negative() -> None:
+def test_exit_code_is_negative_after_death_by_a_signal() -> None:
     assert RUNNER.run(("sh", "-c", "kill -TERM $$"), timeout_s=30).exit_code == -15
 
 

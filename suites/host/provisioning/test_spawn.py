@@ -75,7 +75,7 @@ def test_missing_setpriv_is_an_error_of_the_host(
         spawn(["true"])
 
 
-def test_ended_process_takes_its_leftover_group_with_it() -> None:
+def test_leftover_group_of_a_process_that_ends_is_killed() -> None:
     process = spawn(["sh", "-c", "sleep 600 & echo $!; sleep 0.3"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:

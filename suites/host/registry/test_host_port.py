@@ -49,7 +49,7 @@ def _read_all(sock: socket.socket) -> bytes:
     return bytes(content)
 
 
-def test_both_directions_are_passed_on_with_their_ends(
+def test_bytes_and_the_end_of_both_directions_are_passed_on(
     host: socket.socket, guest: tuple[socket.socket, ChildProcess]
 ) -> None:
     ours, process = guest
@@ -83,7 +83,7 @@ def test_guest_sees_that_the_host_has_closed(
     assert process.wait(timeout=10) == 0
 
 
-def test_connection_that_the_host_resets_is_the_end_for_the_guest(
+def test_guest_sees_the_end_of_a_connection_that_the_host_resets(
     host: socket.socket, guest: tuple[socket.socket, ChildProcess]
 ) -> None:
     ours, process = guest
@@ -111,7 +111,7 @@ def test_program_ends_with_qemu(
     assert process.wait(timeout=10) == 0
 
 
-def test_port_without_a_listener_is_the_end_of_the_connection_and_nothing_is_printed(
+def test_connection_to_a_port_without_a_listener_ends_and_nothing_is_printed(
     host: socket.socket,
 ) -> None:
     port = host.getsockname()[1]

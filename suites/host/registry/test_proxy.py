@@ -230,7 +230,9 @@ def test_delay_precedes_the_answer(
     assert request.ended_s - request.started_s >= 0.3
 
 
-def test_client_that_gives_up_is_logged_as_such(proxy: RegistryProxy, log: RegistryLog) -> None:
+def test_request_of_a_client_that_gives_up_is_logged_as_aborted(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
     log.disturb_all(PullFault(bytes_per_s=len(BLOB)))
 
     with client(proxy) as connection:
@@ -247,7 +249,7 @@ def test_client_that_gives_up_is_logged_as_such(proxy: RegistryProxy, log: Regis
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(), http.client.BadStatusLine("SSH")])
-def test_registry_that_is_down_is_a_bad_gateway(log: RegistryLog, error: Exception) -> None:
+def test_answer_is_502_if_the_registry_is_down(log: RegistryLog, error: Exception) -> None:
     class Upstream(http.client.HTTPConnection):
         @override
         def connect(self) -> None:
@@ -339,7 +341,7 @@ def raw(proxy: RegistryProxy, request: bytes) -> bytes:
         (b"GET /v2/a HTTP/1.1\r\nX: a\x0bb\r\n\tc\x00\r\n", b"200"),
     ],
 )
-def test_request_that_is_not_passed_on_gets_an_answer(
+def test_malformed_request_gets_one_answer_and_its_body_none(
     proxy: RegistryProxy, log: RegistryLog, lines: bytes, status: bytes
 ) -> None:
     body = b"" if status == b"200" else b"POST /v2/b HTTP/1.1\r\n\r\n"

@@ -54,7 +54,9 @@ def an_archive() -> bytes:
     return archive_of(image, reference="mcr.microsoft.com/gpu:1")
 
 
-def test_registry_answers_below_a_long_path_and_ends_with_its_block(tmp_path: Path) -> None:
+def test_registry_answers_in_a_folder_with_a_long_path_and_ends_with_its_with_block(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / ("a" * 120)
 
     with running_registry(stand_in(tmp_path), folder) as server:
@@ -113,6 +115,6 @@ def test_registry_whose_start_is_given_up_is_ended(
     assert _children() == before
 
 
-def test_registry_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_push_to_a_registry_that_does_not_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RegistryServer(folder=tmp_path).push(an_archive(), repository="gpu", tag="1")

@@ -188,7 +188,7 @@ def test_password_is_not_sent_to_an_address_that_the_registry_chose(
 
 
 @pytest.mark.parametrize("target", ["{url}/v2/t/images/tags/list?n=1", "http://[::1", "file:///x"])
-def test_next_page_elsewhere_is_not_asked_for(
+def test_next_page_of_tags_on_another_host_is_not_requested(
     registry: Adversary, other: Adversary, puller: Puller, target: str
 ) -> None:
     link = f"<{target.format(url=other.url)}>; rel=next"
@@ -203,7 +203,7 @@ def test_next_page_elsewhere_is_not_asked_for(
 
 
 @pytest.mark.parametrize("is_redirected", [False, True])
-def test_password_reaches_no_service_elsewhere_without_encryption(
+def test_password_is_not_sent_to_a_token_service_elsewhere_without_encryption(
     registry: Adversary, other: Adversary, puller: Puller, *, is_redirected: bool
 ) -> None:
     realm = f"{registry.url if is_redirected else other.url}/token"
@@ -678,7 +678,7 @@ def test_invalid_answer_is_reported_in_a_short_sentence(
     assert len(said) < 1000
 
 
-def test_registry_that_takes_nothing_ends_a_push(
+def test_push_to_a_registry_that_reads_too_slowly_ends_with_an_error(
     registry: Adversary, puller: Puller, tmp_path: Path
 ) -> None:
     file = tmp_path / "blob"

@@ -64,7 +64,7 @@ def test_host_that_only_reads_pushes_nothing(shop: Shop) -> None:
     assert all(request.method in {"GET", "HEAD"} for request in shop.log.requests)
 
 
-def test_store_states_the_requirements_of_a_checkpoint(filled: Shop) -> None:
+def test_list_of_the_store_has_the_requirements_of_a_checkpoint(filled: Shop) -> None:
     (artifact,) = filled.host("other").shared.ls()
 
     assert artifact.needs == "QEMU 7.2, any processor"
@@ -178,7 +178,7 @@ def test_full_disk_is_reported_in_one_sentence_and_nothing_is_kept(
     assert list((small_disk / "partial-pulls").iterdir()) == []
 
 
-def test_two_processes_pull_once(filled: Shop) -> None:
+def test_simultaneous_pulls_fetch_each_blob_once(filled: Shop) -> None:
     hosts = [filled.host("second"), filled.host("second")]
     before = len(filled.log.requests)
     threads = [threading.Thread(target=host.have) for host in hosts]
@@ -205,7 +205,7 @@ def test_unreachable_registry_is_reported_in_one_sentence(filled: Shop) -> None:
     assert "can't be reached for the manifest of 'booted-" in second.said(Stage.REFUSED)
 
 
-def test_commands_list_pull_push_and_remove(
+def test_store_commands_list_pull_push_and_remove_artifacts(
     filled: Shop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -53,7 +53,7 @@ def texts_of(timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["one", "side-by-side"])
-def test_words_are_within_1000_pixels_and_do_not_overlap(
+def test_labels_are_within_1000_pixels_and_do_not_overlap(
     timelines: list[Timeline], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = texts_of(timelines[:count], monkeypatch)
@@ -70,7 +70,7 @@ def test_words_are_within_1000_pixels_and_do_not_overlap(
     assert not overlapping
 
 
-def test_durations_have_units_and_waits_have_names(
+def test_labels_have_the_unit_of_a_duration_and_the_name_of_the_awaited_unit(
     timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [text for text, _ in texts_of(timelines[:1], monkeypatch)]
@@ -108,7 +108,7 @@ def test_picture_has_the_colours_of_its_scheme(timelines: list[Timeline], scheme
     assert ({LIGHT.background, DARK.background} - {scheme.background}).pop() not in content
 
 
-def test_same_timeline_is_the_same_file(timelines: list[Timeline]) -> None:
+def test_same_timeline_gives_the_same_bytes(timelines: list[Timeline]) -> None:
     assert render_timelines(timelines[:1], LIGHT) == render_timelines(timelines[:1], LIGHT)
 
 
@@ -145,7 +145,7 @@ def test_page_without_matplotlib_has_the_table(
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".html"])
-def test_command_writes_each_form(tmp_path: Path, suffix: str) -> None:
+def test_timeline_command_writes_svg_png_and_html(tmp_path: Path, suffix: str) -> None:
     bundle = a_node_that_built(tmp_path / "t.py-test/node").write()
     output = tmp_path / f"out{suffix}"
 
@@ -186,7 +186,7 @@ def test_command_refuses_a_folder_that_it_can_not_draw(
     assert words in capsys.readouterr().err
 
 
-def test_same_bundle_twice_keeps_its_name(
+def test_bundle_that_is_given_twice_keeps_its_name_in_the_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = a_node_that_built(tmp_path / "node").write()

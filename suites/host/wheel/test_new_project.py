@@ -72,7 +72,7 @@ def test_without_qemu_node_tests_are_skipped_with_a_remedy(
     assert "apt-get install qemu-system-x86" in result.stdout
 
 
-def test_project_may_have_packages_and_fixtures_of_the_same_names(
+def test_project_may_have_packages_and_a_fixture_with_names_of_the_harness(
     installed_wheel: InstalledWheel, project: Path, without_qemu: Path
 ) -> None:
     """The project has packages `fixtures` and `images` on sys.path, and a fixture `settings`."""
@@ -110,7 +110,9 @@ def test_lines_of_the_readme_put_scripts_on_a_machine(
     assert "test_node_is_provisioned[debian-12] (fixtures used: " in planned.check("pytest").stdout
 
 
-def test_second_init_writes_nothing(installed_wheel: InstalledWheel, project: Path) -> None:
+def test_second_harness_init_is_refused_and_writes_nothing(
+    installed_wheel: InstalledWheel, project: Path
+) -> None:
     (project / "scripts/prepare_node.sh").write_text("ours\n")
 
     result = installed_wheel.run("harness", "init", cwd=project)

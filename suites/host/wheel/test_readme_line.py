@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BUILD_S = 300.0
 
 
-def test_line_builds_the_wheel_and_installs_its_command(tmp_path: Path) -> None:
+def test_readme_line_builds_the_wheel_and_installs_its_command(tmp_path: Path) -> None:
     """Dependencies are left out; `installed_wheel` shows that they fit."""
     page = parse_page("README.md", (REPOSITORY / "README.md").read_text())
     (line,) = (block.text for block in page.blocks if block.kind == "wheel")

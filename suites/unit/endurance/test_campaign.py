@@ -112,5 +112,5 @@ def test_summary_is_kept_if_the_campaign_is_interrupted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "crash-51.json").read_text())["seed"] == 51
 
 
-def test_every_campaign_of_the_mix_runs_apart() -> None:
+def test_every_campaign_of_the_mix_runs_in_its_own_namespaces() -> None:
     assert all(CAMPAIGNS[name].is_apart for name in MIX)

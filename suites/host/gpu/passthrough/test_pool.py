@@ -76,7 +76,7 @@ def holding_child(host: FakeHost, folder: Path, address: str) -> Iterator[ChildP
                 pipe.close()
 
 
-def test_lease_of_a_killed_process_is_free_and_its_gpu_restored_first(
+def test_gpu_of_a_killed_process_is_restored_before_its_next_lease(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     with holding_child(host, folder, GPU) as child:

@@ -90,7 +90,7 @@ def test_output_that_nobody_reads_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 10_000), (60_000, 20)])
-def test_output_that_was_read_makes_room(
+def test_output_that_was_read_does_not_count_towards_the_limit(
     monkeypatch: pytest.MonkeyPatch, size: int, count: int
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_AGENT_BACKLOG_MIB", "1")
@@ -238,7 +238,7 @@ def test_console_of_a_guest_that_prints_without_end_is_read_to_its_limit(
         theirs.close()
 
 
-def test_wait_for_the_console_keeps_only_what_it_searches() -> None:
+def test_wait_for_the_console_keeps_little_of_its_output_in_memory() -> None:
     """Pexpect keeps all output since the last match."""
     ours, theirs = socket.socketpair()
     console = Console("node", ours)

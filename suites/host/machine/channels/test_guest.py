@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "it's; $(reboot)", "-n"])
-def test_any_path_is_written_and_read(tmp_path: Path, name: str) -> None:
+def test_file_with_a_hostile_path_is_written_and_read(tmp_path: Path, name: str) -> None:
     guest = Guest("node", LocalRunner())
     path = tmp_path / name / name
 
@@ -38,7 +38,7 @@ def test_absent_file_reads_as_none_in_a_real_shell(tmp_path: Path) -> None:
         ("10de:20b0", 1, 0.1, 124),
     ],
 )
-def test_script_counts_only_the_requested_functions_on_the_bus(
+def test_script_counts_only_the_requested_pci_functions(
     tmp_path: Path, ids: str, count: int, timeout_s: float, exit_code: int
 ) -> None:
     """The test runs the script of the guest on a bus of three functions."""

@@ -114,7 +114,7 @@ def test_server_that_never_comes_up_is_reported_with_the_output_of_ssh(
     assert len(_of_which(folder)) == 3
 
 
-def test_connection_that_says_nothing_ends_at_the_deadline(
+def test_ssh_that_prints_nothing_is_an_error_at_the_deadline(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put_ssh(folder, "exec sleep 600", monkeypatch)

@@ -132,7 +132,7 @@ def test_shell_ends_with_the_error_of_a_caller_that_does_not_get_ready(place: Pl
         client.run_in(place.machine, before_input=has_no_gpu)
 
 
-def test_shell_that_ends_first_waits_for_its_caller(place: Place) -> None:
+def test_exit_code_of_a_shell_is_returned_only_after_its_caller_is_ready(place: Place) -> None:
     request_of_shell: list[int] = []
     runs, may_get_ready = threading.Event(), threading.Event()
     got_ready: list[bool] = []

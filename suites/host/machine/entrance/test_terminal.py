@@ -94,7 +94,7 @@ def test_prompt_is_shown_before_the_caller_gets_ready(
     assert capfd.readouterr().out == "root@clone:~# ready "
 
 
-def test_shell_in_a_terminal_has_its_size_and_kind(place: Place, terminal: int) -> None:
+def test_shell_gets_the_size_and_the_kind_of_the_terminal(place: Place, terminal: int) -> None:
     place.guest.answers[frames.RUN] = ends(0)
     before = termios.tcgetattr(terminal)
 
@@ -144,7 +144,7 @@ def test_command_whose_output_is_piped_gets_no_terminal(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_command_in_a_terminal_is_started_as_it_is(place: Place) -> None:
+def test_command_in_a_terminal_is_started_without_a_fallback(place: Place) -> None:
     place.guest.answers[frames.RUN] = ends(0)
 
     client.run_in(place.machine, ["ls", "a b"])
@@ -317,7 +317,7 @@ def test_client_gets_the_ssh_access_from_the_machine(
     assert client.ssh_entry_of(place.machine) == entry
 
 
-def test_ssh_uses_only_this_key_and_knows_only_this_host() -> None:
+def test_ssh_uses_only_the_key_and_the_known_hosts_of_its_machine() -> None:
     entry = SshEntry(port=2222, key=Path("/keys/user"), known_hosts=Path("/node/known_hosts"))
 
     assert entry.argv() == [

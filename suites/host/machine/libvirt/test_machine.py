@@ -65,7 +65,7 @@ def a_machine(connection: Connection, folder: Path, **changes: Any) -> LibvirtMa
     )
 
 
-def test_gpu_whose_socket_libvirt_can_not_hand_on_is_refused(
+def test_gpu_whose_socket_libvirt_cannot_pass_to_qemu_is_refused(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine = a_machine(connect(), tmp_path)
@@ -121,7 +121,7 @@ def started_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMa
             host.hang_up()
 
 
-def test_failing_console_log_is_reported_by_a_wait(
+def test_wait_reports_that_the_console_log_cannot_be_written(
     started_machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
 ) -> None:
     assert started_machine.failure() is None
@@ -159,7 +159,7 @@ def test_log_of_qemu_is_copied_if_this_user_may_read_it(
     assert end.endswith(" the end")
 
 
-def test_machine_that_is_killed_before_it_runs_is_no_error(
+def test_kill_of_a_machine_that_does_not_run_yet_raises_no_error(
     connect: Callable[[], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = a_machine(connect(), tmp_path)
@@ -188,7 +188,7 @@ def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, soc
     return machine, machine._listen(), path
 
 
-def test_process_that_connects_to_the_agent_socket_is_the_machine(
+def test_process_id_of_a_machine_is_that_of_the_process_on_its_agent_socket(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)

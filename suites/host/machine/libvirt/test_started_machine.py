@@ -167,7 +167,7 @@ def test_driver_reconnects_to_a_restarted_libvirtd_for_a_new_machine(
     assert machine._host.emulator == "another-qemu"
 
 
-def test_restored_machine_waits_for_its_state(
+def test_start_does_not_resume_a_restored_machine(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> None:
     with started_machine(connection, host, tmp_path, is_restored=True):
@@ -305,7 +305,7 @@ def test_gpu_of_the_host_that_libvirt_refuses_takes_no_root_port(
 # -- why it will not go on ----------------------------------------------------------------------------
 
 
-def test_full_disk_explains_why_a_machine_will_not_continue(
+def test_failure_of_a_machine_names_its_full_disk(
     machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu
 ) -> None:
     assert machine.failure() is None
@@ -319,7 +319,7 @@ def test_full_disk_explains_why_a_machine_will_not_continue(
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
-def test_end_of_libvirtd_explains_why_a_machine_will_not_continue(
+def test_failure_of_a_machine_names_the_end_of_libvirtd(
     machine: LibvirtMachine,
     host: HostWithStreams,
     connection: Connection,

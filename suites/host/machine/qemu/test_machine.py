@@ -25,7 +25,7 @@ def _program(folder: Path, script: str) -> str:
     return str(program)
 
 
-def test_qemu_that_refuses_is_quoted(tmp_path: Path) -> None:
+def test_error_for_a_failed_start_quotes_qemu_and_its_command_line(tmp_path: Path) -> None:
     qemu = _program(tmp_path, "echo \"qemu: could not open 'disk.qcow2'\" >&2; exit 1")
 
     with pytest.raises(HarnessError) as caught, QemuMachine(a_machine_spec(qemu=qemu), tmp_path):
@@ -114,7 +114,9 @@ def test_guest_that_powers_off_ends_its_machine(tmp_path: Path) -> None:
     "reason",
     ["guest-reset", "guest-panic", "host-qmp-quit", "host-signal", "host-qmp-system-reset"],
 )
-def test_end_for_another_reason_does_not_count_as_power_off(tmp_path: Path, reason: str) -> None:
+def test_machine_that_ends_for_another_reason_has_not_powered_off(
+    tmp_path: Path, reason: str
+) -> None:
     """A bake that rebooted is incomplete and must not be published."""
     spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, reason))
 
