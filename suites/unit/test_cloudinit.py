@@ -160,7 +160,7 @@ def test_network_config_matches_the_card_by_its_mac_address() -> None:
     }
 
 
-def test_volume_holds_the_three_documents(tmp_path: Path) -> None:
+def test_volume_holds_user_data_meta_data_and_network_config(tmp_path: Path) -> None:
     seed = render_seed(NODE, instance_id="node-1")
 
     path = write_seed(seed, tmp_path / "seed.iso")

@@ -39,7 +39,7 @@ FAIR = (
 )
 
 
-def test_fair_competition_has_no_faults() -> None:
+def test_log_of_a_fair_competition_has_no_faults() -> None:
     verdict = judge(parse_log(a_log(*FAIR)))
 
     assert verdict.faults == ()

@@ -31,7 +31,7 @@ def program(path: Path) -> str:
     return str(path)
 
 
-def test_program_of_the_system_is_found(system: Path) -> None:
+def test_program_in_a_system_folder_is_found(system: Path) -> None:
     assert find_program("mke2fs") is None
     path = program(system / "mke2fs")
 

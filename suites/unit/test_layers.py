@@ -44,7 +44,7 @@ def test_import_of_the_init_module_of_a_package_is_checked() -> None:
     ]
 
 
-def test_table_names_exactly_all_modules() -> None:
+def test_differences_between_the_table_and_the_modules_are_reported() -> None:
     graph = ImportGraph()
     for module in ("harness", "harness.machine", "harness.machine.qmp", "harness.new"):
         graph.add_module(module)
@@ -57,7 +57,7 @@ def test_table_names_exactly_all_modules() -> None:
     ]
 
 
-def test_module_of_a_package_that_is_imported_has_to_be_in_a_layer() -> None:
+def test_init_module_that_is_imported_has_to_be_in_a_layer() -> None:
     graph = ImportGraph()
     graph.add_import(importer="harness.lab", imported="harness")
 

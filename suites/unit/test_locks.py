@@ -124,7 +124,7 @@ def test_setuptools_is_locked_for_the_build() -> None:
     assert f'requires = ["setuptools{asked.specifier}"]' in text
 
 
-def test_lock_that_does_not_pin_exact_files_is_refused() -> None:
+def test_lock_file_that_does_not_pin_exact_files_is_refused() -> None:
     accepted = []
     for text in (
         "--index-url https://example.org/simple\n",

@@ -64,7 +64,7 @@ def test_measured_command_may_write_python_bytecode(
     assert seconds_of_command([]) > 0
 
 
-def test_shell_without_a_prompt_is_quoted(program: Path) -> None:
+def test_error_for_a_shell_without_a_prompt_quotes_its_output(program: Path) -> None:
     _write(program, "echo 'harness: there is no QEMU'; exit 2\n")
 
     with pytest.raises(HarnessError, match=r"expected to continue.*there is no QEMU"):

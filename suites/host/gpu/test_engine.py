@@ -177,7 +177,7 @@ def test_server_that_is_closed_during_dma_ends(vfio: Vfio) -> None:
 
 
 @pytest.mark.parametrize("kinds", [[MSI], [INTX], [INTX, MSI]])
-def test_interrupt_is_raised_by_a_message_if_possible(vfio: Vfio, kinds: list[int]) -> None:
+def test_interrupt_is_raised_by_msi_if_msi_is_set_up(vfio: Vfio, kinds: list[int]) -> None:
     fds = {kind: os.eventfd(0, os.EFD_NONBLOCK) for kind in kinds}
     for kind, fd in fds.items():
         vfio.set_irq(kind, [fd])

@@ -221,7 +221,7 @@ def test_next_mirror_is_used_after_a_wrong_image(tmp_path: Path, server: ImageSe
     assert len(fetching.refused()) == 1
 
 
-def test_image_is_fetched_from_the_location_of_the_right_list(
+def test_image_is_fetched_from_the_location_whose_list_has_its_digest(
     tmp_path: Path, server: ImageServer
 ) -> None:
     """Another location has replaced both the image and its list."""
@@ -390,9 +390,7 @@ def test_renewal_locks_the_digest_of_the_latest_image(fetching: Fetching) -> Non
     assert [path.name for path in fetching.catalogue.glob("*.lock")] == ["tiny.lock"]
 
 
-def test_image_is_booted_by_the_firmware_of_its_recipe(
-    tmp_path: Path, server: ImageServer
-) -> None:
+def test_fetched_image_has_the_firmware_of_its_recipe(tmp_path: Path, server: ImageServer) -> None:
     assert Fetching(tmp_path, server.folder, more="firmware: uefi\n").run().firmware is (
         FirmwareType.UEFI
     )

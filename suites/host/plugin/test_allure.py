@@ -210,7 +210,9 @@ def test_history_id_of_a_test_is_the_same_in_every_run(inner: Inner) -> None:
     assert history(inner, turned, "-n", "2", "--dist=loadgroup") == plain
 
 
-def test_evidence_is_in_steps_by_folder_with_types_and_names(inner: Inner) -> None:
+def test_evidence_files_are_attached_with_their_types_to_a_step_for_each_folder(
+    inner: Inner,
+) -> None:
     source = """
         class Source:
             name = "node"
@@ -266,7 +268,9 @@ def test_earlier_evidence_has_a_step_of_its_own(inner: Inner) -> None:
     assert names == [f"Evidence of '{name}'" for name in ("other", "node", "node/earlier-1")]
 
 
-def test_status_is_failed_for_the_node_and_broken_for_the_harness(inner: Inner) -> None:
+def test_allure_status_is_failed_for_a_node_error_and_broken_for_a_harness_error(
+    inner: Inner,
+) -> None:
     source = """
         import pytest
         from harness.errors import ExpectationError, HarnessError

@@ -201,7 +201,7 @@ def test_output_is_shown_on_the_console_while_it_runs(tmp_path: Path) -> None:
     assert (guest.root / "dev/console").read_text().split("\n")[-3:] == ["step", "shown", ""]
 
 
-def test_variables_of_the_program_stay_as_they_are(tmp_path: Path) -> None:
+def test_runner_does_not_change_variables_of_the_provisioner(tmp_path: Path) -> None:
     names = (
         "name",
         "outcome",

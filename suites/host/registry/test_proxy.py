@@ -185,7 +185,7 @@ def test_refusal_gives_a_reason_and_a_401_asks_for_credentials(
         assert b"UNAUTHORIZED" in answer.read()
 
 
-def test_blob_is_cut_at_its_byte_even_if_a_client_resumes_there(
+def test_blob_is_cut_at_the_given_byte_even_if_a_client_resumes_there(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(cut_after_bytes=50_000))

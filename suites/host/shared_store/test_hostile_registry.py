@@ -714,7 +714,9 @@ def test_artifact_that_does_not_belong_to_the_cache_is_not_published(
     assert [path for path in (tmp_path / "xdg").rglob(NAME) if path.parent.name != ".work"] == []
 
 
-def test_titles_of_layers_are_shown_without_escapes(registry: Adversary, puller: Puller) -> None:
+def test_control_characters_in_titles_of_layers_are_escaped(
+    registry: Adversary, puller: Puller
+) -> None:
     registry.manifest["layers"].append(
         {
             "mediaType": FILE_TYPE,

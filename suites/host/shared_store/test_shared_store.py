@@ -104,7 +104,7 @@ def test_refused_pull_is_reported_in_one_sentence_and_the_host_makes_its_own_art
     assert "\n" not in said
 
 
-def test_cut_connection_continues_where_it_ended(filled: Shop) -> None:
+def test_pull_continues_where_a_cut_connection_ended(filled: Shop) -> None:
     size = filled.blob().stat().st_size
     filled.log.disturb_all(PullFault(cut_after_bytes=size // 2))
     second = filled.host("second")

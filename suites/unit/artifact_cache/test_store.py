@@ -283,7 +283,7 @@ def test_folder_that_another_process_makes_is_not_removed(tmp_path: Path) -> Non
     assert holder.exists()
 
 
-def test_note_of_the_next_process_that_makes_the_folder_is_not_removed(
+def test_holder_file_of_the_next_process_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = tmp_path / ".locks/one.holder"

@@ -60,7 +60,7 @@ def test_fault_of_the_second_gpu_is_reported(field: str, word: str, fault: str) 
 
 
 @pytest.mark.parametrize("word", ["", "[Unknown Error]", "-1", "perhaps"])
-def test_empty_answer_about_memory_is_unknown(word: str) -> None:
+def test_invalid_answer_about_memory_is_unknown(word: str) -> None:
     for field in WELL:
         with pytest.raises(HarnessError, match=f"expected to tell '{field}'.*unknown"):
             parse_memory_health({**WELL, field: word})

@@ -31,7 +31,9 @@ from harness.sharding.engine import shard_of
         ({"CI_NODE_INDEX": "", "CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "2"}, "1/2"),
     ],
 )
-def test_auto_takes_the_shard_of_the_engine(environment: dict[str, str], expected: str) -> None:
+def test_auto_takes_the_shard_from_the_variables_of_the_ci_engine(
+    environment: dict[str, str], expected: str
+) -> None:
     assert str(shard_of("auto", environment)) == expected
 
 

@@ -99,7 +99,7 @@ def test_critical_path_goes_from_the_goal_back_and_into_the_provisioner(tmp_path
         ("multi-user.target", 99.0, "cloud-init.target"),
     ],
 )
-def test_critical_path_ends_at_the_last_goal(
+def test_critical_path_ends_at_the_goal_that_was_ready_last(
     tmp_path: Path, name: str, at_s: float, last: str
 ) -> None:
     node = a_node_that_built(tmp_path)
@@ -304,7 +304,9 @@ def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     [(110.0, 109), (110.0 - 3600, 99), (101.0, 100)],
     ids=["wall clock", "clock that lost an hour", "boot without a pause"],
 )
-def test_reboot_joins_two_boots(tmp_path: Path, wall_s: float, second_boot_s: float) -> None:
+def test_timeline_joins_the_boots_before_and_after_a_reboot(
+    tmp_path: Path, wall_s: float, second_boot_s: float
+) -> None:
     """Between the last entry of the one and the first of the other the wall clock counts.
 
     A boot does not begin before the end of the one before, whatever the clock says.

@@ -180,7 +180,13 @@ def test_changed_file_is_downloaded_from_the_start(
         (1000, [answer(416)]),
         (600, [answer(416, Content_Range="bytes */1000")]),
     ],
-    ids=["size told", "size not told", "no size", "as long", "range refused"],
+    ids=[
+        "size in the answer",
+        "no size in the answer",
+        "malformed size",
+        "same size",
+        "range refused",
+    ],
 )
 def test_partial_file_is_replaced_if_the_server_has_no_further_bytes(
     server: ImageServer, download: Download, size: int, faults: list[Callable[[Handler], None]]

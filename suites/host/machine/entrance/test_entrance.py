@@ -48,7 +48,7 @@ def test_command_passes_output_and_exit_code(
     assert capfd.readouterr() == ("6.1.0\n", "hm\n")
 
 
-def test_end_by_a_signal_is_reported_as_in_a_shell(place: Place) -> None:
+def test_exit_code_after_a_signal_is_128_plus_its_number(place: Place) -> None:
     def ended(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         guest.says(frames.RESULT, request, {**ENDED, "exit_code": -15})
 

@@ -31,7 +31,7 @@ def test_interval_of_a_median_of_nine_excludes_the_smallest_and_the_largest_samp
 
 
 @pytest.mark.usefixtures("few_resamples")
-def test_ratio_of_constants_has_no_width() -> None:
+def test_interval_of_a_ratio_of_constants_has_no_width() -> None:
     found = ratio_of([5.0] * 4, [20.0] * 6)
 
     assert found == Estimate(value=0.25, low=0.25, high=0.25, n=4)
@@ -43,7 +43,7 @@ def test_ratio_of_constants_has_no_width() -> None:
 
 
 @pytest.mark.usefixtures("few_resamples")
-def test_shift_is_the_median_of_all_pairs() -> None:
+def test_shift_ratio_is_the_median_of_the_ratios_of_all_pairs() -> None:
     """The ratios of 2 and 6 to 1 and 2 are 2, 6, 1 and 3; their median is between 2 and 3."""
     assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
 

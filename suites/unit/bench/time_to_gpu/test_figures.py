@@ -118,7 +118,7 @@ def test_conclusion_of_equal_waits_shows_no_difference() -> None:
     assert "no difference to the build at boot is shown" in conclusions(figures)[0]
 
 
-def test_residue_of_a_teardown_is_a_conclusion() -> None:
+def test_conclusions_count_what_each_way_of_teardown_leaves() -> None:
     figures = figures_of(
         benchmark(
             teardowns={"fast": [1.0] * 5, "dkms-remove": [4.0] * 5},

@@ -172,7 +172,7 @@ def test_fresh_node_and_its_reset_are_two_samples(tmp_path: Path) -> None:
     ]
 
 
-def test_steps_of_a_log_are_in_their_order(tmp_path: Path) -> None:
+def test_steps_of_a_log_become_segments_in_the_order_of_the_log(tmp_path: Path) -> None:
     log = LogPatterns(path="/var/log/mine", step=r"(?P<name>\w+) took (?P<duration_s>\S+) s")
     mine = Provisioner(name="mine", run=["/opt/mine"], outcome=OutcomeDeclaration(log=log))
     folder = EvidenceFolder(tmp_path).file("/var/log/mine", "one took 3 s\ntwo took 4 s\n")
