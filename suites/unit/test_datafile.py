@@ -230,7 +230,9 @@ def test_any_yaml_is_a_value_or_an_error_message(text: str) -> None:
             read_data_file(file, _Bicycle)
 
 
-def test_file_is_read_without_libyaml_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_also_read_without_libyaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.datafile._Loader", yaml.SafeLoader)
     file = _file(tmp_path, "name: racer\n")
 

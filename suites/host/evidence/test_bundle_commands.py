@@ -52,7 +52,7 @@ def test_timeline_of_an_archive_is_drawn(
     assert "build-driver" in capsys.readouterr().out
 
 
-def test_archive_without_a_saved_machine_can_not_be_resumed(
+def test_archive_without_a_saved_machine_cannot_be_resumed(
     archive: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", str(archive)]) == 2

@@ -273,7 +273,7 @@ def test_partial_file_of_another_image_is_downloaded_again(
     assert fetching.refused() == {}
 
 
-def test_next_mirror_is_used_if_a_complete_download_is_wrong_too(
+def test_next_mirror_is_used_if_a_complete_download_is_wrong_again(
     tmp_path: Path, server: ImageServer
 ) -> None:
     """Only a file that was resumed from a partial file is downloaded again."""

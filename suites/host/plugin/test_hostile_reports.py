@@ -186,7 +186,7 @@ def test_exit_status_that_a_plug_in_sets_is_recorded_for_the_shard(
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_test_that_was_repeated_counts_by_its_last_run(tmp_path: Path, workers: str) -> None:
+def test_repeated_test_has_the_outcome_of_its_last_run(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_a.py").write_text(
         "import pathlib\n"
         "def test_it():\n"

@@ -146,7 +146,7 @@ ROWS = [
     ROWS,
     ids=[f"{name}{', opted out' if is_out else ''}" for name, is_out in ROWS],
 )
-def test_real_containerd_shows_what_is_in_effect(
+def test_real_and_simulated_containerd_give_the_expected_answer(
     program: tuple[Release, Path], tmp_path: Path, kind: str, *, is_opted_out: bool
 ) -> None:
     release, path = program

@@ -66,7 +66,7 @@ def test_process_inherits_only_the_named_descriptors(tmp_path: Path) -> None:
         assert other.fileno() not in seen
 
 
-def test_missing_setpriv_is_an_error_of_the_host(
+def test_error_for_a_missing_setpriv_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

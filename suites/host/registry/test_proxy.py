@@ -354,7 +354,7 @@ def test_malformed_request_gets_one_answer_and_its_body_none(
     assert [each.status for each in log.requests] == [int(status)]
 
 
-def test_body_is_passed_on_while_it_comes(log: RegistryLog) -> None:
+def test_body_of_an_upload_is_passed_on_before_all_of_it_has_arrived(log: RegistryLog) -> None:
     """A guest that announces gigabytes does not use memory of the proxy."""
     arrived = threading.Event()
 

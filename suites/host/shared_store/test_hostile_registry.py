@@ -164,7 +164,7 @@ def _push(puller: Puller) -> None:
         pytest.param(
             lambda url: lambda request: request.reply(200, b'{"tags": ["a"]}', Link=f"<{url}/x>"),
             lambda puller: puller.client.tags("images"),
-            id="Link",
+            id="Link of a next page",
         ),
         pytest.param(_upload, _push, id="Location of an upload"),
     ],
@@ -300,7 +300,9 @@ def _with_large_layer(registry: Adversary) -> None:
             id="layer not listed",
         ),
         pytest.param(
-            _with_large_layer, "for the file 'disk.qcow2', which has only 20000", id="size"
+            _with_large_layer,
+            "for the file 'disk.qcow2', which has only 20000",
+            id="layer too large",
         ),
         pytest.param(_with_trailing_data, "goes on after the end of the file", id="trailing data"),
         pytest.param(
@@ -319,24 +321,26 @@ def _with_large_layer(registry: Adversary) -> None:
             id="long list of files",
         ),
         pytest.param(
-            _with_rest(zipped({"../a": b"x"})), "'../a', which does not belong to it", id="outside"
+            _with_rest(zipped({"../a": b"x"})),
+            "'../a', which does not belong to it",
+            id="path outside",
         ),
         pytest.param(
             lambda registry: registry.have(
                 {"1/initrd.img": b"x"}, rest(registry, zipped({"../a": b"x"}))
             ),
             "'../a', which does not belong to it",
-            id="outside, after a folder",
+            id="path outside, after a folder",
         ),
         pytest.param(
             _with_rest(zipped({"disk.qcow2": b"x"})),
             "names the file 'disk.qcow2' twice",
-            id="again",
+            id="file twice",
         ),
         pytest.param(
             _with_rest(zipped({"a": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777)),
             "which is not a plain file",
-            id="link",
+            id="symbolic link",
         ),
         pytest.param(
             _with_rest(zipped({"a": b""}, mode=stat.S_IFCHR | 0o666)),
@@ -346,7 +350,7 @@ def _with_large_layer(registry: Adversary) -> None:
         pytest.param(
             _with_rest(zipped({"a": b"x"}, method=zipfile.ZIP_LZMA)),
             "packed by a method that is not used here",
-            id="method",
+            id="unknown method of packing",
         ),
         pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
     ],

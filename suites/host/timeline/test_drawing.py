@@ -175,7 +175,7 @@ def test_command_prints_the_critical_path(
     ],
     ids=["two-machines", "three-bundles", "no-bundle"],
 )
-def test_command_refuses_a_folder_that_it_can_not_draw(
+def test_command_refuses_a_folder_that_it_cannot_draw(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], words: str
 ) -> None:
     for name in ("a", "b"):

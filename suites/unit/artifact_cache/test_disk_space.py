@@ -41,7 +41,7 @@ def failure(cause: BaseException | None, context: BaseException | None = None) -
         (RequirementError("There is no QEMU."), 31, True, False),
     ],
 )
-def test_failure_of_a_full_disk_is_reported_as_such(
+def test_error_from_a_full_disk_says_that_the_disk_is_full(
     error: Exception, free_mib: int, *, any_failure: bool, is_explained: bool
 ) -> None:
     with (
@@ -60,7 +60,7 @@ def test_failure_of_a_full_disk_is_reported_as_such(
         assert caught.value is error
 
 
-def test_missing_space_is_reported_beforehand() -> None:
+def test_artifact_that_needs_more_space_than_is_free_is_refused() -> None:
     space(700).require("image", 700)
     with pytest.raises(RequirementError, match=r"needs 700 MiB free .* but 699 MiB are free"):
         space(699).require("image", 700)

@@ -97,7 +97,7 @@ def test_artifact_that_the_source_has_is_taken_and_not_made(
     assert source.offered == []
 
 
-def test_artifact_that_the_source_lacks_is_made_and_offered(
+def test_artifact_that_the_source_lacks_is_made_and_offered_to_the_source(
     cache: Cache, source: FakeSource
 ) -> None:
     assert cache.have() == "made here"

@@ -713,7 +713,7 @@ def test_skipped_module_is_not_counted_as_a_test_result(tmp_path: Path) -> None:
         (['<failure message="a"/>', '<skipped message="s"/>'], None),
     ],
 )
-def test_repeated_test_counts_by_its_last_result(
+def test_repeated_test_has_the_outcome_of_its_last_result(
     tmp_path: Path, results: list[str], problem: str | None
 ) -> None:
     failed = int(problem is not None)

@@ -95,7 +95,7 @@ def test_text_that_does_not_occur_exactly_once_is_refused(
     )
 
 
-def test_copy_holds_the_sources_but_no_files_of_python(tmp_path: Path) -> None:
+def test_copy_holds_the_sources_but_no_compiled_files(tmp_path: Path) -> None:
     repository, top = tmp_path / "repository", tmp_path / "copy"
     for name in ("harness/a.py", "harness/__pycache__/a.pyc", "suites/b.py", "pyproject.toml"):
         path = repository / name

@@ -35,7 +35,7 @@ def test_nights_are_appended_to_the_file(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_table_compares_a_night_with_the_median_of_earlier_ones(tmp_path: Path) -> None:
+def test_table_compares_a_night_with_the_median_of_earlier_nights(tmp_path: Path) -> None:
     for number, seconds in enumerate((10.0, 30.0, 20.0)):
         a_night(tmp_path, str(number), seconds)
     night = a_night(tmp_path, "now", 25.0)

@@ -41,7 +41,7 @@ def test_pull_begins_with_the_request_for_a_tag(
     assert starts_pull(method, path, is_first_of_connection=is_first) is starts
 
 
-def test_each_planned_fault_applies_to_one_pull_and_precedes_the_standing_fault() -> None:
+def test_planned_fault_applies_to_one_pull_before_the_fault_for_all_pulls_applies() -> None:
     log = RegistryLog()
     first, second, standing = (PullFault(status=status) for status in (500, 502, 503))
     log.disturb_next(first, second)
@@ -55,7 +55,7 @@ def test_each_planned_fault_applies_to_one_pull_and_precedes_the_standing_fault(
     assert asked(log, LAYER) == PullFault()
 
 
-def test_standing_fault_replaces_the_fault_of_a_running_pull() -> None:
+def test_fault_for_all_pulls_replaces_the_fault_of_a_running_pull() -> None:
     log = RegistryLog()
     log.disturb_next(PullFault(status=500))
     pulled(log)

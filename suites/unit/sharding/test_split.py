@@ -67,7 +67,7 @@ def test_five_thousand_tests_are_divided_evenly_among_a_hundred_shards() -> None
     assert min(loads(shards)) >= mean_s * 0.95
 
 
-def test_families_that_fit_are_not_cut() -> None:
+def test_families_that_fit_in_a_shard_are_rarely_divided() -> None:
     """Each family has tests of all durations, and one file has tests of all families."""
     tests = [
         a_test(number, family=f"state {number % 6}", duration_s=1 + number // 6 % 6)
@@ -101,7 +101,7 @@ def test_longest_tests_are_placed_first_and_shorter_tests_fill_the_gaps() -> Non
     ("rows", "expected"),
     [("c8 b1 c3 b9 b8 a7 c8 b7", [24, 27]), ("c4 b8 a4 a5 a8 a6 a3 a8", [23, 23])],
 )
-def test_families_lose_no_test_that_fits_in_no_shard_and_long_tests_are_placed_first(
+def test_tests_that_fit_in_no_shard_are_placed_anyway_and_the_longest_first(
     rows: str, expected: list[float]
 ) -> None:
     tests = [

@@ -177,7 +177,7 @@ def test_request_for_a_manifest_accepts_only_its_media_type() -> None:
     [([503, 503], "7", [7.0, 7.0]), ([503] * 3, "7", [7.0, 7.0]), ([503], "50", [])],
     ids=["kept", "three tries", "beyond the deadline"],
 )
-def test_registry_is_asked_again_after_its_pause(
+def test_registry_is_asked_again_after_the_pause_that_it_asks_for(
     statuses: list[int], asked: str, slept: list[float]
 ) -> None:
     clock, answer = FakeClock(), OneAnswer(b"{}")

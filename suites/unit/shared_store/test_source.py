@@ -385,7 +385,7 @@ def test_pull_that_cannot_be_written_removes_only_the_parts_of_its_own_artifact(
 
 
 @pytest.mark.parametrize("is_rest", [False, True])
-def test_blob_that_can_not_be_unpacked_is_fetched_anew_next_time(
+def test_blob_that_cannot_be_unpacked_is_fetched_anew_next_time(
     client: FakeClient, events: list[ProgressEvent], *, is_rest: bool
 ) -> None:
     client.parts = {"baked-01": ONE}

@@ -436,7 +436,7 @@ def test_names_from_a_guest_cannot_control_a_terminal(
     assert shown in by_name(steps_of(a_node_that_built(tmp_path), name=name))
 
 
-def test_title_and_gaps_can_not_control_a_terminal(tmp_path: Path) -> None:
+def test_title_and_gaps_cannot_control_a_terminal(tmp_path: Path) -> None:
     folder = a_node_that_built(tmp_path).write()
     shutil.rmtree(folder / HISTORY)
     (folder / NOT_COLLECTED).write_text("\x1b[2J is gone.\n")

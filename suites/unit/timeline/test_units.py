@@ -37,7 +37,7 @@ def a_unit(**fields: Any) -> UnitTimes:
         ({"started_s": None, "active": "inactive"}, True, (90.0, 90.0, SpanState.WAITING, None)),
     ],
 )
-def test_start_of_a_unit_ends_when_it_is_ready(
+def test_span_of_a_unit_ends_when_the_unit_is_ready(
     fields: dict[str, Any], has_job: bool, found: tuple[float, float, SpanState, str] | None
 ) -> None:
     span = start_of(a_unit(**fields), 10.0, 90.0, has_job=has_job)

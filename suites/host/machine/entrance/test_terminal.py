@@ -58,7 +58,7 @@ def ends(code: int) -> Callable[[PlayedGuest, int, bytes], None]:
     return end
 
 
-def test_shell_without_a_prompt_gets_input_too(
+def test_input_reaches_a_shell_that_shows_no_prompt(
     place: Place, terminal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_PROMPT_S", 0.1)

@@ -176,7 +176,7 @@ def test_start_does_not_resume_a_restored_machine(
     assert "resume" not in host.calls
 
 
-def test_machine_whose_console_can_not_be_opened_is_ended(
+def test_machine_whose_console_cannot_be_opened_is_ended(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> None:
     host.refused_call, host.before_refusal = "console None", host.hang_up

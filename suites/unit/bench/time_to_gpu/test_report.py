@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_emulated_seconds_always_have_a_warning() -> None:
+def test_report_of_emulated_seconds_has_a_warning() -> None:
     text = render_markdown(figures_of(benchmark()))
 
     assert "read the ratios" in text
@@ -34,7 +34,7 @@ def test_emulated_seconds_always_have_a_warning() -> None:
     assert "40.0 %" in text
 
 
-def test_real_seconds_need_no_warning() -> None:
+def test_report_of_real_seconds_has_no_warning() -> None:
     text = render_markdown(figures_of(benchmark(is_emulated=False)))
 
     assert "emulated" not in text
