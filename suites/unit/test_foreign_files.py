@@ -45,7 +45,7 @@ def test_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
         open_plain(file, limit=LIMIT, slack=9)
 
 
-def test_file_without_a_size_is_bounded() -> None:
+def test_file_of_unknown_size_is_read_only_up_to_the_limit() -> None:
     with pytest.raises(LimitError):
         read_plain(Path("/proc/self/maps"), limit=LIMIT)
     assert len(last_bytes(Path("/proc/self/maps"), 10)) == 10

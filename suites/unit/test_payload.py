@@ -71,7 +71,7 @@ def test_payload_depends_on_every_source(sources: Path) -> None:
     assert len(digests) == 3
 
 
-def test_agent_is_packed_in_the_same_way() -> None:
+def test_agent_is_packed_reproducibly_with_all_its_sources() -> None:
     packed = build_agent()
 
     assert packed == build_agent()

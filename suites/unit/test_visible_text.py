@@ -27,7 +27,7 @@ def test_control_characters_are_escaped_in_visible_text(text: str, shown: str) -
     assert visible(text) == shown
 
 
-def test_a_line_has_no_line_breaks() -> None:
+def test_visible_line_has_no_line_breaks() -> None:
     assert visible_line(" a\r\n\tb\x1b ") == r"a b\x1b"
 
 

@@ -145,7 +145,9 @@ def test_missing_device_nodes_are_made(library: Library) -> None:
     assert library.probe_calls() == ["-c1"]
 
 
-def test_driver_of_another_version_is_recognised(library: Library) -> None:
+def test_query_with_a_driver_of_another_version_returns_a_version_mismatch(
+    library: Library,
+) -> None:
     """A node has this mismatch if the module of another driver is still loaded."""
     library.load_driver("580.126.09")
 

@@ -315,7 +315,7 @@ def test_input_that_comes_too_late_does_not_hide_the_refusal(
     os.close(reading)
 
 
-def test_bytes_that_are_not_a_request_are_refused(place: Place) -> None:
+def test_request_with_an_unknown_verb_is_refused(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         send(sock, Kind.REQUEST, b'{"verb": "dance", "argv": [], "env": {}, "terminal": null}')
 
