@@ -110,7 +110,9 @@ def test_shipped_node_has_eight_gpus_of_one_model() -> None:
     assert node.needs_fabric_manager
 
 
-def test_implementation_and_revision_have_fields_of_their_own(tmp_path: Path) -> None:
+def test_boot_registers_have_separate_fields_for_implementation_and_revision(
+    tmp_path: Path,
+) -> None:
     _model(tmp_path, MODEL_FILE.replace("0xa1", "0xb2"))
 
     registers = load_catalogue(tmp_path).get("my-gpu").boot_registers
@@ -139,7 +141,7 @@ def test_user_adds_a_kind_of_node_by_a_file(tmp_path: Path) -> None:
     assert (node.model.name, node.count, node.needs_fabric_manager) == ("my-gpu", 2, False)
 
 
-def test_node_of_an_unknown_model_names_file_and_line(tmp_path: Path) -> None:
+def test_error_for_a_node_of_an_unknown_model_has_its_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     file = _model(tmp_path / "nodes", _NODE, "two.yaml")
 
@@ -149,7 +151,7 @@ def test_node_of_an_unknown_model_names_file_and_line(tmp_path: Path) -> None:
     assert (slip.value.source, slip.value.line, slip.value.key) == (str(file), 2, "model")
 
 
-def test_model_without_vfio_users_bars_has_mpqemus(tmp_path: Path) -> None:
+def test_model_without_bars_for_vfio_user_uses_the_bars_for_mpqemu(tmp_path: Path) -> None:
     lines = [line for line in MODEL_FILE.splitlines() if "vfio" not in line]
     _model(tmp_path, "\n".join(lines))
 
@@ -189,7 +191,7 @@ def test_error_for_an_unknown_model_lists_the_known_models(tmp_path: Path) -> No
         (("  mpqemu:", "  vfio:"), 13, "bars_mib.vfio", "'mpqemu'"),
     ],
 )
-def test_invalid_model_names_file_and_line(
+def test_error_for_an_invalid_model_has_its_file_line_and_key(
     tmp_path: Path, slip: tuple[str, str], line: int | None, key: str, words: str
 ) -> None:
     file = _model(tmp_path, MODEL_FILE.replace(*slip))
@@ -241,11 +243,11 @@ def _attachment(device_id: str = "gpu0", **properties: str) -> GpuAttachment:
     )
 
 
-def test_attachment_plugs_at_start() -> None:
+def test_device_option_of_qemu_has_the_descriptor_and_the_bus_of_the_gpu() -> None:
     assert _attachment().to_device_argv("rp0") == ["x-pci-proxy-dev,id=gpu0,fd=7,bus=rp0"]
 
 
-def test_attachment_plugs_hot() -> None:
+def test_device_add_command_has_the_descriptor_and_the_bus_of_the_gpu() -> None:
     assert _attachment().to_device_add("rp0", "fd-gpu0") == [
         {"driver": "x-pci-proxy-dev", "id": "gpu0", "fd": "fd-gpu0", "bus": "rp0"}
     ]
@@ -279,7 +281,7 @@ def test_root_port_window_has_room_for_every_bar() -> None:
     } == windows
 
 
-def test_64bit_bars_need_room_of_their_own() -> None:
+def test_64bit_bars_take_room_in_the_aperture_and_not_in_the_window() -> None:
     bars = load_catalogue().get("a100-sxm4-40gb").bars.vfio_user
 
     assert (root_port_window_mib(bars), aperture_mib(bars)) == (64, 128 << 10)
@@ -344,7 +346,7 @@ def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> Non
         load_catalogue(tmp_path)
 
 
-def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:
+def test_files_with_and_without_a_format_version_are_read(tmp_path: Path) -> None:
     """Files of earlier releases have no version."""
     (tmp_path / "nodes").mkdir()
     _model(tmp_path, f"schema: 1\n{MODEL_FILE}")

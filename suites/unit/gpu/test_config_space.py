@@ -80,7 +80,7 @@ def test_all_ones_written_to_a_bar_read_back_as_its_size() -> None:
     } == sizes
 
 
-def test_bar_answers_only_where_the_guest_put_it() -> None:
+def test_bar_is_found_only_at_the_address_that_the_guest_wrote() -> None:
     space = _space()
     space.write(BAR_0, 0xE0000000, 4)
     space.write(COMMAND, 0xFFFF & ~COMMAND_MEMORY, 2)
@@ -106,7 +106,7 @@ def test_bar_moves_with_its_address() -> None:
     assert space.bar_address(0) == 0xD0000000
 
 
-def test_reset_forgets_addresses() -> None:
+def test_reset_clears_the_command_register_and_bar_addresses() -> None:
     space = _space()
     space.write(COMMAND, 0xFFFF, 2)
     space.write(BAR_0, 0xE0000000, 4)
@@ -116,7 +116,7 @@ def test_reset_forgets_addresses() -> None:
     assert (space.read(COMMAND, 2), space.read(BAR_0, 4)) == (0, 0)
 
 
-def test_impossible_bar_is_refused() -> None:
+def test_bar_with_an_invalid_number_size_or_width_is_refused() -> None:
     accepted = []
     for bars in (
         {6: Bar(mib=16)},
@@ -206,7 +206,9 @@ def test_read_only_link_registers_ignore_writes() -> None:
 
 
 @pytest.mark.parametrize("places", [BEFORE_HOPPER, FROM_HOPPER], ids=["before Hopper", "Hopper"])
-def test_power_and_messages_are_set_where_the_driver_expects_them(places: Places) -> None:
+def test_power_and_msi_capabilities_are_at_the_offsets_that_the_driver_expects(
+    places: Places,
+) -> None:
     """Read-only fields keep their values."""
     space = ConfigSpace(
         _IDENTITY, {0: Bar(mib=16)}, is_express=True, has_msi=True, places=places, generation=3

@@ -44,7 +44,7 @@ def test_registers_can_be_read_in_any_width() -> None:
     } == values
 
 
-def test_narrow_write_does_not_change_its_neighbours() -> None:
+def test_narrow_write_does_not_change_the_neighbouring_bytes() -> None:
     gpu = configure(a_gpu())
     gpu.memory_write(BAR_0 + 0x100, 0x33221100, 4)
 
@@ -99,7 +99,7 @@ def test_reset_forgets_writes_of_the_guest_but_not_the_script_of_the_test() -> N
     assert len(gpu.trace.resets()) == 1
 
 
-def test_register_has_its_scripted_value_until_that_is_undone() -> None:
+def test_register_has_its_scripted_value_until_that_value_is_cleared() -> None:
     gpu = configure(a_gpu())
 
     gpu.answer(0xA00, 0)

@@ -44,7 +44,9 @@ def qemu(server: MpqemuServer) -> Iterator[QemuSide]:
         yield side
 
 
-def test_device_is_realized_as_qemu_does_it(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_server_answers_the_messages_with_which_qemu_realizes_the_device(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
     """The test replays messages of QEMU 7.2 for `-device x-pci-proxy-dev`."""
     qemu.post(message(Command.SET_IRQFD))
     assert [qemu.config_read(offset, 2) for offset in (0x00, 0x02, 0x0A, 0x2E)] == [
@@ -108,7 +110,7 @@ def test_messages_in_one_piece_are_answered_in_order(qemu: QemuSide) -> None:
     assert answers == [qemu.config_read(offset) for offset in offsets]
 
 
-def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
+def test_every_received_descriptor_is_closed_and_not_written_to(qemu: QemuSide) -> None:
     ours, theirs = os.pipe()
 
     qemu.post(_SYSMEM, [theirs] * 8)
@@ -193,7 +195,7 @@ def wait_for_descriptor_to_be_let_go(server: MpqemuServer) -> None:
     wait_for("QEMU's end to be let go", poll, Deadline.after(_END_S, YieldingClock()))
 
 
-def test_server_ends_with_qemu(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_server_ends_when_qemu_closes_the_connection(server: MpqemuServer, qemu: QemuSide) -> None:
     qemu.config_read(0)
 
     qemu.close()
@@ -201,7 +203,9 @@ def test_server_ends_with_qemu(server: MpqemuServer, qemu: QemuSide) -> None:
     assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
 
 
-def test_waiting_for_a_running_qemu_raises(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_wait_for_the_end_raises_an_error_while_qemu_runs(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
     qemu.config_read(0)
 
     with pytest.raises(HarnessError, match="to release GPU 'gpu0'"):

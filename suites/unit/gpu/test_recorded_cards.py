@@ -64,7 +64,9 @@ def test_model_has_the_bars_of_the_card(card: str) -> None:
 
 
 @each_card
-def test_emulated_function_begins_like_the_card(card: str) -> None:
+def test_configuration_space_of_the_emulated_function_begins_like_that_of_the_card(
+    card: str,
+) -> None:
     """Only the board id of the H200 and the list of capabilities differ."""
     model, real = _model(card), config_space(card)
     space = ConfigSpace(model.pci, model.bars.vfio_user, is_express=True)
@@ -80,7 +82,7 @@ def test_emulated_function_begins_like_the_card(card: str) -> None:
 
 
 @each_card
-def test_function_that_signals_messages_has_its_capabilities_at_the_offsets_of_the_card(
+def test_function_with_msi_has_its_capabilities_at_the_offsets_of_the_card(
     card: str,
 ) -> None:
     """The driver reads width and speed of a Hopper's link at fixed offsets."""
@@ -106,7 +108,7 @@ def test_function_that_signals_messages_has_its_capabilities_at_the_offsets_of_t
 
 
 @each_card
-def test_title_of_the_model_is_the_name_in_the_driver(card: str) -> None:
+def test_title_of_the_model_is_the_product_name_that_nvidia_smi_shows(card: str) -> None:
     report = load_recording(f"nvidia-smi/580.159.04-{card}-q").text
 
     assert re.findall(r"Product Name +: (.*)", report) == [_model(card).title]
@@ -126,7 +128,7 @@ def test_pci_ids_of_the_model_match_the_recorded_nvml_answers(card: str) -> None
 
 
 @each_card
-def test_profiles_of_provisioning_fit_the_card(card: str) -> None:
+def test_mig_profiles_of_provisioning_exist_on_the_recorded_card_and_fill_it(card: str) -> None:
     """Each profile id exists on the card, and the number of instances is the card's maximum."""
     table = load_recording(f"nvidia-smi/580.159.04-{card}-mig-lgip").text
     takes = {
@@ -148,7 +150,7 @@ def test_profiles_of_provisioning_fit_the_card(card: str) -> None:
 
 
 @each_card
-def test_identity_of_the_card_is_invented_and_the_same_everywhere(card: str) -> None:
+def test_invented_identity_of_the_card_is_the_same_in_all_recordings(card: str) -> None:
     number = {"h100": "100", "h200": "200"}[card]
     report = load_recording(f"nvidia-smi/580.159.04-{card}-q").text
     texts = [load_recording(name).text for name in recording_names() if f"04-{card}-" in name]

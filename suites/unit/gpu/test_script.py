@@ -93,7 +93,7 @@ def test_xid_has_16_bits_and_is_not_zero() -> None:
     assert accepted == [1, 0xFFFF]
 
 
-def test_unread_xids_do_not_pile_up() -> None:
+def test_queue_of_unread_xids_is_bounded() -> None:
     gpu = a_gpu()
     for number in range(1, 1000):
         gpu.raise_xid(number)
@@ -108,7 +108,7 @@ def test_corrupted_inforom_is_reported() -> None:
     assert _read(gpu, HEALTH) == INFOROM_CORRUPTED
 
 
-def test_mig_changes_at_once_if_no_reset_is_needed() -> None:
+def test_mig_mode_changes_at_once_if_no_reset_is_needed() -> None:
     gpu = a_gpu()
 
     gpu.bar_write(0, MIG, MIG_PENDING, 4)
@@ -128,7 +128,7 @@ def test_gpu_without_mig_is_never_partitioned() -> None:
     assert gpu.mig_mode == MigMode(is_enabled=False, is_pending=False)
 
 
-def test_mig_waits_for_the_reset_that_it_needs() -> None:
+def test_mig_mode_changes_only_at_the_reset_that_it_needs() -> None:
     gpu = a_gpu()
     GpuScript(mig_needs_reset=True).apply(gpu)
 

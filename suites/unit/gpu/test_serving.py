@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_mpqemu_gets_narrow_bars_and_conventional_space(tmp_path: Path) -> None:
+def test_gpu_for_mpqemu_has_32bit_bars_and_a_conventional_configuration_space(
+    tmp_path: Path,
+) -> None:
     model = load_catalogue().get("h200-sxm5-141gb").emulated_as(GpuEmulation.GSP)
     server = serve_gpu(model, Transport.MPQEMU, folder=tmp_path, number=4)
 
@@ -27,7 +29,9 @@ def test_mpqemu_gets_narrow_bars_and_conventional_space(tmp_path: Path) -> None:
     assert server.gpu.config_size == 256
 
 
-def test_vfio_user_gets_bars_that_fit_and_express_space(tmp_path: Path) -> None:
+def test_gpu_for_vfio_user_has_bars_that_fit_and_an_express_configuration_space(
+    tmp_path: Path,
+) -> None:
     server = serve_gpu(
         load_catalogue().get("h200-sxm5-141gb").emulated_as(GpuEmulation.GSP),
         Transport.VFIO_USER,

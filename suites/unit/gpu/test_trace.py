@@ -33,7 +33,7 @@ def test_accesses_are_separated_by_bar() -> None:
     assert trace.bar_accesses(3) == ()
 
 
-def test_times_and_order_are_kept() -> None:
+def test_trace_keeps_the_times_and_the_order_of_its_entries() -> None:
     recorder = _recorder()
     recorder.access(AccessKind.BAR_READ, 0, 0, 4, 0)
     recorder.incident(IncidentKind.RESET)
@@ -67,7 +67,7 @@ def test_configuration_accesses_do_not_evict_bar_accesses_from_the_trace() -> No
     assert trace.dropped == 98
 
 
-def test_rendering_shows_missing_entries() -> None:
+def test_rendered_trace_shows_how_many_entries_are_missing() -> None:
     recorder = _recorder(capacity=2)
     recorder.access(AccessKind.CONFIG_READ, None, 0, 2, 0x10DE)
     recorder.access(AccessKind.CONFIG_READ, None, 4, 2, 0)
@@ -167,7 +167,7 @@ def test_text_that_is_not_a_trace_is_refused(text: str) -> None:
         parse_trace(text, "a test")
 
 
-def test_trace_with_a_value_of_many_bytes_is_parsed_again() -> None:
+def test_rendered_trace_with_a_value_of_200_bytes_is_parsed_to_the_same_trace() -> None:
     """QEMU combines writes to GPU memory into messages of up to 200 bytes."""
     recorder = _recorder()
     recorder.access(AccessKind.BAR_WRITE, 1, 0x40, 200, int.from_bytes(b"\xa5" * 200, "little"))

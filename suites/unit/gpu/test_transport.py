@@ -32,7 +32,7 @@ _MPQEMU = 'name "x-pci-proxy-dev", bus PCI\n'
 _VFIO_USER = 'name "vfio-user-pci", bus PCI, desc "VFIO over socket PCI device assignment"\n'
 
 
-def test_version_is_read() -> None:
+def test_qemu_version_is_parsed() -> None:
     versions = {
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)": (7, 2, 22),
         "QEMU emulator version 11.1.3": (11, 1, 3),
@@ -87,7 +87,7 @@ class Qemu:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_devices_are_found_wherever_qemu_lists_them(stream: str) -> None:
+def test_devices_are_found_in_stdout_or_stderr_of_qemu(stream: str) -> None:
     assert find_transport("/opt/qemu", "tcg", Qemu(stream)) is Transport.MPQEMU
 
 

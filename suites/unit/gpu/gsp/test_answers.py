@@ -193,7 +193,7 @@ def test_samples_of_utilization_show_an_idle_gpu_for_ten_seconds() -> None:
         assert samples.get(f"samples[0].{engine}.procId") == 0xFFFFFFFF, engine
 
 
-def test_samples_of_utilization_are_not_had_with_mig() -> None:
+def test_samples_of_utilization_are_not_supported_with_mig() -> None:
     driver = opened()
     driver.control(SET_MIG_MODE, struct.pack("<I", 2))
 
@@ -281,7 +281,7 @@ def test_power_and_its_limits_match_the_recorded_card() -> None:
     ]
 
 
-def test_power_of_release_535_has_the_same_offset() -> None:
+def test_power_has_the_same_offset_in_the_shorter_parameters_of_release_535() -> None:
     """The parameters of 535 are shorter; unanswered, `nvidia-smi` shows 'Unknown Error'."""
     driver = opened(A100)
     driver.device.readings.power_w = 70.75
@@ -290,7 +290,7 @@ def test_power_of_release_535_has_the_same_offset() -> None:
     assert driver.control(POWER, bytes(0xC18))[0] == NOT_SUPPORTED
 
 
-def test_model_without_these_facts_and_parameters_of_another_size_are_not_supported() -> None:
+def test_power_policies_are_not_supported_without_power_limits_or_with_another_size() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
     driver = opened(H100)
@@ -318,7 +318,7 @@ def test_unknown_command_is_counted_and_a_refused_command_is_not() -> None:
     assert driver.device.unknown_commands == {0x2080FFFF: 1}
 
 
-def test_trace_of_the_gpu_tells_of_unknown_commands_and_of_a_refused_release() -> None:
+def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> None:
     """The evidence of a failed test contains the trace."""
     model = find_model(A100).emulated_as(GpuEmulation.GSP)
     traces = []
@@ -361,7 +361,7 @@ def test_xid_without_a_text_gets_a_text(xid: int) -> None:
 
 
 @pytest.mark.parametrize("release", sorted(known_releases()))
-def test_refused_commands_are_missing_in_the_headers(release: str) -> None:
+def test_refused_commands_are_absent_from_the_headers_of_each_release(release: str) -> None:
     layouts = read_layouts(release)
 
     assert [hex(each) for each in REFUSED if layouts.command(each) is not None] == []

@@ -138,7 +138,7 @@ def test_fill_of_all_memory_with_zeros_takes_no_space() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x5000, 1) == b"\0"
 
 
-def test_hopper_scrubs_by_a_bit_of_the_launch() -> None:
+def test_launch_with_the_scrub_bit_zeroes_memory_on_hopper() -> None:
     work = Work(can_scrub=True)
     work.memories.write(Space.FRAME_BUFFER, 0x5000, b"\1")
 
@@ -147,7 +147,7 @@ def test_hopper_scrubs_by_a_bit_of_the_launch() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x5000, 1) == b"\0"
 
 
-def test_host_releases_its_own_semaphore() -> None:
+def test_host_class_methods_release_a_semaphore() -> None:
     work = Work()
 
     # What only waits for a semaphore writes nothing.
@@ -159,7 +159,9 @@ def test_host_releases_its_own_semaphore() -> None:
 
 
 @pytest.mark.parametrize(("opcode", "values"), [(3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))])
-def test_other_ways_to_count_methods_are_understood(opcode: int, values: tuple[int, ...]) -> None:
+def test_immediate_non_incrementing_and_increment_once_methods_are_carried_out(
+    opcode: int, values: tuple[int, ...]
+) -> None:
     """Methods may be immediate, non-incrementing, or increment once."""
     work = Work()
     work.ram.write(SEMAPHORE, b"\xff" * 8)

@@ -36,7 +36,7 @@ def opened() -> Driver:
 
 
 @MODELS
-def test_chip_is_identified_and_its_processors_wait(model: str) -> None:
+def test_registers_identify_the_chip_and_show_a_halted_gsp(model: str) -> None:
     driver = Driver(a_device(model))
     chip = {A100: 0x170, H100: 0x180, T4: 0x164}[model]
 
@@ -66,7 +66,7 @@ def test_video_bios_and_configuration_space_show_through_registers() -> None:
 
 
 @MODELS
-def test_window_shows_the_frame_buffer_where_its_register_says(model: str) -> None:
+def test_window_shows_the_frame_buffer_from_the_address_in_its_register(model: str) -> None:
     device = a_device(model)
     driver = Driver(device)
     register = 0x10FD40 if model == H100 else 0x1700
@@ -158,7 +158,7 @@ def test_booted_gsp_reports_that_it_runs() -> None:
     assert driver.read(0x111240) == 1
 
 
-def test_arguments_end_with_an_entry_without_a_name() -> None:
+def test_boot_without_named_arguments_does_not_start_the_gsp() -> None:
     driver = Driver(a_device())
     driver.lay_out()
     driver.ram.write(ARGUMENTS, bytes(8))
@@ -257,7 +257,7 @@ def test_hopper_shows_no_error_while_it_boots_again() -> None:
     assert set(seen) == {0}
 
 
-def test_turing_sets_memory_aside_before_the_boot() -> None:
+def test_fwsec_of_turing_reserves_memory_before_the_boot() -> None:
     driver = Driver(a_device(T4))
     data = bytearray(0x100)
     struct.pack_into("<I", data, 0x40 + 0x2C, 0x15)
@@ -386,7 +386,7 @@ def test_more_rows_than_the_answer_has_room_for_are_left_out(opened: Driver) -> 
     assert struct.unpack_from("<I", rows) == (512,)
 
 
-def test_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
+def test_bios_info_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
     asked = struct.pack("<I6I", 3, 1, 99, 1 << 31, 99, 7, 99).ljust(124, b"\xff")
 
     _, answer = opened.control(BIOS_INFO, asked)
@@ -474,7 +474,9 @@ def test_reset_forgets_the_driver(opened: Driver) -> None:
     assert opened.read(0x1FA828) == 0
 
 
-def test_guest_that_fills_the_memory_loses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_fails_if_the_guest_fills_more_memory_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(GPU_MEMORY.variable, "1")
     device = a_device()
 
@@ -571,7 +573,9 @@ def test_bar_of_virtual_memory_follows_its_tables_until_a_reset(bar: int) -> Non
         assert device.read(bar, 0, 1) == 0xFF
 
 
-def test_posted_jobs_are_bounded_and_end_with_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_posted_jobs_are_bounded_and_dropped_when_the_gpu_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("harness.gpu.gsp.device._MOST_POSTED", 2)
     monkeypatch.setenv(GPU_MEMORY.variable, "1")
     device, done = a_device(), []
@@ -585,7 +589,7 @@ def test_posted_jobs_are_bounded_and_end_with_the_gpu(monkeypatch: pytest.Monkey
     assert done == ["fill"]
 
 
-def test_job_is_posted_once_until_it_begins() -> None:
+def test_job_is_not_posted_again_until_it_begins() -> None:
     device = a_device()
     done: list[bool | None] = []
 
@@ -597,7 +601,7 @@ def test_job_is_posted_once_until_it_begins() -> None:
     assert done == [True, True, None]
 
 
-def test_channels_go_on_while_they_have_work(
+def test_channels_run_until_they_have_no_more_work(
     opened: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = [True, True, False]

@@ -34,7 +34,7 @@ def sections(file: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_file_has_the_version_an_image_and_a_signature_of_each_family(name: str) -> None:
+def test_firmware_file_has_a_version_an_image_and_a_signature_for_each_family(name: str) -> None:
     found = sections(make_firmware("550.163.01", FILES[name]))
 
     assert found[".fwversion"] == b"550.163.01\0"
@@ -44,7 +44,7 @@ def test_file_has_the_version_an_image_and_a_signature_of_each_family(name: str)
 
 
 @pytest.mark.parametrize("release", known_releases())
-def test_command_writes_both_files_where_the_driver_looks(
+def test_command_writes_both_firmware_files_where_the_driver_looks(
     release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "firmware", release, f"--output={tmp_path}"]) == 0

@@ -19,7 +19,7 @@ def a_frame_buffer() -> FrameBuffer:
     return FrameBuffer(source="a test's GPU")
 
 
-def test_zeros_are_not_kept() -> None:
+def test_zeros_written_to_the_frame_buffer_take_no_memory() -> None:
     memory = a_frame_buffer()
 
     memory.write(5, bytes(3 * PAGE))
@@ -38,7 +38,7 @@ def test_zeroing_all_memory_drops_the_pages() -> None:
 
 
 @pytest.mark.parametrize("pages", [range(64), (0, 62, 63)], ids=["all kept", "few kept"])
-def test_zeroing_ends_with_its_last_byte(pages: Iterable[int]) -> None:
+def test_zeroing_changes_no_byte_outside_its_range(pages: Iterable[int]) -> None:
     memory = a_frame_buffer()
     for page in pages:
         memory.write(page * PAGE, b"\1" * PAGE)
@@ -49,7 +49,7 @@ def test_zeroing_ends_with_its_last_byte(pages: Iterable[int]) -> None:
     assert memory.read(63 * PAGE - 2, PAGE + 2) == b"\0" + b"\1" * (PAGE + 1)
 
 
-def test_a_guest_that_fills_the_memory_reaches_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_beyond_the_memory_limit_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GPU_MEMORY.variable, "1")
     memory = a_frame_buffer()
 
@@ -68,7 +68,7 @@ _OPERATIONS = st.tuples(
 
 
 @given(st.lists(_OPERATIONS, max_size=12))
-def test_memory_returns_the_last_write(
+def test_read_returns_the_last_bytes_written_or_zeroed(
     operations: list[tuple[str, int, int, int]],
 ) -> None:
     memory, model = a_frame_buffer(), bytearray(8 * PAGE)

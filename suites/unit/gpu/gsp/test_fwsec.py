@@ -52,7 +52,7 @@ def test_descriptor_has_the_address_of_the_data() -> None:
     assert loader.read_command(a_guest(at_1234567000=0x15)) == (0x100000, 0x120000)
 
 
-def test_other_fwsec_command_reserves_no_memory() -> None:
+def test_fwsec_command_other_than_frts_reserves_no_memory() -> None:
     loader = FwsecLoader()
     describe(loader, HIGH)
 

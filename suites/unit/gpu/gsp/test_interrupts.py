@@ -53,7 +53,7 @@ def test_vector_that_is_not_enabled_stays_pending() -> None:
     assert tree.is_raised
 
 
-def test_vectors_of_a_leaf_are_enabled_and_disabled_apart() -> None:
+def test_vectors_of_a_leaf_are_enabled_and_disabled_separately() -> None:
     """Writing 0 to a bit changes nothing."""
     tree = InterruptTree()
     tree.write(0x1608, 1)

@@ -57,7 +57,7 @@ def test_shipped_release_has_the_parts_for_the_handshake(release: str) -> None:
     assert layouts.constant("NV_VGPU_MSG_EVENT_GSP_INIT_DONE") == 0x1001
 
 
-def test_names_that_a_release_lacks_raise_key_errors(tmp_path: Path) -> None:
+def test_lookup_of_a_missing_struct_or_constant_raises_a_key_error(tmp_path: Path) -> None:
     layouts = read_release_file(_write(tmp_path))
 
     assert layouts.command(0x20800003) is None
@@ -106,7 +106,7 @@ def test_error_for_a_release_without_data_has_the_known_releases_and_the_command
         ({"constants": {"MC_ENGINE_IDX_GSP": "50"}}, "constants"),
     ],
 )
-def test_malformed_data_is_refused_by_the_name_of_its_key(
+def test_error_for_a_malformed_release_file_has_its_path_and_the_mistake(
     tmp_path: Path, changed: dict[str, object], said: str
 ) -> None:
     file = _write(tmp_path)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WITHOUT_GSP = {"v100-pcie-16gb", "rtx-pro-6000-server-96gb"}
 
 
-def test_every_model_since_turing_can_be_opened_but_blackwell() -> None:
+def test_gsp_engine_is_made_for_every_model_since_turing_except_blackwell() -> None:
     models = load_catalogue().models
 
     assert {name for name, model in models.items() if model.gsp is None} == WITHOUT_GSP
@@ -43,7 +43,7 @@ def test_chip_whose_boot_is_not_known_is_refused() -> None:
         make_engine(model, model.bars.vfio_user, 1)
 
 
-def test_gpu_is_emulated_by_its_identity_unless_asked(tmp_path: Path) -> None:
+def test_gpu_has_an_engine_only_with_gsp_emulation(tmp_path: Path) -> None:
     model = find_model("t4-16gb")
 
     identity = serve_gpu(model, Transport.MPQEMU, folder=tmp_path)

@@ -90,11 +90,11 @@ def refused(driver: Driver, command: int, size: int, *words: int) -> int:
 
 
 @pytest.mark.parametrize(("model", "mode"), [(A100, 2), (H100, 2), (T4, 0)])
-def test_mig_mode_is_off_or_not_supported(model: str, mode: int) -> None:
+def test_initial_mig_mode_is_off_or_not_supported_by_the_model(model: str, mode: int) -> None:
     assert opened(model).control(MODE, bytes(4)) == (0, struct.pack("<I", mode))
 
 
-def test_mode_is_on_at_once_and_off_ends_all_instances(a100: Driver) -> None:
+def test_mig_mode_turns_on_at_once_and_turning_it_off_ends_all_instances(a100: Driver) -> None:
     a100.control(SET_MODE, struct.pack("<I", 1))
     assert a100.control(MODE, bytes(4)) == (0, struct.pack("<I", 1))
     make_instance(a100, EIGHTH)
@@ -105,7 +105,7 @@ def test_mode_is_on_at_once_and_off_ends_all_instances(a100: Driver) -> None:
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 0
 
 
-def test_gpu_without_mig_refuses_the_mode() -> None:
+def test_gpu_without_mig_refuses_mig_mode() -> None:
     assert opened(T4).control(SET_MODE, struct.pack("<I", 1))[0] == NOT_SUPPORTED
 
 
@@ -171,7 +171,7 @@ def test_memory_of_each_instance_is_within_the_part_that_mig_divides(model: str)
     assert max(last for _, last in ranges) <= segments
 
 
-def test_instances_take_slices_that_are_then_gone(a100: Driver) -> None:
+def test_slices_of_existing_instances_reduce_the_capacity(a100: Driver) -> None:
     first, second = make_instance(a100, QUARTER), make_instance(a100, EIGHTH)
 
     assert (first, second) == (3, 9)
@@ -185,7 +185,7 @@ def test_instances_take_slices_that_are_then_gone(a100: Driver) -> None:
     assert listed.get("queryPartitionInfo[2].bValid") == 0
 
 
-def test_instance_that_ended_leaves_its_slices(a100: Driver) -> None:
+def test_slices_of_an_ended_instance_are_free_again(a100: Driver) -> None:
     number, _ = make_instance(a100, THREE), make_instance(a100, THREE)
 
     a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": number})
@@ -212,7 +212,7 @@ def test_capacity_excludes_places_that_overlap_an_existing_instance(a100: Driver
     assert a100.ask(CAPACITY, {"partitionFlag": QUARTER}).get("partitionCount") == 2
 
 
-def test_no_room_and_unknown_kinds_are_refused(a100: Driver) -> None:
+def test_instance_without_room_or_of_an_unknown_profile_is_refused(a100: Driver) -> None:
     make_instance(a100, 0)
     layout = a100.ask(LIST, ALL)
     assert layout.get("validPartitionCount") == 1
@@ -257,7 +257,7 @@ def test_compute_profiles_have_each_size_once(a100: Driver) -> None:
     assert len(sizes) == len(set(sizes)) == len(profiles_of(a100.device.state))
 
 
-def test_contexts_of_each_profile_are_whole_steps(a100: Driver) -> None:
+def test_context_count_of_each_compute_profile_is_a_multiple_of_the_step(a100: Driver) -> None:
     """With another step, the driver refused compute instances: 'veidEnd < 64'."""
     _, answer = a100.control(GRAPHICS_INFO, bytes(0xE00))
     infos = dict(struct.iter_unpack("<II", answer[: 0xE00 // 8]))

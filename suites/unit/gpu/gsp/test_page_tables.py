@@ -104,7 +104,7 @@ def test_large_page_is_found(version: Version) -> None:
 
 @pytest.mark.parametrize("has_small_table", [False, True])
 @VERSIONS
-def test_big_page_is_found_if_the_small_table_has_none(
+def test_big_page_is_found_if_the_table_of_small_pages_does_not_map_the_address(
     version: Version, *, has_small_table: bool
 ) -> None:
     """A driver maps parts of the same 2 MiB by small and by big pages."""
@@ -140,7 +140,9 @@ def test_page_of_512_mib_is_found_in_version_3() -> None:
 
 
 @VERSIONS
-def test_space_below_an_entry_is_the_same_as_below_its_directory(version: Version) -> None:
+def test_address_space_of_a_directory_entry_has_the_mappings_of_its_directory(
+    version: Version,
+) -> None:
     tables = Tables(version)
     tables.map_small(DATA, aperture=0)
     entry = _directory_entry(version, TABLES[0], 1)
@@ -199,9 +201,7 @@ def test_page_is_cached_in_the_tlb_until_the_tlb_is_invalidated(
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_guest_cannot_make_a_space_remember_without_bound(
-    monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_tlb_of_an_address_space_is_bounded(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(address_space, "_MOST_KNOWN", most)
     tables = Tables(Version.V2)
     dual = tables.descend()
@@ -216,7 +216,7 @@ def test_guest_cannot_make_a_space_remember_without_bound(
 
 
 @given(st.data(), st.sampled_from(list(Version)), st.integers(0, (1 << 64) - 1))
-def test_translation_ends_with_any_page_tables(
+def test_translation_ends_whatever_the_page_tables_contain(
     data: st.DataObject, version: Version, address: int
 ) -> None:
     def read(_space: Space, _address: int, size: int) -> bytes:

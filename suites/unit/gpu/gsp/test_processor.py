@@ -99,7 +99,7 @@ def test_each_channel_does_its_own_work_until_it_is_freed(driver: Driver) -> Non
     assert ring(driver) == [2, 2]
 
 
-def test_state_of_a_channel_may_be_in_the_memory_of_the_gpu(driver: Driver) -> None:
+def test_channel_runs_with_its_state_in_gpu_memory(driver: Driver) -> None:
     allocate(driver, 1, state_in=2)
     submit(driver, 1, 0)
     assert ring(driver) == [0, 0]
@@ -110,7 +110,7 @@ def test_state_of_a_channel_may_be_in_the_memory_of_the_gpu(driver: Driver) -> N
     assert driver.device.read(0, 0x700000 + STATES + 0x1000 + 0x88, 4) == 1
 
 
-def test_channel_uses_the_address_space_that_it_names(driver: Driver) -> None:
+def test_channel_ignores_the_page_directory_of_another_address_space(driver: Driver) -> None:
     values = {"levels[0].aperture": 1, "levels[0].physAddress": 0x90000}
     parameters = filled(driver, ROOT_DIRECTORY, values)
     words = (CLIENT, SUBDEVICE + 1, 0x90F10106, 0, len(parameters), 0)
@@ -122,7 +122,7 @@ def test_channel_uses_the_address_space_that_it_names(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(("aperture", "space"), [(1, Space.FRAME_BUFFER), (2, Space.GUEST)])
-def test_directory_of_an_address_space_is_in_either_memory(
+def test_page_directory_is_found_in_gpu_memory_or_guest_memory(
     driver: Driver, aperture: int, space: Space
 ) -> None:
     values = {"levels[0].aperture": aperture, "levels[0].physAddress": 0x90000}

@@ -22,7 +22,7 @@ def a_control(parameters: bytes, *, size: int | None = None) -> bytes:
     return CONTROL.pack(1, 2, 0x20800110, 0, length, 0) + parameters
 
 
-def test_call_of_one_message_is_whole() -> None:
+def test_call_of_one_message_is_assembled_without_trailing_bytes() -> None:
     body = a_control(b"abcd")
 
     rpc = Assembler().feed(message(CONTROL_CALL, body) + bytes(100))

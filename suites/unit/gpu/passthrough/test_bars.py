@@ -35,18 +35,18 @@ def test_each_of_six_bars_is_read() -> None:
     assert list(parse_resource("\n".join(lines))) == [0, 1, 2, 3, 4, 5]
 
 
-def test_function_without_bars_has_none() -> None:
+def test_resource_file_without_bars_gives_no_bars() -> None:
     assert parse_resource("") == {}
     assert parse_resource("0x0000000000000000 0x0000000000000000 0x0000000000040200\n" * 6) == {}
 
 
 @pytest.mark.parametrize("line", ["0x1 0x2", "a b z"])
-def test_other_text_is_refused_with_its_line(line: str) -> None:
+def test_error_for_malformed_resource_text_has_its_line(line: str) -> None:
     with pytest.raises(HarnessError, match=r"line 2 of a PCI function's 'resource'"):
         parse_resource(f"0x0 0x0 0x0\n{line}\n")
 
 
-def test_window_of_a_small_bar_is_a_mebibyte() -> None:
+def test_bar_below_a_mebibyte_is_rounded_up_to_a_mebibyte() -> None:
     mib = {16 << 10: 1, 1 << 20: 1, 16 << 20: 16, 128 << 30: 128 << 10}
 
     assert {size: MemoryBar(size=size, bits=64).to_bar() for size in mib} == {

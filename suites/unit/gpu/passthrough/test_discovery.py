@@ -158,7 +158,7 @@ def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", ["self", "1"])
 @pytest.mark.parametrize("number", ["259:1", "0:40"])
-def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str, process: str) -> None:
+def test_group_with_a_mounted_disk_is_refused(host: FakeHost, number: str, process: str) -> None:
     """A run in its own mount namespace does not see the mounts of the host."""
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk("nvme0n1", USB, "259:1")
@@ -230,7 +230,7 @@ def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place:
 
 
 @pytest.mark.parametrize("file", ["self/mountinfo", "1/mountinfo", "swaps"])
-def test_disks_in_use_that_can_not_be_read_leave_a_storage_function_unknown(
+def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_disks_in_use_cannot_be_read(
     host: FakeHost, file: str
 ) -> None:
     """Ordinary users cannot read the mounts of process 1, and their own may be incomplete."""
@@ -263,7 +263,7 @@ def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("disk", ["sda", "nvme0n1"])
-def test_group_of_a_swap_partition_is_refused(host: FakeHost, disk: str) -> None:
+def test_group_with_the_disk_of_a_swap_partition_is_refused(host: FakeHost, disk: str) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk(disk, USB, "8:1")
     with (host.root / "proc/swaps").open("a") as table:
@@ -280,7 +280,7 @@ def test_group_of_a_swap_partition_is_refused(host: FakeHost, disk: str) -> None
         ("0:50", "btrfs", "/dev/mapper/root", USB_CLASS),
     ],
 )
-def test_disks_that_are_not_known_leave_a_storage_function_unknown(
+def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_a_mounts_disks_are_unknown(
     host: FakeHost, number: str, kind: str, source: str, class_code: int
 ) -> None:
     host.add_function(USB, group=5, class_code=class_code)
@@ -296,7 +296,7 @@ def test_disks_that_are_not_known_leave_a_storage_function_unknown(
 @pytest.mark.parametrize(
     ("name", "kind"), [("bcache0", VerdictKind.UNKNOWN), ("loop3", VerdictKind.USABLE)]
 )
-def test_virtual_disk_leaves_a_storage_function_unknown_unless_it_has_no_hardware(
+def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_a_virtual_disk_may_use_hardware(
     host: FakeHost, name: str, kind: VerdictKind
 ) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
@@ -332,7 +332,7 @@ def test_route_to_half_of_all_addresses_is_not_a_default_route(host: FakeHost) -
     assert verdict(host).is_usable
 
 
-def test_default_route_that_refuses_packets_needs_no_card(host: FakeHost) -> None:
+def test_default_route_that_refuses_packets_uses_no_network_card(host: FakeHost) -> None:
     """The kernel lists `unreachable default` with the interface '*'."""
     host.add_default_route("*")
 
@@ -348,7 +348,9 @@ def add_ipv6_default_route(host: FakeHost, interface: str, prefix: str = "00") -
 
 @pytest.mark.parametrize("place", ["first", "second"])
 @pytest.mark.parametrize("kind", ["bond", "bridge", "VLAN of a bond", "routes", "IPv6 too"])
-def test_default_route_needs_all_cards_below(host: FakeHost, kind: str, place: str) -> None:
+def test_gpu_is_refused_if_any_interface_below_the_default_route_is_on_its_card(
+    host: FakeHost, kind: str, place: str
+) -> None:
     """One of two network cards is part of the GPU's card."""
     card = "0000:65:00.5"
     host.add_function(NIC, group=2, class_code=NIC_CLASS)
@@ -382,7 +384,9 @@ def test_default_route_needs_all_cards_below(host: FakeHost, kind: str, place: s
 
 
 @pytest.mark.parametrize("class_code", [NIC_CLASS, USB_CLASS])
-def test_unread_routes_leave_a_network_card_unknown(host: FakeHost, class_code: int) -> None:
+def test_verdict_on_a_gpu_with_a_possible_network_card_is_unknown_if_routes_cannot_be_read(
+    host: FakeHost, class_code: int
+) -> None:
     host.add_function("0000:65:00.5", group=5, class_code=class_code)
     (host.root / "proc/net/route").unlink()
 
@@ -419,7 +423,7 @@ def test_gpu_that_cannot_be_reset_is_refused(host: FakeHost, methods: str | None
     assert "no method to reset it" in verdict(host, "0000:67:00.0").reason
 
 
-def test_kernel_that_does_not_name_its_method_can_reset(host: FakeHost) -> None:
+def test_gpu_without_a_reset_method_file_is_usable_with_the_default_reset(host: FakeHost) -> None:
     """Linux before 5.15 has the file 'reset' but not 'reset_method'."""
     (host.device(GPU) / "reset_method").unlink()
 
@@ -451,7 +455,7 @@ def test_gpu_that_sleeps_for_good_or_does_not_answer_is_refused(
         (AUDIO, "driver_override"),
     ],
 )
-def test_unreadable_attribute_leaves_the_gpu_unknown(
+def test_verdict_is_unknown_if_an_attribute_cannot_be_read(
     host: FakeHost, name: str, address: str
 ) -> None:
     host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
@@ -468,7 +472,7 @@ def test_unreadable_attribute_leaves_the_gpu_unknown(
     assert verdict(host).is_usable is (name != "config")
 
 
-def test_unreadable_attribute_that_decides_nothing_is_noted(host: FakeHost) -> None:
+def test_unreadable_numa_node_is_listed_but_the_gpu_stays_usable(host: FakeHost) -> None:
     (host.device(GPU) / "numa_node").unlink()
     (host.device(GPU) / "numa_node").mkdir()
 
@@ -476,13 +480,13 @@ def test_unreadable_attribute_that_decides_nothing_is_noted(host: FakeHost) -> N
     assert read_host(host.root).functions[GPU].unreadable == ("numa_node",)
 
 
-def test_invalid_number_is_unreadable(host: FakeHost) -> None:
+def test_verdict_is_unknown_if_boot_vga_is_not_a_number(host: FakeHost) -> None:
     (host.device(GPU) / "boot_vga").write_text("maybe\n")
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
 
 
-def test_group_without_a_number_is_unreadable(host: FakeHost) -> None:
+def test_verdict_is_unknown_if_the_iommu_group_has_no_number(host: FakeHost) -> None:
     link = host.device(GPU) / "iommu_group"
     link.unlink()
     link.symlink_to("../x")
@@ -557,7 +561,7 @@ def test_process_name_with_control_characters_is_escaped(host: FakeHost) -> None
     assert "process 1234 ('\\xff\\x1b[2J' of user" in verdict(host).reason
 
 
-def test_mount_point_may_have_any_name(host: FakeHost) -> None:
+def test_mount_point_with_line_separators_or_invalid_utf8_is_read(host: FakeHost) -> None:
     """A FUSE mount point of a user may contain line separators or not be UTF-8."""
     host.mount("0:99", "/home/ann/\x0b\u2028x", kind="fuse.sshfs", source="ann@host:")
     table = host.root / "proc/self/mountinfo"
@@ -593,7 +597,7 @@ def test_reason_has_the_process_that_uses_the_gpu_through_nvidias_driver(host: F
     assert "process 13 ('python3'" in verdict(host, "0000:af:00.0").reason
 
 
-def test_nvidia_file_of_an_unknown_gpu_makes_gpus_without_a_known_file_unknown(
+def test_verdict_is_unknown_if_an_open_nvidia_file_may_be_that_of_the_gpu(
     host: FakeHost,
 ) -> None:
     host.bind(GPU, "nvidia")
@@ -619,7 +623,9 @@ def test_nvidias_driver_may_write_an_address_in_capitals(host: FakeHost) -> None
     assert verdict(host, "0000:9a:00.0").kind is VerdictKind.BUSY
 
 
-def test_driver_of_the_gpu_counts_wherever_it_is_on_its_card(host: FakeHost) -> None:
+def test_verdict_on_a_gpu_that_is_not_function_0_is_unknown_if_its_nvidia_file_may_be_open(
+    host: FakeHost,
+) -> None:
     """Without access to the processes of other users, only a GPU without a driver is free."""
     host.add_driver("nvidia")
     host.add_function("0000:99:00.0", group=99, class_code=AUDIO_CLASS)
@@ -675,7 +681,7 @@ def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost, driver: 
     assert verdict(host, SECOND).is_usable
 
 
-def test_processes_after_an_unreadable_process_are_seen(
+def test_search_for_device_users_continues_after_an_unreadable_process(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.bind(SECOND, "vfio-pci")
@@ -730,7 +736,7 @@ def test_host_without_pci_has_no_gpus(tmp_path: Path) -> None:
     assert read_host(tmp_path).gpus == ()
 
 
-def test_entry_that_is_not_a_function_is_ignored(host: FakeHost) -> None:
+def test_entry_that_is_not_a_pci_function_is_ignored(host: FakeHost) -> None:
     (host.root / BUS / "devices" / "junk").mkdir()
 
     assert "junk" not in read_host(host.root).functions

@@ -128,7 +128,9 @@ def pool(tmp_path: Path) -> Path:
 
 
 @given(content=_files(_RECORDS))
-def test_record_of_drivers_is_strict_or_refused(pool: Path, content: bytes) -> None:
+def test_record_of_drivers_has_valid_addresses_and_names_or_is_refused(
+    pool: Path, content: bytes
+) -> None:
     (pool / f"drivers-{GPU}.json").write_bytes(content)
 
     with only_below(pool):
@@ -154,7 +156,7 @@ def test_quarantine_is_printable_or_refused(pool: Path, content: bytes) -> None:
 
 
 @given(content=_files(_LEASES))
-def test_locked_lease_is_strict_or_refused(pool: Path, content: bytes) -> None:
+def test_locked_lease_has_valid_addresses_or_is_refused(pool: Path, content: bytes) -> None:
     path = pool / "000000001-deadbeef"
     path.write_bytes(content)
     leases = ReservationFolder(pool, GpuLease.from_json, owner="GPU pool", sharing=Sharing.GROUP)
@@ -183,7 +185,7 @@ _NAMES = st.one_of(
 @given(
     names=st.lists(_NAMES, max_size=5), kind=st.sampled_from(["file", "FIFO", "folder", "link"])
 )
-def test_names_of_files_are_addresses_or_the_files_are_not_touched(
+def test_only_files_with_valid_names_are_read_or_removed(
     pool: Path, names: list[str], kind: str
 ) -> None:
     for old in pool.iterdir():

@@ -36,7 +36,9 @@ def verdicts(host: FakeHost, inventory: Inventory, tmp_path: Path) -> dict[str, 
     return {gpu.address: gpu.verdict.kind for gpu in gpus}
 
 
-def test_inventory_names_models_and_excludes(tmp_path: Path, host: FakeHost) -> None:
+def test_inventory_sets_the_model_of_a_gpu_and_excludes_another_gpu(
+    tmp_path: Path, host: FakeHost
+) -> None:
     inventory = read(
         tmp_path,
         'schema: 1\ngpus:\n  "0000:65:00.0": {model: l4}\n'
@@ -51,7 +53,7 @@ def test_inventory_names_models_and_excludes(tmp_path: Path, host: FakeHost) -> 
     )
 
 
-def test_listed_gpu_may_have_no_keys(tmp_path: Path, host: FakeHost) -> None:
+def test_gpu_that_is_listed_without_keys_is_usable(tmp_path: Path, host: FakeHost) -> None:
     inventory = read(tmp_path, 'gpus:\n  "0000:65:00.0":\nothers: exclude\n')
 
     assert verdicts(host, inventory, tmp_path) == {
@@ -104,7 +106,9 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         ("gpus: [\n", "This is not YAML"),
     ],
 )
-def test_error_has_file_and_key_of_a_mistake(tmp_path: Path, text: str, message: str) -> None:
+def test_error_for_an_invalid_inventory_has_its_file_and_key(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(BadInputError, match=message):
         read(tmp_path, text)
 

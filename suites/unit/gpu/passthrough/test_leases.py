@@ -91,7 +91,7 @@ def test_wish_for_several_gpus_is_not_starved_by_wishes_for_one_gpu() -> None:
     assert turn(3, *entries) == ()
 
 
-def test_wish_for_one_gpu_does_not_delay_a_wish_for_another() -> None:
+def test_wish_for_one_gpu_does_not_delay_a_wish_for_another_gpu() -> None:
     entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (B,)))
 
     assert turn(3, *entries) == (B,)
@@ -100,7 +100,7 @@ def test_wish_for_one_gpu_does_not_delay_a_wish_for_another() -> None:
     assert turn(4, *entries, entry(4, (A, B))) == ()
 
 
-def test_process_that_holds_a_gpu_goes_ahead() -> None:
+def test_process_that_holds_a_gpu_is_served_before_earlier_processes() -> None:
     """Otherwise it would keep its GPU while it waits behind processes that want this GPU."""
     entries = (
         entry(1, (A,), taken=(A,), process=7),
@@ -116,7 +116,7 @@ def test_gpu_that_is_not_usable_is_not_granted() -> None:
     assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
-def test_waiting_process_gets_the_holder_and_the_first_in_the_queue() -> None:
+def test_message_to_a_waiting_process_has_the_holder_and_the_first_in_the_queue() -> None:
     """The process that is shown is the next one for the same GPU.
 
     A held GPU is in use by its holder.
@@ -130,7 +130,7 @@ def test_waiting_process_gets_the_holder_and_the_first_in_the_queue() -> None:
     )
 
 
-def test_process_that_waits_for_a_gpu_in_use_gets_the_reason() -> None:
+def test_message_to_a_process_that_waits_for_a_gpu_in_use_has_the_reason() -> None:
     assert (
         text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
         == f"{A}: Process 3 has it open"
@@ -144,7 +144,9 @@ def test_process_that_waits_for_a_gpu_in_use_gets_the_reason() -> None:
         max_size=6,
     )
 )
-def test_no_gpu_is_held_twice_and_someone_always_can(wishes: list[list[set[str]]]) -> None:
+def test_no_gpu_is_granted_twice_and_the_first_wish_is_granted_if_possible(
+    wishes: list[list[set[str]]],
+) -> None:
     entries = [
         entry(number, *(tuple(sorted(wish)) for wish in several))
         for number, several in enumerate(wishes, 1)

@@ -94,7 +94,7 @@ def test_driver_bound_by_an_override_is_restored_with_its_override(
     assert (host.driver_of(SECOND), host.override_of(SECOND)) == ("pci-stub", "pci-stub")
 
 
-def test_gpu_that_is_on_vfio_for_good_stays_there(
+def test_gpu_that_was_on_vfio_before_the_lease_stays_on_vfio(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     host.bind(SECOND, "vfio-pci")
@@ -136,7 +136,7 @@ def test_all_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) ->
 @pytest.mark.parametrize(
     "wishes", [(FIRST, OTHER), (OTHER, FIRST)], ids=["taken first", "taken last"]
 )
-def test_first_gpu_is_returned_if_the_second_cannot_be_taken(
+def test_sound_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, wishes: tuple[GpuChoice, ...]
 ) -> None:
     kernel.dies_at_reset.add(SECOND)
@@ -152,7 +152,7 @@ def test_first_gpu_is_returned_if_the_second_cannot_be_taken(
 
 
 @pytest.mark.parametrize(("broken", "sound"), [(GPU, SECOND), (SECOND, GPU)])
-def test_sound_gpu_of_two_is_returned(
+def test_sound_gpu_is_returned_if_the_other_gpu_is_quarantined(
     host: FakeHost, pool: GpuPool, broken: str, sound: str
 ) -> None:
     with (
@@ -203,7 +203,7 @@ def test_wish_for_a_model_takes_a_gpu_of_that_model(host: FakeHost, pool: GpuPoo
         pass
 
 
-def test_inventory_names_the_model_of_a_gpu(
+def test_wish_for_a_model_takes_the_gpu_with_that_model_in_the_inventory(
     host: FakeHost, kernel: FakeKernel, folder: Path
 ) -> None:
     h100 = next(model for model in load_catalogue().models.values() if model.pci.device == 0x2330)
@@ -229,7 +229,9 @@ def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
         pass
 
 
-def test_waiting_process_is_told_who_holds_the_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_report_and_error_of_a_waiting_process_name_the_holder_of_the_gpu(
+    pool: GpuPool, other_pool: GpuPool
+) -> None:
     reports: list[str] = []
 
     with (
@@ -350,7 +352,7 @@ def test_address_may_lack_its_segment(
         assert gpu.gpu.address == address
 
 
-def test_shared_group_is_refused_at_once_and_the_other_gpu_taken(
+def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
@@ -365,7 +367,9 @@ def test_shared_group_is_refused_at_once_and_the_other_gpu_taken(
     assert host.driver_of(NVME) == "nvme"
 
 
-def test_gpu_in_use_is_waited_for(host: FakeHost, pool: GpuPool) -> None:
+def test_gpu_in_use_is_waited_for_and_the_error_names_its_process(
+    host: FakeHost, pool: GpuPool
+) -> None:
     host.add_process(77, "python3", "/dev/nvidia0")
     host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Device Minor: 0\n")
     reports: list[str] = []
@@ -543,7 +547,7 @@ def test_gpu_whose_machine_ends_a_moment_later_is_given_back(
     assert drivers(host) == BEFORE
 
 
-def test_file_that_this_user_may_not_open_is_not_a_fault_of_the_gpu(
+def test_gpu_is_not_quarantined_if_this_user_may_not_open_its_vfio_file(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover_module, "_PERMISSIONS_S", 0.1)
@@ -587,7 +591,7 @@ def test_error_of_taking_a_gpu_is_raised_rather_than_the_error_of_its_return(
         pass
 
 
-def test_sysfs_that_this_user_may_not_write_is_not_a_fault_of_the_gpu(
+def test_gpu_is_not_quarantined_if_this_user_may_not_write_its_sysfs_files(
     host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_access = os.access
@@ -628,7 +632,7 @@ def test_error_of_the_test_is_raised_when_the_gpu_is_back(
     assert drivers(host) == BEFORE
 
 
-def test_fault_at_the_end_is_reported_beside_the_error_of_the_test(
+def test_quarantine_at_the_end_of_a_lease_is_reported_beside_the_error_of_the_test(
     kernel: FakeKernel, pool: GpuPool
 ) -> None:
     reports: list[str] = []
@@ -710,7 +714,7 @@ def test_gpu_is_quarantined_if_all_reset_methods_fail(
     assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
 
 
-def test_methods_of_a_reset_are_put_back_if_the_kernel_refuses_one(
+def test_reset_methods_are_restored_if_the_kernel_refuses_one(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     with lease(pool, OTHER) as (gpu,):
@@ -914,7 +918,7 @@ def test_unreadable_record_is_reported_and_its_gpu_is_not_touched(
 
 
 @pytest.mark.parametrize("address", [GPU, AUDIO])
-def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
+def test_abandoned_gpu_with_a_dead_function_is_quarantined(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, address: str
 ) -> None:
     """Binding a driver to a dead function may never return."""
@@ -934,7 +938,7 @@ def test_abandoned_gpu_of_which_a_function_is_dead_is_quarantined(
 
 
 @pytest.mark.parametrize("state", [VfioFile.BUSY, VfioFile.FORBIDDEN])
-def test_abandoned_gpu_of_which_a_function_may_be_open_stays_as_it_is(
+def test_abandoned_gpu_with_a_function_that_may_be_open_stays_unchanged(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, state: VfioFile
 ) -> None:
     """A run was killed while it returned the functions, and its machine still runs."""
@@ -956,7 +960,7 @@ def test_abandoned_gpu_of_which_a_function_may_be_open_stays_as_it_is(
     assert drivers(host) == BEFORE
 
 
-def test_override_of_a_run_killed_before_it_took_the_driver_off_is_given_back(
+def test_override_is_cleared_if_the_run_was_killed_before_it_unbound_the_driver(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
     record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
@@ -973,7 +977,7 @@ BRIDGE = "0000:00:03.0"
 
 
 @pytest.mark.parametrize("named", [(GPU, SECOND), (GPU, BRIDGE), (AUDIO,), (NVME,)], ids=" ".join)
-def test_record_of_functions_that_no_run_takes_is_not_followed(
+def test_record_that_lists_functions_that_no_run_takes_is_not_used(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, named: tuple[str, ...]
 ) -> None:
     """The user's own record may list a foreign group, a bridge, or functions without a GPU."""
@@ -988,7 +992,7 @@ def test_record_of_functions_that_no_run_takes_is_not_followed(
     assert kernel.writes == []
 
 
-def test_record_of_functions_without_a_group_is_not_followed(
+def test_record_that_lists_functions_without_a_group_is_not_used(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     first, other = "0000:70:00.0", "0000:71:00.0"

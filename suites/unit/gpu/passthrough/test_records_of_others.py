@@ -80,7 +80,7 @@ def let_the_group_bind(host: FakeHost, *addresses: str) -> None:
         path.chmod(0o664)
 
 
-def test_true_record_of_another_user_is_followed(
+def test_gpu_is_restored_by_a_true_record_of_another_user(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     file = left_by_a_killed_run(host, folder)
@@ -114,7 +114,7 @@ def test_record_of_a_gpu_that_was_on_vfio_for_good_is_followed(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can do more than the record's writer")
-def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
+def test_record_is_not_used_unless_its_owner_may_write_every_sysfs_file(
     host: FakeHost,
     kernel: FakeKernel,
     pool: GpuPool,
@@ -157,7 +157,7 @@ def test_nothing_is_written_if_the_writer_could_not_write_all_of_it(
     assert file.exists()
 
 
-def test_run_that_wants_a_gpu_with_a_forged_record_waits_and_says_why(
+def test_error_of_a_run_that_waits_for_a_gpu_with_a_forged_record_has_the_reason(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     file = record(folder, {GPU: None})
@@ -223,7 +223,7 @@ def test_fifo_that_replaced_the_record_is_reported_after_the_gpu_is_returned(
     ],
     ids=["quarantined", "unreadable"],
 )
-def test_quarantine_by_another_user_does_not_keep_a_leased_gpu(
+def test_leased_gpu_is_returned_despite_a_quarantine_by_another_user(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None], content: str, kind: VerdictKind
 ) -> None:
     """Only the holder of the lease can find that a GPU is broken."""
@@ -238,7 +238,7 @@ def test_quarantine_by_another_user_does_not_keep_a_leased_gpu(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_quarantine_names_the_owner_of_its_file(
+def test_verdict_names_the_owner_of_the_quarantine_file(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     quarantine = folder / f"quarantine-{GPU}.json"
@@ -251,7 +251,7 @@ def test_quarantine_names_the_owner_of_its_file(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_lease_names_the_owner_of_its_file(
+def test_verdict_names_the_owner_of_the_lease_file(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     with lease(pool, FIRST):
@@ -323,7 +323,7 @@ def test_sysfs_file_accepts_only_text_of_its_format(
     assert kernel.writes == []
 
 
-def test_link_that_leads_out_of_sysfs_is_not_written(
+def test_symbolic_link_that_leads_out_of_sysfs_is_not_written(
     host: FakeHost, kernel: FakeKernel, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"
