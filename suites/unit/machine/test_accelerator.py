@@ -161,7 +161,7 @@ def test_requested_kvm_gets_a_longer_limit_than_kvm_on_trial(cache: Path, device
     assert qemu.limits_s == [2.0, 20.0]
 
 
-def test_host_without_the_device_runs_nothing(cache: Path, tmp_path: Path) -> None:
+def test_no_proof_runs_on_a_host_without_dev_kvm(cache: Path, tmp_path: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     choice = choose(qemu, cache, tmp_path / "absent")

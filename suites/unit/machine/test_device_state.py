@@ -68,7 +68,7 @@ def test_state_file_is_passed_in_the_form_that_the_qemu_version_accepts(
         pytest.param({"qemu": {"minor": 11}}, id="no-major"),
     ],
 )
-def test_qemu_of_an_unknown_version_takes_the_state_as_an_old_one_does(
+def test_qemu_of_an_unknown_version_gets_the_state_as_an_old_qemu_does(
     tmp_path: Path, version: object
 ) -> None:
     monitor = FakeMonitor({"query-version": version}, {"migrate": DONE})
@@ -88,7 +88,7 @@ WITH_MEMORY = [
 ]
 
 
-def test_commands_to_save_the_devices(tmp_path: Path) -> None:
+def test_devices_are_saved_with_the_expected_commands(tmp_path: Path) -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
 
     save_device_state(monitor, "node", tmp_path / "state")
@@ -102,7 +102,7 @@ def test_commands_to_save_the_devices(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
 
 
-def test_commands_to_load_the_devices(tmp_path: Path) -> None:
+def test_devices_are_loaded_with_the_expected_commands(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
 
@@ -117,7 +117,7 @@ def test_commands_to_load_the_devices(tmp_path: Path) -> None:
     ]
 
 
-def test_commands_to_stream_the_whole_state() -> None:
+def test_whole_state_is_streamed_with_the_expected_commands() -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
 
     stream_whole_state(monitor, "node", 7)
@@ -133,7 +133,7 @@ def test_commands_to_stream_the_whole_state() -> None:
     assert 0 < deadline.remaining_s() <= 120
 
 
-def test_commands_to_load_the_whole_state() -> None:
+def test_whole_state_is_loaded_with_the_expected_commands() -> None:
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
 
     load_whole_state(monitor, "node", 7)
@@ -188,7 +188,7 @@ def test_command_that_qemu_refuses_is_a_state_error(tmp_path: Path) -> None:
         save_device_state(monitor, "node", state)
 
 
-def test_qemu_reads_the_state_through_the_descriptor_that_it_is_given(tmp_path: Path) -> None:
+def test_qemu_gets_a_read_only_descriptor_of_the_state_file(tmp_path: Path) -> None:
     """QEMU cannot write the file: all clones of a machine load the same file."""
     state = tmp_path / "state"
     state.write_text("saved")
@@ -225,7 +225,7 @@ def test_lost_monitor_is_not_taken_for_a_failed_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("installed", "expected"),
     [({"zstd", "gzip"}, ".zst"), ({"gzip"}, ".gz"), (set(), ".gz")],
-    ids=["both", "gzip", "none"],
+    ids=["zstd and gzip", "gzip", "none"],
 )
 def test_state_is_packed_by_the_best_installed_compressor(
     monkeypatch: pytest.MonkeyPatch, installed: set[str], expected: str

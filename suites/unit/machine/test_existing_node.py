@@ -38,7 +38,7 @@ def test_uri_has_the_address_of_the_node() -> None:
     } == addresses
 
 
-def test_uri_may_name_a_configuration_of_ssh(
+def test_uri_can_contain_the_path_of_an_ssh_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -83,7 +83,7 @@ def test_invalid_uri_is_refused_with_the_forms(uri: str, why: str) -> None:
         NodeAddress.from_uri(uri, source="--machine-uri")
 
 
-def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
+def test_ssh_has_options_against_prompts_forwardings_and_shared_connections() -> None:
     """Keys, known hosts and jump hosts come from the configuration of the user."""
     assert NodeAddress(host="box").ssh_argv() == [
         "ssh",
@@ -112,7 +112,7 @@ def test_ssh_gets_the_parts_of_the_address(tmp_path: Path) -> None:
     assert "ConnectTimeout=60" in argv
 
 
-def test_command_goes_to_a_shell_of_known_kind_with_a_limit_of_its_own() -> None:
+def test_command_runs_in_sh_on_the_node_with_a_time_limit_of_its_own() -> None:
     ssh = FakeSsh(stdout="6.1.0\n")
 
     result = NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=30, stdin="text")
@@ -150,7 +150,7 @@ def test_command_timed_out_if_it_was_ended_at_its_limit() -> None:
     assert found == timed_out
 
 
-def test_user_becomes_root_around_the_limit_that_has_to_end_the_command() -> None:
+def test_time_limit_of_a_command_with_sudo_runs_as_root() -> None:
     """A `timeout` that runs as the user could not kill a process of root."""
     ssh = FakeSsh()
 
@@ -173,14 +173,14 @@ def test_failing_sudo_is_reported() -> None:
         runner.run(["uname"], timeout_s=5)
 
 
-def test_message_of_sudo_belongs_to_the_command_if_nobody_was_to_become_root() -> None:
+def test_error_of_sudo_is_attributed_to_the_command_if_the_node_is_used_without_sudo() -> None:
     runner = NodeRunner(ADDRESS, FakeSsh(stderr="sudo: a password is required\n", exit_code=1))
 
     with pytest.raises(HarnessError, match="did not report how 'sudo true' ended"):
         runner.run(["sudo", "true"], timeout_s=5)
 
 
-def test_failure_on_the_node_is_a_result() -> None:
+def test_failed_command_on_the_node_gives_its_exit_code() -> None:
     ssh = FakeSsh(stderr="no such unit\n\n{nonce} 4\n")
 
     result = NodeRunner(ADDRESS, ssh).run(["systemctl", "status", "x"], timeout_s=5)
@@ -257,7 +257,7 @@ def test_unreachable_node_is_a_harness_error(printed: str, quoted: str, remedy: 
     ],
     ids=["silent", "no shell", "another's nonce", "hangs"],
 )
-def test_node_that_does_not_say_how_a_command_ended_is_not_believed(ssh: FakeSsh) -> None:
+def test_error_is_raised_if_the_node_does_not_report_how_a_command_ended(ssh: FakeSsh) -> None:
     with pytest.raises(HarnessError) as caught:
         NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=5)
 
@@ -301,7 +301,7 @@ def test_this_host_is_inspected_without_ssh() -> None:
     assert result.stdout == "text"
 
 
-def test_this_host_has_no_command_of_ssh() -> None:
+def test_this_host_has_no_ssh_command() -> None:
     with pytest.raises(HarnessError, match=r"^A node that is this host has no ssh command\.$"):
         NodeAddress().ssh_argv()
 

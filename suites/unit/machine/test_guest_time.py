@@ -55,7 +55,7 @@ def test_time_in_which_the_host_does_not_run_the_machine_is_subtracted(host: Hos
     assert [middle, guest.monotonic() - began] == pytest.approx([4, 9])
 
 
-def test_threads_that_wait_at_once_count_once(host: Host) -> None:
+def test_only_the_longest_of_simultaneous_waits_is_subtracted(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
 
@@ -85,7 +85,7 @@ def test_wait_that_the_kernel_adds_at_its_end_is_subtracted_as_a_whole(host: Hos
     assert guest.monotonic() - began == pytest.approx(10)
 
 
-def test_earlier_waits_do_not_count(host: Host) -> None:
+def test_waits_before_the_measurement_are_not_subtracted(host: Host) -> None:
     """This holds for earlier waits of the same thread and of a thread that waited longer."""
     host.clock.sleep(100)
     host.schedules(1, waited_s=90)
@@ -140,7 +140,7 @@ def test_deadline_passes_after_its_seconds_of_the_guests_time(host: Host) -> Non
     assert deadline.has_passed()
 
 
-def test_wait_that_ends_reports_the_time_that_ran_and_the_time_that_did_not_count(
+def test_timeout_error_has_the_time_that_the_guest_ran_and_the_time_that_it_waited(
     host: Host,
 ) -> None:
     guest = host.guest()

@@ -81,7 +81,7 @@ def test_unplugged_device_frees_its_port(tmp_path: Path) -> None:
     assert monitor.deadlines == [deadline]
 
 
-def test_device_that_another_removal_is_reported_of_stays_plugged(tmp_path: Path) -> None:
+def test_device_stays_plugged_if_the_removal_of_another_device_is_reported(tmp_path: Path) -> None:
     other = an_event("DEVICE_DELETED", device="gpu1")
     machine = a_machine(tmp_path, FakeMonitor(events={"device_del": other}))
     machine.plug(an_attachment("gpu0"))
@@ -157,7 +157,7 @@ def test_power_off_is_complete_once_qemu_has_ended(tmp_path: Path) -> None:
     assert (monitor.deadlines, machine.deadlines) == ([deadline], [deadline])
 
 
-def test_machine_that_reports_no_end_is_not_waited_for(tmp_path: Path) -> None:
+def test_qemu_is_not_waited_for_if_its_power_off_was_not_reported(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
 
     with pytest.raises(HarnessError, match=r"^its power-off was not reported$"):
@@ -218,7 +218,7 @@ def test_device_whose_socket_qemu_opens_itself_is_handed_none(tmp_path: Path) ->
     assert monitor.calls == [("device_add", device)]
 
 
-def test_removal_that_was_reported_before_does_not_count(tmp_path: Path) -> None:
+def test_earlier_report_of_a_removal_does_not_end_an_unplug(tmp_path: Path) -> None:
     """A device with the same id may have been unplugged before."""
     monitor = FakeMonitor()
     monitor.recorded.append(an_event("DEVICE_DELETED", device="gpu0"))
@@ -297,7 +297,7 @@ def used(*shares: float) -> Iterator[float]:
     return itertools.accumulate((100.0, *shares))
 
 
-def test_guest_rests_after_five_quiet_looks_in_a_row() -> None:
+def test_guest_is_idle_after_five_quiet_samples_in_a_row() -> None:
     looks = used(0.9, 0.01, 0.01, 0.5, 0.01, 0.02, 0.01, 0.0, 0.05, 9.0)
 
     wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, FakeClock()))
@@ -305,7 +305,7 @@ def test_guest_rests_after_five_quiet_looks_in_a_row() -> None:
     assert list(looks) == [pytest.approx(110.51)]
 
 
-def test_guest_that_rests_all_the_time_is_looked_at_six_times_a_second_apart() -> None:
+def test_idle_guest_is_sampled_six_times_a_second_apart() -> None:
     """The first sample has no predecessor; up to 5 % of a core counts as idle."""
     clock = FakeClock()
     looks = iter([0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 9.0])

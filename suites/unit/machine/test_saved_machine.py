@@ -43,7 +43,7 @@ def test_state_that_can_not_be_saved_is_reported_and_its_qemu_is_not_ended(tmp_p
     assert machine.steps == ["pause", "wait for exit"]
 
 
-def test_qemu_that_goes_on_after_a_refusal_does_not_hide_it(tmp_path: Path) -> None:
+def test_error_of_a_failed_save_is_raised_although_qemu_does_not_end(tmp_path: Path) -> None:
     monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
     machine = a_machine(tmp_path, monitor)
     machine.exit_error = HarnessError("Waited 2.0 s for QEMU to end.")

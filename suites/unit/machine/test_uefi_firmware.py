@@ -67,7 +67,7 @@ def find(*folders: Folder) -> UefiFirmware:
     return find_uefi_firmware([folder.path for folder in folders])
 
 
-def test_descriptor_names_code_and_variables(general: Folder) -> None:
+def test_code_and_variables_are_found_through_their_descriptor(general: Folder) -> None:
     """The descriptor may support other machine types too."""
     other = {"architecture": "aarch64", "machines": ["virt-*"]}
     general.describe(
@@ -185,7 +185,7 @@ def test_firmware_that_machines_cannot_use_is_skipped_and_listed_in_the_error(
     assert find(general, specific) == specific.firmware
 
 
-def test_two_files_of_another_device_are_skipped(general: Folder) -> None:
+def test_firmware_whose_files_are_not_on_flash_is_skipped(general: Folder) -> None:
     general.describe(mapping=general.mapping(device="kernel"))
 
     with pytest.raises(RequirementError, match="code and variables are not two flash files"):
@@ -232,7 +232,7 @@ def test_descriptor_whose_file_is_gone_is_skipped(general: Folder) -> None:
         ({"mapping": {"executable": {}}}, r"mapping\.device"),
     ],
 )
-def test_invalid_descriptor_names_file_and_key(
+def test_error_for_an_invalid_descriptor_has_its_file_and_key(
     general: Folder, changes: dict[str, Any], key: str
 ) -> None:
     file = general.describe(**changes)

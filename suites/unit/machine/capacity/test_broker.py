@@ -47,7 +47,7 @@ def test_reservations_of_several_processes_share_the_capacity(host: FakeHost) ->
     assert host.broker().entries() == []
 
 
-def test_released_reservation_leaves_nothing(host: FakeHost) -> None:
+def test_released_reservation_leaves_no_file_and_frees_its_capacity(host: FakeHost) -> None:
     with contextlib.suppress(ZeroDivisionError), at_once(host.broker(), "a", mib(4000)):
         raise ZeroDivisionError
 
@@ -57,7 +57,7 @@ def test_released_reservation_leaves_nothing(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("content", ["", '{"who": 1}', None])
-def test_file_of_a_dead_process_is_swept_whatever_it_holds(
+def test_file_of_a_dead_process_is_removed_whatever_it_contains(
     host: FakeHost, content: str | None
 ) -> None:
     with at_once(host.broker(), "a", mib(4000)):
@@ -127,7 +127,7 @@ def test_negative_demand_is_refused() -> None:
     assert accepted == []
 
 
-def test_memory_that_others_use_is_not_given_away(host: FakeHost) -> None:
+def test_memory_that_is_not_available_is_not_reserved(host: FakeHost) -> None:
     host.has(available_mib=999)
 
     with (
@@ -155,7 +155,9 @@ def test_memory_that_was_reserved_is_kept_though_it_looks_free(host: FakeHost) -
         pass
 
 
-def test_touched_memory_counts_only_once(host: FakeHost) -> None:
+def test_memory_that_a_process_touched_of_its_reservation_is_subtracted_only_once(
+    host: FakeHost,
+) -> None:
     host.has(available_mib=2500)
     with at_once(host.broker(1), "a", mib(1500)) as reservation:
         reservation.used_by(4711)
@@ -171,7 +173,9 @@ def test_touched_memory_counts_only_once(host: FakeHost) -> None:
             pass
 
 
-def test_process_that_touched_more_than_its_reservation_keeps_nothing_back(host: FakeHost) -> None:
+def test_no_memory_is_kept_for_a_process_that_touched_more_than_its_reservation(
+    host: FakeHost,
+) -> None:
     host.touches(4711, 1600)
     host.has(available_mib=1000)
     with contextlib.ExitStack() as reservations:
@@ -238,7 +242,7 @@ def test_setting_the_process_of_an_ended_reservation_writes_nothing(
     assert list(host.folder.iterdir()) == []
 
 
-def test_full_disk_is_reported_and_leaves_nothing(
+def test_full_disk_is_reported_and_leaves_no_reservation(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -287,7 +291,7 @@ def test_error_has_the_path_of_a_folder_that_a_stopped_process_keeps_locked(
     assert host.broker().entries() == []
 
 
-def test_vcpus_are_counted(host: FakeHost) -> None:
+def test_reserved_vcpus_are_not_reserved_again(host: FakeHost) -> None:
     with (
         at_once(host.broker(1), "a", mib(1, cpus=6)),
         pytest.raises(HarnessError, match="2 of 8 vCPUs are not reserved"),
@@ -320,7 +324,7 @@ def test_ports_are_reserved_once_and_only_if_unused(host: FakeHost) -> None:
     assert ports == set(CAPACITY.ports) - host.busy_ports
 
 
-def test_search_for_ports_starts_at_a_random_one_and_goes_round(
+def test_search_for_ports_starts_at_a_random_port_and_wraps_around(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A port that was just released may still be in use."""
@@ -348,7 +352,7 @@ def test_name_of_a_reservation_is_plain_text(host: FakeHost, who: str) -> None:
     assert len(entry.who) <= 80
 
 
-def test_folder_is_private(host: FakeHost) -> None:
+def test_reservation_folder_and_files_are_private(host: FakeHost) -> None:
     with at_once(host.broker(), "a", mib(1)):
         (file,) = host.folder.iterdir()
         modes = [path.stat().st_mode & 0o777 for path in (host.folder, file)]
@@ -357,7 +361,7 @@ def test_folder_is_private(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("place", ["link", "dangling", "file", "below a file", "open", "other's"])
-def test_folder_that_is_not_ours_alone_is_refused(
+def test_reservation_folder_that_is_not_private_to_this_user_is_refused(
     host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     ours = tmp_path / "ours"
@@ -387,7 +391,7 @@ def test_folder_that_is_not_ours_alone_is_refused(
     assert list(ours.iterdir()) == []
 
 
-def test_folder_does_not_depend_on_the_environment(
+def test_reservation_folder_does_not_depend_on_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a manual run and a CI job of the same user would not share reservations."""

@@ -34,7 +34,7 @@ def test_some_memory_is_reserved_for_the_host(host: FakeHost) -> None:
     assert found == memory_mib
 
 
-def test_cores_are_overcommitted(host: FakeHost) -> None:
+def test_capacity_has_four_vcpus_for_each_core_and_at_least_eight(host: FakeHost) -> None:
     cpus = {1: 8, 2: 8, 16: 64}
 
     assert {cores: HostCapacity.from_proc(host.proc, cores=cores).cpus for cores in cpus} == cpus
@@ -62,7 +62,7 @@ def test_ports_lie_outside_the_kernels_own_range(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize(("found", "cpus"), [(16, 64), (None, 8)])
-def test_cores_are_counted_by_the_system(
+def test_number_of_vcpus_follows_the_core_count_of_the_system_if_it_is_known(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, found: int | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: found)

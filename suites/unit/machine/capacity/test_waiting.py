@@ -82,7 +82,7 @@ def test_wait_reports_a_change_of_the_first_process_in_the_queue(host: FakeHost)
     ]
 
 
-def test_failed_wait_leaves_nothing(host: FakeHost) -> None:
+def test_failed_wait_leaves_no_reservation(host: FakeHost) -> None:
     with at_once(host.broker(), "a", mib(3000)):
         with pytest.raises(HarnessError), at_once(host.broker(2), "b", mib(2000)):
             pass
@@ -144,7 +144,7 @@ def test_removed_file_of_a_waiting_process_ends_the_wait(host: FakeHost) -> None
     assert f"'{removed[0]}'" in str(ended.value)
 
 
-def test_large_demand_is_not_starved_by_small_ones(host: FakeHost) -> None:
+def test_large_demand_is_not_starved_by_small_demands(host: FakeHost) -> None:
     """Later demands wait even if there is enough capacity for them."""
     reports: list[str] = []
 
@@ -166,7 +166,7 @@ def test_large_demand_is_not_starved_by_small_ones(host: FakeHost) -> None:
     assert len(reports) == 1
 
 
-def test_process_that_holds_a_reservation_goes_ahead(host: FakeHost) -> None:
+def test_process_that_holds_a_reservation_is_served_before_the_queue(host: FakeHost) -> None:
     """It keeps its first reservation while it waits, so a strict queue would deadlock."""
     given_out: list[Reservation] = []
 
@@ -248,7 +248,7 @@ def test_machine_starts_beside_another_on_a_host_whose_load_comes_from_machines(
 
 
 @pytest.mark.parametrize("cpus", [[4], [2, 1]], ids=["one", "two"])
-def test_load_of_machines_and_their_processors_counts_as_theirs(
+def test_load_is_attributed_to_running_machines_by_the_number_of_their_vcpus(
     host: FakeHost, cpus: list[int]
 ) -> None:
     host.is_busy(load=9.0, cpu=99)
@@ -261,7 +261,9 @@ def test_load_of_machines_and_their_processors_counts_as_theirs(
         assert whos(host.broker()) == ["node-a"] * len(cpus) + ["node-b"]
 
 
-def test_first_machine_and_further_ones_of_a_test_start_whatever_the_load(host: FakeHost) -> None:
+def test_first_machine_and_further_machines_of_its_process_start_whatever_the_load(
+    host: FakeHost,
+) -> None:
     busy = {"load": 90.0, "cpu": 99.0, "memory": 99.0, "io": 99.0}
     host.is_busy(**busy)
 
@@ -276,7 +278,7 @@ def test_first_machine_and_further_ones_of_a_test_start_whatever_the_load(host: 
 
 
 @pytest.mark.parametrize(("limit_s", "delay_s"), [(900, 30), (20, 10)])
-def test_load_that_does_not_end_delays_a_machine_by_half_a_minute_or_half_its_time(
+def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_deadline(
     host: FakeHost, limit_s: float, delay_s: float
 ) -> None:
     host.is_busy(load=90, cpu=99)

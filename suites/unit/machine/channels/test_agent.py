@@ -138,7 +138,7 @@ def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Age
     assert 0 <= settled.clock_error_s < 20
 
 
-def test_settling_before_the_first_boot_is_requested_again(
+def test_settle_request_before_the_first_boot_is_sent_again(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     answers: list[object] = []
@@ -254,14 +254,14 @@ def test_exception_of_a_callback_is_raised_and_ends_the_command(
     assert guest.kinds()[-1] == "cancel"
 
 
-def test_refusal_of_the_guest_is_shown(guest: PlayedGuest, ready: Agent) -> None:
+def test_refusal_of_the_guest_is_in_the_error(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = says((frames.ERROR, {"message": "Cannot allocate memory"}))
 
     with pytest.raises(HarnessError, match=r"'node' refused .*tool.*: Cannot allocate memory\."):
         ready.run(["tool"], timeout_s=5)
 
 
-def test_answer_without_end_is_refused(guest: PlayedGuest, ready: Agent) -> None:
+def test_answer_longer_than_the_limit_is_refused(guest: PlayedGuest, ready: Agent) -> None:
     part = (frames.MORE, bytes(frames.MAX_PAYLOAD))
     count = frames.MAX_MESSAGE // frames.MAX_PAYLOAD + 1
     guest.answers[frames.REMEMBER] = says(*[part] * count)
@@ -296,7 +296,9 @@ def test_guest_that_reads_nothing_blocks_no_caller(
     assert time.monotonic() - started < 15
 
 
-def test_too_long_request_is_refused_here(ready: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_request_is_refused_before_it_is_sent(
+    ready: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(frames, "MAX_MESSAGE", 1 << 20)
 
     with pytest.raises(HarnessError, match="can't be sent"):
@@ -364,7 +366,9 @@ def test_unchanged_unit_is_reported_at_the_deadline(
         ready.wait_for_unit("a.service", Deadline.after(20, clock))
 
 
-def test_threads_share_an_agent(guest: PlayedGuest, ready: Agent) -> None:
+def test_threads_that_share_an_agent_get_their_own_answers(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     def echo(guest: PlayedGuest, request: int, payload: bytes) -> None:
         guest.says(frames.DATA, request, payload)
         guest.says(frames.RESULT, request, {"size": len(payload)})

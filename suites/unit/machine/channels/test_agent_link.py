@@ -35,7 +35,7 @@ _HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
 
 
 @pytest.mark.parametrize(("protocol", "has_nonce"), [(OLDEST_PROTOCOL, True), (PROTOCOL, False)])
-def test_welcome_tells_a_restored_agent_from_a_new_one(
+def test_welcome_shows_whether_the_agent_is_restored_or_new(
     guest: PlayedGuest, agent: Agent, protocol: int, *, has_nonce: bool
 ) -> None:
     guest.protocol, guest.has_nonce = protocol, has_nonce

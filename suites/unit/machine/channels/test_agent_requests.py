@@ -134,7 +134,7 @@ def test_malformed_answer_is_reported_with_its_request(
     assert str(refused.value) == f"Machine 'node' answered {refusal}"
 
 
-def test_settling_tells_a_clone_from_a_machine_without_a_nonce(
+def test_settle_result_of_a_machine_without_a_nonce_has_no_nonce(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.SETTLE] = says((frames.RESULT, {"nonce": None, "before_ns": 0}))
@@ -309,7 +309,7 @@ def test_request_to_wait_for_a_unit_has_its_name_and_state(
     assert json.loads(asked) == {"unit": "a.service", "active": "inactive"}
 
 
-def test_unknown_state_of_a_unit_does_not_count_as_active(
+def test_unit_in_an_unknown_state_is_reported_as_not_active(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.WAIT_UNIT] = says((frames.RESULT, {"trouble": "no bus"}))

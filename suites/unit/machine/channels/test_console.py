@@ -192,7 +192,7 @@ def test_machine_that_has_ended_ends_every_later_wait(guest: _Guest, console: Co
             _wait(console, "login:")
 
 
-def test_other_failure_ends_the_wait_at_the_first_check(
+def test_wait_ends_at_the_first_check_that_finds_a_failure(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.machine.channels.console._CHECK_S", _SHORT_S)

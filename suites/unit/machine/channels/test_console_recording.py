@@ -47,7 +47,7 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_output_has_its_time_and_whole_characters(recording: Path) -> None:
+def test_recorded_output_is_read_with_its_times_and_whole_characters(recording: Path) -> None:
     with recording.open("a") as file:
         file.write('[5.0, "i", "typed"]\n[5.0, "m", "a marker"]\n')
 
@@ -64,7 +64,7 @@ def test_header_has_the_form_of_an_asciicast(tmp_path: Path) -> None:
     assert header == {"version": 2, "width": 80, "height": 24, "title": "a test"}
 
 
-def test_times_are_in_milliseconds_and_other_bytes_are_replaced(tmp_path: Path) -> None:
+def test_times_are_in_milliseconds_and_undecodable_bytes_are_replaced(tmp_path: Path) -> None:
     times = iter([100.0, 100.123456])
     recorder = ConsoleRecorder(tmp_path / "serial.cast", title="a test", clock=lambda: next(times))
     recorder(b"a\xffb")
@@ -73,7 +73,7 @@ def test_times_are_in_milliseconds_and_other_bytes_are_replaced(tmp_path: Path) 
     assert list(read_recording(tmp_path / "serial.cast")) == [(0.123, "a\ufffdb")]
 
 
-def test_recording_that_is_there_is_not_overwritten(recording: Path) -> None:
+def test_existing_recording_is_not_overwritten(recording: Path) -> None:
     before = recording.read_text()
 
     with pytest.raises(FileExistsError):
@@ -113,7 +113,7 @@ def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
         ('{"version": 1}', "The asciicast has version 1; only version 2 can be read."),
     ],
 )
-def test_other_file_is_refused_as_a_recording(tmp_path: Path, text: str, message: str) -> None:
+def test_file_that_is_not_an_asciicast_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "serial.cast"
     path.write_text(text)
 
@@ -145,7 +145,7 @@ def test_replay_waits_as_the_machine_did_but_not_for_long(
     assert (capsys.readouterr().out, waits) == ("abc", [0.5, 0.25, 1.0])
 
 
-def test_replay_of_several_machines_names_them(
+def test_replay_of_a_folder_with_several_machines_is_refused(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = recording.parents[2] / "other/host"
@@ -157,7 +157,7 @@ def test_replay_of_several_machines_names_them(
 
 
 @pytest.mark.parametrize("line", ["5", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'])
-def test_malformed_line_is_refused_by_its_number(recording: Path, line: str) -> None:
+def test_error_for_a_malformed_line_has_its_number_and_text(recording: Path, line: str) -> None:
     recording.write_text(f"{recording.read_text()}{line}\n")
     expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
 
@@ -180,7 +180,7 @@ def test_error_shows_only_the_start_of_a_long_invalid_line(recording: Path) -> N
         list(read_recording(recording))
 
 
-def test_surrogates_and_other_bytes_can_be_printed(recording: Path) -> None:
+def test_surrogates_and_undecodable_bytes_are_replaced(recording: Path) -> None:
     header = recording.read_bytes().splitlines()[0]
     recording.write_bytes(header + b'\n[1, "o", "a\\ud800b"]\n[2, "o", "\xff"]\n')
 

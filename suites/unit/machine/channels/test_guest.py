@@ -70,7 +70,7 @@ def test_report_of_cloud_init_comes_from_its_status_file() -> None:
     assert report.errors == ("no such module",)
 
 
-def test_output_comes_stripped_within_the_callers_limit() -> None:
+def test_output_is_stripped_and_the_command_has_the_callers_limit() -> None:
     with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n", timeout_s=2.5) as runner:
         assert Guest("node", runner).output_of("uname", "-r", timeout_s=2.5) == "6.1.0-56"
 
@@ -88,7 +88,7 @@ def test_file_is_read_as_it_is() -> None:
         assert Guest("node", runner).read_text("/a b") == "x\n"
 
 
-def test_missing_file_gives_none() -> None:
+def test_missing_file_is_read_as_none() -> None:
     with ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=44) as runner:
         assert Guest("node", runner).read_text("/x") is None
 
@@ -139,7 +139,7 @@ def test_result_of_cloud_init_is_waited_for_again_if_the_deadline_was_put_off() 
         Guest("node", runner).wait_for_cloud_init_result(Deadline.after(30, FakeClock()))
 
 
-def test_missing_result_of_cloud_init_names_its_log() -> None:
+def test_error_for_a_missing_cloud_init_result_names_the_log() -> None:
     clock = FakeClock()
     deadline = Deadline.after(30, clock)
     clock.sleep(30)
@@ -148,7 +148,7 @@ def test_missing_result_of_cloud_init_names_its_log() -> None:
         Guest("node", runner).wait_for_cloud_init_result(deadline)
 
 
-def test_missing_function_on_the_bus_shows_the_bus() -> None:
+def test_error_for_a_missing_pci_function_lists_the_bus() -> None:
     script = (
         ScriptedRunner()
         .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"], is_timed_out=True)

@@ -49,7 +49,7 @@ def session(qemu: FakeQemu) -> Iterator[QmpSession]:
     session.close()
 
 
-def test_arguments_travel_with_the_command(qemu: FakeQemu, session: QmpSession) -> None:
+def test_arguments_are_sent_with_the_command(qemu: FakeQemu, session: QmpSession) -> None:
     session.execute("query-status", {"path": "/a b,c"})
 
     assert qemu.commands[-1]["arguments"] == {"path": "/a b,c"}
@@ -134,7 +134,7 @@ def test_earlier_event_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) 
     )
 
 
-def test_events_before_the_mark_do_not_count(qemu: FakeQemu, session: QmpSession) -> None:
+def test_events_before_the_mark_do_not_end_a_wait(qemu: FakeQemu, session: QmpSession) -> None:
     qemu.send_event("RESET")
     session.wait_for_event("a reset", names("RESET"), Deadline.after(_LONG_S))
 
@@ -175,7 +175,7 @@ def test_all_events_of_the_last_moment_are_kept(qemu: FakeQemu, session: QmpSess
     assert [event.data for event in session.events] == [{"number": n} for n in range(20)]
 
 
-def test_event_without_data_has_none(qemu: FakeQemu, session: QmpSession) -> None:
+def test_event_without_data_has_empty_data(qemu: FakeQemu, session: QmpSession) -> None:
     """The STOP event of QEMU has no data."""
     qemu.send_event("STOP")
 

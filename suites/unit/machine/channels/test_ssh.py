@@ -54,7 +54,9 @@ def run(runner: SshRunner, *argv: str, timeout_s: float = 30.0) -> CommandResult
     return runner.run(argv, timeout_s=timeout_s)
 
 
-def test_answer_has_the_guests_status_and_output(tmp_path: Path, identity: SshIdentity) -> None:
+def test_result_has_the_exit_code_and_output_of_the_guest(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
     ssh = FakeSsh(stdout="out\n", stderr="warning\n\n{nonce} 3\n")
 
     result = run(a_runner(tmp_path, identity, ssh), "false")
@@ -94,7 +96,7 @@ def test_exit_status_of_ssh_is_not_taken_for_the_status_of_the_command(
         run(runner, "cat", "/file")
 
 
-def test_hanging_guest_is_an_error(tmp_path: Path, identity: SshIdentity) -> None:
+def test_hanging_guest_raises_an_error(tmp_path: Path, identity: SshIdentity) -> None:
     ssh = FakeSsh(stderr="", exit_code=124, timed_out=True, duration_s=50)
 
     with pytest.raises(HarnessError, match="did not report how"):
@@ -165,7 +167,9 @@ def test_output_that_a_daemon_holds_open_ends_at_the_time_limit(
     assert (result.exit_code, result.timed_out) == (124, True)
 
 
-def test_host_waits_longer_than_the_guest(tmp_path: Path, identity: SshIdentity) -> None:
+def test_time_limit_of_the_host_exceeds_that_of_the_guest(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
     ssh = FakeSsh()
 
     run(a_runner(tmp_path, identity, ssh), "true", timeout_s=30)
@@ -241,12 +245,12 @@ def test_environment_is_set_in_the_guest() -> None:
     assert shlex.split(line)[3:6] == ["env", "A=b c", "D=$E"]
 
 
-def test_no_time_does_not_mean_unlimited_time() -> None:
+def test_time_limit_of_0_is_not_rendered_as_unlimited() -> None:
     """In timeout(1), a limit of 0 means no limit."""
     assert shlex.split(render_remote(["x"], timeout_s=0, env={}, nonce=NONCE))[2] == "0.001"
 
 
-def test_access_has_the_facts_that_the_guest_needs(identity: SshIdentity) -> None:
+def test_ssh_access_has_the_public_keys_and_shows_no_private_key(identity: SshIdentity) -> None:
     access = identity.access
 
     assert access.authorized_key == "ssh-ed25519 USER harness-user"

@@ -84,7 +84,7 @@ def test_start_request_has_arguments_environment_limit_and_open_input(guest: Pla
     assert body.endswith(b"\n")
 
 
-def test_command_in_a_terminal_has_its_size_and_may_get_another(guest: PlayedGuest) -> None:
+def test_terminal_of_a_command_has_its_size_and_can_be_resized(guest: PlayedGuest) -> None:
     ends_with(guest, 0)
 
     with started(guest, "bash", terminal=(24, 80), fallback=["sh", "-i"]) as command:
@@ -148,7 +148,7 @@ def test_signal_reaches_the_command_by_its_number(guest: PlayedGuest) -> None:
     assert said_by(guest, frames.SIGNAL) == [b"15"]
 
 
-def test_output_is_passed_on_by_its_kind_as_it_arrives(guest: PlayedGuest) -> None:
+def test_stdout_and_stderr_are_passed_on_as_they_arrive(guest: PlayedGuest) -> None:
     def echo(played: PlayedGuest, request: int, payload: bytes) -> None:
         played.says(frames.STDOUT, request, payload)
         played.says(frames.STDERR, request, b"hm")
@@ -290,7 +290,7 @@ def test_feeding_a_command_ends_with_the_wait_for_it(guest: PlayedGuest, *, is_r
         assert not feeding.is_alive()
 
 
-def test_command_without_an_end_is_not_awaited_beyond_its_limit(
+def test_command_that_does_not_end_is_not_awaited_beyond_its_limit(
     guest: PlayedGuest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GRACE_S", 0.05)
@@ -308,7 +308,7 @@ def test_command_without_an_end_is_not_awaited_beyond_its_limit(
         command.wait(lambda *_: None)
 
 
-def test_invalid_answer_is_reported_for_its_command(guest: PlayedGuest) -> None:
+def test_error_for_an_invalid_answer_names_its_command(guest: PlayedGuest) -> None:
     guest.answers[frames.DATA_END] = says((frames.RESULT, b"[]"))
 
     with started(guest, "cat", "a file") as command:

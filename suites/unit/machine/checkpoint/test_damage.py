@@ -100,7 +100,7 @@ def test_verification_reports_the_damage(
     assert re.search(f"{reason}$", info.damage)
 
 
-def test_everything_is_read_again_after_a_boot_of_the_host(
+def test_all_files_of_a_checkpoint_are_verified_again_after_a_boot_of_the_host(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = cache.have()
@@ -159,7 +159,7 @@ def test_child_is_made_again_after_its_parent(cache: Cache) -> None:
     )
 
 
-def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
+def test_child_is_not_made_on_a_damaged_parent(cache: Cache) -> None:
     with cache.use("booted") as parent:
         _truncate_memory(parent)
 
@@ -194,7 +194,9 @@ def test_moved_checkpoint_cache_remains_valid(tmp_path: Path) -> None:
     assert backing_name(checkpoint.disk) == "../../images/debian/disk.qcow2"
 
 
-def test_moved_cache_whose_disks_lie_on_files_outside_is_made_again(tmp_path: Path) -> None:
+def test_moved_checkpoint_whose_disk_refers_to_a_file_outside_the_cache_is_made_again(
+    tmp_path: Path,
+) -> None:
     old = Cache(tmp_path / "old")
     old.meanwhile = lying_on("/elsewhere/disk.qcow2")
     checkpoint = old.have()
@@ -212,7 +214,7 @@ def test_moved_cache_whose_disks_lie_on_files_outside_is_made_again(tmp_path: Pa
     assert sentence.startswith(info.damage)
 
 
-def test_cache_may_be_reached_through_a_link(tmp_path: Path) -> None:
+def test_checkpoint_is_found_through_a_symbolic_link_to_the_cache(tmp_path: Path) -> None:
     Cache(tmp_path).have()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/checkpoints").symlink_to(tmp_path / "checkpoints")
@@ -261,7 +263,9 @@ def test_damaged_ancestor_of_a_held_checkpoint_is_not_replaced(cache: Cache, nam
             pass
 
 
-def test_processes_that_only_found_the_damage_are_waited_for(cache: Cache) -> None:
+def test_damaged_checkpoint_is_replaced_after_other_processes_have_released_it(
+    cache: Cache,
+) -> None:
     other = Cache(cache.folder.parent)
     with ExitStack() as reading:
         checkpoint = reading.enter_context(cache.use())
@@ -271,7 +275,7 @@ def test_processes_that_only_found_the_damage_are_waited_for(cache: Cache) -> No
             assert other.made == 1
 
 
-def test_nobody_begins_to_use_a_damaged_checkpoint_that_is_being_replaced(
+def test_damaged_checkpoint_cannot_be_used_while_it_is_replaced(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _truncate_memory(cache.have())

@@ -42,7 +42,7 @@ def test_too_little_space_is_reported_with_figures_and_a_remedy(
     assert cache.made == 0
 
 
-def test_exactly_enough_space_is_enough(cache: Cache) -> None:
+def test_checkpoint_is_made_with_exactly_enough_space(cache: Cache) -> None:
     cache.free_bytes = (2 * 1024 + 512) * MIB
 
     cache.have()
@@ -110,7 +110,7 @@ def test_full_disk_at_publication_is_reported(
     assert list((cache.folder / ".work").iterdir()) == []
 
 
-def test_failure_with_enough_space_is_unchanged(cache: Cache) -> None:
+def test_failure_with_enough_space_keeps_its_message(cache: Cache) -> None:
     def fail(_place: CheckpointPlace) -> None:
         raise HarnessError("The guest hangs.")
 

@@ -73,7 +73,9 @@ def test_manifest_records_the_inputs_of_a_checkpoint(cache: Cache) -> None:
     assert 0 < written.allocated_bytes < RAM_BYTES
 
 
-def test_new_checkpoint_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_of_a_new_checkpoint_is_read_once(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither publication nor a later use reads the memory file again."""
     read: list[str] = []
     fact_of = manifest.fact_of
@@ -132,7 +134,7 @@ def test_published_checkpoint_is_protected_until_its_first_use(
     ("name", "parts"),
     [("booted", {"image": "two"}), ("booted", {"image": "one", "cpus": 2}), ("other", None)],
 )
-def test_other_parts_give_another_key_and_folder(
+def test_checkpoint_with_another_name_or_other_parts_has_another_key_and_folder(
     cache: Cache, name: str, parts: Mapping[str, object] | None
 ) -> None:
     with cache.use() as first, cache.use(name, parts) as second:
@@ -141,7 +143,7 @@ def test_other_parts_give_another_key_and_folder(
         assert (content_of(first), content_of(second)) == ("disk 1", "disk 2")
 
 
-def test_order_of_parts_does_not_matter(cache: Cache) -> None:
+def test_order_of_parts_does_not_change_the_key(cache: Cache) -> None:
     with (
         cache.use(parts={"a": 1, "b": [2, {"c": None}]}) as first,
         cache.use(parts={"b": [2, {"c": None}], "a": 1}) as second,
@@ -192,7 +194,7 @@ def test_parent_of_another_store_is_refused(cache: Cache, tmp_path: Path) -> Non
         pass
 
 
-def test_everything_is_private(cache: Cache) -> None:
+def test_folders_and_files_of_checkpoints_are_private(cache: Cache) -> None:
     scratch: list[int] = []
     cache.meanwhile = lambda place: scratch.append(stat.S_IMODE(place.folder.stat().st_mode))
     parent, child = cache.have_two()
@@ -219,7 +221,7 @@ def test_making_a_checkpoint_leaves_no_temporary_files(cache: Cache) -> None:
     ]
 
 
-def test_host_whose_cp_does_not_start_only_loses_space(cache: Cache) -> None:
+def test_checkpoint_is_made_although_cp_does_not_start(cache: Cache) -> None:
     cache.copy.leaves = None
 
     with cache.use(deadline=Deadline.after(30, FakeClock())) as checkpoint:
@@ -270,7 +272,7 @@ class CopyingSource:
         self.offered.append(folder.name)
 
 
-def test_checkpoint_of_another_host_is_not_made_here(tmp_path: Path) -> None:
+def test_checkpoint_that_another_host_has_is_copied_instead_of_made(tmp_path: Path) -> None:
     other = Cache(tmp_path / "other")
     other.have()
     source = CopyingSource(other.folder)
@@ -314,7 +316,7 @@ def void(_value: object) -> None:
     return
 
 
-def test_parent_can_be_made_while_another_is_made(cache: Cache) -> None:
+def test_parent_and_child_can_be_made_while_another_checkpoint_is_made(cache: Cache) -> None:
     inner: list[Checkpoint] = []
 
     def nest(_place: CheckpointPlace) -> None:

@@ -27,7 +27,7 @@ def values_of(argv: list[str], option: str) -> list[str]:
     return [argv[index + 1] for index, word in enumerate(argv) if word == option]
 
 
-def test_command_line_of_a_plain_machine() -> None:
+def test_plain_machine_has_the_expected_command_line() -> None:
     argv = render_argv(a_machine_spec(root_ports=0), CHANNELS, serial_log=LOG)
 
     lines = " ".join(argv).replace(" -", "\n-").splitlines()
@@ -132,7 +132,7 @@ def test_template_writes_its_memory_file_and_clone_maps_it_privately() -> None:
     assert "-append" not in clone_argv
 
 
-def test_extra_arguments_end_the_kernel_command_line() -> None:
+def test_extra_arguments_are_at_the_end_of_the_kernel_command_line() -> None:
     spec = a_machine_spec(extra_append=("systemd.unit=rescue.target",))
 
     argv = render_argv(spec, CHANNELS, serial_log=LOG)
@@ -252,7 +252,7 @@ def test_kvm_leaves_interrupts_to_the_iommu_of_qemu() -> None:
     assert values_of(argv, "-machine") == ["q35,memory-backend=ram,hpet=off,kernel-irqchip=split"]
 
 
-def test_command_line_of_a_boot_loader_stays_its_own_with_an_iommu() -> None:
+def test_qemu_appends_no_kernel_arguments_for_a_boot_loader_with_an_iommu() -> None:
     argv = render_argv(a_machine_spec(has_iommu=True, kernel=Firmware()), CHANNELS, serial_log=LOG)
 
     assert "intel-iommu" in values_of(argv, "-device")
@@ -270,6 +270,6 @@ def test_ssh_port_of_the_host_is_read_from_the_forward_of_qemu() -> None:
     assert ssh_port_of(usernet) == 40999
 
 
-def test_qemu_without_a_forward_to_ssh_is_quoted() -> None:
+def test_error_for_a_missing_forward_to_ssh_quotes_qemu() -> None:
     with pytest.raises(HarnessError, match="no forward to the guest's SSH port: 'Hub -1"):
         ssh_port_of("Hub -1 (net):\n")

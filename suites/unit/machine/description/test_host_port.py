@@ -59,7 +59,7 @@ def test_request_and_answer_are_passed_on_with_their_ends(
     assert not thread.is_alive()
 
 
-def test_host_may_be_at_its_end_before_the_guest_is(
+def test_guest_can_send_after_the_host_has_ended_its_output(
     joined: tuple[socket.socket, socket.socket, threading.Thread],
 ) -> None:
     guest, host, thread = joined
@@ -74,7 +74,7 @@ def test_host_may_be_at_its_end_before_the_guest_is(
     assert not thread.is_alive()
 
 
-def test_host_that_takes_nothing_more_is_the_end_for_the_guest(
+def test_connection_of_the_guest_ends_if_the_host_reads_no_more(
     joined: tuple[socket.socket, socket.socket, threading.Thread],
 ) -> None:
     guest, host, thread = joined
@@ -89,7 +89,7 @@ def test_host_that_takes_nothing_more_is_the_end_for_the_guest(
         guest.sendall(b"asked again")
 
 
-def test_program_joins_its_input_to_the_port_that_it_is_given_and_prints_nothing(
+def test_program_joins_its_stdin_to_the_given_host_port_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guest, guest_side = socket.socketpair()

@@ -97,13 +97,13 @@ def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
         )
 
 
-def test_boot_loader_chooses_the_kernels_command_line() -> None:
+def test_machine_with_a_boot_loader_has_an_empty_kernel_command_line() -> None:
     spec = replace(a_spec(), kernel=Firmware(), has_iommu=True)
 
     assert spec.kernel_command_line == ""
 
 
-def test_verbatim_command_line_has_no_arguments_of_the_accelerator() -> None:
+def test_verbatim_kernel_command_line_has_no_arguments_of_the_accelerator() -> None:
     kernel = replace(KERNEL, append=("root=/dev/sda1", "ro"), is_verbatim=True)
     spec = replace(a_spec(), kernel=kernel, extra_append=("debug",))
 
@@ -117,7 +117,7 @@ def test_kernel_command_line_of_a_machine_with_an_iommu_enables_the_iommu() -> N
     assert spec.kernel_command_line == "quiet intel_iommu=on"
 
 
-def test_emulated_machine_trusts_its_timer() -> None:
+def test_kernel_of_an_emulated_machine_does_not_check_its_timer() -> None:
     """On a busy host, Linux misses ticks of the timer when it checks them, and panics."""
     spec = replace(a_spec(), accelerator=Accelerator.TCG, kernel=KERNEL)
 
@@ -133,7 +133,7 @@ def test_emulated_machine_trusts_its_timer() -> None:
     ],
     ids=["kernel", "kernel that may reboot", "firmware"],
 )
-def test_machine_outlives_a_reboot_if_something_loads_its_kernel_again(
+def test_machine_may_reboot_only_if_its_kernel_is_loaded_again(
     kernel: DirectKernel | Firmware, *, expected: bool
 ) -> None:
     assert replace(a_spec(), kernel=kernel).may_reboot is expected
@@ -164,7 +164,7 @@ def _flash(run: int) -> Firmware:
     ],
     ids=["kernel", "flash", "firmware"],
 )
-def test_machine_with_the_same_devices_takes_the_state_of_another_run(
+def test_specs_of_two_runs_with_the_same_devices_are_equal_without_their_paths(
     kernel: DirectKernel | Firmware, same_kernel_elsewhere: DirectKernel | Firmware
 ) -> None:
     one = replace(OF_ONE_RUN, kernel=kernel)
@@ -188,7 +188,7 @@ def test_facts_of_one_run_do_not_change_the_key_of_a_checkpoint() -> None:
     assert kernel == replace(KERNEL, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
 
 
-def test_machine_with_other_devices_takes_no_state_of_this_one() -> None:
+def test_specs_with_different_devices_differ_without_their_paths() -> None:
     others = [
         replace(OF_ONE_RUN, accelerator=Accelerator.KVM),
         replace(OF_ONE_RUN, kernel=replace(KERNEL, version="6.12")),

@@ -62,7 +62,7 @@ def test_incomplete_message_waits_for_its_rest(
     assert receiver.receive() is None
 
 
-def test_messages_after_the_next_are_received_later(
+def test_messages_after_the_first_remain_for_the_next_receive(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = sockets

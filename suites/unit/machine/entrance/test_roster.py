@@ -64,7 +64,7 @@ def test_machine_that_has_ended_is_not_listed_again_by_a_change(roster: Roster) 
     assert roster.machines() == []
 
 
-def test_folder_is_private(roster: Roster, tmp_path: Path) -> None:
+def test_folder_of_the_machine_list_is_private(roster: Roster, tmp_path: Path) -> None:
     with roster.entered(a_machine("node-1")):
         assert (tmp_path / "machines").stat().st_mode & 0o777 == 0o700
 
@@ -95,7 +95,9 @@ def test_machine_is_found_by_id_and_by_a_name_that_only_it_has(roster: Roster) -
             roster.find("x")
 
 
-def test_list_that_others_could_change_is_refused(roster: Roster, tmp_path: Path) -> None:
+def test_machine_list_that_other_users_could_change_is_refused(
+    roster: Roster, tmp_path: Path
+) -> None:
     (tmp_path / "machines").mkdir()
     (tmp_path / "machines").chmod(0o770)
 
@@ -103,7 +105,7 @@ def test_list_that_others_could_change_is_refused(roster: Roster, tmp_path: Path
         roster.machines()
 
 
-def test_list_does_not_depend_on_the_environment(
+def test_folder_of_the_machine_list_does_not_depend_on_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise `harness ps` would not list the machines of a CI job."""

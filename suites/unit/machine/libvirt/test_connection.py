@@ -265,7 +265,7 @@ def test_daemon_that_refuses_a_needed_call_is_closed(
     assert raw.calls[-1] == "close"
 
 
-def test_only_a_lost_connection_opens_again(libvirt: FakeLibvirt) -> None:
+def test_only_a_lost_connection_is_reopened(libvirt: FakeLibvirt) -> None:
     old, new = FakeConnect(), FakeConnect()
     with _open(libvirt, old, new) as connection:
         generation = connection.generation

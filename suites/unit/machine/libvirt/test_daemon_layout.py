@@ -53,7 +53,7 @@ def test_no_daemon_speaks_to_the_hosts_message_bus(layout: DaemonLayout) -> None
     assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
 
 
-def test_only_the_sockets_owner_may_enter() -> None:
+def test_only_the_owner_of_a_socket_may_connect() -> None:
     assert settings(render_libvirtd_conf()) == {
         "auth_unix_ro": '"none"',
         "auth_unix_rw": '"none"',

@@ -193,7 +193,7 @@ def test_domain_belongs_to_the_connection_by_which_it_starts(
     ],
     ids=["taken name", "lacking emulator"],
 )
-def test_start_that_is_refused_leaves_nothing_and_names_the_remedy(
+def test_refused_start_leaves_no_callback_and_its_error_has_the_remedy(
     domain: Domain, host: FakeHost, said: str, remedy: str
 ) -> None:
     host.refusal = FakeLibvirtError(said, code=OPERATION_FAILED)
@@ -375,7 +375,7 @@ def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHos
 @pytest.mark.parametrize(
     ("detail", "ending"), [(0, POWERED_OFF), (2, "crashed"), (77, "number 77")]
 )
-def test_end_of_a_domain_has_the_name_that_libvirt_uses(
+def test_reason_for_the_end_of_a_domain_is_named_as_in_libvirt(
     domain: Domain, host: FakeHost, detail: int, ending: str
 ) -> None:
     start(domain)

@@ -129,7 +129,7 @@ def test_device_is_not_removed_by_an_event_of_another_kind_or_device(
     )
 
 
-def test_earlier_removal_of_a_device_does_not_count_for_a_later_one(
+def test_earlier_removal_event_of_a_device_does_not_end_a_later_removal(
     domain: Domain, host: FakeHost
 ) -> None:
     domain.detach("the seed", "ua-seed", Deadline.after(LONG_S))

@@ -168,7 +168,7 @@ def test_qemu_runs_as_the_requesting_user_where_libvirt_allows_it() -> None:
 
 
 @pytest.mark.parametrize("is_verbatim", [False, True])
-def test_kernel_gets_the_command_line_of_the_qemu_driver(*, is_verbatim: bool) -> None:
+def test_kernel_command_line_is_the_same_as_with_the_qemu_driver(*, is_verbatim: bool) -> None:
     """The kernel of a cloud image gets only the command line of its boot loader."""
     plain = a_machine_spec(extra_append=("cc:{}",))
     assert isinstance(plain.kernel, DirectKernel)

@@ -80,7 +80,9 @@ def test_user_without_permission_gets_the_group_as_remedy() -> None:
         (Code.RPC, "unknown procedure: 447"),
     ],
 )
-def test_daemon_that_lacks_a_call_is_called_too_old(code: Code, message: str) -> None:
+def test_error_for_a_call_that_libvirt_lacks_says_that_libvirt_is_too_old(
+    code: Code, message: str
+) -> None:
     error = refused_call(
         "the save of 'x'", "u", ErrorContext(code=code, origin=7, message=f"{message}.")
     )
@@ -113,7 +115,7 @@ def test_read_only_user_is_reported() -> None:
         (Code.OPERATION_FAILED, "unknown procedure of the guest"),
     ],
 )
-def test_other_error_keeps_libvirts_message_and_number(code: Code, message: str) -> None:
+def test_error_of_a_refused_call_keeps_libvirts_message_and_code(code: Code, message: str) -> None:
     context = ErrorContext(code=code, origin=10, message=f"{message}.")
 
     error = refused_call("the start of 'x'", "u", context)
@@ -134,7 +136,7 @@ def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy()
     )
 
 
-def test_only_errors_of_the_connection_count_as_a_loss() -> None:
+def test_only_errors_of_the_connection_are_classified_as_its_loss() -> None:
     losses = {
         (Code.INVALID_CONN, 0, "invalid connection pointer"): True,
         (Code.SYSTEM_ERROR, ErrorDomain.RPC, "Cannot recv data: Connection reset by peer"): True,
@@ -154,7 +156,7 @@ def test_only_errors_of_the_connection_count_as_a_loss() -> None:
     } == losses
 
 
-def test_system_number_is_kept_if_there_is_one() -> None:
+def test_errno_is_kept_only_for_a_system_error_that_has_one() -> None:
     kept = {
         number: ErrorContext.of(FakeLibvirtError("no", code=Code.SYSTEM_ERROR, errno=number)).errno
         for number in (errno.EPERM, 0, -1)

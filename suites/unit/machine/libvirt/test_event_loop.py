@@ -58,7 +58,7 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     return registered
 
 
-def test_loop_ends_with_its_process(at_exit: list[Callable[[], None]]) -> None:
+def test_event_loop_ends_at_the_exit_of_its_process(at_exit: list[Callable[[], None]]) -> None:
     """If Python ends a thread inside a callback, the locks of libvirt stay locked."""
     libvirt = LoopLibvirt()
     EventLoop().start(libvirt)
@@ -90,7 +90,7 @@ def test_fork_of_the_process_does_not_touch_the_loop(
     libvirt.thread.join(LONG_S)
 
 
-def test_loop_is_started_once(at_exit: list[Callable[[], None]]) -> None:
+def test_event_loop_is_started_once(at_exit: list[Callable[[], None]]) -> None:
     libvirt, loop = LoopLibvirt(), EventLoop()
     loop.start(libvirt)
     loop.start(libvirt)

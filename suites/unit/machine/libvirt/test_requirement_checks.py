@@ -220,7 +220,7 @@ def test_qemus_user_comes_from_the_discretionary_labels() -> None:
 @pytest.mark.parametrize(
     "inside", ["", "<host/>", "<host><secmodel><model>dac</model></secmodel></host>"]
 )
-def test_libvirt_that_sets_no_user_has_none(inside: str) -> None:
+def test_capabilities_without_a_user_of_qemu_give_none(inside: str) -> None:
     assert parse_qemu_user(f"<capabilities>{inside}</capabilities>") is None
 
 
@@ -269,7 +269,7 @@ def test_kvm_permissions_are_not_checked_for_a_session(
     )
 
 
-def test_capabilities_that_libvirt_does_not_tell_leave_the_other_checks(
+def test_other_checks_are_done_if_libvirt_refuses_its_capabilities(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     """Access control of a daemon may let a user start machines but not read capabilities."""
@@ -303,7 +303,7 @@ def test_emulator_is_queried_as_machines_use_it(
 @pytest.mark.parametrize(
     ("qemu", "path"), [("mine", "/opt/mine"), ("absent", "absent")], ids=["found", "not found"]
 )
-def test_emulator_is_the_one_in_the_search_path(
+def test_emulator_is_looked_up_in_the_search_path(
     asked: Callable[..., list[RequirementCheck]],
     monkeypatch: pytest.MonkeyPatch,
     qemu: str,
@@ -348,7 +348,7 @@ def test_emulator_that_libvirt_refuses_is_reported(
     [("qemu:///system", "qemu:///system"), (None, "qemu:///session")],
     ids=["named", "default"],
 )
-def test_daemon_that_refuses_the_user_still_exists(
+def test_check_finds_libvirtd_even_if_it_refuses_the_user(
     asked: Callable[..., list[RequirementCheck]], uri: str | None, named: str
 ) -> None:
     findings = asked(FakeLibvirtError("denied by policy", code=Code.AUTH_FAILED), uri)
@@ -378,7 +378,7 @@ def test_unanswering_daemon_skips_the_checks_that_need_it(
     )
 
 
-def test_missing_binding_is_the_only_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binding_is_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> NoReturn:
         raise RequirementError("There is no binding; install it.")
 

@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 from harness.machine.libvirt.uri import HostUri
 
 
-def test_uri_says_which_kind_of_libvirtd_it_names() -> None:
+def test_session_uri_is_told_from_a_system_uri() -> None:
     kinds = {
         "qemu:///system": False,
         "qemu:///session": True,
@@ -44,7 +44,7 @@ def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
         "qemu+ext:///system?command=/bin/way",
     ],
 )
-def test_another_host_is_refused_with_the_way_to_use_several(text: str) -> None:
+def test_uri_of_another_host_is_refused_with_the_way_to_use_several_hosts(text: str) -> None:
     with pytest.raises(BadInputError, match=r"^--machine-uri: .* one shard of the tests on each"):
         HostUri.parse(text)
 
@@ -52,7 +52,7 @@ def test_another_host_is_refused_with_the_way_to_use_several(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["qemu://[::1/system", "xen:///system", "qemu+x:///system", "qemu:///"]
 )
-def test_invalid_uri_is_refused_with_its_source(text: str) -> None:
+def test_error_for_an_invalid_uri_has_its_source(text: str) -> None:
     with pytest.raises(BadInputError) as caught:
         HostUri.parse(text, source="harness.ini")
 

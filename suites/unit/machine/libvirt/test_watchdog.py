@@ -76,7 +76,9 @@ def test_error_after_the_limit_is_discarded() -> None:
     assert call.late == []
 
 
-def test_result_after_an_interrupt_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_after_an_interrupt_is_passed_to_the_late_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ctrl-C ends the wait; the call itself continues."""
     call = Hang(lambda: 7)
 

@@ -117,7 +117,7 @@ def test_folder_of_an_unpacked_qemu_has_the_package_version_in_its_name(tmp_path
     assert not (made.program.parent / "root.tar").exists()
 
 
-def test_second_call_unpacks_nothing(tmp_path: Path) -> None:
+def test_unpacked_qemu_is_not_unpacked_again(tmp_path: Path) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
     runner = UnpackingRunner()
 

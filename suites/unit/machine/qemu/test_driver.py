@@ -26,7 +26,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VmDriver:
     return QemuDriver("qemu", cache=tmp_path)
 
 
-def test_host_without_qemu_has_no_such_driver(tmp_path: Path) -> None:
+def test_driver_refuses_a_missing_qemu(tmp_path: Path) -> None:
     with pytest.raises(RequirementError, match="no QEMU 'qemu-that-is-not-there'"):
         QemuDriver("qemu-that-is-not-there", cache=tmp_path)
 

@@ -66,7 +66,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return have
 
 
-def test_program_is_identified_by_its_content(program: Path) -> None:
+def test_qemu_is_identified_by_its_content(program: Path) -> None:
     assert qemu_identity("qemu", Accelerator.TCG) == hashlib.sha256(b"ELF").hexdigest()
 
     program.write_bytes(b"ELF 2")

@@ -26,7 +26,7 @@ def test_guest_fits_exactly_into_the_limit() -> None:
     check((1536 + 256) * MIB)
 
 
-def test_one_byte_too_few_is_refused_with_the_setting() -> None:
+def test_limit_that_is_one_byte_too_low_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         RequirementError,
         match=r"needs 1792 MiB.*lock 1791 MiB.*`ulimit -l 1835008`.*`LimitMEMLOCK=1792M`",
@@ -54,7 +54,7 @@ def test_only_the_effective_capability_lifts_the_limit() -> None:
 
 
 @pytest.mark.parametrize("has_capability", [True, False])
-def test_soft_limit_of_this_process_counts_unless_a_capability_lifts_it(
+def test_soft_limit_of_this_process_applies_unless_a_capability_lifts_it(
     monkeypatch: pytest.MonkeyPatch, *, has_capability: bool
 ) -> None:
     limits = {resource.RLIMIT_MEMLOCK: (8 * MIB, resource.RLIM_INFINITY)}

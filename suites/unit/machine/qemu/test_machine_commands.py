@@ -115,7 +115,7 @@ def test_guest_stops_before_it_is_saved_whole_and_continues_afterwards(
     ],
     ids=["nothing", "no UTF-8", "much"],
 )
-def test_error_of_a_state_ends_with_the_last_stderr_of_qemu(
+def test_error_of_a_failed_restore_ends_with_the_last_stderr_of_qemu(
     tmp_path: Path, printed: bytes, quoted: str
 ) -> None:
     failed = an_event("MIGRATION", status="failed")
