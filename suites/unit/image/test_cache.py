@@ -108,7 +108,7 @@ def test_recently_used_image_is_kept(cache: Cache) -> None:
     assert image.folder.exists()
 
 
-def test_opening_an_image_counts_as_use(cache: Cache) -> None:
+def test_opening_an_image_updates_its_last_use(cache: Cache) -> None:
     image = cache.ensure()
     cache.store.close()
     _age(image, days=31)
@@ -120,7 +120,7 @@ def test_opening_an_image_counts_as_use(cache: Cache) -> None:
     assert shown.last_used > NOW - dt.timedelta(days=31)
 
 
-def test_finding_an_image_does_not_count_as_use(cache: Cache) -> None:
+def test_finding_an_image_does_not_update_its_last_use(cache: Cache) -> None:
     assert cache.store.find(cache.recipe) is None
     image = cache.ensure()
     cache.store.close()
@@ -174,7 +174,7 @@ def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [child.folder, parent.folder]
 
 
-def test_image_in_use_counts_and_keeps_its_parent_when_others_are_removed(
+def test_image_in_use_counts_toward_the_size_limit_and_is_kept_with_its_parent(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one in use was used longest ago, so it is the first to be looked at."""
@@ -233,7 +233,7 @@ def test_no_other_process_removes_or_publishes_while_images_are_removed(
     assert is_held == [True]
 
 
-def test_named_image_is_removed_with_all_that_need_it(cache: Cache) -> None:
+def test_image_is_removed_on_request_with_all_images_derived_from_it(cache: Cache) -> None:
     first = cache.ensure()
     second = cache.derive(first, lambda _disk: None)
     third = cache.derive(second, lambda _disk: None)
@@ -247,7 +247,7 @@ def test_named_image_is_removed_with_all_that_need_it(cache: Cache) -> None:
     assert [image.folder for image in cache.store.cache.ls()] == [first.folder]
 
 
-def test_rebuilt_image_counts_as_in_use(cache: Cache) -> None:
+def test_rebuilt_image_is_in_use_and_not_removed(cache: Cache) -> None:
     image = cache.ensure()
     os.truncate(image.disk, 5)
     cache.ensure()
@@ -268,7 +268,7 @@ def test_staging_folder_of_a_killed_process_is_removed(cache: Cache) -> None:
     assert not left.exists()
 
 
-def test_formats_refuse_each_others_manifests(cache: Cache) -> None:
+def test_manifest_of_an_image_is_refused_as_that_of_a_cloud_image(cache: Cache) -> None:
     image = cache.ensure()
 
     with pytest.raises(Exception, match="is malformed"):

@@ -42,7 +42,7 @@ def _own_recipe(name: str) -> Recipe:
     return recipe
 
 
-def test_unknown_image_names_the_known_ones(tmp_path: Path) -> None:
+def test_error_for_an_unknown_image_lists_the_known_images(tmp_path: Path) -> None:
     write_catalogue(tmp_path)
 
     with pytest.raises(BadInputError) as refusal:
@@ -125,7 +125,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.instead.strip())
-def test_invalid_recipe_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
+def test_error_for_an_invalid_recipe_has_its_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
     assert slip.said in RECIPE
     file = write_catalogue(tmp_path, recipe=RECIPE.replace(slip.said, slip.instead))
 
@@ -197,7 +197,7 @@ def test_fifo_among_the_files_of_a_recipe_is_refused(tmp_path: Path) -> None:
         recipe.key(builder="one")
 
 
-def test_link_to_a_folder_is_one_file_of_a_tree(tmp_path: Path) -> None:
+def test_symbolic_link_to_a_folder_is_one_file_of_a_tree(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
     (recipe.trees[0].path / "etc/more").symlink_to("../usr")
 
@@ -263,7 +263,9 @@ CLOUD_IMAGE_SLIPS = [
 
 
 @pytest.mark.parametrize("slip", CLOUD_IMAGE_SLIPS, ids=lambda slip: slip.key)
-def test_invalid_cloud_image_recipe_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
+def test_error_for_an_invalid_cloud_image_recipe_has_its_file_line_and_key(
+    tmp_path: Path, slip: Slip
+) -> None:
     assert slip.said in ENTRY
     entry = ENTRY.replace(slip.said, slip.instead)
     if slip.key == "digest":
@@ -289,7 +291,7 @@ def test_unsigned_image_from_an_http_url_is_refused(tmp_path: Path) -> None:
     ) == ["https://example.org/x/"]
 
 
-def test_locations_are_tried_in_order_and_once(tmp_path: Path) -> None:
+def test_download_locations_are_in_order_and_without_duplicates(tmp_path: Path) -> None:
     recipe = a_cloud_image_recipe(
         tmp_path,
         folder="https://one.example.org/x",
@@ -304,13 +306,13 @@ def test_locations_are_tried_in_order_and_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["my.qcow2", "images/my.img", "../bakes/noble"])
-def test_path_names_an_existing_image(tmp_path: Path, name: str) -> None:
+def test_path_refers_to_a_local_image(tmp_path: Path, name: str) -> None:
     write_catalogue(tmp_path)
 
     assert load_catalogue(tmp_path).get(name) == LocalImage.at(Path(name))
 
 
-def test_recipe_of_a_file_is_one_line_and_adds_facts_that_a_path_cannot(tmp_path: Path) -> None:
+def test_recipe_of_a_local_image_has_its_path_and_can_set_its_firmware(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text("{schema: 1, kind: file, path: ../out/node.raw}")
     (tmp_path / "own").mkdir()
     (tmp_path / "own/efi.yaml").write_text("schema: 1\nextends: ours\nfirmware: uefi\n")
@@ -369,7 +371,7 @@ def test_url_that_cannot_be_trusted_is_refused(tmp_path: Path, url: str, sentenc
 PINNED = ENTRY.partition("sums:")[0]
 
 
-def test_pinned_cloud_image_needs_no_list(tmp_path: Path) -> None:
+def test_pinned_cloud_image_needs_no_digest_list(tmp_path: Path) -> None:
     recipe = a_cloud_image_recipe(
         tmp_path,
         folder="http://example.org/x",
@@ -383,12 +385,14 @@ def test_pinned_cloud_image_needs_no_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more", ["", f"digest: sha256:{DIGEST}\nsignature:{ENTRY.partition('signature:')[2]}"]
 )
-def test_cloud_image_without_a_list_or_a_digest_is_refused(tmp_path: Path, more: str) -> None:
+def test_cloud_image_without_a_digest_list_or_a_digest_is_refused(
+    tmp_path: Path, more: str
+) -> None:
     with pytest.raises(BadInputError, match=r"key 'sums': This key is missing\. Without the key"):
         a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 
-def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
+def test_recipe_of_a_cloud_image_has_its_driver_and_firmware(tmp_path: Path) -> None:
     more = (
         "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1.2\n"
         '  sha: "2026"\n'
@@ -401,7 +405,7 @@ def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
     assert recipe.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
 
 
-def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names() -> None:
+def test_signing_key_of_each_shipped_cloud_image_has_the_fingerprint_in_its_recipe() -> None:
     """The fingerprint of a version 4 key is the SHA-1 of its first packet (RFC 9580, 5.5.4)."""
     signed = [
         entry
@@ -421,7 +425,7 @@ def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names()
         assert digest.upper() == entry.file.signature.fingerprint
 
 
-def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
+def test_unit_of_the_guest_agent_is_enabled_and_wanted_by_its_virtio_port() -> None:
     """The image's script makes the link by which systemd starts the agent."""
     recipe = _own_recipe("debian-12")
     entries = {entry.path: entry for entry in input_entries(recipe)}
@@ -433,7 +437,7 @@ def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
     assert entries["usr/lib/harness/agent-loader"].mode == 0o755
 
 
-def test_files_of_shipped_images_are_the_same_out_of_a_wheel() -> None:
+def test_shipped_images_contain_no_links_empty_folders_or_backslashes() -> None:
     """A wheel holds regular files alone, and an installer may take a backslash for a separator."""
     for path in (REPOSITORY / "images").rglob("*"):
         assert not path.is_symlink(), f"{path} is a link; a script of the image can make it."
@@ -441,14 +445,14 @@ def test_files_of_shipped_images_are_the_same_out_of_a_wheel() -> None:
         assert "\\" not in path.name
 
 
-def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
+def test_licence_does_not_change_the_key_of_an_image(tmp_path: Path) -> None:
     """It says on which terms an image may be used, and nothing of what is in it."""
     free, licensed = a_recipe(tmp_path), a_recipe(tmp_path, recipe=LICENSED)
 
     assert licensed.key(builder="b") == free.key(builder="b")
 
 
-def test_own_images_of_nvidias_driver_need_its_licence() -> None:
+def test_shipped_images_with_nvidias_driver_need_its_licence() -> None:
     names = {REAL_DRIVER_IMAGE, *OPENED_GPU_IMAGES}
 
     licences = {name: _own_recipe(name).file.licence for name in names}
@@ -458,7 +462,7 @@ def test_own_images_of_nvidias_driver_need_its_licence() -> None:
     )
 
 
-def test_free_image_needs_no_licence_and_has_the_firmware_of_our_own() -> None:
+def test_free_nvidia_image_needs_no_licence_and_has_the_generated_firmware() -> None:
     """A firmware file that differs from what the harness makes was not made anew."""
     recipe = load_catalogue().get("debian-13-nvidia-free")
 

@@ -66,7 +66,7 @@ def test_lists_are_appended_mappings_merged_and_other_values_replaced(
     assert recipe.file.release == "trixie"
 
 
-def test_named_lists_replace_lists_of_the_base_and_null_removes_a_value(
+def test_lists_under_replace_replace_those_of_the_base_and_null_removes_a_value(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(
@@ -82,7 +82,9 @@ def test_named_lists_replace_lists_of_the_base_and_null_removes_a_value(
     assert recipe.file.packages == ("systemd", "containerd", "jq")
 
 
-def test_trees_and_scripts_are_beside_the_recipe_that_names_them(shipped: Path, own: Path) -> None:
+def test_trees_and_scripts_are_found_beside_the_recipe_that_lists_them(
+    shipped: Path, own: Path
+) -> None:
     """The same path in both recipes means two folders; the later tree wins."""
     (own / "node/root/etc").mkdir(parents=True)
     (own / "node/root/etc/fstab").write_text("ours\n")
@@ -142,7 +144,7 @@ def test_key_of_an_extending_recipe_depends_on_its_merged_content(tmp_path: Path
     assert extending.key(builder="one") == complete.key(builder="one") != other.key(builder="one")
 
 
-def test_cloud_image_may_pin_another_and_keeps_its_signing_key_and_has_a_lock_of_its_own(
+def test_cloud_image_that_pins_its_base_keeps_the_signing_key_but_has_its_own_folder(
     tmp_path: Path, own: Path
 ) -> None:
     digest = f"sha256:{'0' * 64}"
@@ -189,7 +191,7 @@ def test_cloud_image_may_pin_another_and_keeps_its_signing_key_and_has_a_lock_of
         ),
     ],
 )
-def test_mistake_in_an_extending_recipe_is_shown_there(
+def test_error_for_an_invalid_extending_recipe_has_its_line_and_key(
     shipped: Path, own: Path, text: str, where: str, words: str
 ) -> None:
     with pytest.raises(BadInputError, match=words) as refusal:
@@ -198,7 +200,9 @@ def test_mistake_in_an_extending_recipe_is_shown_there(
     assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
 
 
-def test_mistake_in_the_base_is_shown_there(shipped: Path, own: Path) -> None:
+def test_error_for_an_invalid_base_recipe_has_its_file_line_and_key(
+    shipped: Path, own: Path
+) -> None:
     file = shipped / "node.yaml"
     file.write_text(file.read_text().replace("[systemd, containerd]", "[systemd, 7]"))
 
@@ -209,7 +213,9 @@ def test_mistake_in_the_base_is_shown_there(shipped: Path, own: Path) -> None:
     assert refusal.value.key == "packages.1"
 
 
-def test_circle_of_recipes_is_named(shipped: Path, own: Path) -> None:
+def test_error_for_recipes_that_extend_each_other_lists_the_circle(
+    shipped: Path, own: Path
+) -> None:
     (own / "one.yaml").write_text("schema: 1\nextends: two\n")
     (own / "two.yaml").write_text("schema: 1\nextends: ./one.yaml\n")
 
@@ -236,7 +242,7 @@ def test_circle_of_recipes_is_named(shipped: Path, own: Path) -> None:
     ],
     ids=["not-yaml", "same-name"],
 )
-def test_broken_recipe_does_not_keep_others_from_being_read(
+def test_broken_recipe_does_not_prevent_the_reading_of_other_recipes(
     shipped: Path, own: Path, files: Mapping[str, str], sound: str, broken: str
 ) -> None:
     for name, text in files.items():
@@ -248,7 +254,7 @@ def test_broken_recipe_does_not_keep_others_from_being_read(
         catalogue.read(broken)
 
 
-def test_folder_that_is_given_twice_counts_once(shipped: Path, tmp_path: Path) -> None:
+def test_recipe_folder_that_is_given_twice_is_read_once(shipped: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(shipped)
 
     catalogue = load_catalogue(shipped, tmp_path / "link", SHIPPED_IMAGES)

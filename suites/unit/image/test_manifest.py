@@ -68,7 +68,9 @@ def test_missing_kernel_is_refused(tmp_path: Path, manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("stamp", ["", "{}"])
-def test_broken_stamp_does_not_count(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
+def test_image_with_a_broken_stamp_is_not_verified(
+    tmp_path: Path, manifest: Manifest, stamp: str
+) -> None:
     (tmp_path / "verified.json").write_text(stamp)
 
     assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)

@@ -74,7 +74,9 @@ def test_file_that_is_not_a_bzimage_is_refused(tmp_path: Path, content: bytes) -
 
 
 @pytest.mark.parametrize("missing", ["vmlinuz", "initrd"])
-def test_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+def test_error_for_a_missing_kernel_file_has_its_key_and_path(
+    tmp_path: Path, missing: str
+) -> None:
     files = {"vmlinuz": a_vmlinuz(tmp_path / "a"), "initrd": a_vmlinuz(tmp_path / "b")}
     files[missing] = tmp_path / "absent"
 
@@ -102,7 +104,7 @@ def test_file_that_is_not_a_package_is_refused(tmp_path: Path) -> None:
         KernelPackages(packages=())
 
 
-def test_digest_follows_names_contents_links_and_initrd(tmp_path: Path) -> None:
+def test_digest_changes_with_names_contents_links_and_initrd(tmp_path: Path) -> None:
     modules = modules_of(tmp_path)
     vmlinuz = a_vmlinuz(tmp_path / "vmlinuz")
     seen = {KernelFiles(vmlinuz=vmlinuz, modules=modules).digest()}
@@ -124,7 +126,7 @@ def test_digest_follows_names_contents_links_and_initrd(tmp_path: Path) -> None:
     assert len(seen) == 7
 
 
-def test_digest_of_packages_follows_their_order_and_contents(tmp_path: Path) -> None:
+def test_digest_of_packages_changes_with_their_order_and_contents(tmp_path: Path) -> None:
     """They are installed one after the other."""
     first, second = (tmp_path / name for name in ("a.deb", "b.deb"))
     seen = set()

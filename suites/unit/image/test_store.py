@@ -42,7 +42,7 @@ def test_image_is_built_once(cache: Cache) -> None:
     assert first.disk.read_bytes() == b"QFI\xfb build 1"
 
 
-def test_image_names_its_kernels_from_old_to_new(cache: Cache) -> None:
+def test_kernels_of_an_image_are_sorted_from_old_to_new(cache: Cache) -> None:
     image = cache.ensure()
 
     assert [kernel.version for kernel in image.kernels] == list(KERNELS)
@@ -63,7 +63,7 @@ def test_changed_recipe_gets_its_own_image(cache: Cache, tmp_path: Path) -> None
     assert cache.builder.builds == 2
 
 
-def test_only_the_image_and_the_log_remain(cache: Cache) -> None:
+def test_only_the_image_and_its_log_remain_after_a_build(cache: Cache) -> None:
     image = cache.ensure()
 
     assert cache.builder.cleaned == [image.folder.name]
@@ -97,7 +97,7 @@ def test_damaged_image_is_refused_and_built_again(
     assert sentence.endswith("It is made again.")
 
 
-def test_failed_build_publishes_nothing_and_the_next_one_may_succeed(tmp_path: Path) -> None:
+def test_failed_build_publishes_nothing_and_the_next_build_may_succeed(tmp_path: Path) -> None:
     def fail() -> None:
         raise RequirementError("No space.")
 
@@ -109,7 +109,9 @@ def test_failed_build_publishes_nothing_and_the_next_one_may_succeed(tmp_path: P
     assert Cache(tmp_path).ensure().disk.exists()
 
 
-def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
+def test_waiting_process_reports_the_building_process_and_gives_up_at_its_deadline(
+    tmp_path: Path,
+) -> None:
     waiting = Cache(tmp_path)
 
     def try_meanwhile() -> None:
@@ -125,7 +127,7 @@ def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Pa
     assert sentence.startswith(f"waiting for process {os.getpid()} (since 2")
 
 
-def test_waiting_process_takes_the_image_that_the_other_one_built(tmp_path: Path) -> None:
+def test_waiting_process_takes_the_image_that_another_process_built(tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -177,7 +179,7 @@ def test_overlay_may_be_larger_than_its_backing_file(cache: Cache, tmp_path: Pat
     assert cache.qemu_img.sizes == ["20G"]
 
 
-def test_later_run_copies_the_overlay_of_an_earlier_one(cache: Cache, tmp_path: Path) -> None:
+def test_later_run_copies_the_overlay_of_an_earlier_run(cache: Cache, tmp_path: Path) -> None:
     image = cache.ensure()
     cache.store.create_overlay(image.disk, tmp_path / "first.qcow2")
     later = ImageStore(cache.folder, builder=cache.builder, runner=FakeQemuImg("not called"))
@@ -232,7 +234,9 @@ def test_kept_overlays_are_removed_with_unused_images(cache: Cache, tmp_path: Pa
     assert cache.store.cache.ls() != []
 
 
-def test_failed_overlay_shows_the_command(cache: Cache, tmp_path: Path) -> None:
+def test_error_for_a_failed_overlay_has_the_output_of_qemu_img(
+    cache: Cache, tmp_path: Path
+) -> None:
     store = ImageStore(cache.folder, builder=cache.builder, runner=FakeQemuImg("no such file"))
 
     with pytest.raises(HarnessError, match=r"(?s)Could not make an overlay.*no such file"):
@@ -259,7 +263,7 @@ def test_derived_image_is_made_once_from_an_overlay_on_its_parent(cache: Cache) 
     assert derived.driver == parent.driver
 
 
-def test_kernel_that_was_installed_in_a_derived_image_is_its_newest(cache: Cache) -> None:
+def test_kernel_that_was_installed_in_a_derived_image_is_its_newest_kernel(cache: Cache) -> None:
     """It takes the place of the parent's of its version; others are those of the parent."""
     parent = cache.ensure()
     versions = [kernel.version for kernel in parent.kernels]
@@ -287,7 +291,7 @@ def test_kernel_that_was_installed_in_a_derived_image_is_its_newest(cache: Cache
     assert again.newest_kernel.initrd.read_text() == "own"
 
 
-def test_image_can_be_derived_from_a_derived_one(cache: Cache) -> None:
+def test_image_can_be_derived_from_a_derived_image(cache: Cache) -> None:
     parent = cache.ensure()
     child = cache.derive(parent, lambda _disk: None)
 
@@ -330,7 +334,7 @@ def test_licence_without_acceptance_stops_the_build(tmp_path: Path) -> None:
     assert cache.builder.builds == 0
 
 
-def test_cached_image_needs_its_licence_accepted_too(tmp_path: Path) -> None:
+def test_cached_image_also_needs_its_licence_accepted(tmp_path: Path) -> None:
     """Who finds the image in a shared cache has accepted nothing yet."""
     recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
     builder = FakeBuilder()
@@ -402,7 +406,7 @@ def test_prepared_disk_that_is_not_qcow2_is_damaged(cache: Cache) -> None:
         _prepare(cache, "sha256:12", is_raw=True)
 
 
-def test_time_of_a_build_is_known_to_later_runs(cache: Cache) -> None:
+def test_build_times_are_read_from_the_logs_of_earlier_runs(cache: Cache) -> None:
     parent = cache.ensure()
     cache.derive(parent, lambda _disk: None)
     log = cache.folder / ".logs" / f"{parent.folder.name}.log"

@@ -196,7 +196,7 @@ def test_build_reports_its_steps_without_noise(attempt: Attempt) -> None:
 
 
 @pytest.mark.parametrize("privilege", Privilege)
-def test_all_that_touches_the_root_folder_is_contained(
+def test_programs_that_touch_the_root_folder_run_in_namespaces(
     attempt: Attempt, privilege: Privilege
 ) -> None:
     commands = ScriptedBuildCommands()
@@ -212,7 +212,7 @@ def test_all_that_touches_the_root_folder_is_contained(
         )
 
 
-def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
+def test_mmdebstrap_gets_the_packages_the_archives_and_the_hooks_in_order(recipe: Recipe) -> None:
     argv = mmdebstrap_argv(
         recipe, Privilege.ROOT, root=Path("/build/root"), inputs=Path("/bui ld/inputs.tar")
     )
@@ -250,7 +250,7 @@ def test_each_excluded_path_is_left_out(recipe: Recipe) -> None:
     ]
 
 
-def test_only_a_snapshot_may_be_past_its_date(recipe: Recipe) -> None:
+def test_only_a_snapshot_archive_may_be_past_its_validity_date(recipe: Recipe) -> None:
     snapshot = "http://snapshot.debian.org/archive/debian/20260801T000000Z"
     urls = (snapshot, f"{snapshot}/", "https://example.org/debian", "file:///srv/20260801/debian")
     archives = tuple(Archive(url=url, suites=("bookworm",)) for url in urls)
@@ -278,7 +278,7 @@ def test_inputs_lie_where_the_node_and_the_scripts_look_for_them(recipe: Recipe)
     assert "usr/src/image-build/oci.py" in modes
 
 
-def test_keys_of_debian_that_are_missing_are_named_with_the_remedy(attempt: Attempt) -> None:
+def test_error_for_missing_archive_keys_of_debian_has_the_remedy(attempt: Attempt) -> None:
     """Ubuntu has mmdebstrap without them, and apt then refuses each archive."""
     attempt.keyring.unlink()
     commands = ScriptedBuildCommands()
@@ -289,7 +289,7 @@ def test_keys_of_debian_that_are_missing_are_named_with_the_remedy(attempt: Atte
     assert commands.programs == []
 
 
-def test_missing_programs_are_named_with_the_remedy(attempt: Attempt) -> None:
+def test_error_for_missing_programs_names_the_packages_to_install(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands()
 
     with pytest.raises(RequirementError, match="--no-install-recommends mmdebstrap qemu-utils'"):
@@ -315,7 +315,7 @@ def test_disk_that_fills_up_during_the_build_is_reported(attempt: Attempt, says:
         attempt.build(commands)
 
 
-def test_failure_shows_the_logs_end_and_its_path(attempt: Attempt) -> None:
+def test_error_of_a_failed_build_has_the_end_and_the_path_of_its_log(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands(failing="mmdebstrap", says="E: Unable to locate package x")
 
     with pytest.raises(ImageBuildError) as failure:
@@ -328,7 +328,7 @@ def test_failure_shows_the_logs_end_and_its_path(attempt: Attempt) -> None:
     assert message.endswith("first line\nE: Unable to locate package x")
 
 
-def test_build_beyond_its_deadline_names_the_current_step(attempt: Attempt) -> None:
+def test_error_of_a_build_beyond_its_deadline_names_the_current_step(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands(failing="mmdebstrap", times_out=True)
 
     with pytest.raises(ImageBuildError, match=r"while installing its packages: .*Unpacking gcc"):
@@ -384,7 +384,7 @@ def test_build_that_goes_on_printing_may_take_longer_than_its_limit(attempt: Att
     assert clock.elapsed_s == 2500
 
 
-def test_builder_is_another_one_if_any_of_its_files_changes(
+def test_version_of_the_builder_changes_with_each_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images that the other one built are not used."""
@@ -399,7 +399,7 @@ def test_builder_is_another_one_if_any_of_its_files_changes(
     assert len(versions) == 3
 
 
-def test_kernel_without_an_initrd_is_named_with_the_remedy(attempt: Attempt) -> None:
+def test_error_for_a_kernel_without_an_initrd_has_the_remedy(attempt: Attempt) -> None:
     class WithoutInitrd(ScriptedBuildCommands):
         @override
         def _fill(self, root: Path) -> None:

@@ -146,8 +146,8 @@ def test_derived_images_are_listed_verified_and_removed_like_any_image(
     assert not listed.folder.exists()
 
 
-@pytest.mark.parametrize("boot", ["/boot", ""], ids=["in the root", "of its own"])
-def test_kernels_are_taken_from_the_folder_of_the_menu_with_their_own_initrds(
+@pytest.mark.parametrize("boot", ["/boot", ""], ids=["root partition", "boot partition"])
+def test_kernels_are_extracted_with_their_initrds_from_the_folder_of_the_boot_menu(
     tmp_path: Path, boot: str
 ) -> None:
     """The newest one has no initrd yet, so it can't be booted without the image's boot loader."""

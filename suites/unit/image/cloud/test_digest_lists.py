@@ -26,12 +26,12 @@ def read(text: str) -> dict[str, str]:
         (f"{A}  a b\n", {"a b": A}),
     ],
 )
-def test_list_gives_a_digest_for_each_file(text: str, found: dict[str, str]) -> None:
+def test_digest_of_each_file_is_read_from_the_list(text: str, found: dict[str, str]) -> None:
     assert read(text) == found
 
 
 @pytest.mark.parametrize("other", ["x", ".//x"])
-def test_list_with_two_digests_of_a_file_is_refused(other: str) -> None:
+def test_list_with_two_digests_for_a_file_is_refused(other: str) -> None:
     with pytest.raises(
         ImageFetchError, match=r"has two digests of 'x', sha256:aaaa.* and sha256:bb"
     ):

@@ -83,7 +83,15 @@ OF_A_STRANGER = said("GOODSIG", STRANGER)
         said("BADSIG", STRANGER) + GOOD,
         said("EXPKEYSIG", PUBLISHER) + GOOD,
     ],
-    ids=["one", "subkey", "name", "second", "first", "after bad", "renewed"],
+    ids=[
+        "one signature",
+        "by a subkey",
+        "status line in the name",
+        "after a stranger",
+        "before a stranger",
+        "after a bad signature",
+        "renewed key",
+    ],
 )
 def test_good_signature_of_the_publisher_is_enough(status: str) -> None:
     """A list may be signed by an old key and a new one, of which the keyring has one."""

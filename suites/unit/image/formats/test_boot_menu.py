@@ -10,20 +10,20 @@ def paths(menu: str) -> dict[str, str]:
     return {kernel: entry.path for kernel, entry in read_menu(menu).items()}
 
 
-def test_entry_of_a_submenu_is_named_by_the_way_to_it() -> None:
+def test_path_of_an_entry_in_a_submenu_contains_the_id_of_the_submenu() -> None:
     assert paths(MENU) == {
         "6.1.0-56-cloud-amd64": "gnulinux-simple-1234",
         "6.1.0-55-cloud-amd64": "gnulinux-advanced-1234>gnulinux-55-advanced-1234",
     }
 
 
-def test_ids_may_be_given_as_options() -> None:
+def test_entry_id_that_is_given_by_the_id_option_is_read() -> None:
     menu = MENU.replace("$menuentry_id_option", "--id")
 
     assert read_menu(menu) == read_menu(MENU)
 
 
-def test_command_line_has_no_variables_and_no_quotes() -> None:
+def test_command_line_is_read_without_variables_and_quotes() -> None:
     menu = MENU.replace("ro quiet", "ro 'console=ttyS0,115200 x' $vt_handoff")
 
     words = read_menu(menu)["6.1.0-56-cloud-amd64"].command_line
@@ -31,7 +31,7 @@ def test_command_line_has_no_variables_and_no_quotes() -> None:
     assert words[2:] == ("ro", "console=ttyS0,115200 x")
 
 
-def test_first_attempt_of_an_entry_counts() -> None:
+def test_first_linux_line_of_an_entry_is_used() -> None:
     """Ubuntu's cloud images try without an initrd first, where the last try did not fail."""
     menu = """\
 menuentry 'Ubuntu' --class ubuntu $menuentry_id_option 'gnulinux-simple-1' {
@@ -83,7 +83,7 @@ submenu 'Advanced options for Ubuntu' $menuentry_id_option 'gnulinux-advanced-5e
     )
 
 
-def test_entry_for_recovery_boots_no_node() -> None:
+def test_recovery_entries_are_left_out() -> None:
     """Also where it is the only one of its kernel; a word that holds one of these is another."""
     entry = "menuentry 'x' --id '{}' {{\n linux /boot/vmlinuz-{} root=1 {}\n}}\n"
     menu = "".join(
@@ -97,7 +97,7 @@ def test_entry_for_recovery_boots_no_node() -> None:
     assert list(read_menu(menu)) == ["4", "5"]
 
 
-def test_entries_after_a_submenu_are_outside_of_it() -> None:
+def test_entry_after_a_submenu_is_not_part_of_the_submenu() -> None:
     menu = (
         "submenu 'More' --id 'more' {\n menuentry 'a' --id 'a' {\n  linuxefi /vmlinuz-1 ro\n }}\n"
         "linux /vmlinuz-0 ro\nmenuentry 'b' --id 'b' {\n linux16 /vmlinuz-2 ro\n}\n"

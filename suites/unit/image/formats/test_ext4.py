@@ -42,7 +42,7 @@ def disk() -> SmallExt4:
     return disk
 
 
-def test_every_name_has_its_attributes(disk: SmallExt4) -> None:
+def test_every_path_is_read_with_its_attributes(disk: SmallExt4) -> None:
     system = read_file_system(disk.read)
 
     assert set(system.inodes) == {"/", "/file", "/etc", "/etc/inner"}
@@ -67,7 +67,7 @@ def test_paths_hidden_by_a_mount_are_left_out(disk: SmallExt4) -> None:
     assert set(read_file_system(disk.read, {"/etc"}).inodes) == {"/", "/file", "/etc"}
 
 
-def test_file_with_two_names_has_both(disk: SmallExt4) -> None:
+def test_both_names_of_a_hard_link_have_the_same_inode(disk: SmallExt4) -> None:
     disk.folder(13, {"again": 12})
 
     inodes = read_file_system(disk.read).inodes
@@ -75,7 +75,7 @@ def test_file_with_two_names_has_both(disk: SmallExt4) -> None:
     assert inodes["/etc/again"] == inodes["/file"]
 
 
-def test_undecodable_name_survives(disk: SmallExt4) -> None:
+def test_undecodable_file_name_is_kept(disk: SmallExt4) -> None:
     disk.folder(13, {"\udcff": 12})
 
     assert "/etc/\udcff" in read_file_system(disk.read).inodes
@@ -137,7 +137,7 @@ def test_table_beyond_the_first_four_billion_blocks_is_read(disk: SmallExt4) -> 
         read_file_system(disk.read)
 
 
-def test_targets_of_short_and_long_links_are_read(disk: SmallExt4) -> None:
+def test_targets_of_short_and_long_symbolic_links_are_read(disk: SmallExt4) -> None:
     disk.folder(13, {"short": 14, "long": 15})
     disk.inode(14, 0o120777, flags=0, size=5, mapped=b"/file")
     target = "/far" * 25
@@ -159,7 +159,7 @@ def test_targets_of_short_and_long_links_are_read(disk: SmallExt4) -> None:
         (struct.pack("<II", 0, 0xFF | 300 << 8 | 0xABC << 20), (300, 0xABCFF)),
     ],
 )
-def test_numbers_of_a_device_are_read(
+def test_major_and_minor_numbers_of_a_device_are_read(
     disk: SmallExt4, mapped: bytes, device: tuple[int, int]
 ) -> None:
     disk.inode(12, 0o20600, flags=0, mapped=mapped)
@@ -208,7 +208,7 @@ def test_inodes_that_were_never_used_are_not_read(disk: SmallExt4) -> None:
     assert (4 * 1024, 14 * 256) in asked
 
 
-def test_neighbouring_blocks_are_read_at_once(disk: SmallExt4) -> None:
+def test_neighbouring_blocks_are_read_in_one_request(disk: SmallExt4) -> None:
     asked: list[tuple[int, int]] = []
 
     def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -227,7 +227,7 @@ def test_allocated_block_that_was_never_written_has_no_names(disk: SmallExt4) ->
     assert "/etc/ghost" not in read_file_system(disk.read).inodes
 
 
-def test_other_content_is_refused(disk: SmallExt4) -> None:
+def test_content_without_an_ext4_superblock_is_refused(disk: SmallExt4) -> None:
     disk.superblock(56, "<H", 0)
     with pytest.raises(Ext4Error, match="no superblock"):
         read_file_system(disk.read)
@@ -240,7 +240,7 @@ def test_unknown_feature_is_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_name_of_an_unused_inode_is_refused(disk: SmallExt4) -> None:
+def test_name_that_refers_to_an_unused_inode_is_refused(disk: SmallExt4) -> None:
     """As if the file were deleted between the two reads."""
     disk.inode(14, 0o100600, links=0)
     with pytest.raises(Ext4Error, match="refers to a missing part"):
@@ -309,7 +309,7 @@ def test_tree_of_extents_within_itself_is_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_blocks_are_counted_before_they_are_listed(
+def test_too_many_blocks_are_refused_before_they_are_listed(
     disk: SmallExt4, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.inode(2, 0o40755, mapped=extents(disk.block(extents(*[7] * 80, length=32768)), depth=1))
@@ -328,7 +328,7 @@ def test_blocks_are_counted_before_they_are_listed(
         read_file_system(disk.read)
 
 
-def test_attributes_that_overlap_are_refused(disk: SmallExt4) -> None:
+def test_extended_attributes_that_overlap_are_refused(disk: SmallExt4) -> None:
     one = struct.pack("<BBHIII", 1, 1, 40, 0, 200, 0) + b"n\0\0\0"
     disk.inode(12, 0o100644, xattrs=one + one)
 
@@ -336,7 +336,9 @@ def test_attributes_that_overlap_are_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_files_without_end_are_refused(disk: SmallExt4, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_the_limit_are_refused(
+    disk: SmallExt4, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_FILE_SYSTEM_ENTRIES", "3")
     disk.folder(2, {"a": 15, "b": 15, "c": 15, "d": 15})
     disk.inode(15, 0o100644)
@@ -346,7 +348,7 @@ def test_files_without_end_are_refused(disk: SmallExt4, monkeypatch: pytest.Monk
 
 
 @given(changes=st.lists(st.tuples(st.integers(1024, 14 << 10), st.integers(0, 255)), max_size=8))
-def test_any_blocks_are_a_file_system_or_refused(changes: list[tuple[int, int]]) -> None:
+def test_any_content_is_read_as_a_file_system_or_refused(changes: list[tuple[int, int]]) -> None:
     disk = SmallExt4()
     disk.folder(2, {"usr": 12, "etc": 14})
     disk.folder(12, {"old": 15})

@@ -75,7 +75,7 @@ def a_file_system(extractor: Extractor) -> FileSystem:
     return FileSystem(raw=extractor.work / "partition-1.raw", extractor=extractor)
 
 
-def test_partition_is_copied_by_its_place_from_the_disk_by_its_format(
+def test_partition_is_copied_from_its_offset_with_the_format_of_the_disk(
     extractor: Extractor,
 ) -> None:
     extractor.partition(a_partition(3))
@@ -91,14 +91,14 @@ def test_partition_is_copied_by_its_place_from_the_disk_by_its_format(
     assert "file.driver=qcow2," in qcow2
 
 
-def test_files_are_the_regular_ones_with_plain_names(extractor: Extractor) -> None:
+def test_only_regular_files_with_plain_names_are_listed(extractor: Extractor) -> None:
     system = a_file_system(extractor)
 
     assert system.files("/boot") == {"vmlinuz-6.1": 8, "initrd.img-6.1": 3}
     assert system.files("/absent") == {}
 
 
-def test_copy_that_is_not_whole_is_refused_and_leaves_no_file(
+def test_incomplete_copy_of_a_file_is_refused_and_removed(
     extractor: Extractor, tmp_path: Path
 ) -> None:
     system = a_file_system(extractor)
@@ -117,7 +117,7 @@ def test_copy_that_is_not_whole_is_refused_and_leaves_no_file(
     assert not (tmp_path / "initrd").exists()
 
 
-def test_boot_partition_has_the_menu_at_its_top_and_others_are_removed(
+def test_partition_with_the_boot_menu_is_kept_and_other_copies_are_removed(
     extractor: Extractor,
 ) -> None:
     system, folder = find_boot(extractor, [a_partition(1), a_partition(2), a_partition(3)])
@@ -126,14 +126,16 @@ def test_boot_partition_has_the_menu_at_its_top_and_others_are_removed(
     assert [path.name for path in extractor.work.iterdir()] == ["partition-2.raw"]
 
 
-def test_image_without_a_menu_says_where_it_was_sought(extractor: Extractor) -> None:
+def test_error_for_an_image_without_a_boot_menu_lists_the_searched_partitions(
+    extractor: Extractor,
+) -> None:
     with pytest.raises(HarnessError, match=r"searched partitions: 1, 3\. Boot it by firmware"):
         find_boot(extractor, [a_partition(1), a_partition(3)])
     with pytest.raises(HarnessError, match="searched partitions: none of a type known here"):
         find_boot(extractor, [])
 
 
-def test_disk_without_a_table_is_told(extractor: Extractor) -> None:
+def test_disk_without_a_guid_partition_table_is_refused(extractor: Extractor) -> None:
     with pytest.raises(HarnessError, match="It has no GUID partition table; boot it by firmware"):
         extractor.partitions()
 
@@ -141,7 +143,7 @@ def test_disk_without_a_table_is_told(extractor: Extractor) -> None:
 @pytest.mark.parametrize(
     ("missing", "package"), [("qemu-img", "qemu-utils"), ("debugfs", "e2fsprogs")]
 )
-def test_missing_program_is_named_with_its_package(
+def test_error_for_a_missing_program_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, package: str
 ) -> None:
     monkeypatch.setattr(extraction, "find_program", lambda name: None if name == missing else name)

@@ -55,7 +55,7 @@ def test_invalid_partition_entries_are_ignored() -> None:
     assert read_table(bytes(front)) == ()
 
 
-def test_entries_may_be_larger_than_their_fields() -> None:
+def test_partition_entries_of_256_bytes_are_read() -> None:
     front = bytearray(render_gpt({1: (LINUX, 4096, 100), 2: (LINUX, 2048, 8)}, TOTAL)[0])
     first, second = 2 * SECTOR, 2 * SECTOR + 128
     front[first + 256 : first + 384] = front[second : second + 128]
@@ -68,7 +68,7 @@ def test_entries_may_be_larger_than_their_fields() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 127])
-def test_entries_that_are_too_small_are_refused(size: int) -> None:
+def test_partition_entries_that_are_too_small_are_refused(size: int) -> None:
     front = bytearray(render_gpt({1: (LINUX, 4096, 100)}, TOTAL)[0])
     struct.pack_into("<II", front, SECTOR + 80, 0xFFFFFFFF, size)
 
@@ -76,7 +76,7 @@ def test_entries_that_are_too_small_are_refused(size: int) -> None:
         read_table(bytes(front))
 
 
-def test_partitions_of_kernels_come_before_those_of_a_root() -> None:
+def test_boot_partitions_are_searched_before_root_partitions() -> None:
     front, _ = render_gpt(
         {
             1: (LINUX, 100, 1),

@@ -37,14 +37,14 @@ def members(archive: bytes) -> dict[str, bytes]:
         return {name: file.read() for name, file in files.items() if file is not None}
 
 
-def test_archive_depends_on_content_only() -> None:
+def test_archive_does_not_depend_on_the_order_of_entries() -> None:
     image = container_image(ENTRIES, entrypoint=["/entrypoint.sh"])
     again = container_image(ENTRIES[::-1], entrypoint=["/entrypoint.sh"])
 
     assert archive_of(image, reference=REFERENCE) == archive_of(again, reference=REFERENCE)
 
 
-def test_archive_leads_from_the_index_to_the_layer_by_true_digests() -> None:
+def test_digests_lead_from_the_index_of_the_archive_to_its_layer() -> None:
     files = members(
         archive_of(container_image(ENTRIES, entrypoint=["/entrypoint.sh"]), reference=REFERENCE)
     )
@@ -73,7 +73,7 @@ def test_archive_leads_from_the_index_to_the_layer_by_true_digests() -> None:
     assert members(content) == {"entrypoint.sh": b"#!/bin/sh\n"}
 
 
-def test_layer_belongs_to_root_and_keeps_modes_and_links() -> None:
+def test_files_of_a_layer_belong_to_root_and_keep_modes_and_links() -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_of(ENTRIES))) as layer:
         attributes = {info.name: (info.uid, info.gid, info.mode, info.linkname) for info in layer}
 
@@ -84,7 +84,7 @@ def test_layer_belongs_to_root_and_keeps_modes_and_links() -> None:
     }
 
 
-def test_folder_is_read_as_git_sees_it(tmp_path: Path) -> None:
+def test_entries_of_a_folder_have_the_modes_and_links_that_git_stores(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir(mode=0o700)
     (tmp_path / "bin/tool").write_bytes(b"1")
     (tmp_path / "bin/tool").chmod(0o700)
@@ -102,7 +102,7 @@ def test_folder_is_read_as_git_sees_it(tmp_path: Path) -> None:
     ]
 
 
-def test_registry_serves_the_manifest_by_tag_and_digest() -> None:
+def test_registry_files_have_the_manifest_by_tag_and_digest() -> None:
     image = container_image(ENTRIES, entrypoint=["/entrypoint.sh"])
     files = registry_files(image, repository="aks/aks-gpu-cuda-lts", tag="1")
 

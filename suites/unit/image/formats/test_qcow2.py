@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_name_is_read(tmp_path: Path) -> None:
+def test_name_of_the_backing_file_is_read(tmp_path: Path) -> None:
     assert backing_name(qcow2_on(tmp_path / "a", "/cache/disk.qcow2")) == "/cache/disk.qcow2"
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])
-def test_file_that_is_not_qcow2_names_nothing(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_qcow2_has_no_backing_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
 
     assert backing_name(tmp_path / "a") is None
 
 
 @pytest.mark.parametrize(("at", "length"), [(128, 0xFFFFFFFF), (1 << 63, 4), (128, 0), (512, 4)])
-def test_name_that_can_not_be_read_is_told(tmp_path: Path, at: int, length: int) -> None:
+def test_unreadable_name_of_a_backing_file_is_refused(
+    tmp_path: Path, at: int, length: int
+) -> None:
     disk = qcow2_on(tmp_path / "a", "name", behind=bytes(400) + b"\xff\xff\xff\xff")
     raw = bytearray(disk.read_bytes())
     struct.pack_into(">QII", raw, 8, at, length, 0xFFFFFFFF)
@@ -47,12 +49,14 @@ def test_name_that_can_not_be_read_is_told(tmp_path: Path, at: int, length: int)
         with_backing_name(disk, "b")
 
 
-def test_disk_that_stands_alone_names_nothing(tmp_path: Path) -> None:
+def test_standalone_disk_has_no_backing_file(tmp_path: Path) -> None:
     assert backing_name(qcow2_on(tmp_path / "a", "")) is None
 
 
 @pytest.mark.parametrize("name", ["b", "a-longer-name-than-the-old.one"])
-def test_other_name_is_the_only_change(tmp_path: Path, name: str) -> None:
+def test_new_header_differs_only_in_the_name_of_the_backing_file(
+    tmp_path: Path, name: str
+) -> None:
     disk = qcow2_on(tmp_path / "a", "/cache/disk.qcow2")
 
     start = with_backing_name(disk, name)
@@ -61,14 +65,14 @@ def test_other_name_is_the_only_change(tmp_path: Path, name: str) -> None:
     assert backing_name(disk) == "/cache/disk.qcow2"
 
 
-def test_name_that_would_overwrite_something_is_refused(tmp_path: Path) -> None:
+def test_backing_file_name_without_space_in_the_header_is_refused(tmp_path: Path) -> None:
     disk = qcow2_on(tmp_path / "a", "short", behind=b"\0\0precious")
 
     with pytest.raises(HarnessError, match="has no space in its header for the backing file"):
         with_backing_name(disk, "much longer")
 
 
-def test_name_longer_than_the_cluster_is_refused(tmp_path: Path) -> None:
+def test_backing_file_name_longer_than_a_cluster_is_refused(tmp_path: Path) -> None:
     disk = qcow2_on(tmp_path / "a", "short")
 
     with pytest.raises(HarnessError, match="qemu-img convert"):
@@ -83,7 +87,7 @@ def test_name_longer_than_the_cluster_is_refused(tmp_path: Path) -> None:
         ("elsewhere/disk.qcow2", None),
     ],
 )
-def test_disk_of_the_cache_is_named_from_the_published_folder(
+def test_backing_file_in_the_cache_is_named_relative_to_the_published_folder(
     tmp_path: Path, below: str, expected: str | None
 ) -> None:
     disk = qcow2_on(tmp_path / "disk", str(tmp_path / below))
@@ -144,7 +148,7 @@ def a_disk(
         ({"backing_at": 104, "method": 1}, "has a backing file"),
     ],
 )
-def test_disk_of_another_host_is_used_only_as_a_whole(
+def test_qcow2_that_is_truncated_encrypted_or_refers_to_other_files_is_unusable(
     tmp_path: Path, fields: dict[str, int], why: str | None
 ) -> None:
     found = why_unusable(a_disk(tmp_path / "disk", **fields))
@@ -162,7 +166,7 @@ def test_disk_of_another_host_is_used_only_as_a_whole(
         (b"QFI\xfb", "is neither"),
     ],
 )
-def test_raw_file_is_a_disk_if_it_has_partitions(
+def test_raw_file_is_usable_only_with_a_partition_table(
     tmp_path: Path, content: bytes, why: str | None
 ) -> None:
     (tmp_path / "disk").write_bytes(content)
@@ -172,7 +176,7 @@ def test_raw_file_is_a_disk_if_it_has_partitions(
     assert found is None if why is None else str(found).startswith(why)
 
 
-def test_size_is_that_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
+def test_virtual_size_is_that_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(bytes(1536))
 
     assert virtual_bytes(a_disk(tmp_path / "disk", size=5 << 30)) == 5 << 30
@@ -180,7 +184,7 @@ def test_size_is_that_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
     assert read_header(tmp_path / "raw") is None
 
 
-def test_path_of_this_host_is_told_from_one_within_the_cache(tmp_path: Path) -> None:
+def test_absolute_path_of_a_backing_file_is_told_from_a_relative_path(tmp_path: Path) -> None:
     names = {"/cache/disk": True, "../images/disk": False, "": False, "disk/": False}
 
     for name, is_absolute in names.items():
