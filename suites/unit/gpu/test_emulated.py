@@ -206,7 +206,7 @@ def test_waiting_for_a_stalled_gpu_can_be_cancelled() -> None:
     assert not gpu.wait_for_stall_end(cancelled)
 
 
-def test_guest_cannot_make_the_device_remember_without_bound(
+def test_number_of_registers_kept_for_writes_of_the_guest_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(emulated, "REGISTER_LIMIT", 3)

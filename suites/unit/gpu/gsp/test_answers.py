@@ -245,7 +245,7 @@ def test_temperature_is_set_by_the_test() -> None:
         ]
 
 
-def test_too_many_instructions_to_sensors_do_no_harm() -> None:
+def test_request_for_too_many_sensor_instructions_is_answered_in_its_size() -> None:
     asked = bytearray(0x598)
     struct.pack_into("<I", asked, 0x14, 0xFFFFFFFF)
 

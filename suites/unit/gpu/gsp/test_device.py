@@ -103,7 +103,7 @@ def test_time_is_in_steps_of_32_nanoseconds() -> None:
         assert driver.read(high) == time.time_ns() >> 32
 
 
-def test_guest_cannot_make_the_device_remember_registers_without_bound(
+def test_number_of_registers_kept_for_writes_of_the_guest_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = Driver(a_device())
@@ -397,7 +397,7 @@ def test_bios_info_list_of_the_driver_is_answered_by_index(opened: Driver) -> No
     assert opened.control(BIOS_INFO, endless)[0] == 0
 
 
-def test_xid_waits_for_a_driver_that_knows_the_gpu() -> None:
+def test_xid_is_sent_only_once_the_driver_knows_the_gpu() -> None:
     driver = Driver(a_device())
     driver.device.raise_xid(79, "gone")
     driver.open()

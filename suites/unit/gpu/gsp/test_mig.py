@@ -226,7 +226,7 @@ def test_instance_without_room_or_of_an_unknown_profile_is_refused(a100: Driver)
     assert a100.control(CAPACITY, struct.pack("<I", 0x1F).ljust(0x118, b"\0"))[0] == INVALID
 
 
-def test_more_instances_than_the_list_has_room_for_do_no_harm(a100: Driver) -> None:
+def test_request_for_more_instances_than_its_list_has_room_for_succeeds(a100: Driver) -> None:
     asked = bytearray(0x188)
     struct.pack_into("<I", asked, 0, 0xFFFFFFFF)
 

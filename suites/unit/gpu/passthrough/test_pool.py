@@ -1006,7 +1006,7 @@ def test_record_that_lists_functions_without_a_group_is_not_used(
     assert kernel.writes == []
 
 
-def test_records_are_open_to_the_group(pool: GpuPool, folder: Path) -> None:
+def test_lease_and_record_files_can_be_read_by_the_group(pool: GpuPool, folder: Path) -> None:
     old = os.umask(0o077)
     try:
         with lease(pool, FIRST):

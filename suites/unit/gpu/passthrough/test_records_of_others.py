@@ -99,7 +99,7 @@ def test_gpu_is_restored_by_a_true_record_of_another_user(
         give_away(file)
 
 
-def test_record_of_a_gpu_that_was_on_vfio_for_good_is_followed(
+def test_record_of_a_gpu_that_was_on_vfio_before_the_lease_is_removed(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     """The record of another user only has to be removed."""
