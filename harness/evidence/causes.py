@@ -52,7 +52,7 @@ _PREFIX = re.compile(
 )
 #: In the block of a failed command: the command itself, which may contain any text.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
-#: An error of a Python program on the host, whose words may equal those of an error in the guest.
+#: An error of a Python program on the host. An error in the guest may have the same text.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
 #: Lines of cloud-init itself and of the harness, among the output of cloud-init's commands.
 _OF_CLOUD_INIT = re.compile(

@@ -115,9 +115,9 @@ class _Mount:
 
 
 def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
-    """Yield the mounts of this process, and those of process 1 if they can be read.
+    """Yield the mounts of this process, and the mounts of process 1 if they can be read.
 
-    The two differ if this process runs in a container or a private mount namespace.
+    The two lists differ if this process runs in a container or a private mount namespace.
     """
     texts = [_mount_table(root, "1") or ""]
     own = _mount_table(root, "self")

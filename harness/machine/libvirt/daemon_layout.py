@@ -96,7 +96,7 @@ class DaemonLayout:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of libvirtd that are not those of this process.
+        """Return the environment variables of libvirtd that differ from this process's environment.
 
         D-Bus is switched off: systemd-machined would look up PIDs of this namespace in the host's.
         """

@@ -30,9 +30,9 @@ def passed_report(
 class ReportBatch:
     """In an xdist worker: passed examples that wait to be sent to the controller together.
 
-    A message to the controller takes longer than an example. So passed examples are sent as a
-    batch, together with the report of a later example: the first one after the batch is full or
-    has waited a quarter of a second, or the first one that fails or has output, or the last
+    A message to the controller takes longer than an example, so passed examples are sent as a batch.
+    The batch is sent with the report of the next example if the batch is full, or if it has waited for
+    a quarter of a second. It is also sent with an example that fails or has output, and with the last
     example of the file.
     """
 

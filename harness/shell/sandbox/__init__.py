@@ -126,7 +126,7 @@ def _python() -> tuple[str, ...]:
 def choose_sandbox(
     wanted: str, *, network: Network = Network.LOOPBACK, is_root: bool | None = None
 ) -> Sandbox:
-    """Return the sandbox that `wanted` names; `auto` selects the best one that this kernel grants.
+    """Return the sandbox that `wanted` names; `auto` is the strongest sandbox that this kernel allows.
 
     `network` applies only to the throw-away root; other sandboxes have the host's network.
 
