@@ -21,9 +21,19 @@ KILL = 'kill -KILL "$parent"; exit 1'
 #: The command outlives provisioning, as a container's start does.
 KILL_AND_GO_ON = 'kill -KILL "$parent"'
 TERMINATE = 'kill -TERM "$parent"; exec sleep infinity'
+#: The container that the command starts is running by then.
+TERMINATE_DURING_CONTAINER = (
+    '"$real" "$@" & until "$real" -n k8s.io task ls | grep -q RUNNING; do sleep 0.1; done; '
+    + TERMINATE
+)
 #: The kernel resets the machine at once: nothing in memory is written, no service is stopped.
 LOSE_POWER = "echo b >/proc/sysrq-trigger; exec sleep infinity"
 SYNC_AND_LOSE_POWER = f"sync; {LOSE_POWER}"
+#: The names of new files are on the disk then, but ext4 has not yet allocated text that nobody synced.
+COMMIT_AND_LOSE_POWER = (
+    "dd if=/dev/zero of=/usr/local/sbin/committed bs=1 count=1 conv=fsync 2>/dev/null; "
+    + LOSE_POWER
+)
 FAIL = "exit 1"
 SET_CLOCK_BACK = 'date --set="-1 hour" >/dev/null'
 GO_ON = ":"

@@ -18,6 +18,7 @@ from suites.e2e.interruption.interrupt import (
     KILL_AND_GO_ON,
     SEEN,
     TERMINATE,
+    TERMINATE_DURING_CONTAINER,
     Interruption,
     once_dkms_compiles,
 )
@@ -154,7 +155,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(Row(at="ctr -n k8s.io run*", act=TERMINATE), id="install"),
+        pytest.param(Row(at="ctr -n k8s.io run*", act=TERMINATE_DURING_CONTAINER), id="install"),
         pytest.param(Row(at="systemctl restart containerd", act=TERMINATE), id="containerd"),
     ],
 )
@@ -163,10 +164,12 @@ def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes
 ) -> None:
     """SIGTERM, as sent by `timeout`, ends the running command; the run writes an outcome."""
     node = interrupted(boot_node, usual_request, row)
+    containers = node.guest.output_of("ctr", "-n", "k8s.io", "containers", "ls", "-q")
     node.provision("boot")
 
     evidence = node.evidence()
 
+    assert containers == "", f"The run was expected to end its containers, but left: {containers}"
     expect.provisioned(evidence, exit_code=TERMINATED, run=1)
     expect.provisioned(evidence)
     expect_as_whole_run(whole_run, node)

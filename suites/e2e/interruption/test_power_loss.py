@@ -12,7 +12,12 @@ from harness import expect
 from harness.errors import HarnessError
 from harness.provisioner.gpu_node import OUTCOME_PATH
 from harness.settings import MachineStart
-from suites.e2e.interruption.interrupt import LOSE_POWER, SYNC_AND_LOSE_POWER, Interruption
+from suites.e2e.interruption.interrupt import (
+    COMMIT_AND_LOSE_POWER,
+    LOSE_POWER,
+    SYNC_AND_LOSE_POWER,
+    Interruption,
+)
 from suites.e2e.interruption.whole_run import COLD_BOOT, expect_as_whole_run
 from suites.e2e.promises import promise
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     [
         pytest.param("ctr -n k8s.io run*", LOSE_POWER, id="install"),
         pytest.param("systemctl restart containerd", LOSE_POWER, id="containerd"),
+        pytest.param("systemctl restart containerd", COMMIT_AND_LOSE_POWER, id="names"),
         pytest.param("systemctl restart nvidia-modprobe", SYNC_AND_LOSE_POWER, id="synced"),
     ],
 )
@@ -49,6 +55,11 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
             assert outcome is None or json.loads(outcome)["command"] == "bake", (
                 f"'{at}' was expected to end the run, but the run has left an outcome."
             )
+            empty = again.guest.output_of(
+                *("find", "/etc", "/opt/azure", "-newer", "/etc/machine-id"),
+                *("-type", "f", "-size", "0"),
+            )
+            assert empty == "", f"Each file was expected to have its text, but not: {empty}"
             again.guest.output_of("rm", interruption.file.path)
             again.provision("boot")
 

@@ -207,9 +207,20 @@ def test_bake_is_for_the_newest_kernel_that_has_headers(
 def test_prebuilt_module_that_does_not_work_is_built_again(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """The fast path is tried once; then the module is built."""
+    """The fast path is tried once; then the module is built.
+
+    A fault in the kernel log that no retry of the fast path can repair does not prevent the build.
+    """
     runs = Interruption(at="ctr -n k8s.io run *install-skip-build", act=GO_ON)
-    node = start_node("broken-bake", files=[runs.file], before=[["rm", "-r", "/usr/bin/lib64"]])
+    no_firmware = (
+        "nvidia 0000:02:00.0: Direct firmware load for nvidia/580.126.09/gsp_tu10x.bin failed "
+        "with error -2"
+    )
+    node = start_node(
+        "broken-bake",
+        files=[runs.file],
+        before=[["rm", "-r", "/usr/bin/lib64"], shell(f"echo '{no_firmware}' >/dev/kmsg")],
+    )
 
     evidence = node.evidence(files=[SEEN])
 

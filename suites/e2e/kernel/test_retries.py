@@ -10,7 +10,7 @@ import pytest
 from harness import expect
 from harness.evidence import RECORD_PATH
 from suites.e2e.guest_script import shell
-from suites.e2e.interruption.interrupt import Interruption
+from suites.e2e.interruption.interrupt import DONE, Interruption
 from suites.e2e.kernel_module import BAKED_VERSION, OTHER_VERSION
 from suites.e2e.promises import promise
 from suites.e2e.services.units import smi_settings
@@ -121,8 +121,9 @@ def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> No
 @promise(section="5, step 8", unit="suites/unit/provisioning/test_containerd.py")
 def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNode) -> None:
     """Its processes would disturb the next install, and the container name would be taken."""
+    budget_s = 90
     node = start_node(
-        "hanging", config={"retry_budget_s": 90}, files=[smi_settings("exec sleep infinity")]
+        "hanging", config={"retry_budget_s": budget_s}, files=[smi_settings("exec sleep infinity")]
     )
 
     evidence = node.evidence(
@@ -134,6 +135,34 @@ def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNod
     assert "(time limit)" in (expect.step_of(evidence, "install-prebuilt-driver").detail or "")
     left = evidence.answer_of("containers").split()
     assert left == [], f"No container was expected to be left, but there are {left}."
+    duration_s = expect.step_of(evidence, "install-prebuilt-driver").duration_s
+    assert duration_s is not None
+    assert duration_s < budget_s, "An attempt was expected to end with the budget of the retries."
+
+
+#: As long as no other process of the node sleeps.
+_LEFT_SLEEP = "31536001"
+
+
+@promise(section="5, step 5", unit="suites/unit/provisioning/test_command.py")
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(f"sleep {_LEFT_SLEEP} & wait", id="at the time limit"),
+        pytest.param(f"sleep {_LEFT_SLEEP} & exit 1", id="after the end of its parent"),
+    ],
+)
+def test_failed_command_leaves_no_process(start_node: StartNode, act: str) -> None:
+    """A process of an earlier attempt, such as dpkg, would hold its locks against the next."""
+    fails_once = Interruption(at="ctr version", act=act).file
+    node = start_node("left-process", files=[fails_once])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    assert node.guest.read_text(DONE) is not None, "No command was 'ctr version'."
+    left = node.guest.run("pgrep", "--full", f"^sleep {_LEFT_SLEEP}")
+    assert not left.ok, f"No process was expected to be left, but there are: {left.stdout}"
 
 
 #: What the plan prints of the contract's attempts, their pause and the limit of each.

@@ -86,6 +86,12 @@ ROWS: Mapping[str, Row] = {
         action="teardown-install",
         reason="kind",
     ),
+    "record of another version and kernel": Row(
+        change=replaced("kernel", "6.1.0-5-cloud-amd64"),
+        config={"gpu_driver_version": "580.126.0"},
+        action="teardown-install",
+        reason="version",
+    ),
     "another kind is wanted": Row(
         config={"gpu_driver_type": "grid"}, action="teardown-install", reason="kind"
     ),

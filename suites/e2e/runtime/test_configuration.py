@@ -262,6 +262,7 @@ def test_node_that_opts_out_loses_only_the_runtime(
     )
     nvidia = (
         f'{CRI[:-1]}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+        'container_annotations = [\n  "nvidia.cdi.k8s.io/*",\n  "mine.test/*",\n]\n'
         f'{CRI[:-1]}.containerd.runtimes.nvidia.options]\nBinaryName = "{RUNTIME}"\n'
     )
     node = start_node(
@@ -294,6 +295,9 @@ AKS = (
     f"{CRI[:-1]}.containerd.runtimes.untrusted]\n"
     'runtime_type = "io.containerd.runc.v2"\n'
     f'{CRI[:-1]}.containerd.runtimes.untrusted.options]\nBinaryName = "{RUNTIME}"\n'
+    f"{CRI[:-1]}.containerd.runtimes.variant]\n"
+    'runtime_type = "io.containerd.runc.v2"\n'
+    f'{CRI[:-1]}.containerd.runtimes.variant.options]\nBinaryName = "{RUNTIME}.cdi"\n'
 )
 
 
@@ -445,6 +449,8 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
     assert found == wanted, f"The plugin was expected to run with {wanted}, but runs with {found}."
     expect.unit_state(evidence, f"{PLUGIN}.service", active="active")
     assert (f'BinaryName = "{RUNTIME}"' in dump_of(evidence)) == row.has_handler
+    passes_annotations = 'container_annotations = ["nvidia.cdi.k8s.io/*"]' in dump_of(evidence)
+    assert passes_annotations == (row.has_handler and wanted == OLDER), dump_of(evidence)
     files = [path for path in (CRI_O_DROP_IN, CRI_O_HOOK) if path in evidence.paths]
     assert files == ([] if row.cri_o is None else [row.cri_o])
     if row.cri_o is not None:

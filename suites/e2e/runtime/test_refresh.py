@@ -135,7 +135,8 @@ def test_spec_is_written_despite_starts_during_the_run(
             id="spec without a GPU",
         ),
         pytest.param(
-            'mkdir -p /run/cdi; printf "kind: nvidia.com/gpu\\ndevices: []\\n" '
+            'mkdir -p /run/cdi; printf "kind: nvidia.com/gpu\\ndevices: []\\ncontainerEdits:\\n  mounts:\\n'
+            '  - hostPath: /usr/bin/nvidia-smi\\n    containerPath: /usr/bin/nvidia-smi\\n" '
             '>"$NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"; exit 0',
             id="spec without devices",
         ),

@@ -223,19 +223,29 @@ def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: Sta
 def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
     start_validated: StartNode,
 ) -> None:
-    """A label is added to the existing labels in a file that only owner and group may read."""
-    own = ["KUBELET_FLAGS=--v=2", 'KUBELET_NODE_LABELS="zone=1"', "KUBELET_LAST=1"]
+    """The label is added to the line that systemd reads last, in a file that others may not read.
+
+    The administrator keeps the file elsewhere, and a link leads to it by way of another link.
+    """
+    own = [
+        *("KUBELET_FLAGS=--v=2", "KUBELET_NODE_LABELS=old=1"),
+        *('KUBELET_NODE_LABELS="zone=1"', "KUBELET_LAST=1"),
+    ]
+    file, link = "/srv/kubelet", "/srv/kubelet.current"
     node = start_validated(
         "private",
         config=MANAGED,
         before=[
-            shell(f"printf '%s\\n' {shlex.join(own)} >{DEFAULTS}"),
-            shell(f"chown 1000:100 {DEFAULTS}; chmod 0640 {DEFAULTS}"),
+            shell(f"printf '%s\\n' {shlex.join(own)} >{file}"),
+            shell(f"chown 1000:100 {file}; chmod 0640 {file}"),
+            shell(f"ln -s {file} {link}; ln -sfn {link} {DEFAULTS}"),
         ],
     )
 
-    defaults = node.guest.output_of("cat", DEFAULTS).splitlines()
+    defaults = node.guest.output_of("cat", file).splitlines()
 
     labels = "KUBELET_NODE_LABELS=zone=1,kubernetes.azure.com/dcgm-exporter=enabled"
-    assert defaults == [own[0], labels, own[2]]
-    assert node.guest.output_of("stat", "-c", "%u:%g %a", DEFAULTS).strip() == "1000:100 640"
+    assert defaults == [*own[:2], labels, own[3]]
+    assert node.guest.output_of("stat", "-c", "%u:%g %a", file).strip() == "1000:100 640"
+    links = node.guest.output_of("readlink", DEFAULTS, link).split()
+    assert links == [link, file], f"Links were expected to stay, but they are {links}."

@@ -88,18 +88,24 @@ def make_program(path: str) -> Argv:
     return ["cp", "/usr/bin/kubelet", path]
 
 
-def fill_caches(*packages: str) -> Argv:
-    """Return the command that makes packages without files in the image's caches.
+#: The versions of each cached package. As text, the newest is neither the first nor the last.
+_CACHED_VERSIONS = ("1.9.0", "1.11.0", "1.10.0")
+_NEWEST = "1.11.0"
 
-    That of the exporter is in `downloads`, where a cache may have its packages too.
+
+def fill_caches(*packages: str) -> Argv:
+    """Return the command that makes packages without files in the image's caches, in three versions.
+
+    Packages of the exporter are in `downloads`, where a cache may have its packages too.
     """
     return shell(
         f"for name in {' '.join(packages)}; do cache=/opt/$name; "
         "case $name in dcgm-exporter) cache=$cache/downloads;; esac; "
         "mkdir -p /run/p/DEBIAN $cache; "
-        'printf "Package: $name\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n" '
+        f"for version in {' '.join(_CACHED_VERSIONS)}; do "
+        'printf "Package: $name\\nVersion: $version\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n" '
         ">/run/p/DEBIAN/control; "
-        "dpkg-deb --build -Znone /run/p $cache/${name}_1_all.deb; done"
+        "dpkg-deb --build -Znone /run/p $cache/${name}_${version}_all.deb; done; done"
     )
 
 
@@ -109,11 +115,12 @@ def remove_unit(*units: str) -> Argv:
 
 
 def expect_installed(node: Node, *packages: str) -> None:
-    """Expect dpkg to have these packages."""
-    result = node.guest.run("dpkg-query", "-W", "-f", "${Package}\n", *packages)
-    installed = result.stdout.split()
-    missing = [package for package in packages if package not in installed]
-    assert missing == [], f"These packages were expected to be installed, but are not: {missing}."
+    """Expect dpkg to have the newest version of these packages from the caches."""
+    result = node.guest.run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *packages)
+    installed = dict(line.split() for line in result.stdout.splitlines() if " " in line.strip())
+    assert installed == dict.fromkeys(packages, _NEWEST), (
+        f"The version {_NEWEST} of {packages} was expected to be installed, but dpkg has {installed}."
+    )
 
 
 def expect_started_as(node: Node, unit: str, command: str) -> None:

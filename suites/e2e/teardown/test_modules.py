@@ -142,8 +142,12 @@ def test_our_module_of_another_kernel_is_removed_beside_a_customers_driver(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """A node that later boots its older kernel must not load the module."""
-    older = f"/lib/modules/{baked_image.other_kernel.version}/updates/dkms"
-    copy = shell(f"mkdir -p {older}; cp {INSTALLED} {older}; {CUSTOMER}")
+    kernel = baked_image.other_kernel.version
+    older = f"/lib/modules/{kernel}/updates/dkms"
+    copy = shell(
+        f"mkdir -p {older}; cp {INSTALLED} {older}; depmod {kernel}; "
+        f"grep -q updates/dkms/nvidia /lib/modules/{kernel}/modules.dep; {CUSTOMER}"
+    )
     node = start_node("older-kernel", gpus=[], before=[copy], command="teardown")
 
     evidence = node.evidence(files=[f"{older}/*"])
