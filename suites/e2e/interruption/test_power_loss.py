@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     [
         pytest.param("ctr -n k8s.io run*", LOSE_POWER, id="install"),
         pytest.param("systemctl restart containerd", LOSE_POWER, id="containerd"),
-        pytest.param("systemctl restart containerd", COMMIT_AND_LOSE_POWER, id="names"),
+        pytest.param("systemctl daemon-reload", COMMIT_AND_LOSE_POWER, id="names"),
         pytest.param("systemctl restart nvidia-modprobe", SYNC_AND_LOSE_POWER, id="synced"),
     ],
 )
@@ -43,7 +43,12 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
 ) -> None:
     """The second run ends as a whole run does, whatever the first run wrote to the disk."""
     interruption = Interruption(at=at, act=act)
-    request = replace(usual_request, files=[*usual_request.files, interruption.file])
+    # The test's own files must be on the disk, whatever the run syncs.
+    request = replace(
+        usual_request,
+        files=[*usual_request.files, interruption.file],
+        before=[*usual_request.before, ["sync"]],
+    )
     with lab.boot(request) as node:
         with pytest.raises(HarnessError):
             node.wait_until_provisioned()

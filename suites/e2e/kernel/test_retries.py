@@ -144,6 +144,23 @@ def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNod
 _LEFT_SLEEP = "31536001"
 
 
+@promise(section="5, step 8", unit="suites/unit/provisioning/test_command.py")
+def test_command_ends_with_its_own_process(start_node: StartNode) -> None:
+    """A daemon that the installer starts keeps the output open, and would cost the time limit."""
+    budget_s = 240
+    leaves_daemon = Interruption(at=INSTALL, act=f"sleep {_LEFT_SLEEP} &").file
+    node = start_node("daemon", files=[leaves_daemon], config={"retry_budget_s": budget_s})
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    assert node.guest.read_text(DONE) is not None, f"No command was '{INSTALL}'."
+    step = expect.step_of(evidence, "install-prebuilt-driver")
+    assert step.status == "done"
+    assert step.duration_s is not None
+    assert step.duration_s < budget_s / 2, f"The time limit was used up: {step}."
+
+
 @promise(section="5, step 5", unit="suites/unit/provisioning/test_command.py")
 @pytest.mark.parametrize(
     "act",

@@ -90,9 +90,13 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
 def test_partitioned_node_tells_its_plugin_the_strategy(
     start_validated: StartNode, strategy: str, option: str
 ) -> None:
-    """At each boot, the GPU is partitioned before the plugin counts its instances."""
+    """At each boot, the GPU is partitioned before the plugin counts its instances.
+
+    A plugin that runs already is started again with the option.
+    """
     node = start_validated(
         "mig",
+        before=[["systemctl", "start", PLUGIN]],
         config={
             **MANAGED,
             "gpu_instance_profile": "MIG3g",
@@ -154,6 +158,8 @@ def test_packages_that_cannot_be_installed_have_their_own_codes(
 
     expect.provisioned(evidence, exit_code=code)
     expect.run_ended_at(evidence, "install-managed-packages")
+    # A failed step has an event too.
+    expect.events_recorded(evidence, "AKS.CSE.installNvidiaManagedExpPkgFromCache")
     assert MARKER not in evidence.paths
     assert evidence.shown_unit(PLUGIN).started_us is None
 
@@ -225,20 +231,21 @@ def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
 ) -> None:
     """The label is added to the line that systemd reads last, in a file that others may not read.
 
-    The administrator keeps the file elsewhere, and a link leads to it by way of another link.
+    The administrator keeps the file elsewhere, and a link leads to it by way of another link. The
+    temporary file that a killed run left beside it is removed.
     """
     own = [
         *("KUBELET_FLAGS=--v=2", "KUBELET_NODE_LABELS=old=1"),
         *('KUBELET_NODE_LABELS="zone=1"', "KUBELET_LAST=1"),
     ]
-    file, link = "/srv/kubelet", "/srv/kubelet.current"
+    file, link, left = "/srv/kubelet", "/srv/kubelet.current", "/srv/.kubelet.k1ll3d_0"
     node = start_validated(
         "private",
         config=MANAGED,
         before=[
             shell(f"printf '%s\\n' {shlex.join(own)} >{file}"),
             shell(f"chown 1000:100 {file}; chmod 0640 {file}"),
-            shell(f"ln -s {file} {link}; ln -sfn {link} {DEFAULTS}"),
+            shell(f"ln -s {file} {link}; ln -sfn {link} {DEFAULTS}; touch {left}"),
         ],
     )
 
@@ -249,3 +256,4 @@ def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
     assert node.guest.output_of("stat", "-c", "%u:%g %a", file).strip() == "1000:100 640"
     links = node.guest.output_of("readlink", DEFAULTS, link).split()
     assert links == [link, file], f"Links were expected to stay, but they are {links}."
+    assert not node.guest.run("test", "-e", left).ok, f"'{left}' was expected to be removed."
