@@ -41,9 +41,9 @@ __hx_read_clock() { # set __hx_offset to the total of all sleeps so far
   fi
 }
 
-# Wait until timeout(1) sleeps, which shows that it waits for its child. Before it knows the child's
-# PID, it would take an alarm for the child's death. On a busy host it may learn the PID long after
-# the child has started.
+# Wait until timeout(1) sleeps, which shows that it waits for its child. Before timeout knows the
+# child's PID, it would mistake an alarm for the child's death. On a busy host timeout may learn
+# the PID long after the child has started.
 __hx_await_timeout() {
   local __hx_state
   while IFS= builtin read -r __hx_state <"/proc/$HX_TIMEOUT_PID/stat"; do
@@ -70,8 +70,8 @@ __hx_pass() { # MILLISECONDS
   [[ -z ${!-} ]] || ! __hx_has_running_job || builtin read -r -t 0.02 -u 201 || builtin :
 }
 
-# Return whether timeout(1) sends a signal before a sleep is over; set __hx_end to its time.
-# After the first signal the code may clean up for the duration of --kill-after.
+# Return whether timeout(1) sends a signal before a sleep is over; set __hx_end to the signal's
+# time. After the first signal the code may clean up for the duration of --kill-after.
 __hx_find_end() { # MILLISECONDS: the time at which the sleep is over
   local __hx_log
   IFS= builtin read -r -d '' __hx_log </proc/self/fd/202 || builtin :
@@ -139,7 +139,7 @@ timeout() {
   (__hx_become_timeout "$@")
 }
 
-__hx_become_timeout() { # ARGS...: of timeout(1), which replaces this shell
+__hx_become_timeout() { # ARGS...: replace this shell by timeout(1) with ARGS
   local __hx_ms __hx_offset __hx_part __hx_skip= __hx_found= __hx_at=0 __hx_plain=1 __hx_kill=0
   for __hx_part in "$@"; do
     __hx_at=$((__hx_at + 1))

@@ -1,7 +1,7 @@
 """Finds the commands of a bash script by parsing the script, and finds which of them ran.
 
-The line numbers of a trace are not exact: for a command that spans lines, bash may show any of
-these lines, and it counts the lines of code in `$(...)`, `eval` and traps from the end of the
+The line numbers of a trace are not exact. For a command that spans several lines, bash may show
+any of these lines. Bash counts the lines of code in `$(...)`, `eval` and traps from the end of the
 outer command. So if the trace shows any line of a command, the command's first line is covered.
 Code in a command substitution or `eval` is a part of the command that contains it.
 """
@@ -39,7 +39,8 @@ _NO_COMMANDS = {"file_redirect", "heredoc_body", "herestring_redirect", "process
 class Command:
     """A command that bash traces: its first and last line, and its function.
 
-    `scope` is the number of the function, in the script's order; 0 for code outside of functions.
+    `scope` is the position of the function among the script's functions, from 1; it is 0 for code
+    outside of functions.
     """
 
     first: int
@@ -58,7 +59,7 @@ def parse(text: bytes) -> Node:
 
 
 def plain_commands(text: str) -> list[str]:
-    """Return a script's simple commands that are not in a function, condition or loop, in order."""
+    """Return, in order, a script's simple commands outside of functions, conditions and loops."""
     nodes = parse(text.encode(errors="surrogateescape")).children
     return [
         (node.text or b"").decode(errors="surrogateescape")
@@ -115,12 +116,12 @@ def _last_line(node: Node) -> int:
 
 
 def code_lines(text: str) -> set[int]:
-    """Return the first lines of the commands of a bash script."""
+    """Return the line on which each command of a bash script begins."""
     return {command.first for command in commands_of(text)}
 
 
 def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
-    """Return the first lines of the commands that ran according to the places of a trace."""
+    """Return the first line of each command that ran; `places` are the places in the trace."""
     commands = commands_of(text)
     by_line: dict[int, list[Command]] = defaultdict(list)
     for command in commands:
@@ -142,11 +143,12 @@ def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
 def _direct_calls(
     first: Command, seen: dict[Command, set[tuple[int, int]]]
 ) -> set[tuple[int, int]]:
-    """Return the pairs of depth and level at which the commands of a function itself ran.
+    """Return the pairs (depth, level) at which the commands of a function itself ran.
 
     Each call runs the function's first command, so that command shows the level of the call. Higher
     levels belong to `$(...)` or `eval`, where bash's line numbers are not reliable. If the first
-    command spans lines, the lowest level of each depth is taken instead.
+    command spans several lines or is not in the trace, the function uses the lowest level at each
+    depth instead.
     """
     if first in seen and first.first == first.last:
         return seen[first]

@@ -49,7 +49,7 @@ _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
 def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the bash scripts at and below `sources`: by suffix (`.sh`, `.bash`) or by shebang."""
+    """Yield the scripts at and below `sources` with a suffix (`.sh`, `.bash`) or shebang of bash."""
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
         for path in sorted(inside):
@@ -78,9 +78,9 @@ def parse_trace(
 ) -> Hits:
     """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
 
-    `copies` maps the path of a copy to the script that it was copied from. A relative path is relative
-    to the directory in which its entry was written. If the code has changed directory since, the path
-    stands for the file that was found before.
+    `copies` maps the path of a copy to the script that it was copied from. A relative path in a
+    trace entry is relative to the directory in which bash wrote the entry. If no file is there,
+    the path names the file that it named in an earlier entry.
     """
     places = [source.resolve() for source in sources]
     hits: Hits = {}
@@ -99,7 +99,7 @@ def parse_trace(
 
 
 def _covered(path: Path, places: Iterable[Path]) -> str | None:
-    """Return the path of a file at or below `places`."""
+    """Return the resolved `path` if it is a file at or below `places`, or else None."""
     path = path.resolve()
     inside = any(place == path or place in path.parents for place in places)
     return str(path) if inside and path.is_file() else None

@@ -1,4 +1,4 @@
-"""Coverage of shell code as data of coverage.py: written by a run, combined and reported.
+"""Writes the coverage of shell code as data of coverage.py; combines and reports such data.
 
 The context of a line names the tier in which the line ran, and the version of the script: the
 first 16 digits of its SHA-256. So data of several runs can be combined later, and data that was
@@ -111,7 +111,8 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
             yield data
         except (
             *(coverage.CoverageException, sqlite3.Error),
-            # SQLite has a value of another type, or several values where coverage.py expects one.
+            # The database has a value of another type, or several values where coverage.py expects
+            # one.
             *(TypeError, ValueError, AttributeError, AssertionError),
         ) as error:
             raise BadInputError(
@@ -163,7 +164,7 @@ def _move_lines(
 
 
 def _lines_by_context(data: coverage.CoverageData, script: str) -> Mapping[str, set[int]]:
-    # A query for each context would take hours if there are thousands of them.
+    # A query for each context would take hours if there are thousands of contexts.
     found: defaultdict[str, set[int]] = defaultdict(set)
     for line, contexts in data.contexts_by_lineno(script).items():
         for context in contexts:

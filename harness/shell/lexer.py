@@ -8,7 +8,7 @@ from dataclasses import dataclass
 _DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
 _OPERATORS = frozenset(";&|<>()")
 _PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^}!-]+")
-#: A pattern, or braces with alternatives.
+#: Matches the start of a shell pattern, or a brace expansion such as `{a,b}` or `{1..3}`.
 _EXPANDED = re.compile(r"""[*?[]|\{[^{}'"]*(?:,|\.\.)""")
 _SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
 _ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)

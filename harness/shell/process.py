@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.shell.shells import SpecShell
 
 _PROCESS_LOOK_S = 0.25
-#: Interval between two checks of the files' sizes: while they are small, and once they are large.
+#: Seconds between two checks of the files' sizes; the second number is for large files.
 _OUTPUT_LOOK_S = 0.06
 _GROWING_LOOK_S = 0.02
 _SMALL_BYTES = 1 << 20
@@ -46,7 +46,7 @@ done
 unset HX_FDS
 exec "$@"
 """
-"""Moves descriptors to their numbers in bash: a POSIX shell can't redirect descriptors above 9."""
+"""Bash code that moves descriptors to their numbers; POSIX shells can't redirect those above 9."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +324,7 @@ class ShellProcess:
         return code
 
     def close(self) -> None:
-        """End the shell; an idle shell exits by itself, so that its parent is charged its CPU time.
+        """End the shell. An idle shell exits by itself, and its CPU time is charged to its parent.
 
         The kernel drops the CPU time of processes that it kills together with their PID namespace.
         """
@@ -342,7 +342,7 @@ class ShellProcess:
 
 
 class ShellCommandRunner:
-    """Runs shell code under test as a command, like `LocalRunner`, but limits its output."""
+    """Runs shell code under test as a command, like `LocalRunner`, but limits the output."""
 
     def run(
         self,

@@ -38,7 +38,8 @@ def make_pipes(count: int) -> list[tuple[int, int]]:
 class Memory:
     """An anonymous file (memfd) that a child writes and this process reads, or vice versa.
 
-    The child opens the file again through `/proc/self/fd`, so each side has its own position in it.
+    The child opens the file again through `/proc/self/fd`, so each side has its own position in
+    the file.
 
     All writes append (O_APPEND). Processes of one example share the position of an inherited
     descriptor, and for a memfd the kernel does not serialise writes at that position, as it does
@@ -51,13 +52,13 @@ class Memory:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def size(self) -> int:
-        """Return the size; this moves the shared position to the end, where writes go anyway."""
+        """Return the size. Moves the shared position to the end, where writes go anyway."""
         return os.lseek(self.fd, 0, os.SEEK_END)
 
     def data(self, *, start: int = 0, end: int | None = None) -> bytes:
         """Return the content from byte `start` up to byte `end`, by default up to the end.
 
-        Raises LimitError if this is more output than shell code may write.
+        Raises LimitError if the file has more output than shell code may write.
         """
         size = (self.size() if end is None else end) - start
         if size <= 0:
@@ -73,7 +74,7 @@ class Memory:
         return data
 
     def text(self, *, start: int = 0, end: int | None = None) -> str:
-        """Return the same part as text, without NUL bytes."""
+        """Return the same bytes as `data`, as text without NUL bytes."""
         data = self.data(start=start, end=end)
         return data.replace(b"\0", b"").decode(errors="surrogateescape")
 

@@ -22,7 +22,8 @@ class ShellKind(enum.Enum):
 class SpecShell:
     """A shell, and the command that starts it.
 
-    `is_posix` is true if code may use only POSIX and `local` in it, as in bash under the name `sh`.
+    `is_posix` is true if code for the shell may use only POSIX syntax and `local`, as in bash
+    under the name `sh`.
     """
 
     kind: ShellKind
@@ -35,7 +36,7 @@ class SpecShell:
 
     @property
     def shebang(self) -> str:
-        """The shebang line for this shell; it has the path, since `env` is one more process."""
+        """The shebang line for this shell, with its path: `env` would be one more process."""
         first, *others = self.command
         return " ".join([f"#!{shutil.which(first) or f'/bin/{first}'}", *others])
 

@@ -1,4 +1,4 @@
-"""Sets up the shell of a test that was translated from a spec as the spec's shell was set up."""
+"""Sets up the shell of a translated test in the same way as the shell of its spec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def give_surroundings(
 
     The parameters have the names of the options in `.shellspec`. `project` is the project's
     directory, relative to pytest's root directory; other paths are relative to `project`.
-    `only_path` replaces PATH, except for mocks.
+    `only_path` replaces PATH; the directories of mocks and support commands stay before it.
     """
     optional = {"HX_ENV_FROM": env_from, "HX_PROJECT_PATH": path, "HX_ONLY_PATH": only_path}
     shell.source(

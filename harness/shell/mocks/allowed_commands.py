@@ -1,4 +1,4 @@
-"""The commands of the host that code under test may run, and scripts that report the other ones."""
+"""The commands of the host that code under test may run, and scripts that report other calls."""
 
 from __future__ import annotations
 

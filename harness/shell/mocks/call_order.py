@@ -25,7 +25,7 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
     arguments. A line `...` matches any number of calls. Raises ExpectationError with a diff.
     """
     lines = [_words(line) for line in expected]
-    # how many calls the lines so far can match: a line '...' adds all larger numbers
+    # the counts of calls that the lines so far can match; a line '...' adds all larger counts
     ends = {0}
     for words in lines:
         if words == [_REST]:
@@ -56,7 +56,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
             after = f" after '{expected[number - 1]}'" if number else ""
             hint = ""
             if any(_matches(words, call) for call in seen):
-                hint = " There is one before it: the calls had another order."
+                hint = " There is such a call earlier: the calls had another order."
             raise ExpectationError(
                 f"Expected a call '{line}'{after}, but there was none.{hint}\n"
                 f"{list_calls(seen)}{_pattern_hint([line])}"

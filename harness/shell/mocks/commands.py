@@ -20,7 +20,7 @@ _HIGHEST_EXIT_CODE = 255
 
 
 class UnmockedCommandError(ExpectationError):
-    """Code under test ran a command that is not mocked, or with arguments that no rule matches."""
+    """Code under test ran a command without a mock, or a mock without a rule for the arguments."""
 
 
 class Like:
@@ -45,7 +45,7 @@ Argument = Union[str, Like, "EllipsisType"]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a mocked command. `order` is its number among all calls of the test, from 0."""
+    """One call of a mocked command. `order` is its index among all calls of the test, from 0."""
 
     name: str
     arguments: tuple[str, ...]
@@ -102,7 +102,7 @@ class Answer:
 
 
 class _Rule:
-    """The answers for calls whose arguments match `pattern`; None makes it the default rule."""
+    """The answers for calls whose arguments match `pattern`, which is None in the default rule."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Rule:
         )
 
     def next_answer(self) -> Answer | None:
-        """Return the next answer; None if all answers of `answers_in_turn` have been used."""
+        """Return the next answer, or None if all answers of `answers_in_turn` have been used."""
         self.used += 1
         if self.used <= len(self.answers):
             return self.answers[self.used - 1]
@@ -231,7 +231,7 @@ class MockedCommand(_Answering):
         self._default: _Rule | None = None
 
     def when(self, *arguments: Argument) -> RuleBuilder:
-        """Begin a rule for calls with these arguments; `...` at the end matches any others."""
+        """Begin a rule for calls with these arguments; a final `...` matches any further ones."""
         return RuleBuilder(self, arguments)
 
     @override

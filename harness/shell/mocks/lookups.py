@@ -48,7 +48,7 @@ def looked_up(text: str) -> frozenset[str]:
 
 
 def looked_up_in_file(path: Path) -> frozenset[str]:
-    """Return the names that a script looks up, and scripts of its directory that it sources."""
+    """Return the names that a script, or a script that it sources from its directory, looks up."""
     names: set[str] = set()
     paths = [path]
     for script in paths:

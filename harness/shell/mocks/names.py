@@ -48,9 +48,9 @@ def _refusal_of(name: str) -> str:
     if not name:
         return "the name is empty"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        return "it has a control character in it"
+        return "the name contains a control character"
     if name.endswith("/"):
-        return "it ends as the path of a directory does"
+        return "the name ends with '/', as the path of a directory does"
     return _refusal_of_parts(name.split("/"))
 
 
@@ -60,7 +60,7 @@ def _refusal_of_parts(parts: list[str]) -> str:
     try:
         sizes = [len(os.fsencode(part)) for part in parts]
     except UnicodeEncodeError:
-        return "it can't be the name of a file"
+        return "no file can have this name"
     if max(sizes) > _NAME_BYTES or sum(sizes) + len(sizes) > _PATH_BYTES:
-        return "it is too long for the name of a file"
+        return "the name is too long for a file"
     return ""

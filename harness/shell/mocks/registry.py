@@ -55,7 +55,7 @@ class MockRegistry:
         return command is not None and command.reads_stdin
 
     def find(self, name: str) -> MockedCommand | None:
-        """Return the mock of `name`; for a path, also the mock of its last part."""
+        """Return the mock of `name`, or, for a path without a mock, the mock of its last part."""
         return self.commands.get(name) or self.commands.get(PurePosixPath(name).name)
 
     def answers_missing(self, name: str) -> bool:

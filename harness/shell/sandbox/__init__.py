@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: By these exit codes and this prefix of stderr, the programs beside this module report why a
-#: command did not run. The programs import nothing of the harness, and only tests import them.
+#: The programs beside this module use these exit codes and this prefix on stderr to report why a
+#: command did not run. The programs import nothing from the harness, and only tests import the
+#: programs.
 CANNOT_ENTER, TOO_MANY_PROCESSES, KERNEL_REFUSES = 251, 250, 249
 MARK = "harness sandbox:"
 _PROGRAMS = {"throwaway": "throwaway_root.py", "refuse": "write_refusal.py"}
@@ -86,8 +87,8 @@ class Sandbox:
         """Return the command that runs `command` isolated, in `cwd`.
 
         The files below the directory `layer` replace files of the throw-away root. Through the
-        socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
-        stays then.
+        socket `control_fd`, a `RootControl` can replace the whole root; `shared` is a directory
+        that stays then.
 
         `scratch` must exist; the throw-away root is built in an empty directory below it. With
         `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for
@@ -114,7 +115,7 @@ class Sandbox:
 
 
 def _python() -> tuple[str, ...]:
-    """Return the command of an isolated interpreter with the same bytecode cache as this one."""
+    """Return the command of an isolated Python with the same bytecode cache as this process."""
     options = ["-I", "-S"]
     if sys.dont_write_bytecode:
         options.append("-B")
@@ -137,7 +138,7 @@ def choose_sandbox(
     if wanted == "off":
         return Sandbox(
             kind=SandboxKind.OFF,
-            why="Shell code ran without a sandbox: nothing protected this host from it.",
+            why="Shell code ran without a sandbox: nothing protected this host from the code.",
         )
     is_root = os.geteuid() == 0 if is_root is None else is_root
     if wanted == SandboxKind.REFUSE.value:

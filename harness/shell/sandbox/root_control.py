@@ -51,7 +51,7 @@ class RootControl:
             raise HarnessError(
                 f"The throw-away root can't do '{line}': the request has more than one line."
             )
-        _ = self.first_process  # reads the first line, which is no answer
+        _ = self.first_process  # reads the program's first line, which is a PID and not an answer
         self._socket.sendall(f"{line}\n".encode())
         answer = self._next_line()
         if answer != "done":
@@ -72,6 +72,6 @@ class RootControl:
         return line.decode(errors="replace")
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close both ends of the socket."""
         self._socket.close()
         self.other_end.close()

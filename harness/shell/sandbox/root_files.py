@@ -78,7 +78,7 @@ class RootFiles:
     # --- reading -------------------------------------------------------------------------
 
     def read(self, path: str | Path) -> bytes | None:
-        """Return the content of a regular file; None if there is no such file."""
+        """Return the content of a regular file, or None if there is no such file."""
         with self._acting(path, "read"):
             try:
                 with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
@@ -92,7 +92,7 @@ class RootFiles:
         return data
 
     def status(self, path: str | Path, *, follow: bool = True) -> os.stat_result | None:
-        """Return the result of `stat`, or of `lstat` with `follow=False`; None for no file."""
+        """Return the result of `stat` (`lstat` with `follow=False`), or None if no file exists."""
         with self._acting(path, "looked at"):
             try:
                 with self._open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW) as fd:
@@ -111,7 +111,7 @@ class RootFiles:
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def target(self, path: str | Path) -> str | None:
-        """Return the target of a symbolic link; None if the path is not a link."""
+        """Return the target of a symbolic link, or None if the path is not a link."""
         with self._acting(path, "read"):
             try:
                 with self._parent(path) as (folder, name):
@@ -199,7 +199,7 @@ class RootFiles:
     def _open(self, path: str | Path, flags: int, *, mode: int = 0) -> Iterator[int]:
         root = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # the process that had this root may have ended, and a new process have its PID
+            # the process that had this root may have ended, and a new process may have its PID
             if self.root != _HOST and _number(os.fstat(root)) == _number(_HOST.stat()):
                 raise HarnessError("The throw-away root has ended; its files are gone.")
             fd = _open_in(root, str(path), flags, mode)

@@ -14,9 +14,9 @@ When process 1 ends, the kernel kills all other processes of the namespace, even
 before the command starts, its process checks its namespaces and its root directory, and refuses to
 start the command if one of them is the host's: a `kill -9 -1` must never reach the host.
 
-Renewal: the parent of process 1 continues to see the host's files. A message to its socket makes it
-replace the root of the running processes by a new one, with empty upper layers on top of the
-earlier files. pivot_root(2) moves all processes to the new root at once.
+Renewal: the parent of process 1 continues to see the host's files. A message to the parent's
+socket makes the parent replace the root of the running processes by a new root, with empty upper
+layers on top of the earlier files. pivot_root(2) moves all processes to the new root at once.
 
 This program starts once for each spec file. It does not even import pathlib or json, because their
 import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
@@ -202,7 +202,7 @@ def _expect_alive(pipe: int) -> None:
 
 
 def _enter_user_space() -> None:
-    """As an ordinary user: enter new namespaces, in which only this user is mapped, as root."""
+    """As an ordinary user: enter new namespaces, in which only this user is mapped (to root)."""
     uid, gid = os.geteuid(), os.getegid()
     _call(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _SPACES), "unshare")
     _write("/proc/self/setgroups", "deny")
@@ -294,12 +294,12 @@ def _mount_points() -> list[tuple[str, str]]:
 class _RootBuilder:
     """Builds roots from overlays below `staging`, in the namespace of the first process.
 
-    Root mounts one overlay over `/` and one over each mount below it. To an ordinary user, and to
-    root inside another sandbox, the kernel refuses an overlay that would show files below a mount
-    point. For them a directory that contains mount points is made anew, with an overlay for each
-    entry. A file system that supports no overlay is shown read-only. The files below `replaced`
-    hide the host's files. `shared` is a directory that all roots share; it begins with the files
-    that the host's directory has.
+    As the user root, the class mounts one overlay over `/` and one over each mount below `/`. To
+    an ordinary user, and to root inside another sandbox, the kernel refuses an overlay that would
+    show files below a mount point. For these users a directory that contains mount points is made
+    anew, with an overlay for each entry. A file system that supports no overlay is shown
+    read-only. The files below `replaced` hide the host's files. `shared` is a directory that all
+    roots share; it begins with the files that the host's directory has.
     """
 
     def __init__(self, settings: dict[str, str], sockets: int, *, is_root: bool) -> None:
@@ -338,7 +338,7 @@ class _RootBuilder:
         """Build a new root at `place`, with its layers on top of the layers of an earlier root.
 
         Return the root, and the paths that are read-only in it; if there is an earlier root, these
-        paths are empty in the new one.
+        paths are empty in the new root.
         """
         root = f"{place}/root"
         os.mkdir(root)
@@ -554,7 +554,7 @@ class _Layers:
             _mount("overlay", target, "overlay", _MS_NODEV, places + self.builder.options)
         except OSError:
             return False
-        with _Suppressed(OSError):  # so that an ordinary user can remove the directory
+        with _Suppressed(OSError):  # so that an ordinary user can remove the work directory
             os.chmod(f"{work}/work", 0o700)
         return True
 
@@ -578,7 +578,7 @@ def _cover(root: str, sockets: list[str]) -> None:
         with _Suppressed(OSError), _Places(root) as places:
             place = places.of(path) if path.startswith("/") else ""
             if place and stat.S_ISSOCK(os.lstat(place).st_mode):
-                try:  # remove it in the upper layer, so that no umount can show it again
+                try:  # remove the socket in the upper layer, so that no umount can show it again
                     os.unlink(place)
                     _touch(place)
                 except OSError:
@@ -881,7 +881,7 @@ class _MountSpace:
 
 
 class _Renewal:
-    """Replaces the root of the running processes in the namespaces of `init`, their process 1."""
+    """Replaces the root of the processes that run in the namespaces of process 1, `init`."""
 
     def __init__(self, builder: _RootBuilder, init: int) -> None:
         self.builder = builder

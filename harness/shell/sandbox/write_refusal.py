@@ -65,8 +65,8 @@ def _reset_signals() -> None:
 def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
     """Let the kernel refuse writes outside the given places, then run the command.
 
-    The command can still signal the user's other processes. For root these would be all processes,
-    so root may not use this sandbox.
+    The command can still signal the user's other processes. Root could signal all processes, so
+    root may not use this sandbox.
     """
     if os.geteuid() == 0:
         _say(PermissionError("code of root needs the throw-away root"))

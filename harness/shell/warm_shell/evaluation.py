@@ -24,7 +24,7 @@ class ShellTimeoutError(ExpectationError):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The results of an evaluation. `sleeps` has the sleeps in virtual time; empty in real time."""
+    """The results of an evaluation; `sleeps` lists the sleeps if the test uses virtual time."""
 
     status: int
     stdout: str
@@ -33,7 +33,7 @@ class Evaluation:
     sleeps: tuple[Sleep, ...] = ()
 
     def variable(self, name: str) -> str | None:
-        """Return a variable's text; None if it is unset.
+        """Return a variable's text, or None if the variable is unset.
 
         For an array the result is the element 0, or the element with the key `0`, like `$NAME` in
         bash.
@@ -44,17 +44,17 @@ class Evaluation:
         return found.value if found.elements is None else found.elements.get("0")
 
     def array(self, name: str) -> list[str]:
-        """Return an indexed array's elements in order; empty if it is unset."""
+        """Return an indexed array's elements in order; none if the array is unset."""
         found = self.variables.get(name)
         return list((found.elements or {}).values()) if found else []
 
     def mapping(self, name: str) -> dict[str, str]:
-        """Return an associative array; empty if it is unset."""
+        """Return an associative array as a mapping, which is empty if the array is unset."""
         found = self.variables.get(name)
         return dict(found.elements or {}) if found else {}
 
     def check(self) -> Evaluation:
-        """Return this evaluation; if its status is not 0, fail with a message with its streams."""
+        """Return this evaluation; if its status is not 0, fail and show its stdout and stderr."""
         if self.status:
             raise ExpectationError(
                 f"The shell code ended with status {self.status}.\n{self.streams()}"
@@ -67,7 +67,7 @@ class Evaluation:
 
 
 def excerpt(text: str) -> str:
-    """Return `text` without trailing blanks and line breaks; only the last lines of a long text."""
+    """Return `text`, or its last lines if it is long, without trailing blanks and line breaks."""
     text = text.rstrip()
     lines = text.splitlines()
     shown = "\n".join(lines[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:]

@@ -36,9 +36,9 @@ TRACE = Path(__file__).with_name("trace.sh")
 class WarmShellPool:
     """Keeps idle warm shells between tests: one shell for each sourced code.
 
-    `allowed` has further commands of the host that code under test may run; harmless commands are
-    always allowed.
-    `coverage_of` are files and directories whose executed lines are recorded in `hits`.
+    `allowed` lists further commands of the host that code under test may run; harmless commands
+    are always allowed. `coverage_of` lists files and directories whose executed lines are recorded
+    in `hits`.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class WarmShellPool:
                 self.discard(self._idle.pop(next(iter(self._idle))))
 
     def discard(self, warm_shell: WarmShell) -> None:
-        """End a shell; take over its coverage."""
+        """End a shell; add its coverage to `hits`."""
         warm_shell.close()
         if self.coverage_of:
             merge(

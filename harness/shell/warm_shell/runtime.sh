@@ -23,9 +23,10 @@ if [[ -n ${HX_TRACE_FD-} ]]; then
 fi
 
 # Replaces the builtin. A trap of the code on EXIT would replace the trap that reports an
-# evaluation's variables, so its action is stored and runs later. A trap on DEBUG or RETURN that a
-# function sets ends with the function, unless the function has the attribute 'trace', as this one
-# has. Such traps then run in this function too, so their actions are wrapped to do nothing there.
+# evaluation's variables, so the action of the code's trap is stored and runs later. A trap on
+# DEBUG or RETURN that a function sets ends with the function, unless the function has the
+# attribute 'trace', as this one has. Such traps then run in this function too, so their actions
+# are wrapped to do nothing there.
 trap() {
   {
     local __hx_flags=$- __hx_answer

@@ -63,10 +63,10 @@ class Shell:
     ) -> None:
         """Source scripts into the warm shell; tests that source the same scripts share a shell.
 
-        Paths are relative to pytest's root directory. The variables of `env` are exported before.
-        While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks defined
-        so far are in effect, and the shell is not shared. Raises HarnessError if a file is missing,
-        or if the code under test has been used already.
+        Paths are relative to pytest's root directory. The variables of `env` are exported before
+        that. While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks
+        defined so far are in effect, and the shell is not shared. Raises HarnessError if a file is
+        missing, or if the code under test has been used already.
         """
         self._expect_not_started("source")
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
@@ -353,8 +353,8 @@ class Shell:
     def _unreported_paths(self, name: str, code: str) -> list[Path]:
         """Return the paths of a command at which there is no script that reports calls.
 
-        A reporting script asks for the mock by itself. There is none for an allowed command, and
-        none in a directory that has no commands on this host.
+        A reporting script asks for the mock by itself. There is no such script for an allowed
+        command, and none in a directory that has no commands on this host.
         """
         is_allowed = name in self._warm_shells.allowed or name in self._allowed
         paths = self._warm_shells.places_of(name) if is_allowed else []

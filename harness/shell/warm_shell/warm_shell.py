@@ -33,7 +33,7 @@ RUNTIME = Path(__file__).with_name("runtime.sh")
 _STARTING_S = 30.0
 _CLEARING_S = 10.0
 _STDIN = ".stdin"
-"""The file with stdin of an evaluation; it is in the folder of the mocks, and removed with them."""
+"""The file with an evaluation's stdin; it lies among the mocks' files and is removed with them."""
 _SYNTAX_ERROR = re.compile(
     r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
 )
@@ -248,7 +248,7 @@ class WarmShell:
         return True
 
     def clear(self) -> bool:
-        """End processes that evaluations left; return whether the next test may use the shell."""
+        """End processes left by evaluations; return whether the next test may use the shell."""
         self.case += 1
         self.process.send("clear\n")
         deadline = time.monotonic() + _CLEARING_S
@@ -270,7 +270,7 @@ class WarmShell:
         if self._control is None:
             return True
         self.process.pause()
-        # a process that was killed during a request took the token, and did not read its reply
+        # a process that was killed during a request had taken the token and has not read its reply
         for fd in (self._token_read, self._replies_read):
             _drain(fd)
         os.write(self._token, b"x")
@@ -286,7 +286,7 @@ class WarmShell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Run `prelude`, then `code`, in a fork of the shell; `mocks` answers its mocked commands."""
+        """Run `prelude`, then `code`, in a fork of the shell; `mocks` answers calls of mocks."""
         files = self._files
         outputs = files.outputs[0]
         for memory in (
@@ -359,7 +359,7 @@ class WarmShell:
 
     def _answer(self, kind: str, fields: Sequence[str], mocks: MockRegistry) -> None:
         case, cwd, name, *arguments = fields
-        if case and case != str(self.case):  # a process of an earlier test
+        if case and case != str(self.case):  # a process of an earlier test asks
             self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
             return
         stdin = self._caller_stdin.text() if mocks.reads_stdin(name) else None

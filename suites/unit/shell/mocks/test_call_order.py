@@ -23,9 +23,13 @@ def calls(*lines: str) -> list[Call]:
         (
             ("a x", "b"),
             ("a x", "a x"),
-            "'a x' after 'a x', but there was none. There is one before it",
+            "'a x' after 'a x', but there was none. There is such a call earlier",
         ),
-        (("b", "a"), ("a", "b"), "'b' after 'a', but there was none. There is one before it"),
+        (
+            ("b", "a"),
+            ("a", "b"),
+            "'b' after 'a', but there was none. There is such a call earlier",
+        ),
         (("a",), ("a", "c"), "'c' after 'a', but there was none.\n"),
         (("a x y",), ("a x",), "'a x', but there was none.\n"),
         (("a x y", "a x"), ("a x ...", "a x ..."), None),

@@ -38,14 +38,14 @@ def test_mock_can_have_the_name_of_a_command_or_the_path_of_a_file() -> None:
         (".", "are directories"),
         ("../../etc/passwd", "are directories"),
         ("/usr/../etc/passwd", "are directories"),
-        ("/usr/bin/", "ends as the path of a directory does"),
+        ("/usr/bin/", "ends with '/'"),
         ("a\0b", "control character"),
         ("a\x1b[31m", "control character"),
         ("a\x7fb", "control character"),
         ("x" * 256, "too long"),
         ("é" * 128, "too long"),
         ("/" + "x/" * 2000 + "y", "too long"),
-        ("\ud800", "can't be the name of a file"),
+        ("\ud800", "no file can have this name"),
     ],
 )
 def test_impossible_mock_name_is_refused_with_its_line(name: str, why: str) -> None:
