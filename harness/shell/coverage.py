@@ -49,7 +49,7 @@ _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
 def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the scripts at and below `sources` with a suffix (`.sh`, `.bash`) or shebang of bash."""
+    """Yield scripts at and below `sources` with a suffix (`.sh`, `.bash`) or shebang of bash."""
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
         for path in sorted(inside):

@@ -59,7 +59,7 @@ _HELD = f"Could not get lock {LOCK}. It is held by process 1000 (python3)"
 
 @dataclass(kw_only=True)
 class _Plan:
-    """The changes that a run of apt-get will make; `extra` has packages that no operand named."""
+    """The changes that a run of apt-get will make; `extra` lists packages that no operand named."""
 
     installed: list[Package] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
@@ -213,7 +213,7 @@ class Apt:
     def _add_dependencies(
         self, plan: _Plan, broken: Iterable[Package]
     ) -> list[tuple[Package, list[tuple[str, str]]]]:
-        """Add the dependencies of the plan's packages before them; return unmet dependencies."""
+        """Add dependencies to the plan, before its packages; return the unmet dependencies."""
         unmet: list[tuple[Package, list[tuple[str, str]]]] = []
         ordered: list[Package] = []
 

@@ -71,7 +71,7 @@ def _unexpected(value: object, expected: str, *, source: str, key: str) -> BadIn
 
 
 def _expected(value: object, annotation: str, known: Mapping[str, Any]) -> str | None:
-    """Return the expected kind of value; None if `value` fits or the annotation is not known."""
+    """Return the expected kind of value, or None if `value` fits or the annotation is not known."""
     plain = annotation.removesuffix(" | None")
     if value is None and plain != annotation:
         return None

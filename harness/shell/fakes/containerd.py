@@ -38,7 +38,7 @@ _RUN = Syntax(
     is_posix=True,
 )
 _PLAIN = Syntax()
-#: Without commas: in ctr a comma joins two conditions.
+#: Matches a filter without commas: in ctr a comma joins two conditions.
 _FILTER = re.compile(r'name(?P<is>==|~=)(?:"(?P<quoted>[^"\\]+)"|(?P<plain>[^",]+))')
 _HEADER = ("REF", "TYPE", "DIGEST", "SIZE", "PLATFORMS", "LABELS")
 _TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -275,7 +275,7 @@ def _version(version: str) -> str:
 
 
 def _digest(reference: str) -> str:
-    """Return the digest of an image; it depends on the repository's last part and the tag."""
+    """Return the digest of an image, made from the repository's last part and the tag."""
     name = reference.rpartition("/")[2]
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 

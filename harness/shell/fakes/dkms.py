@@ -87,7 +87,7 @@ class Dkms(Fake):
         return self._install_target(self._tree.target(name, version, kernel or self._kernels[0]))
 
     def state(self, name: str, version: str, kernel: str | None = None) -> str | None:
-        """Return "added", "built" or "installed"; None if the tree has no such module."""
+        """Return "added", "built" or "installed", or None if the tree has no such module."""
         target = self._tree.target(name, version, kernel or self._kernels[0])
         if not self._tree.is_added(target):
             return None
@@ -296,7 +296,7 @@ class Dkms(Fake):
         )
 
     def _announce(self, target: Target) -> None:
-        """Add the modules that were installed for the running kernel to the fake of its modules."""
+        """Add the target's modules to the fake of kernel modules, if their kernel is running."""
         if self._modules is None or target.kernel != self._modules.kernel:
             return
         for name in target.built_names:

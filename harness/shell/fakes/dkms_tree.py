@@ -25,7 +25,7 @@ _BUILT_NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A module's source below `/usr/src`; `installed_for` has the kernels that have it at first."""
+    """A module's source below `/usr/src`; `installed_for` lists kernels that have this module."""
 
     name: str
     version: str

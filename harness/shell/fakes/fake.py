@@ -72,7 +72,7 @@ class Fake(ABC):
         return self
 
     def show_file(self, path: str, text: str) -> None:
-        """Write the text of a file of the kernel, as in `/proc`; does nothing before `install`."""
+        """Write the text of a file of the kernel, as in `/proc`; do nothing before `install`."""
         if self._write is not None:
             self._write(path, text)
 
@@ -111,7 +111,7 @@ class Fake(ABC):
         )
 
     def read_own_file(self, path: str) -> str | None:
-        """Return the text of a file that the code under test or a fake wrote; None for others.
+        """Return the text of a file that the code under test or a fake wrote, or else None.
 
         The root also shows files of the host; for these the result is None.
         """

@@ -101,7 +101,7 @@ class Invocation:
         return option in self.values
 
     def value(self, option: str) -> str | None:
-        """Return the last value of an option; None if the option was not given."""
+        """Return the last value of an option, or None if the option was not given."""
         return self.values[option][-1] if option in self.values else None
 
     def all(self, option: str) -> Sequence[str]:
@@ -123,7 +123,7 @@ def unknown_use(call: Call, reason: str) -> UnknownInvocationError:
 
 
 def expect_no_pattern(call: Call, names: Sequence[str]) -> None:
-    """Raise UnknownInvocationError for a name that the tool, and not the fake, reads as a pattern."""
+    """Raise UnknownInvocationError for a pattern, which the tool supports but the fake does not."""
     for name in names:
         if any(sign in name for sign in "*?["):
             raise unknown_use(

@@ -38,9 +38,9 @@ _PROC_MODULES = "/proc/modules"
 class Module:
     """A module of a kernel.
 
-    `needs` has the modules that this module depends on, like `modinfo -F depends`. `users` is the
-    number of its users that are not modules, such as processes that have opened its device. With
-    `has_file`, the module exists only as long as the file `path` exists in the root.
+    `needs` has the modules that this module depends on, like `modinfo -F depends`. `users` counts
+    the users of the module that are not modules, such as processes that have opened the module's
+    device. With `has_file`, the module exists only as long as the file `path` exists in the root.
     """
 
     needs: Sequence[str] = ()
@@ -107,7 +107,7 @@ class KernelModules(Fake):
         self._modules.pop(canonical(name), None)
 
     def module(self, name: str) -> Module | None:
-        """Return a module; None if no module has this name."""
+        """Return a module, or None if no module has this name."""
         found = self._modules.get(canonical(name))
         if found is not None and found.has_file and not self.files(found.path).is_file(found.path):
             return None
@@ -123,7 +123,7 @@ class KernelModules(Fake):
         self._show()
 
     def hold(self, name: str) -> None:
-        """Add a process that uses a module; the module can't be removed then."""
+        """Add a process that uses a module; then the module can't be removed."""
         self._modules[canonical(name)].users += 1
         self._show()
 
@@ -192,7 +192,7 @@ class KernelModules(Fake):
         return Answer(stdout="".join(lines), stderr=shown, exit_code=1 if errors else 0)
 
     def _modprobe_remove(self, names: Sequence[str]) -> Answer:
-        """Remove modules, then their unused dependencies; like kmod, check each of these once."""
+        """Remove modules, then their unused dependencies; like kmod, check each dependency once."""
         for name in map(canonical, names):
             if self.module(name) is None:
                 return _failed(f"modprobe: FATAL: Module {name} not found.")
@@ -290,7 +290,7 @@ class KernelModules(Fake):
         return module.size if module is not None else Module().size
 
     def _name_of(self, operand: str) -> str:
-        """Return the module's name for an operand of modinfo: a name, or the path of its file."""
+        """Return the name of the module for modinfo's operand, which is a name or a file's path."""
         if "/" not in operand:
             return canonical(operand)
         return next((name for name in self._modules if self._file(name) == operand), operand)

@@ -34,7 +34,7 @@ class Package:
     """A version of a package.
 
     `depends` has dependencies in the form of a control file, such as `libc6 (>= 2.36)`, but without
-    alternatives (`a | b`). `files` and `configuration` map paths to the texts of its files.
+    alternatives (`a | b`). `files` and `configuration` map the paths of its files to their texts.
     """
 
     name: str
@@ -89,13 +89,13 @@ class PackageState:
         self.lock_attempts: float = 0
 
     def is_locked(self) -> bool:
-        """Return whether another process holds the lock; each call is an attempt to take it."""
+        """Return whether another process holds the lock; each call counts as an attempt to lock."""
         is_held = self.lock_attempts > 0
         self.lock_attempts -= is_held
         return is_held
 
     def plain(self, word: str) -> str:
-        """Return a package's name; in `NAME:ARCH`, remove the architecture of the node."""
+        """Return a package's name; from `NAME:ARCH`, remove `:ARCH` if it is the node's."""
         name, _, architecture = word.partition(":")
         return name if architecture in self._own else word
 
@@ -180,7 +180,7 @@ class PackageState:
                 self._write({path: text})
 
     def remove(self, name: str, *, is_purge: bool) -> None:
-        """Remove a package's files; its configuration stays unless it is purged."""
+        """Remove a package's files; remove its configuration only with `is_purge`."""
         entry = self.entries[name]
         entry.status = Status.CONFIG_FILES
         self._delete(entry.package.files)

@@ -55,7 +55,7 @@ class Packages(Fake):
         }
 
     def version(self, name: str) -> str | None:
-        """Return the version of an installed package; None if it is not installed."""
+        """Return a package's version, or None if the package is not installed."""
         entry = self._state.entries.get(name)
         return (
             entry.package.version

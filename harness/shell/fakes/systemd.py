@@ -104,7 +104,7 @@ class Systemd(Fake):
         return found
 
     def _find(self, name: str) -> Unit | None:
-        """Return a unit by its full name; if the code under test wrote its unit file, update it."""
+        """Return a unit by its full name, with the settings of a unit file that the code wrote."""
         found = self._files.find(name)
         unit = self._units.get(name)
         if found is None:
@@ -174,7 +174,7 @@ class Systemd(Fake):
         found = self._files.parts(name, unit.folder, unit.text)
         if not (unit.is_active or unit.is_failed):
             unit.loaded = found
-        elif not unit.loaded:  # it was active before the code under test ran
+        elif not unit.loaded:  # the unit was active before the code under test ran
             unit.loaded = {f"{unit.folder}/{name}": unit.text}
         if not has_changed(unit.loaded, found):
             return ""
@@ -374,7 +374,7 @@ class Systemd(Fake):
 
 
 def _starts(verb: str, unit: Unit, *, can_reload: bool) -> bool:
-    """Return whether a job starts or restarts a unit that is in its present state."""
+    """Return whether a job starts or restarts a unit, given the unit's present state."""
     return {
         "start": not unit.is_active,
         "restart": True,

@@ -45,7 +45,7 @@ class UnitFiles:
         self._fake = fake
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the folder and the text of a unit file; None if no unit file was written."""
+        """Return the folder and the text of a unit file, or None if no unit file was written."""
         for folder, shown in _FOLDERS.items():
             text = self._fake.read_own_file(f"{folder}/{name}")
             if text is not None:
@@ -69,12 +69,12 @@ class UnitFiles:
         return [found[file] for file in sorted(found)]
 
     def link(self, path: str, target: str) -> list[str]:
-        """Make a symbolic link; return the output of systemctl about it."""
+        """Make a symbolic link; return what systemctl prints about the link."""
         self._fake.files(path).link(path, target)
         return [f"Created symlink {path} → {target}.\n"]
 
     def unlink(self, path: str) -> list[str]:
-        """Remove a symbolic link; return the output of systemctl about it."""
+        """Remove a symbolic link; return what systemctl prints about the link."""
         self._fake.files(path).remove(path)
         return [f'Removed "{path}".\n']
 

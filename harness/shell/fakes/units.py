@@ -91,7 +91,7 @@ class Unit:
 
     @property
     def remains_after_exit(self) -> bool:
-        # The words of systemd.syntax(7).
+        # The words for true in systemd.syntax(7).
         return self._setting("RemainAfterExit").lower() in {"1", "yes", "y", "true", "t", "on"}
 
     def _setting(self, name: str) -> str:
@@ -117,7 +117,7 @@ class Unit:
 
 
 def full_name(name: str) -> str:
-    """Return a unit's name with its suffix; without a suffix it is a `.service`."""
+    """Return a unit's name with its suffix; add `.service` to a name without a suffix."""
     return name if name.endswith(_TYPES) else f"{name}.service"
 
 
