@@ -31,7 +31,8 @@ class Dialect(Protocol):
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
         """Return the code that installs a `Mock`; it has as many lines as the block.
 
-        With `is_file` the mock must be a file and no function: code under test looks up its path.
+        With `is_file` the mock must be a file and not a function: code under test looks up the
+        mock's path.
         """
         ...
 

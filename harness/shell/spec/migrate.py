@@ -128,7 +128,7 @@ class _Migration:
     def _directive(self, directive: directives.Directive, line: str) -> None:
         scope = self.scopes[-1]
         if directive.name == "preserve":
-            scope.give_up(line.strip(), "variables of a child process do not come back")
+            scope.give_up(line.strip(), "a child process can't return variables")
         elif directive.name == "const":
             assignment = directives.constant(directive) or ":"
             self.constants.append(assignment)
@@ -262,7 +262,7 @@ class _Migration:
         del keyword
         scope = self.scopes[-1]
         if scope.is_example and scope.has(Kind.EXPECTATION, Kind.ASSERTION):
-            scope.give_up(text, "expectations before 'Pending' are not pending")
+            scope.give_up(text, "'Pending' does not apply to the expectations before it")
         reason = words[1].text if len(words) > 1 else "pending in the spec"
         scope.marks.append(
             f"@pytest.mark.xfail(reason={reason!r}, raises=AssertionError, strict=True)"
@@ -299,7 +299,9 @@ class _Migration:
             if directive is not None and directive.name in {"preserve", "const"}:
                 self._directive(directive, line)
             elif directive is not None:
-                scope.give_up(line.strip(), "a mock in a child process has no such command")
+                scope.give_up(
+                    line.strip(), "a mock that runs in a child process can't use this directive"
+                )
             else:
                 lines.append(line)
         return lines
@@ -358,7 +360,7 @@ class _Migration:
         if was_run:
             scope.rows_comment = _ROWS_OF_CODE
         if any(_OF_THE_HOST.search(code) for code in was_run):
-            scope.give_up(text, "its rows are what commands print on the host of the spec")
+            scope.give_up(text, "commands that ran on the host printed its rows")
 
     # --- examples ------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class MigratedProject:
 
 
 def _relative(path: Path, root: Path) -> str:
-    """Return a directory's path relative to `root`: '' for `root`, absolute if it is not below."""
+    """Return a path relative to `root`: '' for `root`; a path outside of `root` stays absolute."""
     if not path.is_relative_to(root):
         return str(path)
     return "" if path == root else str(path.relative_to(root))

@@ -66,7 +66,7 @@ def _block(lines: Sequence[str]) -> Rows:
 
 
 def _product(lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Return all combinations of the lines' words; if words need expansion, loops in the shell."""
+    """Return all combinations of the lines' words; the shell combines words that need expansion."""
     rows = list(itertools.product(*(split_words(line) for line in lines)))
     if all(word.literal for row in rows for word in row):
         return _literal([tuple(word.text for word in row) for row in rows])

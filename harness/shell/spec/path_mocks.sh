@@ -3,7 +3,7 @@
 # path_mocks.sh put SCRIPT PATH BLOCK | restore BLOCK
 #
 # A separate program, for POSIX shells too. It uses copies of the commands that it needs, since a
-# mock may replace one of them.
+# mock may replace such a command.
 
 set -eu
 folder=$HX_MOCKS/.paths
@@ -56,7 +56,7 @@ would replace a file of this host. Mock the plain name of the command instead."
   cp -- "$1" "$path" || refuse "'$2' can't be mocked: the file can't be written."
 }
 
-restore() { # BLOCK: restore the files that its mocks replaced, in reverse order
+restore() { # BLOCK: restore the files that the block's mocks replaced, in reverse order
   [ -d "$folder/$1" ] || return 0
   number=1
   while [ -d "$folder/$1/$number" ]; do number=$((number + 1)); done

@@ -116,7 +116,7 @@ def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
 
 
 def project_variables(project: Project, spec: Path) -> Mapping[str, str]:
-    """Return the variables of all code of a spec, also of code that runs during the translation."""
+    """Return the variables for all code of a spec, including code that the translation runs."""
     options = project.options
     helper_dir = str(project.root / options.helper_dir)
     load_path = [str(project.root / part) for part in options.load_path]

@@ -100,7 +100,7 @@ class AssertionWriter:
     def expectation(self, line: str) -> list[str]:
         """Return the Python lines for the sentence in `line`.
 
-        Raises NoEquivalentError if there are none.
+        Raises NoEquivalentError if the sentence has no equivalent in Python.
         """
         words = split_words(line)[1:]
         unknown = {f"\0{at}": word for at, word in enumerate(words) if not word.literal}

@@ -9,7 +9,7 @@ from harness.shell.spec.python_assertions import AT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The imports of a module, each with a name; a module whose text has the name needs the import.
+#: The imports, each with a text; a module that contains the text needs the import.
 _IMPORTS = {
     "import os": "os.",
     "import re": "re.",
@@ -39,4 +39,4 @@ def module_text(path: str, functions: Sequence[str]) -> str:
         f"from harness.shell.testing import {', '.join(names)}",
     ]
     imports = "\n\n".join(block for block in blocks if block)
-    return f'"""Shell code as {path} tested it."""\n\n{imports}\n\n\n{body}\n'
+    return f'"""Tests the shell code that {path} tested."""\n\n{imports}\n\n\n{body}\n'

@@ -14,7 +14,7 @@ from harness.shell.spec.shell_syntax import is_complete, may_fail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CUT = "the shell code around it is cut by lines of the spec's own language"
+_CUT = "lines of the spec's own language interrupt the shell code around it"
 _LEFT = {
     Stream.STATUS: "result.status == 0",
     Stream.STDOUT: 'result.stdout == ""',
@@ -58,7 +58,7 @@ class TestWriter:
         return f"{head}def {name}({arguments}) -> None:\n" + "\n".join(f"    {t}" for t in text)
 
     def _rows(self) -> tuple[list[str], int | None]:
-        """Return the rows as Python literals, and their number of words; None if they are code."""
+        """Return the rows as Python literals, and the count of words in a row (None for code)."""
         rows = [row for scope in self.chain for row in scope.rows]
         if all(word.literal for row in rows for word in row):
             texts = [tuple(word.text for word in row) for row in rows]

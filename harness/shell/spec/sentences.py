@@ -53,7 +53,7 @@ class SentenceError(ValueError):
 
 
 class SubjectKind(enum.Enum):
-    """The kind of a sentence's subject; the value is the word for it in specs."""
+    """The kind of a sentence's subject; the value is the word for this kind in specs."""
 
     OUTPUT = "output"
     ERROR = "error"
@@ -206,7 +206,7 @@ PATH_FLAGS = {
 def parse_sentence(words: tuple[str, ...]) -> Sentence:
     """Parse the words after `The`, which the shell has expanded.
 
-    Raises SentenceError if they are not a sentence.
+    Raises SentenceError if the words are not a sentence.
     """
     reader = _Reader(words)
     subject, modifiers = _read_subject(reader)
@@ -368,7 +368,7 @@ def _finish(reader: _Reader, name: str, arity: int) -> Matcher:
 
 
 def subject_value(sentence: Sentence, facts: Facts) -> str | None:
-    """Return the value that the matcher gets; None if it is unset."""
+    """Return the value that the matcher gets, or None if there is no value."""
     value = _plain_value(sentence.subject, facts)
     for modifier in sentence.modifiers:
         value = _modify(modifier, value, facts)

@@ -70,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class MockScript:
-    """The text of a `Mock` block. Its `name` on PATH is None if only the shell can expand it."""
+    """The text of a `Mock` block; its `name` is None if only the shell can expand the name."""
 
     number: int
     name: str | None

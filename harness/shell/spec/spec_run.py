@@ -318,7 +318,7 @@ class SpecRun:
     def _take_ending(
         self, process: ShellProcess, hook_err: str, until: int | None = None
     ) -> tuple[str, str]:
-        """Return the hook that ended its shell, or '', and what was written to stderr."""
+        """Return the hook that ended its shell ('' for none), and the text written to stderr."""
         hook, self._hook = self._hook, ""
         text = process.take_complaint(until)
         if hook:
@@ -370,7 +370,7 @@ class SpecRun:
             reported.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
 
     def _note_hook_start(self, fields: Sequence[str], reported: ExampleRecord) -> None:
-        """Remember which hook runs, in case it ends its shell; no fields: the hook has ended."""
+        """Remember which hook runs, in case it ends its shell; forget it if `fields` is empty."""
         reported.hook = self._hook = ""
         if fields:
             name = _hook_name(fields[0], fields[1])
@@ -518,7 +518,7 @@ class SpecRun:
         process.send(f"{number}:{output_set * _SET_DISTANCE}:{_FIRST_RECORDS + output_set}\n")
 
     def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
-        """Wait for the shell's next message; return None, or why there will be none."""
+        """Wait for the shell's next message; return None, or why no message will come."""
         try:
             if process.wait_for_words(deadline):
                 return None

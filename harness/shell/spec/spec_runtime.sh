@@ -112,7 +112,7 @@ __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if (($1 == 0)) && [[ -s /proc/self/fd/198 ]]; then
     IFS=: builtin read -r __hx_target __hx_set __hx_own __hx_stale </proc/self/fd/198 || :
-    : >|/proc/self/fd/198 # else the outer group would take this for its own end
+    : >|/proc/self/fd/198 # else the outer group would mistake this for its own end
     [[ -z $__hx_stale ]] || __hx_renew_pipes
   else
     local __hx_text
@@ -176,7 +176,8 @@ __hx_make_ready() { # FIRST ROWS
   fi
   [[ -z ${__hx_pending_reason+x} ]] || __hx_report pending "$__hx_pending_reason"
   [[ ! -s /proc/self/fd/2 ]] || __hx_report_stderr group_stderr
-  # each example begins with a clock without sleeps, and without variables that others preserved
+  # each example begins with a clock without sleeps, and without variables that other examples
+  # preserved
   [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
   [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
 }
@@ -188,7 +189,7 @@ __hx_run() { # run the example, in its subshell
   builtin set -e
   __hx_it "${__hx_row_args[@]}"
   [[ -z ${__hx_after_each+x} ]] || __hx_run_after_each
-  # do not report this by a status, since a status other than 0 runs a trap on ERR
+  # do not report the end by a status, since a status other than 0 runs a trap on ERR
   builtin printf '%s\0' finished 0 >&$__hx_records
   builtin exit 0
 }

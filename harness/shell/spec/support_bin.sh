@@ -1,4 +1,5 @@
-# The '@name' commands of a spec project source this file. It runs the real program, not its mock.
+# The '@name' commands of a spec project source this file. This file runs the real program, not the
+# program's mock.
 
 invoke() {
   PATH=$SHELLSPEC_PATH exec "$@"

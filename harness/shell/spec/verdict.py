@@ -87,7 +87,7 @@ class Verdict:
         if self.outcome is Outcome.FIXED:
             parts.append(
                 f"{spec.path}:{case.begin}: The example is marked Pending"
-                f"{f' ({self.reason})' if self.reason else ''}, but all of it holds; "
+                f"{f' ({self.reason})' if self.reason else ''}, but all its expectations hold; "
                 "remove the mark."
             )
         if self.stray_stdout:
@@ -122,8 +122,8 @@ class ExampleRecord:
     def killed_by(self) -> int:
         """The number of the signal that killed the example's shell; 0 if no signal did.
 
-        The exit status alone does not show it, since `exit 137` has the same status. But the file's
-        shell, which waits for the example's shell, names the signal on its stderr.
+        The exit status alone does not show the signal, since `exit 137` has the same status. But
+        the file's shell, which waits for the example's shell, names the signal on its stderr.
         """
         number = self.exit_status - 128
         is_signal = number in signal.valid_signals()
@@ -223,13 +223,14 @@ def _judge_sentence(
         satisfied = is_satisfied(sentence, facts)
     except SentenceError as error:
         reported.add_problem(
-            recorded.line, f"{spec.line(recorded.line)}\n  This cannot be read: {error}."
+            recorded.line, f"{spec.line(recorded.line)}\n  This sentence cannot be read: {error}."
         )
         return
     for stderr in facts.stderr_texts:
         reported.add_problem(
             recorded.line,
-            f"{spec.line(recorded.line)}\n  A function it called wrote to stderr: {stderr.rstrip()}",
+            f"{spec.line(recorded.line)}\n"
+            f"  A function in this sentence wrote to stderr: {stderr.rstrip()}",
             is_warning=True,
         )
     if not satisfied:
@@ -279,7 +280,9 @@ def _labelled(label: str, text: str) -> str:
 
 def _last_line(spec: SpecFile, case: Case, reported: ExampleRecord) -> str:
     line = max([reported.when, *(one.line for one in reported.sentences)], default=0)
-    return f"{line} ({spec.line(line)})" if line else f"{case.begin}, its first"
+    return (
+        f"{line} ({spec.line(line)})" if line else f"{case.begin}, the first line of the example"
+    )
 
 
 def _judge_leftovers(reported: ExampleRecord, streams: Streams) -> None:

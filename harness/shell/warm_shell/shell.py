@@ -321,7 +321,8 @@ class Shell:
         )
         asked = self._looked_up.union(*map(looked_up, [code, *self._prelude]))
         for name in filter(can_be_function, names):
-            # code that looks up a name that is a function without the mock must find a function
+            # if a name is a function without the mock, code that looks up the name must find a
+            # function
             is_file = name not in spies and is_looked_up(name, asked)
             condition = f"if builtin declare -F {quote(name)} >/dev/null; then " if is_file else ""
             # remove an exported function of that name, so that child processes find the mock on PATH

@@ -203,4 +203,4 @@ def test_rows_that_depend_on_the_host_are_marked_for_translation_by_hand() -> No
         "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
     )
 
-    assert "by hand (its rows are what commands print on the host of the spec)" in module
+    assert "by hand (commands that ran on the host printed its rows)" in module

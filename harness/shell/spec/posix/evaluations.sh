@@ -43,7 +43,7 @@ __hx_call() { # LINE F ARGS...
   if [ -n "$__hx_before_call$__hx_after_call" ]; then
     set -- __hx_hooked "$__hx_before_call" "$__hx_after_call" "$@"
   fi
-  # a trace of the code belongs to its stderr; end the trace before the commands that follow
+  # a trace of the code belongs to the code's stderr; end the trace before the commands that follow
   {
     "$@" && __hx_status=0 || __hx_status=$?
     case $- in *x*) set +x ;; esac
@@ -160,7 +160,7 @@ __hx_source() {
     done
     [ -n "$__hx_function" ] || return 0
     shift
-    while [ $# -gt 1 ]; do # without the '__' at its end
+    while [ $# -gt 1 ]; do # the last argument is '__': leave it out
       __hx_quote "$1"
       __hx_words="$__hx_words $__hx_quoted"
       shift

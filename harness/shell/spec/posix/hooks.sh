@@ -1,4 +1,4 @@
-# Runs the hooks of groups, and marks examples: skipped, pending, rows, options.
+# Runs the hooks of groups; marks examples as skipped or pending; notes rows, paths and options.
 
 __hx_hook() { # KIND CODE...
   local __hx_kind="$1"

@@ -19,7 +19,7 @@ __hx_cat=$(command -v cat) __hx_tr=$(command -v tr) __hx_cp=$(command -v cp)
 __hx_timeout=${HX_TIMEOUT:-$(command -v timeout)}
 __hx_sleep=${HX_SLEEP:-$(command -v sleep)}
 __hx_job_wait=1 # seconds
-__hx_stale=0 # twice the number of examples that left a process running; waits for 8 of them
+__hx_stale=0 # two for each example that left a process running; from 16 on, do not wait
 __hx_target= __hx_set=0 __hx_id= __hx_seen=-1 __hx_in_example= __hx_mute=
 __hx_when= __hx_expected= __hx_broken= __hx_has_data= __hx_nrows=0 __hx_row_args=
 __hx_before_each= __hx_after_each= __hx_before_all= __hx_after_all=
@@ -106,7 +106,7 @@ __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if [ "$1" -eq 0 ] && [ -s $__hx_fd/198 ]; then
     IFS=: read -r __hx_target __hx_set __hx_own __hx_stale <$__hx_fd/198 || :
-    : >|$__hx_fd/198 # else the outer group would take this for its own end
+    : >|$__hx_fd/198 # else the outer group would mistake this for its own end
   else
     __hx_read_file $__hx_fd/196 # stderr of the hook, if a hook ended the group
     __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"

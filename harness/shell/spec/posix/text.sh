@@ -71,7 +71,7 @@ __hx_mock() { # NUMBER NAME; in the block __hx_block
       return
       ;;
   esac
-  # same mocks of other examples share this file, see mocks.sh
+  # identical mocks of other examples share this file, see mocks.sh
   if ! [ "$HX_MOCKS/$1/$2" -ef "$HX_MOCKS/$1/.body" ]; then
     "$__hx_cp" -fp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
   fi

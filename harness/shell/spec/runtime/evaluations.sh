@@ -33,7 +33,7 @@ __hx_finish() { # STATUS
   __hx_report when "$__hx_when" "$1"
 }
 
-__hx_call() { # LINE F ARGS...: the usual case; calls no functions, since each costs page faults
+__hx_call() { # LINE F ARGS...: the usual case; calls no functions: calls cost page faults
   if [[ -n $__hx_special ]]; then
     __hx_call_specially "$@"
     return 0
@@ -109,7 +109,7 @@ __hx_evaluate() { # F ARGS...: run the evaluation in a subshell, which errexit m
       if ((${#__hx_before_run[@]} + ${#__hx_after_run[@]})); then
         __hx_run_hooked "$@"
       else
-        "$@" # the last command and not in a function: traps on DEBUG and RETURN would see those
+        "$@" # no command after this one, and no function: a trap on DEBUG or RETURN would see them
       fi
     )
     __hx_status=$?

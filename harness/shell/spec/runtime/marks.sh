@@ -1,4 +1,4 @@
-# Marks examples: skipped, pending, rows, options.
+# Marks examples as skipped or pending; notes their rows, paths and options.
 
 __hx_skip() { # [REASON]
   if [[ -n $__hx_in_example ]]; then

@@ -31,7 +31,7 @@ __hx_restore() {
 # Bash copies a whole function at each call, so the usual case has a short function.
 
 __hx_mock() { # NUMBER NAME inline|process|file | NUMBER NAME fork NAMES...; in the block __hx_block
-  # same mocks of other examples share this file, which code may have removed or changed
+  # identical mocks of other examples share this file, which code may have removed or changed
   if [[ $3 == file || $2 == *[!A-Za-z0-9_]* || $2 == [0-9]* || ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
     __hx_mock_specially "$@"
     return
@@ -57,7 +57,7 @@ __hx_mock_specially() {
       builtin set -- "$1" "$2" process
       ;;
     *)
-      # same mocks of other examples share this file, which code may have removed or changed
+      # identical mocks of other examples share this file, which code may have removed or changed
       if [[ ! $HX_MOCKS/$1/$2 -ef $HX_MOCKS/$1/.body ]]; then
         builtin command -p cp -fp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
       fi
@@ -70,7 +70,7 @@ __hx_mock_specially() {
     # in POSIX mode, a function must have a name that a variable can have
     *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
-  # code that looks up a name that is a function without the mock must find a function
+  # if a name is a function without the mock, code that looks up the name must find a function
   if [[ $3 == file ]]; then
     builtin declare -F -- "$2" >/dev/null || return 0
   fi

@@ -123,7 +123,7 @@ spec_try() { # CODE: run a hook; end the shell if the hook fails or writes to st
   builtin exit 1
 }
 
-spec_judge() { # NAME STATUS: store a command's status, or that it wrote to stderr, descriptor 196
+spec_judge() { # NAME STATUS: store a command's status, or that the command wrote to stderr (196)
   if [[ -s /proc/self/fd/196 ]]; then
     builtin printf -v "$1" 'it wrote to stderr'
   else

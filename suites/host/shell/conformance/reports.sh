@@ -21,7 +21,7 @@ Describe 'shells that end'
   End
   It 'FAILED: in a statement before all expectations'
     #> reports.sh:22: Example aborted: its shell ended with exit code 1 before the end
-    #> The last line reached was 22, its first.
+    #> The last line reached was 22, the first line of the example.
     false
   End
   It 'FAILED: in a statement after expectations'
@@ -102,7 +102,7 @@ Describe 'code that writes to stderr'
   End
   It 'WARNED: in a function that an expectation calls'
     #> warning: The value a should satisfy complain
-    #>   A function it called wrote to stderr: oops
+    #>   A function in this sentence wrote to stderr: oops
     The value a should satisfy complain
   End
   It 'WARNED: in the evaluation, and no expectation mentions it'
@@ -163,7 +163,7 @@ c"
     The file /etc/passwd should be directory
   End
   It 'FAILED: with a matcher that there is not'
-    #>   This cannot be read: there is no matcher
+    #>   This sentence cannot be read: there is no matcher
     The value a should be friendly
   End
   It 'FAILED: with the evaluation that is one too many'
@@ -198,7 +198,7 @@ Describe 'verdicts with a reason'
     false
   End
   It 'FIXED: with that of the mark'
-    #> The example is marked Pending (a bug), but all of it holds; remove the mark.
+    #> The example is marked Pending (a bug), but all its expectations hold; remove the mark.
     Pending 'a bug'
     The value a should equal a
   End
