@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands whose arguments other operators change, or whose arguments do not affect a node.
+#: Commands whose arguments other operators change, or whose arguments do not affect the machine.
 OWN_ARGUMENTS = frozenset(
     {"[", "test", "return", "exit", "break", "continue", "set", "read", "source", ".", "command", "true", "false",
      ":", "shift", "type", "hash", "getopts", "local", "exec"}

@@ -104,7 +104,7 @@ def _is_wrapper(name: str) -> bool:
 
 
 def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Node]]:
-    """Return the program that a command calls, without a wrapper, and its arguments."""
+    """Return the program that a command calls, without a wrapper, and the program's arguments."""
     if not _is_wrapper(name):
         return name.rpartition("/")[2], words
     inner = _wrapped(script, words)
@@ -119,7 +119,7 @@ def _fewer_arguments(script: Script, program: str, words: list[Node]) -> Iterato
     for i, (word, text) in enumerate(zip(words, texts, strict=True)):
         if i + 1 in values:
             stays = values[i + 1]
-            if stays:  # the other letters of `-fsSo FILE`
+            if stays:  # keep the other letters of `-fsSo FILE`
                 start = word.start_byte + stays
                 yield Change(Operator.ARGUMENT, start, words[i + 1].end_byte, "", word)
             else:

@@ -1,4 +1,4 @@
-"""Knows which options of common programs take a value, so that both are left out together."""
+"""Knows which options of common programs take a value: a mutant leaves out option and value."""
 
 from __future__ import annotations
 

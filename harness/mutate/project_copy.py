@@ -24,10 +24,11 @@ _NOT_COPIED = frozenset(
 
 
 class Project:
-    """The files of a project to copy: files that git tracks or would add, or all files without git.
+    """The files of a project to copy: those that git tracks or would add; without git, all files.
 
-    `top` is the directory that is copied; tests run in `start`, a directory below it. Files in
-    `without`, such as reports of an earlier run, do not belong to the project.
+    `top` is the directory that is copied; tests run in `start`, which is `top` or a directory
+    below `top`. Files in `without`, such as reports of an earlier run, do not belong to the
+    project.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Project:
         return hashlib.sha256(mode + file.read_bytes()).hexdigest()
 
     def changed_lines(self, script: Path, revision: str) -> set[int]:
-        """Return the lines of a script that differ from a revision of git; all lines of a new file.
+        """Return the lines of a script that differ from a git revision, or all lines of a new file.
 
         Raises BadInputError if there is no git, or no such revision.
         """

@@ -58,11 +58,11 @@ def remarks(report: Report) -> Iterator[str]:
     if report.left_out:
         yield f"{report.left_out} tests on machines were left out; --machines runs them, too."
     for test, why in report.unfit.items():
-        yield f"'{visible_line(test)}' was left out: alone and without a defect {why}."
+        yield f"'{visible_line(test)}' was left out: run alone and without a defect, {why}."
 
 
 def render_text(report: Report, *, with_survivors: bool = True) -> str:
-    """Return a table by function, and each surviving mutant as a diff with its line's tests."""
+    """Return a table by function, and the diff of each surviving mutant with its line's tests."""
     return "\n".join(_text_lines(report, with_survivors=with_survivors)) + "\n"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-#: The format version of the stored data; increase it when their meaning changes.
+#: The format version of the stored data; increase it when the meaning of the data changes.
 _FORMAT = 1
 
 

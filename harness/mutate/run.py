@@ -65,7 +65,7 @@ class Result:
 
 @dataclass(kw_only=True)
 class Report:
-    """The results of a run. `unfit` has the tests that fail without a mutant, with the reason."""
+    """The results of a run. `unfit` maps tests that fail without a mutant to the reason."""
 
     results: list[Result]
     texts: Mapping[Path, bytes]
@@ -88,7 +88,7 @@ class Report:
 
     @property
     def score(self) -> float | None:
-        """The percentage of tried mutants that tests noticed; None if none was tried."""
+        """The percentage of tried mutants that tests noticed, or None if no mutant was tried."""
         return 100 * self.noticed / self.tried if self.tried else None
 
 
@@ -156,7 +156,7 @@ class _Run:
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
     def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
-        """Return a digest for each test file, which includes the files that its text names."""
+        """Return a digest for each test file; the digest covers the files that its text names."""
         texts = {path: Path(path).read_bytes() for path in sorted(paths)}
         own = {
             path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()
@@ -212,7 +212,7 @@ class _Run:
             return test, known
 
         found = {test: reach for test, reach in pool.map(find, tests) if reach is not None}
-        # only if all tests ran is it known which mutants no test notices
+        # which mutants no test notices is known only if all tests ran
         self.knows_all = len(found) == len(tests)
         return found
 
@@ -314,7 +314,7 @@ class _Run:
         fit: Mapping[str, Reach],
         by_line: Mapping[tuple[str, int], list[str]],
     ) -> tuple[Result | None, bool]:
-        """Return what becomes of a mutant, and whether that was known before; None if bash can't read it."""
+        """Return a mutant's result and whether it was known, or None if bash can't parse the mutant."""
         running: set[str] = set()
         for line in mutant.reached_by:
             running |= set(by_line.get((str(script), line), ()))
@@ -411,7 +411,7 @@ def _ordered(
 ) -> list[str]:
     """Return tests file by file; first the files whose tests probably notice the mutant soonest.
 
-    These tests noticed other mutants on the same line; next are tests that run the fewest lines.
+    These are tests that noticed other mutants on the same line, then tests that run few lines.
     Examples of a spec keep their order.
     """
     files: dict[str, list[str]] = defaultdict(list)

@@ -186,8 +186,8 @@ class Script:
     def in_message(self, node: Node, *, whole: bool = False) -> bool:
         """Return whether `node` is a part of a message, or of the text of a command that exits.
 
-        With `whole`, as the whole statement is changed, the text of a command that exits does not
-        count.
+        With `whole`, the mutant changes the whole statement, so the text of a command that exits
+        does not count.
         """
         if not self._knows_messages:
             return False
@@ -212,7 +212,7 @@ class Script:
 
     @functools.cached_property
     def options(self) -> set[str]:
-        """Those of the options `errexit`, `nounset` and `pipefail` that the script sets."""
+        """The options among `errexit`, `nounset` and `pipefail` that the script sets."""
         letters = {"e": "errexit", "u": "nounset"}
         found: set[str] = set()
         first = self.text.partition(b"\n")[0].decode(errors="replace").split()

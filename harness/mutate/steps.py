@@ -90,7 +90,7 @@ def _left_out(script: Script, node: Node) -> Iterator[Change]:
         return
     block = node.parent
     if block is not None and block.type == "command_substitution" and len(statements(block)) == 1:
-        return  # as without the whole substitution
+        return  # same effect as leaving out the whole substitution
     new = ":"
     if script.text[node.end_byte - 1 : node.end_byte] == b"\n":
         new = ":\n"
@@ -130,7 +130,7 @@ def _swapped(script: Script, node: Node) -> Iterator[Change]:
 
 
 _ENABLING = re.compile(r"\bsystemctl (?:-q |--quiet )?(?:enable|disable)\b(?!.*--now)")
-"""What takes effect when the machine starts, and does nothing now."""
+"""Matches commands that take effect when the machine next starts, and do nothing now."""
 
 
 def _related(script: Script, one: Node, other: Node) -> bool:
@@ -190,7 +190,7 @@ def _backgrounded(script: Script, node: Node) -> Iterator[Change]:
 
 def change_pipeline(script: Script, node: Node) -> Iterator[Change]:
     stages = [child for child in node.named_children if child.type in STAGES]
-    # Output that nobody but a person reads, with a status that nobody reads.
+    # Only people read the output of the pipeline, and nobody reads its status.
     is_shown = (
         not script.has_used_output(node)
         and script.function_of(node) not in script.values

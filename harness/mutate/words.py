@@ -120,7 +120,7 @@ def change_assignment(script: Script, node: Node) -> Iterator[Change]:
         only = value.named_children
         changed_itself = {"command_substitution", "expansion"}
         if value.type == "string" and len(only) == 1 and only[0].type in changed_itself:
-            return  # that is changed itself
+            return  # the substitution or expansion is changed itself
         if bare:
             yield instead(Operator.ASSIGNMENT, value, '""', node)
         else:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from harness.mutate.project_copy import Project
 
-#: The directory of the copy comes first for tests, as with `python -m pytest`, but not for the harness: a project
-#: may have a package of that name.
+#: Tests import from the directory of the copy first, as with `python -m pytest`. The harness does
+#: not: a project may have a package named `harness`.
 _START = """\
 import os, sys
 if sys.path[0] == "":
@@ -123,7 +123,7 @@ class Worker:
                 cwd=self.start,
             )
         self._open.callback(process.wait)
-        # Its forks end with it, and the shells that they started end with the forks.
+        # When pytest ends, its forks end, and so do the shells that the forks started.
         self._open.callback(process.kill)
         self._link = own
         self._lines = iter(own.makefile("r"))
@@ -134,7 +134,7 @@ class Worker:
         own.settimeout(None)
         if "error" in told:
             raise RequirementError(
-                "The tests can't be collected; repair that, or name others by --tests.\n"
+                "The tests can't be collected; repair them, or name other tests by --tests.\n"
                 f"{told['error']}\n{self._log_end()}"
             )
         return told
