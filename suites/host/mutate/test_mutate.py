@@ -207,7 +207,7 @@ def test_since_option_mutates_only_changed_lines(project: _Project) -> None:
     assert "There is no revision 'nothing'." in wrong.stderr
 
 
-def test_script_that_a_test_reads_in_python_has_the_defect_and_a_failing_test_is_left_out(
+def test_python_test_reads_the_mutated_script_and_a_failing_test_is_left_out(
     project: _Project,
 ) -> None:
     project.write("tests/test_broken.py", _BROKEN)
@@ -225,7 +225,7 @@ def test_script_that_a_test_reads_in_python_has_the_defect_and_a_failing_test_is
     assert outcomes["-rm -f /run/kubelet-needed\n+:"] == "not reached"
 
 
-def test_tests_that_cannot_be_collected_are_an_error(project: _Project) -> None:
+def test_mutate_command_fails_if_tests_cannot_be_collected(project: _Project) -> None:
     project.write("tests/test_wrong.py", "import nothing_of_that_name\n")
     result = project.run("--tests", "tests")
     assert result.exit_code == 2

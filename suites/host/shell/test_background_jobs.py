@@ -25,7 +25,9 @@ _EVALUATIONS = {
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
 @pytest.mark.parametrize("kind", _EVALUATIONS)
-def test_job_ends_before_later_code(project: SpecProject, kind: str, shell: str) -> None:
+def test_background_job_ends_before_later_code_runs(
+    project: SpecProject, kind: str, shell: str
+) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     project.write("late.sh", f"#!/bin/sh\n{_LATE}\n").chmod(0o755)
     project.write(

@@ -53,7 +53,7 @@ def test_date_option_for_another_time_ignores_the_virtual_clock(shell: Shell, wo
     assert result.stdout == "86400\n"
 
 
-def test_seconds_of_a_shell_add_up_fractions(shell: Shell) -> None:
+def test_seconds_variable_adds_up_fractions_of_sleeps(shell: Shell) -> None:
     """A loop that sleeps for half a second until SECONDS reaches a limit comes to its end."""
     result = shell.evaluate(
         "SECONDS=0 n=0; while ((SECONDS < 50 && n++ < 200)); do sleep 0.5; done; echo $n"

@@ -133,7 +133,7 @@ _REASONS = {
 
 
 @pytest.mark.parametrize("name", _SHELLS)
-def test_example_has_the_reason_of_the_effective_mark(tmp_path: Path, name: str) -> None:
+def test_verdict_has_the_reason_of_the_mark_that_takes_effect(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a_spec.sh"
     path.write_text("".join(_REASONS))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.shell.testing import Shell
 
 
-def test_error_message_of_sourcing_is_short(shell: Shell, tmp_path: Path) -> None:
+def test_error_message_about_sourcing_is_short(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("echo 'line of a long script' >&2\n" * 5000 + "exit 3\n")
     shell.source(script)

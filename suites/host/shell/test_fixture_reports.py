@@ -100,7 +100,7 @@ End
     assert set(outcomes(result).values()) == {"passed"}, result.stdout
 
 
-def test_coverage_without_a_script_is_refused(project: SpecProject) -> None:
+def test_coverage_option_for_a_path_without_scripts_is_refused(project: SpecProject) -> None:
     project.write("test_nothing.py", "def test_nothing():\n    pass\n")
 
     result = project.run(f"--shell-cov={project.root / 'absent'}")

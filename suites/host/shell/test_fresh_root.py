@@ -50,7 +50,7 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
     pool.close()
 
 
-def test_next_test_has_only_the_files_of_sourcing(new_shell: Callable[[], Shell]) -> None:
+def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[], Shell]) -> None:
     """A command of sourcing stays in the place of a denied one, and directories have their modes."""
     folders = [Path("/dev/shm"), Path("/usr/local")]  # noqa: S108 - of the host
     modes = "".join(f"{folder.stat().st_mode & 0o7777:o}\n" for folder in folders)
@@ -91,7 +91,7 @@ def test_root_gets_one_overlay_if_temporary_files_lie_on_the_disk() -> None:
         pool.close()
 
 
-def test_processes_of_a_test_end_with_it(new_shell: Callable[[], Shell]) -> None:
+def test_processes_of_a_test_end_when_the_test_ends(new_shell: Callable[[], Shell]) -> None:
     shell = new_shell()
     shell.evaluate("setsid /bin/sleep 1000 & touch /etc/new")
     shell.finish()
@@ -101,7 +101,7 @@ def test_processes_of_a_test_end_with_it(new_shell: Callable[[], Shell]) -> None
     assert running == "0\n"
 
 
-def test_socket_of_the_host_stays_hidden(
+def test_socket_of_the_host_stays_hidden_in_a_new_root(
     new_shell: Callable[[], Shell], host_socket: Path
 ) -> None:
     for _ in range(2):
@@ -145,7 +145,9 @@ def test_kernel_files_stay_read_only(new_shell: Callable[[], Shell]) -> None:
         shell.finish()
 
 
-def test_mount_of_one_test_does_not_reach_the_next(new_shell: Callable[[], Shell]) -> None:
+def test_next_test_does_not_see_a_mount_of_the_previous_test(
+    new_shell: Callable[[], Shell],
+) -> None:
     shell = new_shell()
     shell.allow("mount")
     shell.evaluate("mount -t tmpfs none /proc/fs && touch /proc/fs/here /etc/new").check()

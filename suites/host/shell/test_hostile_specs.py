@@ -65,7 +65,7 @@ def _run(project: SpecProject, *options: str) -> CommandResult:
     return project.run("--shell-sandbox=throwaway", *options)
 
 
-def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -> None:
+def test_hostile_examples_get_verdicts_and_leave_no_processes(project: SpecProject) -> None:
     mark = f"9{os.getpid()}"
     project.write("hostile_spec.sh", _HOSTILE.replace("@MARK@", mark))
 
@@ -136,7 +136,7 @@ def test_carriage_returns_are_dropped(project: SpecProject) -> None:
     assert outcomes(_run(project)) == {"has DOS line ends": "passed"}
 
 
-def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> None:
+def test_nul_byte_in_a_spec_is_reported_with_its_line(project: SpecProject) -> None:
     (project.root / "nul_spec.sh").write_bytes(b"It 'x'\nWhen call echo \0\nEnd\n")
 
     assert "nul_spec.sh:2: The line has a NUL byte" in _run(project).stdout

@@ -187,7 +187,9 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed"}
 
 
-def test_mocks_only_project_finds_mocks_and_support_commands(project: SpecProject) -> None:
+def test_translated_project_with_sandbox_option_finds_mocks_and_support_commands(
+    project: SpecProject,
+) -> None:
     project.write(".shellspec", "--sandbox\n")
     project.write("spec/support/bin/helps", "#!/bin/sh\necho helped\n").chmod(0o755)
     spec = """\

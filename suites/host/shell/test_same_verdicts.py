@@ -68,7 +68,7 @@ def test_signal_that_ends_an_example_is_named_in_the_failure(
 
 
 @pytest.mark.parametrize("sandbox", ["throwaway", "off"])
-def test_shell_of_a_file_that_ends_is_reported_with_its_signal_or_status(
+def test_end_of_a_files_shell_is_reported_with_its_signal_or_status(
     project: SpecProject, sandbox: str
 ) -> None:
     project.write("exit_spec.sh", "exit 169\nIt 'is not reached'\nEnd\nIt 'has a body'\n:\nEnd\n")

@@ -60,7 +60,7 @@ def test_command_has_new_namespaces_and_sees_only_its_own_processes(tmp_path: Pa
     assert parent == "1"
 
 
-def test_killing_everything_ends_only_the_command(tmp_path: Path) -> None:
+def test_kill_of_all_processes_ends_only_the_command(tmp_path: Path) -> None:
     script = "sleep 600 & [ $PPID = 1 ] && [ ! -e /proc/%d ] && kill -9 -1; wait $!; echo $?"
 
     assert _run(script % os.getpid(), tmp_path).stdout == "137\n"
@@ -257,7 +257,7 @@ def _run_python(act: str) -> CommandResult:
     return LocalRunner().run([sys.executable, "-I", "-c", code], timeout_s=60)
 
 
-def test_process_of_the_command_refuses_to_run_it_on_the_host(tmp_path: Path) -> None:
+def test_child_process_refuses_to_run_a_command_on_the_host(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
 
     result = _run_python(
@@ -367,7 +367,7 @@ def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
         assert (chosen.kind, chosen.network) == (SandboxKind.THROWAWAY, network)
 
 
-def test_user_without_namespaces_gets_refused_writes_and_a_warning() -> None:
+def test_user_without_namespaces_gets_write_refusal_and_a_warning() -> None:
     chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
 
     assert chosen.kind is SandboxKind.REFUSE
@@ -375,7 +375,7 @@ def test_user_without_namespaces_gets_refused_writes_and_a_warning() -> None:
     assert "could still signal your other processes" in chosen.why
 
 
-def test_host_without_a_sandbox_refuses_to_run() -> None:
+def test_run_is_refused_on_a_host_that_allows_no_sandbox() -> None:
     with pytest.raises(RequirementError, match="--shell-sandbox=off"):
         choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_REFUSED))
 
@@ -555,7 +555,7 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_refused_writes_allow_writes_only_in_the_folders_of_the_test(
+def test_write_refusal_allows_writes_only_in_the_folders_of_the_test(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if _landlock_version() < 3:

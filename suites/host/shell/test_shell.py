@@ -101,7 +101,7 @@ def test_function_and_child_process_see_the_mock(code: Shell) -> None:
     assert [(call.env["FOO"], call.cwd) for call in code.calls] == [("bar", "/etc")] * 2
 
 
-def test_mocks_in_one_pipe_do_not_block_each_other(code: Shell) -> None:
+def test_mocks_in_one_pipeline_do_not_block_each_other(code: Shell) -> None:
     curl = code.mock("curl").answers(effect=lambda call: Answer(stdout=f"{call.arguments[0]}\n"))
 
     assert code.call("piped").stdout == "2\n"

@@ -34,7 +34,7 @@ REGRESSIONS = (
         name="a tag counts in one case only",
         before="grep -Fixq",
         after="grep -Fxq",
-        caught_by="test_only_the_whole_name_and_value_of_a_tag_count",
+        caught_by="test_tag_is_set_only_if_its_whole_name_and_value_match",
     ),
     Regression(
         name="kinds are compared without their family",
@@ -52,7 +52,7 @@ REGRESSIONS = (
         name="an image of another registry is not tagged",
         before='ctr -n k8s.io images tag --force "$source" "$image" >/dev/null',
         after="true",
-        caught_by="test_image_of_another_registry_gets_the_tag_that_is_run",
+        caught_by="test_image_pulled_from_another_registry_also_gets_its_usual_name",
     ),
     Regression(
         name="an image is pulled once",

@@ -71,7 +71,7 @@ def test_run_stops_at_the_first_failure(project: SpecProject) -> None:
     assert not (project.root / "begun").exists()
 
 
-def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
+def test_failing_group_hooks_are_reported_as_errors(project: SpecProject) -> None:
     project.write(
         "hooks_spec.sh",
         "Describe 'group'\nAfterAll 'false'\nIt 'passes'\nThe value a should equal a\nEnd\nEnd\n",

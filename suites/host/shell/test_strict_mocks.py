@@ -151,7 +151,7 @@ def test_job_of_an_earlier_test_gets_no_answer(tmp_path: Path) -> None:
     assert said.read_text() == ""
 
 
-def test_answers_while_sourcing_are_not_seen_by_the_next_test(
+def test_answers_during_sourcing_do_not_affect_the_next_test(
     warm_shells: WarmShellPool, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"
@@ -244,26 +244,26 @@ def test_each_script_finds_the_mocks_of_paths_that_it_mentions(
 
 
 @pytest.mark.parametrize("code", ["f() {\n  if true\n}", "echo 'open"])
-def test_syntax_error_in_defined_code_is_an_error_of_the_harness(shell: Shell, code: str) -> None:
+def test_syntax_error_in_defined_code_raises_harness_error(shell: Shell, code: str) -> None:
     shell.define(code)
 
     with pytest.raises(HarnessError, match="'define' has a syntax error in line"):
         shell.evaluate("true")
 
 
-def test_syntax_error_in_evaluated_code_is_an_error_of_the_harness(shell: Shell) -> None:
+def test_syntax_error_in_evaluated_code_raises_harness_error(shell: Shell) -> None:
     with pytest.raises(HarnessError, match=r"'evaluate' has a syntax error in line 2: .*fi"):
         shell.evaluate("echo a\nfi")
 
 
-def test_defined_code_that_exits_is_an_error_of_the_harness(shell: Shell) -> None:
+def test_defined_code_that_exits_raises_harness_error(shell: Shell) -> None:
     shell.define("exit 3")
 
     with pytest.raises(HarnessError, match="'define' ended the shell"):
         shell.evaluate("true")
 
 
-def test_error_of_an_unmocked_command_shows_the_streams(shell: Shell) -> None:
+def test_error_about_an_unmocked_command_shows_stdout_and_stderr(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError, match=r"stdout: before\nstderr: lsmod: not mocked"):
         shell.evaluate("echo before; lsmod")
 
@@ -323,7 +323,7 @@ def test_sourcing_after_the_first_use_is_refused(shell: Shell, tmp_path: Path, w
         getattr(shell, what)(script, *(["f"] if what == "extract" else []))
 
 
-def test_files_of_the_test_are_found_by_the_code(shell: Shell) -> None:
+def test_code_sees_and_changes_the_files_that_the_test_wrote(shell: Shell) -> None:
     shell.hide("dpkg")
     shell.write("/usr/bin/dpkg", "of the test\n")
     shell.write("/etc/gpu/config", "a=1\n")

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_sleeps_of_the_log_are_read_in_order_and_in_seconds() -> None:
+def test_sleeps_in_the_log_are_read_in_order_and_in_seconds() -> None:
     assert read_sleeps("sleep 1500 at 0\nsleep 20 at 1500\n") == [
         Sleep(seconds=1.5, at_s=0.0),
         Sleep(seconds=0.02, at_s=1.5),
     ]
 
 
-def test_command_that_virtual_time_lacks_is_named_in_the_error(
+def test_missing_command_that_virtual_time_needs_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "date" else name)

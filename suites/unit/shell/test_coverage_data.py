@@ -45,7 +45,9 @@ def written(tmp_path: Path, script: Path, name: str, tier: Tier, *lines: int) ->
     return path
 
 
-def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> None:
+def test_one_report_has_lines_from_unit_tests_and_from_machines(
+    tmp_path: Path, script: Path
+) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
     both = {Tier.MOCKED: hits(script, 5), Tier.MACHINE: hits(script, 2, 5)}
     write_data(both, [script.parent], tmp_path / "both.data")

@@ -113,7 +113,7 @@ def test_no_pipe_stays_open_if_one_cannot_be_created(monkeypatch: pytest.MonkeyP
             os.fstat(fd)
 
 
-def test_stream_of_empty_fields_is_not_a_record(pipe: tuple[RecordReader, int]) -> None:
+def test_record_with_too_many_empty_fields_is_refused(pipe: tuple[RecordReader, int]) -> None:
     """Each takes more memory than its byte."""
     reader, writing = pipe
 

@@ -31,7 +31,7 @@ STACK = ("nvidia", "nvidia_modeset", "nvidia_uvm", "nvidia_drm")
         ("SkipGpuDriverInstall", "false", False),
     ],
 )
-def test_only_the_whole_name_and_value_of_a_tag_count(
+def test_tag_is_set_only_if_its_whole_name_and_value_match(
     node: Node, name: str, value: str, *, is_set: bool
 ) -> None:
     tags = [{"name": "other", "value": "true"}, {"name": name, "value": value}]
@@ -49,7 +49,7 @@ def test_tags_are_requested_again_while_the_metadata_service_starts(node: Node) 
     assert [sleep.seconds for sleep in result.sleeps] == [2, 2, 2]
 
 
-def test_missing_tags_end_with_a_separate_exit_code(node: Node) -> None:
+def test_fetch_tags_without_a_metadata_service_ends_with_its_own_exit_code(node: Node) -> None:
     node.metadata.is_up = False
 
     assert node.call("fetch_tags").status == 224
@@ -62,7 +62,7 @@ def decision(node: Node) -> str:
     return node.call("decide").check().stdout.strip()
 
 
-def test_node_without_a_record_installs(node: Node) -> None:
+def test_decision_without_a_record_is_to_install(node: Node) -> None:
     assert decision(node) == "install no_record"
 
 
@@ -162,7 +162,7 @@ def test_image_is_pulled_if_only_a_similar_image_exists(node: Node) -> None:
     assert node.containerd.images() == (IMAGE, similar)
 
 
-def test_image_of_another_registry_gets_the_tag_that_is_run(node: Node) -> None:
+def test_image_pulled_from_another_registry_also_gets_its_usual_name(node: Node) -> None:
     elsewhere = IMAGE.replace("mcr.microsoft.com", "registry.example")
     node.containerd.registry = {elsewhere}
 
@@ -205,7 +205,7 @@ def test_installation_of_packages_waits_for_dpkgs_lock(node: Node) -> None:
     assert node.packages.is_installed("libc6-dev")
 
 
-def test_failed_installation_of_packages_ends_with_a_separate_exit_code(node: Node) -> None:
+def test_failed_installation_of_packages_has_its_own_exit_code(node: Node) -> None:
     node.packages.lock()
 
     assert node.call("install_packages").status == 9
@@ -323,13 +323,13 @@ def test_device_plugin_runs_with_its_flags(node: Node, strategy: str, flags: str
     assert running.endswith(f"ExecStart=\nExecStart=/usr/bin/nvidia-device-plugin {flags}\n")
 
 
-def test_device_plugin_that_never_starts_ends_with_its_own_code(node: Node) -> None:
+def test_failure_to_start_the_device_plugin_has_its_own_exit_code(node: Node) -> None:
     node.systemd.unit("nvidia-device-plugin").start_failures = fakes.ALWAYS
 
     assert node.call("start_managed_services").status == 86
 
 
-def test_monitoring_that_does_not_start_is_a_warning(node: Node) -> None:
+def test_services_start_even_if_monitoring_does_not(node: Node) -> None:
     node.systemd.unit("nvidia-dcgm").start_failures = 1
 
     node.call("start_managed_services").check()
@@ -420,7 +420,7 @@ def test_plan_logs_the_decision_and_leaves_the_driver_as_it_is(node: Node) -> No
     assert not node.systemd.unit("kubelet").is_active
 
 
-def test_kubelet_that_never_starts_ends_with_its_own_code(node: Node) -> None:
+def test_failure_to_start_the_kubelet_has_its_own_exit_code(node: Node) -> None:
     node.systemd.unit("kubelet").start_failures = fakes.ALWAYS
 
     assert node.call("main").status == 4
@@ -444,7 +444,7 @@ def test_bake_builds_for_the_newest_kernel_that_has_headers(node: Node) -> None:
     assert node.modules.loaded == ()
 
 
-def test_build_that_fails_leaves_no_record_of_an_earlier_one(node: Node) -> None:
+def test_build_that_fails_leaves_no_record_of_an_earlier_build(node: Node) -> None:
     node.bake(kernel="6.1.0-55-cloud-amd64")
     node.dkms.fail_builds("nvidia", VERSION, fakes.ALWAYS)
 

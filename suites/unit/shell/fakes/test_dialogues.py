@@ -86,7 +86,7 @@ DIALOGUES = (SYSTEMD, KERNEL_MODULES, CONTAINERD, PACKAGES, METADATA, DKMS)
 
 
 @pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda dialogue: dialogue.tool)
-def test_recording_matches_the_present_dialogue(dialogue: Dialogue) -> None:
+def test_recording_has_the_steps_of_the_present_dialogue(dialogue: Dialogue) -> None:
     recording = load_dialogue(dialogue.tool, RECORDED)
 
     assert [str(step) for step in recording.steps] == [

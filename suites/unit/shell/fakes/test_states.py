@@ -179,7 +179,7 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
         (["is-enabled static", "mask static", "is-enabled static"], [0, 0, 1]),
     ],
 )
-def test_state_of_units_lasts_until_it_is_changed(
+def test_state_of_a_unit_lasts_until_a_command_changes_it(
     tmp_path: Path, lines: list[str], codes: list[int]
 ) -> None:
     units = {"a": fakes.Unit(), "bad": fakes.Unit(start_failures=1), "static": fakes.Unit(text="")}
@@ -573,7 +573,7 @@ def test_packages_that_need_one_another_are_installed_and_removed_together(tmp_p
     assert not any(packages.is_installed(each.name) for each in (lib, tool, top))
 
 
-def test_queries_without_a_name_are_about_all_packages() -> None:
+def test_queries_without_a_package_name_list_all_packages() -> None:
     packages = fakes.Packages(
         installed=[fakes.Package(name=name, version="1") for name in ("a", "b")]
     )
@@ -611,7 +611,7 @@ def test_queries_without_a_name_are_about_all_packages() -> None:
          [0, 0, 0, 0], "base=9"),
     ],
 )  # fmt: skip
-def test_commands_leave_the_expected_packages(
+def test_commands_exit_with_the_expected_codes_and_leave_the_expected_packages(
     tmp_path: Path, lines: list[str], codes: list[int], left: str
 ) -> None:
     """The package top needs tool, which has configuration; that needs mid, and that needs lib."""
@@ -634,7 +634,7 @@ def test_commands_leave_the_expected_packages(
     assert " ".join(found) == left
 
 
-def test_without_lists_apt_finds_no_version_until_it_has_updated_them(tmp_path: Path) -> None:
+def test_apt_without_package_lists_finds_no_version_before_an_update(tmp_path: Path) -> None:
     package = Package(name="a", version="1")
     packages = fakes.Packages(repository=[package], has_lists=False).use_root(tmp_path)
 
@@ -725,7 +725,7 @@ def test_upgraded_package_stays_held_and_keeps_its_configuration(tmp_path: Path)
     assert (tmp_path / "etc/a").read_text() == "mine\n"
 
 
-def test_name_of_a_package_may_have_the_nodes_architecture() -> None:
+def test_package_name_may_end_with_the_architecture_of_the_node() -> None:
     packages = fakes.Packages(
         installed=[Package(name="a", version="1")], repository=[Package(name="b", version="2")]
     )
@@ -761,7 +761,7 @@ def test_versions_are_ordered_as_debian_orders_them() -> None:
 # The metadata service
 
 
-def test_metadata_has_no_item_before_the_first() -> None:
+def test_metadata_list_has_only_items_with_a_valid_index() -> None:
     service = fakes.InstanceMetadata.with_tags(a="b")
     url = "http://169.254.169.254/metadata/instance/compute/tagsList"
 

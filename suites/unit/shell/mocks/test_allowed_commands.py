@@ -57,7 +57,7 @@ def test_command_folders_exclude_the_project_except_its_virtual_environment(
     ]
 
 
-def test_folder_of_the_path_that_can_not_be_listed_is_left_out(
+def test_path_variable_loses_folders_that_cannot_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its commands could not be denied, so the shell does not search it either."""

@@ -70,7 +70,7 @@ def test_first_matching_rule_answers_before_the_default(
     assert registry.take_unused_rules() == []
 
 
-def test_answers_in_turn_run_out_and_failures_end(
+def test_each_answer_in_turn_is_given_once_and_failures_stop(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))

@@ -41,7 +41,7 @@ WITH_VALUE = """
 """
 
 
-def test_options_of_reports_and_coverage_change_nothing(tmp_path: Path) -> None:
+def test_options_about_reports_and_coverage_change_nothing(tmp_path: Path) -> None:
     text = "\n".join(
         [*WITHOUT_VALUE.split(), "-D tests --default-path=x"]
         + [f'{each} "$(nproc)"' for each in WITH_VALUE.split()]
@@ -117,7 +117,7 @@ def test_variables_in_options_are_expanded_and_substitutions_are_refused(
         ("--env-from absent.env\n", 1, "'--env-from absent.env' names no file"),
     ],
 )
-def test_wrong_option_is_refused_with_its_line(
+def test_invalid_option_is_refused_with_its_line(
     tmp_path: Path, text: str, line: int, why: str
 ) -> None:
     with pytest.raises(BadInputError, match=why) as refused:

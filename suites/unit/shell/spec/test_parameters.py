@@ -44,7 +44,7 @@ def test_matrix_combines_its_lines_and_the_last_line_varies_fastest() -> None:
     ]
 
 
-def test_value_has_a_row_for_each_word() -> None:
+def test_parameters_value_block_has_a_row_for_each_word() -> None:
     found = read("value", ["a 'b c'"], Shell())
 
     assert [[word.text for word in row] for row in found.rows] == [["a"], ["b c"]]

@@ -175,7 +175,7 @@ def test_exit_code_counts_as_a_signal_only_if_the_shell_names_the_signal(
     assert shown in found.render(_SPEC, _CASE)
 
 
-def test_result_of_a_failed_function_is_unset() -> None:
+def test_result_modifier_is_unset_if_its_function_failed() -> None:
     found: list[str | None] = []
     for status in ("0", "1"):
         facts = Facts()

@@ -133,7 +133,7 @@ def test_shell_is_kept_for_the_next_test_with_the_same_code_and_start(pool: Warm
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
 
-def test_shell_with_mocks_at_its_start_is_a_new_one(
+def test_test_with_mocks_during_sourcing_gets_a_new_shell(
     pool: WarmShellPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[MockRegistry] = []
