@@ -1,4 +1,4 @@
-"""`harness mutate` as a user runs it, on a small project with a spec and a test in Python."""
+"""Runs `harness mutate`, as a user does, on a small project with a spec and a test in Python."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_is_broken(shell):
 
 
 class _Project:
-    """A project in a folder, and where `harness mutate` keeps its results."""
+    """A project in a folder, and the cache folder in which `harness mutate` stores its results."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "project"
@@ -97,7 +97,7 @@ class _Project:
         return spawn(self._argv(*arguments), env=self._env, cwd=self.root)
 
     def _argv(self, *arguments: str) -> list[str]:
-        # As the installed command, which has no directory of the user's among its modules.
+        # Like the installed command, this does not import modules from the current directory.
         program = "import sys; del sys.path[0]; from harness.cli import main; sys.exit(main())"
         return [sys.executable, "-c", program, "mutate", "scripts/kubelet.sh", *arguments]
 
@@ -150,7 +150,7 @@ def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchang
     assert sarif["runs"][0]["results"][0]["locations"]
     assert project.contents() == before
 
-    # A new test is run with the survivors alone; what was killed is known.
+    # The new test runs only with mutants that survived; which mutants were killed is known.
     project.write("tests/test_rm.py", _TEST.replace("gives_up", "removes").replace("== 3", "> 0"))
     again, outcomes_again = project.outcomes()
     assert again.exit_code == 0, again.render()

@@ -1,4 +1,4 @@
-"""What the tests of the shell tier share."""
+"""Fixtures that the tests of shell code share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def warm_pytest() -> Iterator[WarmPytest]:
-    """Keep a process that runs pytest for the tests of this worker."""
+    """Start a process that runs pytest for all tests of this worker."""
     with warm_pytest_process() as warm:
         yield warm
 
@@ -32,7 +32,7 @@ def project(tmp_path: Path, warm_pytest: WarmPytest) -> SpecProject:
 
 @pytest.fixture
 def host_socket() -> Iterator[Path]:
-    """Give the path of a socket of the host, as daemons have them; short, as they must be."""
+    """Give the path of a socket of the host, like a daemon's; the kernel limits its length."""
     with (
         tempfile.TemporaryDirectory(prefix="hs.") as folder,
         contextlib.closing(socket.socket(socket.AF_UNIX)) as listening,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 REPOSITORY = Path(__file__).parents[3]
-#: A spec with examples of every ending.
+#: A spec whose examples pass, fail, or are skipped or pending.
 GREETING = """\
 greet() { echo "hello $1"; }
 Describe 'greeting' slow
@@ -84,7 +84,7 @@ class WarmPytest:
         return self._process
 
     def end(self) -> None:
-        """End the process, with a run that is under way; the next run starts another process."""
+        """End the process and its present run; the next run starts another process."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -102,7 +102,7 @@ class WarmPytest:
         process.stdin.write(f"{request}\n".encode())
         process.stdin.flush()
         if not select.select([process.stdout], [], [], _RUN_S)[0]:
-            self.end()  # else its answer would be taken for the next run's
+            self.end()  # else the next run would read this run's answer
             raise HarnessError(f"pytest {arguments} did not end within {_RUN_S:g} s.")
         answer = json.loads(process.stdout.readline())
         return CommandResult(
@@ -116,7 +116,7 @@ class WarmPytest:
 
 @contextlib.contextmanager
 def warm_pytest_process() -> Iterator[WarmPytest]:
-    """Give such a process, which ends at the end."""
+    """Give a `WarmPytest`; end its process when the context ends."""
     warm = WarmPytest()
     try:
         yield warm
@@ -148,7 +148,7 @@ class SpecProject:
 
 @dataclass(frozen=True, kw_only=True)
 class PytestRun:
-    """A folder in which pytest runs in a process of its own, as the user that `start` becomes."""
+    """A folder in which pytest runs in a separate process; `start` may change the user."""
 
     root: Path
     start: tuple[str, ...] = (sys.executable,)
@@ -166,7 +166,8 @@ def this_user(parent: str | None = None) -> Iterator[PytestRun]:
 def ordinary_user() -> Iterator[PytestRun]:
     """Give an empty folder in which an ordinary user runs pytest.
 
-    Root becomes one. Skips the test where that user can't read this project, or has no Python.
+    Root changes to an ordinary user. Skips the test if that user can't run pytest with this
+    project.
     """
     with this_user() as run:
         if os.geteuid() != 0:
@@ -205,7 +206,7 @@ def run_pytest(run: PytestRun, *arguments: str) -> CommandResult:
 
 
 def row_evaluator(source: str, shell: SpecShell = BASH) -> ShellRowEvaluator:
-    """Return what runs `Parameters:dynamic` of a spec, in the throw-away root."""
+    """Return the evaluator that runs a spec's `Parameters:dynamic` in the throw-away root."""
     throwaway = Sandbox(kind=SandboxKind.THROWAWAY)
     return ShellRowEvaluator(
         ShellCommandRunner(), lambda: throwaway, source=source, cwd=Path("/"), env={}, shell=shell
@@ -213,7 +214,7 @@ def row_evaluator(source: str, shell: SpecShell = BASH) -> ShellRowEvaluator:
 
 
 def outcomes(result: CommandResult) -> dict[str, str]:
-    """Return what became of each test, by the last part of its id."""
+    """Return the outcome of each test, by the last part of the test's id."""
     return {
         found[1].split("::")[-1]: found[2].lower() for found in _OUTCOME.finditer(result.stdout)
     }

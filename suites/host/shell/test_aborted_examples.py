@@ -1,4 +1,4 @@
-"""What the report says of a hook of a group or of a file that ends their shell."""
+"""The report names a hook that ends the shell of its group or its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an example starts in the background ends before the next example begins, or is named."""
+"""A background job of an example ends before the next example, or the report names the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time: what sleeps, waits and reads the clock agrees on one that only counts."""
+"""Virtual time: all commands that sleep, wait or read the time use the same virtual clock."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_date_option_for_another_time_ignores_the_virtual_clock(shell: Shell, wo
 
 
 def test_seconds_variable_adds_up_fractions_of_sleeps(shell: Shell) -> None:
-    """A loop that sleeps for half a second until SECONDS reaches a limit comes to its end."""
+    """A loop that sleeps for half a second at a time ends when SECONDS reaches its limit."""
     result = shell.evaluate(
         "SECONDS=0 n=0; while ((SECONDS < 50 && n++ < 200)); do sleep 0.5; done; echo $n"
     )
@@ -85,13 +85,13 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
         ("timeout 9 bash -c 'timeout 5 sleep 4; sleep 6'", 124, 9),
         ("timeout 10 timeout 0 sleep 30", 124, 10),
         ("timeout 0 timeout 10 sleep 30", 124, 10),
-        # from when, and for whom
+        # when a limit begins, and for which command it applies
         ("sleep 60; timeout 5 sleep 30; timeout 5 sleep 4", 0, 69),
         ("timeout 5 true; sleep 30", 0, 30),
         ("f() { timeout 5 sleep 30; }; f; (timeout 5 sleep 30)", 124, 10),
         ("timeout 5 sleep 30 & wait $!", 124, 5),
         ("timeout 7 sleep 30 & wait $!; timeout 5 bash -c 'exit 3'", 3, 7),
-        # how long
+        # how long a limit is
         ("timeout 0 sleep 30", 0, 30),
         ("timeout 0.5 sleep 0.499", 0, 0.499),
         ("timeout 0.5 sleep 30", 124, 0.5),
@@ -99,13 +99,13 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
         ("timeout 2m sleep 119", 0, 119),
         ("timeout 1.5h sleep 2h", 124, 5400),
         ("timeout 1d sleep 2d", 124, 86400),
-        # options, and words of their own after some of them
+        # options, some with a value in a separate word
         ("timeout --foreground 5 sleep 30", 124, 5),
         ("timeout -s INT 5 sleep 30", 124, 5),
         ("timeout --preserve-status --signal 2 5 sleep 30", 130, 5),
         ("timeout -k 3 5 sleep 30", 124, 5),
         ("timeout --kill-after 3 -- 5 sleep 30", 124, 5),
-        # what goes on after the signal, and for how long it may
+        # how long a command may run after the signal
         ('timeout 5 bash -c "$CLEANS_UP"', 124, 8),
         ('timeout --preserve-status -k 4 5 bash -c "$CLEANS_UP"', 9, 8),
         ('timeout -k 2 5 bash -c "$CLEANS_UP"', 137, 7),
@@ -117,7 +117,7 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
 def test_timeout_ends_a_command_that_sleeps_too_long(
     shell: Shell, code: str, status: int, at_s: float
 ) -> None:
-    """At its time, and as the real one ends it."""
+    """The virtual timeout ends commands at the same time and in the same way as the real one."""
     env = {"LOOPS": _LOOPS, "CLEANS_UP": _CLEANS_UP, "SCRIPT": _SCRIPT}
     result = shell.evaluate(f"{code}\nstatus=$?; sleep 0; exit $status", env=env)
 
@@ -155,7 +155,7 @@ def test_invalid_duration_fails_like_the_real_sleep(shell: Shell) -> None:
 def _waits(tmp_path: Path, code: str) -> int:
     """Return how often `code`, which sleeps, lets another process run.
 
-    Each time, the clock reads a line of the descriptor on which nothing comes otherwise.
+    The clock waits by reading descriptor 201; here each wait reads one line of a file.
     """
     for name in ("clock", "log"):
         (tmp_path / name).touch()

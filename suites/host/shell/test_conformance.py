@@ -1,6 +1,7 @@
 """The name of each example under `conformance/` states the verdict that it must get.
 
-A comment that begins with `#>` stands for text of its report, or for the reason of its verdict. They run in each shell that is supported; those with the tag `bash` hold code that only bash runs.
+A comment that begins with `#>` quotes text from the example's report, or the reason for its
+verdict. The examples run in each supported shell; examples with the tag `bash` run only in bash.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _is_for(case: Case, shell: SpecShell) -> bool:
 
 
 def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> dict[int, Verdict]:
-    """Run all examples of a file in order; `ahead`: the shell always knows the next one."""
+    """Run a file's examples in order; with `ahead`, send each before the last one ends."""
     write_mocks(spec, work_dir / "mocks", shell)
     path = work_dir / "a_spec.sh"
     project = Project(root=work_dir, options=SpecOptions(shell=shell))
@@ -80,7 +81,7 @@ def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> di
 def verdicts_of(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[tuple[str, str]], dict[int, Verdict]]:
-    """Run a file at its first use; workers take its examples in turns with those of others."""
+    """Return a function that returns a file's verdicts; its first call runs the file."""
 
     @functools.cache
     def run_twice(key: tuple[str, str]) -> dict[int, Verdict]:
@@ -175,7 +176,7 @@ End
 def test_later_examples_see_no_output_or_variables_of_earlier_examples(
     tmp_path: Path, name: str, *, ahead: bool
 ) -> None:
-    """Examples write to two sets of files in turns: each set has a loud one, then a quiet one."""
+    """Examples write to two sets of files in turn; in each, a quiet example follows a loud one."""
     text = "".join(part.format(number) for part in (_LOUD, _QUIET) for number in (1, 2))
     path = tmp_path / "a_spec.sh"
     path.write_text(text)

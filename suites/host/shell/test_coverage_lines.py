@@ -1,4 +1,4 @@
-"""The lines that count as commands are those that bash runs: compared with its own trace."""
+"""The lines that count as commands are the lines in bash's own trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.shell.warm_shell.pool import TRACE
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Each line of code in it runs, except those that end with `# no`.
+#: A script in which each line of code runs, except lines that end with `# no`.
 SCRIPT = r"""#!/bin/bash
 # comment
 set -u

@@ -12,7 +12,7 @@ from suites.host.shell.running import PytestRun, outcomes, run_pytest, this_user
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Each command in it runs, except those of lines that end with `# no`.
+#: A script in which each command runs, except on lines that end with `# no`.
 _TOOL = """\
 #!/bin/bash
 set -e

@@ -1,4 +1,4 @@
-"""What an evaluation of the `shell` fixture runs, and what it reports."""
+"""How the `shell` fixture evaluates code, and what an evaluation reports."""
 
 from __future__ import annotations
 

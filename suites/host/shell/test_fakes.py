@@ -1,4 +1,4 @@
-"""Stateful fakes in the `shell` fixture: their files, their errors, several side by side."""
+"""Stateful fakes in the `shell` fixture: their files, their errors, and several fakes at once."""
 
 from __future__ import annotations
 

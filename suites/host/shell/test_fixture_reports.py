@@ -1,4 +1,4 @@
-"""What a run of pytest reports on tests with the `shell` fixture, and on traced specs."""
+"""What pytest reports about tests with the `shell` fixture, and about traced specs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ cd /etc/sourced
 
 @pytest.fixture
 def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
-    """Give what begins a test with a pool of its own; all these tests use the same script."""
+    """Give a function that begins another test with the same pool and the same script."""
     script = tmp_path / "script.sh"
     script.write_text(_SCRIPT)
     pool = WarmShellPool(
@@ -51,7 +51,7 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
 
 
 def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[], Shell]) -> None:
-    """A command of sourcing stays in the place of a denied one, and directories have their modes."""
+    """A command that sourcing wrote over a denied one stays, and directories keep their modes."""
     folders = [Path("/dev/shm"), Path("/usr/local")]  # noqa: S108 - of the host
     modes = "".join(f"{folder.stat().st_mode & 0o7777:o}\n" for folder in folders)
     numbers = []
@@ -75,7 +75,7 @@ def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user gets an overlay a directory")
 def test_root_gets_one_overlay_if_temporary_files_lie_on_the_disk() -> None:
-    """With an overlay for each directory, as in other sandboxes, each test waits 20 ms for its root."""
+    """With an overlay for each directory, each test would wait 20 ms for its root."""
     disk = Path("/").stat().st_dev
     if any(Path(place).stat().st_dev != disk for place in ("/etc", "/usr", "/var/cache")):
         pytest.skip("'/etc', '/usr' or '/var/cache' is a file system of its own on this host")
@@ -114,7 +114,7 @@ def test_socket_of_the_host_stays_hidden_in_a_new_root(
 def test_kernel_files_are_faked_for_one_test_only(
     new_shell: Callable[[], Shell],
 ) -> None:
-    """Each alone, since other traces of a test renew the root too; then all at once."""
+    """Fake each file alone, since other changes also renew the root; then fake all files."""
     paths = ["/proc/cmdline", "/proc/sys/gpu/version", "/proc/sys/kernel/osrelease",
              "/proc/driver/gpu/version", "/sys/module/gpu/version", "/sys/class/gpu/model"]  # fmt: skip
     show = f"for file in {' '.join(paths)}; do cat $file 2>/dev/null || echo none; done; ls -d /proc/sys/vm"
@@ -158,7 +158,7 @@ def test_next_test_does_not_see_a_mount_of_the_previous_test(
 
 @pytest.mark.parametrize("path", ["/etc", "/proc/../etc", "/sys/module\nfake /etc"])
 def test_only_files_of_the_kernel_are_faked(new_shell: Callable[[], Shell], path: str) -> None:
-    """The copy is made of the host's files, by a process that sees them."""
+    """A process that sees the host's files makes the copy, so it must refuse other paths."""
     shell = new_shell()
     shell.evaluate("true").check()
 
@@ -170,7 +170,7 @@ def test_only_files_of_the_kernel_are_faked(new_shell: Callable[[], Shell], path
 def test_device_or_setting_behind_a_link_is_not_written(
     new_shell: Callable[[], Shell], target: str
 ) -> None:
-    """A device in the root is the host's."""
+    """A device file in the root leads to the host's device."""
     before = Path("/dev/null").stat().st_mode
     shell = new_shell()
     shell.evaluate(f"mkdir -p /srv; mkfifo /srv/pipe; ln -s {target} /srv/link").check()
@@ -184,7 +184,7 @@ def test_device_or_setting_behind_a_link_is_not_written(
 def test_links_left_by_sourcing_expose_no_sockets_of_the_host_in_a_new_root(
     tmp_path: Path, host_socket: Path
 ) -> None:
-    """A root hides sockets, and is built upon what sourcing wrote, from outside of it."""
+    """A process outside of the root hides sockets; sourcing may have put links in their place."""
     folder = host_socket.parent
     script = tmp_path / "script.sh"
     script.write_text(f"rm -r {folder}; ln -s {folder} {folder}\n")
@@ -204,7 +204,7 @@ def test_links_left_by_sourcing_expose_no_sockets_of_the_host_in_a_new_root(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user can't mount a file")
 def test_link_that_replaces_a_mounted_file_exposes_no_host_file_in_a_new_root() -> None:
-    """Containers have such files, as /etc/resolv.conf."""
+    """Containers have mounted files, such as /etc/resolv.conf."""
     with this_user("/var") as run:
         for name in ("file", "mounted", "victim"):
             (run.root / name).write_text(name)

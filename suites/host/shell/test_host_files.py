@@ -1,4 +1,4 @@
-"""Hostile suites change no file of the host: compared by inode, size, mode and times."""
+"""Hostile suites change no file of the host; the test compares inode, size, mode and times."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _write_suite(root: Path, host: Path) -> None:
 
 
 def _host_files(host: Path) -> dict[str, list[str]]:
-    """Return by path what find says of each file that no other program changes meanwhile."""
+    """Return, by path, what `find` prints about files that no other program changes."""
     project = "/".join(str(REPOSITORY).split("/")[:2])
     pruned = [*_CHANGED_BY_OTHERS, tempfile.gettempdir(), project, str(Path.home())]
     unwanted = [word for path in pruned for word in ("-o", "-path", path)][1:]
@@ -122,7 +122,7 @@ def _host_files(host: Path) -> dict[str, list[str]]:
 
 
 def _changed(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
-    """Return the paths that differ, but for logs that others wrote to."""
+    """Return the paths that differ, except logs to which other programs wrote."""
     return [
         path
         for path in sorted(before.keys() | after.keys())
@@ -142,7 +142,7 @@ def _grew_by_others(path: str, before: list[str] | None, after: list[str] | None
 def test_hostile_suites_leave_the_files_of_the_host_as_they_were(
     as_user: Callable[[], AbstractContextManager[PytestRun]],
 ) -> None:
-    """Whether their examples run, are deselected, or are not even collected."""
+    """This holds whether examples run, are deselected, or can't be collected."""
     with as_user() as run:
         host = run.root / "host"
         (host / "kept").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Specs that mean no good get a clear verdict, and nothing of them stays."""
+"""Hostile specs get a clear verdict, and leave no process running."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_sleeping_examples_take_no_time(project: SpecProject) -> None:
 
 
 def test_control_characters_of_shell_code_are_made_visible(project: SpecProject) -> None:
-    """In names, verdicts, reasons and output alike."""
+    """This applies to names, verdicts, reasons and output."""
     (project.root / "control_spec.sh").write_bytes(
         b"Describe 'group \x1b[31m\xe9'\n"
         b"It 'fails \x1b[2J'\nprintf '\\033[3J\\351'\nWhen call printf '\\033]0;title\\007\\351'\n"

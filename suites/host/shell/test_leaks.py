@@ -1,4 +1,4 @@
-"""However a run ends, nothing of its shells stays."""
+"""However a run ends, it leaves no process or folder of its shells."""
 
 from __future__ import annotations
 

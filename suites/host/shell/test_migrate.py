@@ -1,4 +1,4 @@
-"""A migrated spec is a module whose tests say the same."""
+"""The tests of a migrated spec assert the same as the spec."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_line_without_equivalent_makes_the_translated_test_fail() -> None:
 
 
 def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
-    """Return what becomes of the tests that a spec is translated to."""
+    """Translate a spec, run the translated tests, and return their outcomes."""
     project.write("test_it.py", _migrate(text))
     return outcomes(project.run())
 

@@ -1,4 +1,4 @@
-"""What a spec's project gives to its code, its translated tests give, too."""
+"""Translated tests give code the same surroundings as the spec's project."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
-    """Write a spec and its translation; both reach the same verdicts, which are returned."""
+    """Run a spec and its translation; check that their verdicts are the same; return these."""
     spec = project.write("spec/it_spec.sh", text)
     found = MigratedProject.of(Project.of(spec, project.root), spec, project.root)
     module = migrate("spec/it_spec.sh", text, row_evaluator("it_spec.sh"), found)

@@ -1,6 +1,6 @@
 """A translated example has the verdict that its name in `conformance/` states, or is marked.
 
-Where neither is so, the example stands below, by why.
+The sets below list the other examples, by the reason.
 """
 
 from __future__ import annotations

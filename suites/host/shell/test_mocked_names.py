@@ -1,4 +1,4 @@
-"""Mocks replace what they name: functions of any name, and commands by name and by path alike."""
+"""Mocks replace functions of any name, and commands called by name or by path."""
 
 from __future__ import annotations
 

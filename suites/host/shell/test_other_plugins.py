@@ -190,7 +190,7 @@ def test_failed_first_runs_the_last_failed_example_first(project: SpecProject) -
 
 
 def _endings(result: CommandResult) -> list[tuple[str, str]]:
-    """Return the files and the endings of examples as they came."""
+    """Return the file and the outcome of each example, in the order of the output."""
     pattern = r"(\w+)_spec\.sh::(?:.*::)?(\S.*? (?:PASSED|FAILED|SKIPPED|XFAIL))"
     return [(found[1], found[2]) for found in re.finditer(pattern, result.stdout)]
 

@@ -1,4 +1,4 @@
-"""What shell code writes and hands to the harness is bounded, wherever it is kept."""
+"""The memory for output and data of shell code is limited, wherever the code writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _MEMORY_MIB = 300
-#: What is written until a thread looks at it, and the kernel has ended the writer, on a busy host.
+#: The most that code writes on a busy host before a thread checks the size and ends the code.
 _FILES_MIB = 1000
 _FLOOD = "head -c 1500000000 /dev/zero"
 _LETTERS = f"{_FLOOD} | tr '\\\\0' x"
@@ -55,9 +55,10 @@ _CALLS = {
 
 
 class _OpenFiles:
-    """The most that files in memory take which this process's descendants have open, in MiB.
+    """Measures the memory of the anonymous files that this process's descendants have open, in MiB.
 
-    What else the host keeps in shared memory, such as files of other tests, does not count.
+    `most` is the highest value. Other files in shared memory, such as those of other tests, do not
+    count.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class _OpenFiles:
     def _now(self) -> int:
         sizes: dict[tuple[int, int], int] = {}
         for process in _descendants(os.getpid()):
-            # Processes and descriptors end meanwhile.
+            # A process may end, or close a descriptor, during the loop.
             with contextlib.suppress(OSError):
                 for link in Path(f"/proc/{process}/fd").iterdir():
                     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A mock that is named by a path is that file of the throw-away root, until its block ends."""
+"""A mock of a path is a file of the throw-away root at that path, until the mock's block ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong around a run is reported in sentences, and never as an internal error."""
+"""Errors in a run's surroundings are reported in sentences, and never as internal errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _argv(project: SpecProject, *arguments: str) -> list[str]:
 
 
 def _run_after(preparation: str, project: SpecProject, *arguments: str) -> CommandResult:
-    """Run pytest as the last command of a script that prepares its surroundings."""
+    """Run pytest as the last command of a script that prepares pytest's surroundings."""
     return LocalRunner().run(
         ["sh", "-c", f'{preparation}; exec "$@"', "sh", *_argv(project, *arguments)],
         timeout_s=_PATIENCE_S,

@@ -1,4 +1,4 @@
-"""Code under test finds the surroundings that shellspec gives it, so its verdicts are the same."""
+"""Code under test has the same surroundings as under shellspec, so verdicts are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample project as CI would run it; its specs are collected here in real time as well."""
+"""Runs the sample project as CI would, in virtual time; this suite also runs it in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code under test is held away from the host."""
+"""The sandboxes keep code under test from changing the host."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_mounts_that_hide_the_host_cannot_be_removed(tmp_path: Path) -> None:
 
 
 def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
-    """Also of those that it has elsewhere, as in a chroot."""
+    """This includes device files outside of /dev, such as those of a chroot."""
     node = tmp_path / "node"
     with contextlib.suppress(PermissionError):
         os.mknod(node, 0o600 | stat.S_IFCHR, Path("/dev/zero").stat().st_rdev)
@@ -94,7 +94,7 @@ def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
 
 @pytest.fixture
 def listening() -> Iterator[list[socket.socket]]:
-    """Give sockets at which the host listens: abstract, on TCP, and in the file system."""
+    """Give sockets on which the host listens: an abstract socket and a TCP socket."""
     made = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)]
     made[0].bind(f"\0harness-trial-{os.getpid()}")
     made[1].bind(("127.0.0.1", 0))
@@ -128,7 +128,7 @@ with socket.create_server(("127.0.0.1", 0)) as own:
 def test_sockets_of_the_host_cannot_be_connected(
     tmp_path: Path, listening: Sequence[socket.socket], network: Network, seen: str
 ) -> None:
-    """Abstract ones always, others unless the host's network was asked for."""
+    """Abstract sockets are refused even with the host's network, and other sockets without it."""
     port = str(listening[1].getsockname()[1])
     command = [sys.executable, "-I", "-S", "-c", _CONNECT, str(os.getpid()), port]
     argv = Sandbox(kind=SandboxKind.THROWAWAY, network=network).argv(
@@ -147,7 +147,7 @@ _SOCKET = "import socket; socket.socket(int(__import__('sys').argv[1]))"
 
 @pytest.mark.skipif(not hasattr(socket, "AF_VSOCK"), reason="Python knows no vsock here.")
 def test_vsock_sockets_cannot_be_opened(tmp_path: Path) -> None:
-    """A network space does not part the sockets of vsock(7)."""
+    """A network namespace does not isolate the sockets of vsock(7)."""
     seen = {}
     for family in (socket.AF_VSOCK, socket.AF_INET, socket.AF_UNIX):
         command = [sys.executable, "-I", "-S", "-c", _SOCKET, str(int(family))]
@@ -160,7 +160,7 @@ def test_vsock_sockets_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_kernel_settings_are_read_only(tmp_path: Path) -> None:
-    """Files of root in /proc are root's of the host, also such as those below /proc/driver."""
+    """Files of root in /proc belong to the host's root, including files below /proc/driver."""
     script = """
         for each in /proc/[!0-9]*; do
             [ -L "$each" ] || { [ -f "$each" ] && ! stat -c %A "$each" | grep -q w; } ||
@@ -178,7 +178,7 @@ def test_kernel_settings_are_read_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", Network)
 @pytest.mark.usefixtures("listening")
 def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:
-    """Nor one in the file system that was made after the sandbox."""
+    """This includes a socket file that was created after the sandbox."""
     with ordinary_user() as run:
         (run.root / "late.sh").write_text('late() { python3 -c "$1" "$2" "$3"; }\n')
         (run.root / "test_late.py").write_text(
@@ -290,7 +290,7 @@ def test_command_is_refused_if_it_shares_one_namespace_or_the_root_with_the_host
 
 
 def test_unshare_that_reports_success_without_new_namespaces_is_detected(tmp_path: Path) -> None:
-    """Before anything is mounted."""
+    """The program notices this before it mounts anything."""
     proof = tmp_path / "proof"
 
     result = _run_python(
@@ -332,7 +332,7 @@ def test_shell_that_could_not_enter_its_sandbox_raises_harness_error() -> None:
 
 
 class _Kernel:
-    """Answers the probes: what it refuses, with which words."""
+    """Plays the kernel for the probes: it refuses sandboxes with the given messages."""
 
     def __init__(self, **answers: CommandResult) -> None:
         self.answers = answers
@@ -440,14 +440,14 @@ def test_root_control_reads_lines_and_reports_the_end_of_the_socket() -> None:
 
 
 def _as_user() -> list[str]:
-    """Return the words by which root becomes an ordinary user."""
+    """Return the command by which root becomes an ordinary user."""
     become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
     return become if os.geteuid() == 0 else []
 
 
 @pytest.fixture
 def user_folder() -> Iterator[Path]:
-    """Give a folder that an ordinary user owns, with the program in it."""
+    """Give a folder that an ordinary user owns, with a copy of the sandbox program."""
     with tempfile.TemporaryDirectory(prefix="harness-user.", dir="/tmp") as folder:
         shutil.copy(str(throwaway_root.__file__), folder)
         (Path(folder) / ".staging").mkdir()
@@ -475,7 +475,7 @@ echo "leads its session: $((pid == session)), terminal: $terminal"
 def test_command_inherits_the_same_process_attributes_as_without_a_sandbox(
     user_folder: Path, program: ModuleType, *, is_ordinary: bool
 ) -> None:
-    """Umask, limits, niceness, environment and descriptors; and it ignores and blocks no signal."""
+    """The attributes are umask, limits, niceness, environment, descriptors and signal handling."""
     path = Path(shutil.copy(str(program.__file__), user_folder))
     settings = ["cwd=/usr", f"staging={user_folder}/.staging", "size_mib=64", "process_limit=100"]
     sandbox = ["/usr/bin/python3", "-I", "-S", str(path), *settings, "--"]
@@ -484,9 +484,9 @@ def test_command_inherits_the_same_process_attributes_as_without_a_sandbox(
     def state(ignored: str, cwd: str, *words: str) -> str:
         env = ["-C", cwd, "PATH=/usr/bin:/bin", "LC_ALL=C", "A=b c"]
         become = _as_user() if is_ordinary else []
-        # pytest may have been started with signals ignored, as a job in the background is
+        # pytest may ignore signals, since it may have been started as a background job
         argv = [*become, "env", "--default-signal", "sh", "-c", ignored + _CALLER, "sh", *env]
-        # a shell blocks no signal, whatever it inherits
+        # a shell blocks no signal, whatever signal mask it inherits
         signals = ["env", "--list-signal-handling"]
         result = LocalRunner().run([*argv, *words, *signals, "sh", "-c", _STATE], timeout_s=60)
         return result.check("the command").stdout + result.stderr
@@ -509,7 +509,7 @@ def test_ordinary_user_can_write_where_root_can(user_folder: Path) -> None:
 
 
 def test_ordinary_user_sees_the_files_of_the_host(user_folder: Path) -> None:
-    """Links, modes and contents, also where files are made anew so that the code may write."""
+    """Links, modes and contents are the same, even in directories that the sandbox makes anew."""
     script = (
         "cd /etc && { find . -printf '%p %y %m %l\\n' -type f -exec cksum {} +;"
         " find /opt /usr/local -maxdepth 3 -printf '%p %y %m %l\\n'; } | sort"
@@ -569,7 +569,7 @@ def test_write_refusal_allows_writes_only_in_the_folders_of_the_test(
     monkeypatch.setattr("tempfile.tempdir", str(folders[2]))
     command = ["/usr/bin/python3", "-I", "-S", "-c", _ACTS, *map(str, folders)]
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(command, cwd=folders[0], scratch=folders[1])
-    # an ordinary user may not be able to read the program where it lies
+    # an ordinary user may not be able to read the program in its own folder
     own = str(shutil.copy(str(write_refusal.__file__), user_folder))
     argv = tuple(word.replace(str(write_refusal.__file__), own) for word in argv)
     shutil.chown(folders[1] / ".staging", user_folder.stat().st_uid)

@@ -1,4 +1,4 @@
-"""The sandbox and its programs, which cannot import it, agree on how they talk."""
+"""What the sandbox's programs import, and where they store bytecode."""
 
 from __future__ import annotations
 

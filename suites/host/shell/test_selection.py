@@ -1,4 +1,4 @@
-"""`pytest FILE:LINE` and `pytest FILE::NAME` run the examples that failures name so."""
+"""`pytest FILE:LINE` and `pytest FILE::NAME`, as failures print them, run the failed examples."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_mocks_in_one_pipeline_do_not_block_each_other(code: Shell) -> None:
 
 
 def test_stdin_is_recorded_if_asked_for(code: Shell) -> None:
-    """A mock that does not read it leaves it to the loop around."""
+    """A mock that does not read stdin leaves stdin to the loop around the command."""
     for name in ("tar", "wget"):
         code.mock(name, reads_stdin=True)
     code.mock("curl")

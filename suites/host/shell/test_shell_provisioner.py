@@ -1,4 +1,4 @@
-"""The unit tests of the example provisioner catch regressions that are planted in its script."""
+"""The example provisioner's unit tests catch regressions that are planted in its script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONFTEST = "from suites.host.shell.shell_provisioner.conftest import node\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """A change of the script that breaks it, and the test that has to fail."""
+    """A change that breaks the script, and the test that then has to fail."""
 
     name: str
     before: str
@@ -95,7 +95,7 @@ REGRESSIONS = (
 
 @pytest.fixture
 def sample(project: SpecProject) -> SpecProject:
-    """Give a test a copy of the sample that it may change."""
+    """Give a test a copy of the sample, which the test may change."""
     project.write("conftest.py", _CONFTEST)
     shutil.copy(_TESTS, project.root)
     project.write(SCRIPT, (REPOSITORY / SCRIPT).read_text())

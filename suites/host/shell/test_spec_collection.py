@@ -1,4 +1,4 @@
-"""Each example of a spec file is a test to pytest."""
+"""pytest collects each example of a spec file as a test."""
 
 from __future__ import annotations
 

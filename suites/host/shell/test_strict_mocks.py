@@ -1,4 +1,4 @@
-"""The `shell` fixture lets no command run that the test does not expect."""
+"""The `shell` fixture refuses each command that the test does not expect."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_next_test_starts_from_the_state_after_sourcing(
 def test_output_limit_also_applies_to_the_second_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fd: int
 ) -> None:
-    """Between tests, nobody looks at the files that code can write to."""
+    """Between tests, the size checks are paused."""
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
     pool = WarmShellPool(
         cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.THROWAWAY)
@@ -124,7 +124,7 @@ def test_output_limit_also_applies_to_the_second_test(
     first.evaluate("true")
     first.finish()
 
-    second.evaluate("/bin/sleep 0.1")  # longer than a look that began before
+    second.evaluate("/bin/sleep 0.1")  # longer than the pause between two size checks
 
     with pytest.raises(LimitError):
         second.evaluate(f"printf %02000000d >>/proc/self/fd/{fd}; while :; do :; done")
@@ -132,7 +132,7 @@ def test_output_limit_also_applies_to_the_second_test(
 
 
 def test_job_of_an_earlier_test_gets_no_answer(tmp_path: Path) -> None:
-    """Without a throw-away root, nothing ends what a test has left running."""
+    """Without a throw-away root, nothing ends processes that a test has left running."""
     pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.OFF))
     first, second = (Shell(pool, virtual=False, timeout_s=60) for _ in range(2))
     for shell in (first, second):

@@ -1,4 +1,4 @@
-"""Code that runs swaps a folder for a link all the while; nothing of the harness leaves the root."""
+"""Running code keeps swapping a folder with a link; the harness never leaves the root."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from harness.shell.testing import Shell
 
-#: A run in the background ignores some signals, and bash lists those among its traps.
+#: A background job ignores some signals, and bash would list these among its traps.
 _BASH = ("env", "--default-signal", "bash", "-c")
 _PROGRAMS = [
     "f() { trap 'echo cleaned $?' RETURN; g; echo data; }; g() { echo g; }\nf",

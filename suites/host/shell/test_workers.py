@@ -1,4 +1,4 @@
-"""Two workers leave what one process would; all that is asked of them is asked of one run."""
+"""Two workers reach the same results as one process; all tests here share one run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs pytest again and again, each time in a fork of a process that has imported it already.
 
-Reads a request a line, `{"arguments": [...], "cwd": "..."}`, answers each with a line
-`{"exit_code": 0, "output": "..."}`. A program of its own: starting pytest takes longer than most
-runs of specs.
+Reads requests, each a line `{"arguments": [...], "cwd": "..."}`, and answers each with a line
+`{"exit_code": 0, "output": "..."}`. This saves time: starting pytest takes longer than most runs
+of specs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _answer(arguments: list[str], cwd: str) -> dict[str, object]:
 
 
 def _reset_signals() -> None:
-    """Take Python's own signals: a shell's background job ignores SIGINT, one of nohup SIGHUP."""
+    """Restore Python's signals: a background job ignores SIGINT, and nohup ignores SIGHUP."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def _forget_ci() -> None:
-    """Have the same output everywhere: pytest shortens no line of its summary under CI."""
+    """Remove variables of CI systems, under which pytest's summary has longer lines."""
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
         os.environ.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Each operator plants the mistake that it is for, and leaves what the parse shows to be the same script."""
+"""Each operator plants its defect, and plants no change that has no effect."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from harness.shell.commands_of import parse
 
 
 def planted(script: bytes) -> dict[bytes, Operator]:
-    """Return the texts of the mutants, and what made each."""
+    """Return the text of each mutant, and the operator that made it."""
     return {mutant.apply(script): mutant.operator for mutant in mutants_of(script)}
 
 
-#: A script, what one of its mutants is, and by which operator.
+#: A script, one of its mutants, and the mutant's operator.
 PLANTED = (
     ("set -e\na\n", ":\na\n", Operator.SHELL_OPTION),
     ("set -o pipefail\na\n", ":\na\n", Operator.SHELL_OPTION),
@@ -85,7 +85,7 @@ PLANTED = (
 )  # fmt: skip
 
 
-#: A line before another line, and all its defects, beside the line left out.
+#: A line of a script, and all mutants of this line, except the mutant without the line.
 ALL = (
     ("sudo chmod -R 0644 f", "chmod -R 0644 f", "sudo chmod 0644 f", "sudo chmod -R f", "sudo chmod -R 0666 f",
      "sudo chmod -R 0644"),
@@ -205,7 +205,7 @@ def test_each_mutation_operator_has_a_sample() -> None:
     assert {operator for _, _, operator in PLANTED} == set(Operator)
 
 
-#: A script, and what would be the same script.
+#: What a change concerns, a script, and the script after a change that has no effect.
 SAME = (
     ("a message", 'log() {\n  echo "$*" >&2\n}\nlog "no disk"\n', 'log() {\n  echo "$*" >&2\n}\nlog\n'),
     ("a message that gets the output of a command", "a | logger hello\nb\n", "a | logger\nb\n"),
@@ -262,7 +262,7 @@ def test_messages_are_mutated_only_on_request() -> None:
 
 
 def test_mutants_differ_can_be_parsed_and_are_in_the_order_of_the_script() -> None:
-    """A defect that bash refuses to read would be noticed by any test."""
+    """Any test would notice a mutant that bash can't parse."""
     compound = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
     for script in (compound, *(before.encode() for before, _, _ in PLANTED)):
         found = mutants_of(script)

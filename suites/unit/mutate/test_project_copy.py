@@ -1,4 +1,4 @@
-"""What of a project is copied, and which lines of a script count as changed."""
+"""Which files of a project are copied, and which lines of a script count as changed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_line_numbers_of_a_diff_are_those_in_the_new_file() -> None:
 def test_files_that_git_lists_are_copied_if_they_exist_and_so_is_an_ignored_script(
     tmp_path: Path,
 ) -> None:
-    """One may be deleted, and not yet for git; the script itself may be ignored."""
+    """A file that git lists may have been deleted, and git may ignore the script itself."""
     for name in ("a.sh", "ignored.sh", "module/b.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one\ntwo\n")

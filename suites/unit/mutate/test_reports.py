@@ -1,4 +1,4 @@
-"""What the reports say of survivors and figures, and that they are what their readers take."""
+"""What the reports say about survivors and figures, and that the formats are valid."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_sarif_has_all_parts_that_its_schema_requires() -> None:
     assert driver["name"]
     rules = [rule["id"] for rule in driver["rules"]]
     assert len(set(rules)) == len(rules)
-    # The mutant that survived, and the mutant on a line that no test reached.
+    # The results are the mutant that survived, and the mutant on a line that no test reached.
     assert [result["level"] for result in run["results"]] == ["warning", "note"]
     for result in run["results"]:
         assert result["message"]["text"]

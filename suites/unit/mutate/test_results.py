@@ -1,4 +1,4 @@
-"""What a kill has torn in the file of results is passed over."""
+"""Lines that a killed run left incomplete in the results file are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests run for a defect, what becomes of it, and what the next run knows of that."""
+"""Which tests run for a defect, the defect's outcome, and what the next run knows about it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PASSED = Answer(
 
 @dataclass(kw_only=True)
 class Behaviour:
-    """One test: the lines that it runs, its times, and how it ends where a text is gone from the script."""
+    """A test: the lines that it runs, its times, and how it ends if the script lacks `notices`."""
 
     lines: Sequence[int] = ()
     other_lines: Sequence[int] = ()
@@ -60,7 +60,7 @@ class Behaviour:
 
 @dataclass
 class Suite:
-    """The tests of a project, in place of a pytest that runs them."""
+    """The tests of a project; replaces the pytest that would run them."""
 
     tests: dict[str, Behaviour]
     asked: list[tuple[list[str], Cost]] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Worker:
 
 @dataclass
 class Runs:
-    """A project whose script has four commands, and runs over it."""
+    """A project whose script has four commands, and mutation runs on this project."""
 
     root: Path
     monkeypatch: pytest.MonkeyPatch
@@ -155,7 +155,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def outcomes(report: Report) -> list[tuple[str, str | None]]:
-    """Return what became of each command that is left out, and which test noticed that."""
+    """Return, for each command left out, the outcome and the test that noticed the defect."""
     return [
         (each.outcome.value, each.noticed_by) for each in report.results if each.mutant.new == b":"
     ]
@@ -221,7 +221,7 @@ def test_test_that_does_not_pass_without_a_defect_is_not_used(
 
 
 def test_test_that_reads_the_script_is_run_for_each_of_its_lines(runs: Runs) -> None:
-    """A line that no test runs stays unreached if such a test does not notice it."""
+    """A line stays 'not reached' if a test only reads the script and notices no defect."""
     report, suite = runs.run(
         {
             "t.py::reads": Behaviour(reads=True, notices="charlie"),
@@ -281,7 +281,7 @@ _CHANGES: dict[str, Callable[[Runs], object]] = {
 def test_results_of_a_test_are_discarded_after_a_change_of_its_dependencies(
     runs: Runs, change: Callable[[Runs], object], test: Behaviour
 ) -> None:
-    """Neither the lines that it runs, nor what it made of a defect in them."""
+    """This applies to the lines that the test runs, and to its result for a defect in them."""
     runs.scripts[_OTHER] = "yankee\n"
     runs.options = ("-k", "a")
     runs.run({"t.py::a": test})

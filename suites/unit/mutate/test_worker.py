@@ -1,4 +1,4 @@
-"""What a worker asks the pytest of a copy, and what it makes of the answers."""
+"""The requests that a worker sends to pytest in a copy, and how the worker reads the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Pytest:
-    """In place of a pytest: its answers are there before the questions."""
+    """Replaces a pytest process; a test prepares the answers before the worker sends requests."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []

@@ -1,4 +1,4 @@
-"""Virtual time, before a shell starts."""
+"""Virtual time: its variables and commands, and the log of sleeps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which lines of a script are commands, and which of them a trace shows to have run.
+"""Which lines of a script are commands, and which commands ran according to a trace.
 
-That real bash agrees is in suites/host/shell/test_coverage_lines.py.
+suites/host/shell/test_coverage_lines.py compares this with real bash.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_traced_line_counts_for_the_first_line_of_its_command() -> None:
 
 
 def test_code_in_a_substitution_does_not_cover_the_lines_below_it() -> None:
-    """Bash numbers it from where the outer command ended, so it reaches the next lines."""
+    """Bash counts this code from the end of the outer command, so it reports later lines."""
     text = "true\nx=$(\n  a\n  b\n)\nif false; then\n  c\nfi\n"
     traced = [Place(6, 1, 2), Place(5, 1, 2), Place(5, 1, 1), Place(1, 1, 1)]
 

@@ -1,4 +1,4 @@
-"""A trace of bash tells where shell code ran."""
+"""Finds in bash's trace which lines of shell code ran."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_relative_paths_count_from_the_directory_of_their_process(tmp_path: Path
 
 
 def test_trace_entries_count_but_similar_text_does_not(tmp_path: Path) -> None:
-    """Code under test may write to the trace; Python refuses to read so long a number."""
+    """Code under test may write to the trace, even numbers that are too long for Python."""
     script = tmp_path / "a b:1:.sh"
     script.touch()
     long = "9" * 5000

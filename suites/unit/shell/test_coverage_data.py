@@ -1,4 +1,4 @@
-"""Coverage of shell code is combined over runs, and refused where it is of another version."""
+"""Coverage data of several runs is combined; data of another version of a script is refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_one_report_has_lines_from_unit_tests_and_from_machines(
 
 
 def test_scripts_are_moved_from_the_root_of_their_run_with_their_lines(tmp_path: Path) -> None:
-    """What lies beside the root stays where it is, also if its path begins as the root's does."""
+    """A script outside of the root keeps its path, even a path that begins like the root's."""
     beside = {f"{tmp_path}/one-more/b.sh", f"{tmp_path}/away{tmp_path}/one/c.sh"}
     runs = {"one": {f"{tmp_path}/one/lib/a.sh", *beside}, "two": {f"{tmp_path}/two/lib/a.sh"}}
     roots = {}
@@ -94,7 +94,7 @@ def test_scripts_are_moved_from_the_root_of_their_run_with_their_lines(tmp_path:
 
 
 def test_script_that_did_not_run_is_in_the_report(tmp_path: Path, script: Path) -> None:
-    """Of an earlier run nothing is left in the file."""
+    """The file keeps nothing of an earlier run."""
     path = written(tmp_path, script, "data", Tier.MOCKED, 2)
     other = script.with_name("other.sh")
     other.write_text(TEXT)
@@ -189,7 +189,7 @@ def test_file_that_is_not_coverage_is_reported_and_stays_unchanged(
 def test_invalid_path_or_context_in_coverage_data_is_refused(
     tmp_path: Path, script: Path, change: str, why: str
 ) -> None:
-    """A file without end is not read, and a context without a digest may be of any version."""
+    """The harness must not read an endless file, and can't know the version without a digest."""
     path = written(tmp_path, script, "data", Tier.MOCKED, 2)
     with contextlib.closing(sqlite3.connect(path)) as data, data:
         data.execute(f"update {change}")

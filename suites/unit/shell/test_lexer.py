@@ -1,4 +1,4 @@
-"""How a line of shell is cut into words; what is expected is what bash does."""
+"""The lexer splits a line of shell code into the same words as bash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The anonymous files of a shell, without the shell."""
+"""Creates and clears the anonymous files of a shell; no shell runs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_write_from_an_earlier_position_appends() -> None:
-    """Two processes that share a memfd's position may write at the same one at the same time."""
+    """Two processes that share a memfd's position may write at this position at the same time."""
     memory = Memory("shared")
     os.write(memory.fd, b"first\n")
     os.lseek(memory.fd, 0, os.SEEK_SET)
@@ -39,7 +39,7 @@ def test_replaced_text_is_the_only_content_and_is_read_from_its_beginning() -> N
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[RecordReader, int]]:
-    """Give a reader, and what writes to it."""
+    """Give a reader, and the writing end of its pipe."""
     reading, writing = os.pipe()
     reader = RecordReader(reading)
     yield reader, writing
@@ -84,7 +84,7 @@ def test_record_is_read_whole_from_any_chunks(pipe: tuple[RecordReader, int]) ->
 
 
 def test_records_are_split_around_what_a_trap_printed() -> None:
-    """A trap that a called function leaves prints where the shell reports."""
+    """A trap that a called function left behind prints to the descriptor for records."""
     called, when = b"called\x001\x005\0", b"\0when\x002\x005\x000\0"
     begun, ended = ("called", ["5"]), ("when", ["5", "0"])
 
@@ -114,7 +114,7 @@ def test_no_pipe_stays_open_if_one_cannot_be_created(monkeypatch: pytest.MonkeyP
 
 
 def test_record_with_too_many_empty_fields_is_refused(pipe: tuple[RecordReader, int]) -> None:
-    """Each takes more memory than its byte."""
+    """In memory, each empty field takes more than the one byte in the stream."""
     reader, writing = pipe
 
     def flood() -> None:

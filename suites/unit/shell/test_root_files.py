@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_file_that_is_absent_from_a_read_only_folder_counts_as_removed() -> None:
-    """The kernel refuses to remove anything there, even what does not exist."""
+    """In such a folder the kernel refuses every removal, even of a file that does not exist."""
     RootFiles(Path("/proc/self")).remove("/no-such-file")
 
 
@@ -34,7 +34,7 @@ def test_link_that_leads_nowhere_is_removed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """Give a folder that lies beside the root."""
+    """Give a folder of the host, outside of the root."""
     host = tmp_path / "host"
     host.mkdir()
     (host / "file").write_text("of the host")
@@ -44,7 +44,7 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path, host: Path) -> RootFiles:
-    """Give a root whose links lead out of it, if they are followed plainly."""
+    """Give a root with links that would lead out of the root if Python followed them."""
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (root / "etc" / "file").write_text("mine")
@@ -90,7 +90,7 @@ def test_link_to_a_file_of_the_host_leads_to_a_file_of_the_root(
 
 
 def test_file_behind_two_links_is_written_beside_the_second(files: RootFiles) -> None:
-    """The second link is relative, to where it lies and not to the first."""
+    """The target of the second link is relative to the second link's folder."""
     files.link("/etc/first", "/opt/app/second")
     files.link("/opt/app/second", "file")
 
@@ -141,7 +141,7 @@ def test_write_to_a_path_that_is_not_a_file_is_refused(files: RootFiles, path: s
 
 
 def test_write_to_a_file_of_the_kernel_is_refused(tmp_path: Path) -> None:
-    """Where nobody laid a copy over it."""
+    """The write is refused if no writable copy covers the file."""
     (tmp_path / "proc").mkdir()
     files = RootFiles(Path("/proc/self"))
 
@@ -158,7 +158,7 @@ def test_large_file_is_not_read_whole(files: RootFiles, monkeypatch: pytest.Monk
 
 
 def test_root_that_is_the_root_of_the_host_is_refused() -> None:
-    """The number of its process may be given to another."""
+    """Another process may have the PID of the root's process."""
     with pytest.raises(HarnessError, match="has ended"):
         RootFiles(Path("/proc/self/root")).write("/no-such/file", b"x")
 

@@ -1,4 +1,4 @@
-"""The sandbox and its programs, which cannot import it, agree on how they talk."""
+"""The sandbox and its programs, which can't import it, use the same constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shell a name in `.shellspec` stands for."""
+"""The shell that a name in `.shellspec` selects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `declare -p` of bash prints; each text was printed by one."""
+"""Parses what bash's `declare -p` prints; each text is real output of bash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node for the tests of the sample, made of stateful fakes."""
+"""The fixture that gives the sample's tests a node made of stateful fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPU node as its provisioning script sees it, made of stateful fakes."""
+"""A GPU node made of stateful fakes, on which a test runs the provisioning script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.shell.testing import Answer
 if TYPE_CHECKING:
     from harness.shell.testing import Evaluation, Shell
 
-#: Below pytest's root directory, so that a copy of it can be tested.
+#: Relative to pytest's root directory, so that tests can run on a copy of the sample.
 SCRIPT = "suites/e2e/shell_provisioner/provision.sh"
 KERNEL = "6.1.0-56-cloud-amd64"
 VERSION = "580.126.09"
@@ -69,7 +69,7 @@ class Node:
         return fakes.Dkms(sources, kernels=[KERNEL], modules=self.modules).install(self.shell)
 
     def run_installer(self, run: fakes.ContainerRun) -> Answer:
-        """Do what the driver's container image does on a node."""
+        """Do to the node what the driver's container image does."""
         assert run.arguments[-1] == "copy"
         if self.installer_failures > 0:
             self.installer_failures -= 1
@@ -93,7 +93,7 @@ class Node:
         self.shell.write(RECORD, "".join(f"{name}={value}\n" for name, value in fields.items()))
 
     def has(self, path: str) -> bool:
-        """Return whether there is such a file for the code under test."""
+        """Return whether the code under test sees a file at this path."""
         return self.shell.path(path).exists()
 
     def call(self, function: str, *arguments: str, **env: str) -> Evaluation:

@@ -1,4 +1,4 @@
-"""A provisioning script, tested with stateful fakes of what it runs."""
+"""Tests a provisioning script with stateful fakes of the commands that it runs."""
 
 from __future__ import annotations
 
@@ -427,7 +427,7 @@ def test_failure_to_start_the_kubelet_has_its_own_exit_code(node: Node) -> None:
 
 
 def test_bake_builds_for_the_newest_kernel_that_has_headers(node: Node) -> None:
-    """Versions are compared as such: by letters, 9 is above 56."""
+    """Versions are compared as numbers: compared as text, 9 would be newer than 56."""
     newest = "6.1.0-156-cloud-amd64"
     for kernel in ("6.1.0-9-cloud-amd64", newest):
         node.shell.write(f"/lib/modules/{kernel}/build/Makefile", "")

@@ -1,4 +1,4 @@
-"""A fake refuses what it can't use where a test gives it."""
+"""A fake's constructor refuses an argument that the fake can't use."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ RECORDED = "debian-12"
 
 
 class Replay:
-    """A dialogue that is held against a fake; files lie below a folder of the test."""
+    """Runs a dialogue with fakes, whose files are in a folder of the test."""
 
     def __init__(self, dialogue: Dialogue, root: Path, *used: Fake) -> None:
         self.dialogue = dialogue
@@ -50,7 +50,7 @@ class Replay:
         target.write_text(text)
 
     def run(self) -> None:
-        """Expect of each step what was recorded."""
+        """Assert that each step has the recorded result."""
         for recorded in load_dialogue(self.dialogue.tool, RECORDED).steps:
             answer = Answer()
             if recorded.action is not None:
@@ -74,7 +74,7 @@ class Replay:
         return fake.answer(a_call(*argv))
 
     def _paths(self) -> tuple[str, ...]:
-        """Return the watched paths that are there, in the order in which a shell lists them."""
+        """Return the watched paths that exist, in the order in which a shell lists them."""
         return tuple(
             f"/{found.relative_to(self.root)}"
             for pattern in self.dialogue.watched

@@ -1,4 +1,4 @@
-"""Fakes read command lines strictly: what they do not know is an error that names it."""
+"""Fakes parse command lines strictly: an unknown option or use is an error that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests set on a fake, and what they look at, beside what the recordings show."""
+"""The states of fakes that tests set and read, beyond what the recordings show."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(fake: fakes.Fake, line: str) -> Answer:
 def test_command_with_several_units_fails_if_one_unit_fails(
     tmp_path: Path, line: str, exit_code: int, active: list[str]
 ) -> None:
-    """The others are started all the same; of two failures the later one tells the exit code."""
+    """The other units are started anyway; the exit code comes from the last failure."""
     text = "[Install]\nWantedBy=multi-user.target\n"
     systemd = fakes.Systemd(
         {
@@ -614,7 +614,7 @@ def test_queries_without_a_package_name_list_all_packages() -> None:
 def test_commands_exit_with_the_expected_codes_and_leave_the_expected_packages(
     tmp_path: Path, lines: list[str], codes: list[int], left: str
 ) -> None:
-    """The package top needs tool, which has configuration; that needs mid, and that needs lib."""
+    """The package top needs tool, which has configuration; tool needs mid, and mid needs lib."""
     lib, base, newer = (
         Package(name=name, version=version)
         for name, version in (("lib", "1"), ("base", "9"), ("base", "10"))
@@ -673,7 +673,7 @@ def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> N
 def test_manually_installed_package_stays_manual_when_a_dependent_upgrades_it(
     tmp_path: Path,
 ) -> None:
-    """apt-get autoremove removes only what came with others and is needed no more."""
+    """apt-get autoremove removes only unneeded packages that were installed automatically."""
     old, new = (Package(name="lib", version=version) for version in ("1", "2"))
     tool = Package(name="tool", version="1", depends=["lib (>= 2)"])
     packages = fakes.Packages(installed=[old], repository=[new, tool]).use_root(tmp_path)

@@ -1,4 +1,4 @@
-"""Which real commands code under test may run."""
+"""The real commands that code under test may run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_command_folders_exclude_the_project_except_its_virtual_environment(
 def test_path_variable_loses_folders_that_cannot_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its commands could not be denied, so the shell does not search it either."""
+    """The folder's commands could not be denied, so the shell does not search the folder."""
     for name in ("closed", "open"):
         (tmp_path / name).mkdir()
     (tmp_path / "loop").symlink_to("loop")

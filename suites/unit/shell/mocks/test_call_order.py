@@ -1,4 +1,4 @@
-"""Which calls were made, and in which order."""
+"""Assertions on the calls that code made, and on their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which answer a call of a mocked command gets, and what a mock expects."""
+"""The answers that calls of a mocked command get, and the calls that a mock expects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def curl(registry: MockRegistry) -> MockedCommand:
 
 
 def said(registry: MockRegistry, line: str) -> str:
-    """Return what a call prints."""
+    """Return what a call of a mocked command prints."""
     name, *words = line.split()
     return registry.answer(name, tuple(words), "/", None, "").stdout
 
@@ -186,7 +186,7 @@ def test_assertions_compare_whole_calls_and_count_calls_by_name(
 def test_spy_does_not_answer_for_a_missing_command(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
-    """The real one would have to run, be it for some of the calls only."""
+    """The mock answers for a missing command only if none of its answers runs the real command."""
     curl.when("a").answers("x")
     assert registry.answers_missing("/opt/bin/curl")
     curl.when("b").answers_in_turn(Answer(), Answer(calls_through=True))

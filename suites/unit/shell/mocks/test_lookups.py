@@ -1,4 +1,4 @@
-"""Which commands shell code looks up: their mocks must be files."""
+"""The commands whose paths shell code looks up: their mocks must be files."""
 
 from __future__ import annotations
 

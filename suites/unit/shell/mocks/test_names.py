@@ -1,4 +1,4 @@
-"""Which names a mock can have."""
+"""The names that a mock can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of mocked commands."""
+"""The registry of mocked commands and their calls."""
 
 from __future__ import annotations
 

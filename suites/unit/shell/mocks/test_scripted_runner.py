@@ -1,4 +1,4 @@
-"""The scripted runner: strict both ways."""
+"""The scripted runner fails for unexpected commands, and for commands that did not run."""
 
 from __future__ import annotations
 

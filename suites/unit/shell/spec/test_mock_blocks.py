@@ -1,4 +1,4 @@
-"""Where mocks lie."""
+"""The folders in which the mocks of a spec are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Option files: what they set, and those that nobody can read."""
+"""Option files: the options that they set, and files that can't be read."""
 
 from __future__ import annotations
 

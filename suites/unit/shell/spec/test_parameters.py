@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Shell:
-    """Plays the shell that evaluates rows."""
+    """Replaces the shell that evaluates rows."""
 
     def __init__(self, *rows: tuple[str, ...]) -> None:
         self.rows = rows
@@ -60,7 +60,7 @@ def test_matrix_with_expansions_becomes_loops_in_the_shell() -> None:
     ]
 
 
-#: Each `_` calls %data.
+#: The test replaces each `_` by `%data`.
 CODE = (
     "for i in 1; do _ $i; done", "true && _ 2", "false || _ 3", "if true; then _ 4; fi", "f() { _ 5; }",
     " _ 6; _ 7", "echo x%data",

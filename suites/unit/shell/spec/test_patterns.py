@@ -1,4 +1,4 @@
-"""Patterns of `match pattern`; what matches is what bash and dash say of shellspec's `case`."""
+"""Patterns of `match pattern` match the same texts as shellspec's `case` in bash and dash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sentence after `The` asks for, and whether a value satisfies it; as shellspec 0.28 judges."""
+"""Sentences after `The` are parsed and decided as in shellspec 0.28."""
 
 from __future__ import annotations
 

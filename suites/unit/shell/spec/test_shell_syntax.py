@@ -1,4 +1,4 @@
-"""Which code of a spec could fail where it stands."""
+"""Which code of a spec can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The translator finds what a spec file holds, and refuses what it must not hold."""
+"""The translator finds the blocks of a spec file, and refuses invalid or misplaced ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an example, from what its shell reported."""
+"""The verdict on an example, determined from the records that its shell wrote."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _FAILS = "output should eq b"
 def verdict(
     *reports: Sequence[str] | str, exit_status: int = 0, end_message: str = "", **streams: Any
 ) -> Verdict:
-    """Return the verdict on reports: sentences as texts, and records of the shell.
+    """Return the verdict on an example from its sentences (texts) and its records.
 
-    A sentence is judged after all records.
+    All sentences are judged after all records.
     """
     reported = ExampleRecord(exit_status=exit_status, end_message=end_message)
     for report in (*reports, ("finished",)):

@@ -1,4 +1,4 @@
-"""Functions that are taken out of a script, and what an evaluation leaves."""
+"""Functions extracted from a script, and the results of an evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ f
 
 
 class Bash:
-    """Plays `bash -n`: it can read a body that has as many opening brackets as closing ones."""
+    """Replaces `bash -n`: accepts a body with as many opening brackets as closing ones."""
 
     def run(
         self, argv: Argv, *, timeout_s: float, stdin: str | None = None, env: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""What warm shells of a worker start with, before any is started."""
+"""The start parameters of a worker's warm shells, and which shells the pool keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Path:
-    """Give a folder of a host that has these commands only."""
+    """Give the only folder with commands of a host."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("cat", "curl", "tool", "wget"):
@@ -94,7 +94,7 @@ def test_is_reported_is_true_only_for_executables_in_command_folders(
 
 
 class IdleShell:
-    """Plays a warm shell; `is_clean` says whether it can be made as new."""
+    """Replaces a warm shell; `is_clean` is the result of `clear`."""
 
     def __init__(self, pool: WarmShellPool, name: str, *, is_clean: bool = True) -> None:
         self.code = (name,)
