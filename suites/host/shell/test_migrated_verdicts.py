@@ -26,19 +26,19 @@ _OUTCOMES = {
 }  # fmt: skip
 _STRICT = {
     "an unknown command",
-    "what the shell says cites the line of the spec",
+    "an error message of the shell has the line number of the spec",
     "the body does not see functions",
-    "nor where its own text does not name them",
-    "a path is of no other kind",
+    "a mock sees no function or variable of the spec",
+    "a path does not match other kinds",
 }
 _ROOT_OF_ITS_OWN = {
     "AfterAll has run when its group is left",
-    "files stay",
-    "and only that",
-    "the others were left out",
-    "end inside",
-    "hooks of the inner group have run and are gone",
-    "hooks of all groups have run from inside",
+    "a file of an earlier example of the group stays",
+    "stderr of a group does not fail the example after the next",
+    "hooks after a failed hook did not run",
+    "hooks of the inner group run first after an example",
+    "after the inner group its hooks no longer run",
+    "AfterAll hooks have run from the inner group to the outer group",
     "of the outer one alone: outer",
 }
 _NOT_TOLD = {
@@ -46,9 +46,9 @@ _NOT_TOLD = {
     "an unquoted variable that splits",
     "Skip if, with a command that expands to nothing",
     "plain statements after Skip still run",
-    "fails an example that is pending",
-    "stderr of its own fails it too",
-    "by the hook after the example",
+    "stderr of a group fails a pending example",
+    "stderr of a pending example fails the example",
+    "a hook after a pending example fails",
 }
 _OTHER_SHELL_AROUND = {
     "local and return work",
@@ -57,10 +57,10 @@ _OTHER_SHELL_AROUND = {
     "the shell shows its input during the evaluation only",
     "on DEBUG, under call",
     "on ERR, under call",
-    "under call, in code that fails",
-    "so does one of an odd name",
+    "on DEBUG and RETURN, under call, in code that fails",
+    "an earlier function mock with a comma in its name loses",
     "a file whose last line does not end",
-    "shows what was captured",
+    "Dump shows the output and status of the evaluation",
     "a path is not found",
     "a file that may not run",
     "no When leaves output and status unset",

@@ -26,11 +26,11 @@ Describe 'groups'
     End
   End
 
-  It 'succeeded: what an example sets is its own'
+  It 'succeeded: an example may change a variable of its group'
     top=changed
     The variable top should equal changed
   End
-  It 'succeeded: and gone in the next'
+  It 'succeeded: the next example sees the old value of the variable'
     The variable top should equal inside
   End
 
@@ -38,7 +38,7 @@ Describe 'groups'
     The variable later should be undefined
   End
   later=set
-  It 'succeeded: a statement between examples runs where it stands'
+  It 'succeeded: a statement between examples runs before later examples'
     The variable later should equal set
   End
 End
@@ -95,19 +95,19 @@ End
 
 Describe 'statements of a group'
   echo complaint >&2
-  It 'FAILED: their stderr fails the next example'
+  It 'FAILED: stderr of a group fails its next example'
     The value a should equal a
   End
-  It 'succeeded: and only that'
+  It 'succeeded: stderr of a group does not fail the example after the next'
     The value a should equal a
   End
 End
 
 Describe 'examples that a signal ends'
-  It 'FAILED: the one'
+  It 'FAILED: a signal ends this example'
     sh -c 'kill -KILL "$PPID"'
   End
-  It 'succeeded: but not the next, for what the shell said of it'
+  It 'succeeded: the example after a killed example passes'
     The value a should equal a
   End
 End
@@ -123,7 +123,7 @@ Describe 'marks'
     The value a should equal b
   End
   xDescribe 'x skips a group'
-    It 'SKIPPED: in it'
+    It 'SKIPPED: an example in a group with x'
       The value a should equal b
     End
   End
@@ -193,15 +193,15 @@ Describe 'marks'
     The value a should equal b
   End
   Describe 'Skip in a group'
-    It 'succeeded: above it nothing is skipped'
+    It 'succeeded: an example above Skip in its group runs'
       The value a should equal a
     End
     Skip 'from here on'
-    It 'SKIPPED: below it'
+    It 'SKIPPED: an example below Skip in its group'
       The value a should equal b
     End
     Describe 'nested'
-      It 'SKIPPED: below it, nested'
+      It 'SKIPPED: an example in a nested group below Skip'
         false
       End
     End
@@ -213,12 +213,12 @@ Describe 'marks'
   Describe 'Pending and hooks that fail'
     Pending 'not done'
     AfterEach 'false'
-    It 'FAILED: by the hook after the example'
+    It 'FAILED: a hook after a pending example fails'
       The value a should equal b
     End
     Describe 'before it'
       BeforeEach 'false'
-      It 'FAILED: by the hook before the example'
+      It 'FAILED: a hook before a pending example fails'
         The value a should equal b
       End
     End
@@ -254,7 +254,7 @@ Describe 'hooks'
   End
   Describe 'AfterEach fails'
     AfterEach 'false'
-    It 'FAILED: after a success'
+    It 'FAILED: AfterEach fails after an example that holds'
       The value a should equal a
     End
   End
@@ -262,24 +262,24 @@ Describe 'hooks'
     rm -f "$SHELLSPEC_WORKDIR/log"
     Describe 'before all'
       BeforeAll 'log all1' 'false' 'log never'
-      It 'FAILED: for all by the second'
+      It 'FAILED: the second BeforeAll hook fails'
         log never
       End
     End
     Describe 'before each'
       BeforeEach 'log each1' 'false' 'log never'
-      It 'FAILED: by the second'
+      It 'FAILED: the second BeforeEach hook fails'
         log never
       End
     End
     Describe 'after each'
       AfterEach 'log never' 'false' 'log after3'
-      It 'FAILED: by the second'
+      It 'FAILED: the second AfterEach hook fails'
         log body
         The value a should equal a
       End
     End
-    It 'succeeded: the others were left out'
+    It 'succeeded: hooks after a failed hook did not run'
       When call read_log
       The output should equal 'all1 each1 body after3 '
     End
@@ -287,37 +287,37 @@ Describe 'hooks'
   Describe 'AfterEach of an aborted example'
     rm -f "$SHELLSPEC_WORKDIR/log"
     AfterEach 'log after'
-    It 'FAILED: does not run'
+    It 'FAILED: an aborted example has no AfterEach'
       false
     End
-    It 'succeeded: so nothing is logged'
+    It 'succeeded: AfterEach of an aborted example did not run'
       The file "$SHELLSPEC_WORKDIR/log" should not be exist
     End
   End
   Describe 'BeforeAll'
     times=0
     BeforeAll 'times=$((times + 1))'
-    It 'succeeded: has run'
+    It 'succeeded: BeforeAll has run before the first example'
       The variable times should equal 1
     End
-    It 'succeeded: once'
+    It 'succeeded: BeforeAll has not run again before the second example'
       The variable times should equal 1
     End
     Describe 'nested'
-      It 'succeeded: once, also for nested groups'
+      It 'succeeded: BeforeAll has not run again before a nested group'
         The variable times should equal 1
       End
     End
   End
   Describe 'BeforeAll fails'
     BeforeAll 'false'
-    It 'FAILED: every example below'
+    It 'FAILED: an example below a failed BeforeAll'
       The value a should equal a
     End
   End
   Describe 'AfterAll'
     AfterAll 'echo done >"$SHELLSPEC_WORKDIR/after-all"'
-    It 'succeeded: has not run yet'
+    It 'succeeded: AfterAll has not run during its group'
       The file "$SHELLSPEC_WORKDIR/after-all" should not be exist
     End
   End
@@ -328,7 +328,7 @@ Describe 'hooks'
   Describe 'around the evaluation'
     BeforeCall 'echo before'
     AfterCall 'echo after'
-    It 'succeeded: their output counts as its own'
+    It 'succeeded: output of BeforeCall and AfterCall counts as output of the evaluation'
       When call echo body
       The output should equal 'before
 body
@@ -340,20 +340,20 @@ after'
 body'
       The status should be failure
     End
-    It 'succeeded: those of the example are the inner ones'
+    It 'succeeded: BeforeCall of the example runs after BeforeCall of the group'
       BeforeCall 'echo own' # of two
       When call echo body
       The lines of output should equal 4
       The line 2 of output should equal own
     End
-    It 'succeeded: they do not concern run'
+    It 'succeeded: BeforeCall and AfterCall do not run for When run'
       When run echo body
       The output should equal body
     End
   End
   Describe 'a failing BeforeCall'
     BeforeCall 'return 9'
-    It 'succeeded: cancels the evaluation and sets the status'
+    It 'succeeded: a failing BeforeCall cancels the evaluation and sets its status'
       When call echo body
       The output should equal ''
       The status should equal 9
@@ -361,7 +361,7 @@ body'
   End
   Describe 'a failing AfterCall'
     AfterCall 'return 9'
-    It 'succeeded: sets the status'
+    It 'succeeded: a failing AfterCall sets the status'
       When call echo body
       The output should equal body
       The status should equal 9
@@ -370,7 +370,7 @@ body'
   Describe 'around run'
     BeforeRun 'inside=yes'
     AfterRun 'echo "after $inside"'
-    It 'succeeded: they run in its subshell'
+    It 'succeeded: BeforeRun and AfterRun run in the subshell of When run'
       When run echo body
       The output should equal 'body
 after yes'
@@ -384,11 +384,11 @@ after yes'
   End
   Describe 'after other programs'
     AfterRun 'echo after'
-    It 'succeeded: a command'
+    It 'succeeded: AfterRun runs after When run command'
       When run command printf 'body\n'
       The output should equal "body${SHELLSPEC_LF}after"
     End
-    It 'succeeded: a script'
+    It 'succeeded: AfterRun runs after When run script'
       echo 'echo "$1"' >"$SHELLSPEC_WORKDIR/body.sh"
       chmod 755 "$SHELLSPEC_WORKDIR/body.sh"
       When run script "$SHELLSPEC_WORKDIR/body.sh" body
@@ -397,7 +397,7 @@ after yes'
   End
   Describe 'a failing BeforeRun'
     BeforeRun 'return 9' 'echo never'
-    It 'succeeded: cancels the evaluation and sets the status'
+    It 'succeeded: a failing BeforeRun cancels the evaluation and sets its status'
       When run echo body
       The output should equal ''
       The status should equal 9
@@ -405,7 +405,7 @@ after yes'
   End
   Describe 'a failing AfterRun'
     AfterRun 'echo never' 'return 9'
-    It 'succeeded: sets the status'
+    It 'succeeded: a failing AfterRun sets the status'
       When run echo body
       The output should equal body
       The status should equal 9
@@ -421,10 +421,10 @@ Describe 'Assert'
     false
     true
   }
-  It 'FAILED: a command in it that fails'
+  It 'FAILED: a command in Assert fails'
     Assert fails_early
   End
-  It 'succeeded: runs in a subshell'
+  It 'succeeded: Assert runs in a subshell'
     changes() { inside=1; }
     Assert changes
     The variable inside should be undefined
@@ -445,12 +445,12 @@ Describe 'stdin'
   AfterAll is_empty
   BeforeEach is_empty
   AfterEach is_empty
-  It 'succeeded: of hooks and conditions is empty'
+  It 'succeeded: stdin of hooks and conditions is empty'
     Assert is_empty
     Skip if 'never' eval '! is_empty'
     The value '' should satisfy is_empty
   End
-  It 'succeeded: and the file goes on'
+  It 'succeeded: hooks and conditions do not read the file of the spec'
     The value a should equal a
   End
 End
@@ -468,7 +468,7 @@ Describe 'Include'
 End
 
 Describe 'Dump'
-  It 'succeeded: shows what was captured'
+  It 'succeeded: Dump shows the output and status of the evaluation'
     captured() { echo out; echo err >&2; return 3; }
     When call captured
     Dump >"$SHELLSPEC_WORKDIR/dump"

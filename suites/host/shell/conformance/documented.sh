@@ -43,7 +43,7 @@ Describe 'variables of the run'
       The variable SHELLSPEC_EXAMPLE_NO should equal "$2"
     End
   End
-  It 'succeeded: of the run and of the file'
+  It 'succeeded: variables of the run and of the file'
     The variable SHELLSPEC_UNIXTIME should be valid number
     The variable SHELLSPEC_SPEC_NO should be present
     The variable SHELLSPEC_GROUP_ID should equal 2
@@ -51,12 +51,12 @@ Describe 'variables of the run'
 End
 
 Describe 'results without an evaluation'
-  It 'succeeded: of a function'
+  It 'succeeded: result of a function without an evaluation'
     The result of function answer should equal 42
     The result of "answer()" should equal 42
     The result of function counts should equal '3:::'
   End
-  It 'FAILED: that differs'
+  It 'FAILED: result of a function differs'
     The result of function answer should equal 41
   End
 End

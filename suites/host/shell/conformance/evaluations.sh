@@ -27,7 +27,7 @@ Describe 'When call'
     The status should equal 3
   End
 
-  It 'succeeded: variables survive'
+  It 'succeeded: variables that call sets survive'
     When call lib a
     The variable state should equal changed
     The output should be present
@@ -73,7 +73,7 @@ Describe 'When run'
     The status should equal 7
   End
 
-  It 'succeeded: variables do not survive'
+  It 'succeeded: variables that run sets do not survive'
     state=before
     When run lib a
     The variable state should equal before
@@ -87,7 +87,7 @@ Describe 'When run'
     The output should equal ''
   End
 
-  It 'succeeded: errexit of the example is not that of the code'
+  It 'succeeded: errexit of the example does not apply to the code'
     When run goes_on_after_false
     The output should equal reached
   End
@@ -261,7 +261,7 @@ Describe 'options that the code sets'
     set "$@"
     echo "last"
   }
-  It 'succeeded: nounset does not trouble what follows'
+  It 'succeeded: nounset of the code does not apply to later statements'
     When call sets -u
     The output should equal last
     The variable no_such should be undefined
@@ -288,12 +288,12 @@ Describe 'options that the code sets'
     The line 1 of stderr should equal '+ eval :'
     The line 2 of stderr should equal '++ :'
   End
-  It 'succeeded: a difference is no trace'
+  It 'succeeded: lines of a diff are not changed like a trace'
     differ() { printf '%s\n' '--- a' '+++ b' '+ c' >&2; }
     When call differ
     The line 2 of stderr should equal '+++ b'
   End
-  It 'succeeded: what the shell says cites the line of the spec' bash
+  It 'succeeded: an error message of the shell has the line number of the spec' bash
     lost() {
       no_such_command
     }
@@ -354,7 +354,7 @@ Describe 'traps that an evaluation leaves' bash
       The lines of output should equal 3
       The line 2 of output should equal D
     End
-    It 'succeeded: under call, in code that fails'
+    It 'succeeded: on DEBUG and RETURN, under call, in code that fails'
       fails() { trap 'echo D' DEBUG; trap 'echo R' RETURN; false; }
       When call fails
       The output should equal "before${SHELLSPEC_LF}D${SHELLSPEC_LF}D${SHELLSPEC_LF}D${SHELLSPEC_LF}R"

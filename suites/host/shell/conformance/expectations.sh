@@ -17,7 +17,7 @@ gamma'
     The stdout should end with gamma
   End
 
-  It 'succeeded: entire output keeps them'
+  It 'succeeded: entire output keeps trailing newlines'
     When call text
     The entire output should end with 'gamma
 
@@ -33,7 +33,7 @@ gamma'
     The output should be defined
   End
 
-  It 'succeeded: line and word stand alone for those of output'
+  It 'succeeded: line and word mean those of output without a subject'
     When call text
     The line 1 should equal 'alpha beta'
     The word 3 should equal gamma
@@ -91,7 +91,7 @@ gamma'
 End
 
 Describe 'modifiers'
-  It 'succeeded: of turns the order round'
+  It 'succeeded: a modifier may come after its subject with of'
     When call text
     The word 2 of line 1 of output should equal beta
     The output line 1 word 2 should equal beta
@@ -135,7 +135,7 @@ two'
     The contents of file "$SHELLSPEC_WORKDIR/missing" should not include x
   End
 
-  It 'succeeded: contents are those of the moment'
+  It 'succeeded: contents are read when the expectation is reached'
     echo early >"$SHELLSPEC_WORKDIR/moment"
     The contents of file "$SHELLSPEC_WORKDIR/moment" should equal early
     echo late >"$SHELLSPEC_WORKDIR/moment"
@@ -300,7 +300,7 @@ Describe 'path matchers'
   }
   BeforeEach 'prepare'
 
-  It 'succeeded: all of them'
+  It 'succeeded: all path matchers'
     The file full/file should be exist
     The file full/file should exist
     The file nowhere should not exist
@@ -321,7 +321,7 @@ Describe 'path matchers'
     The file pipe should not be socket
   End
 
-  It 'succeeded: a link is what it leads to, and a dangling one nothing'
+  It 'succeeded: a link matches like its target, and a dangling link like a missing file'
     ln -s nowhere dangling
     ln -s empty to-empty
     ln -s empty-file to-file
@@ -345,7 +345,7 @@ Describe 'path matchers'
     The contents of file link should equal text
   End
 
-  It 'succeeded: whatever lies in a directory, it is not empty'
+  It 'succeeded: a directory with an entry of any kind is not empty'
     mkdir with-hidden with-dots with-link with-folder with-pipe with-star
     : >with-hidden/.a
     : >with-dots/..a
@@ -364,7 +364,7 @@ Describe 'path matchers'
     The file .. should not be empty directory
   End
 
-  It 'succeeded: what is empty is of one kind, and has no byte'
+  It 'succeeded: an empty file is a regular file without a byte'
     echo >line
     The file line should not be empty file
     The file empty should not be empty file
@@ -375,7 +375,7 @@ Describe 'path matchers'
     The file /dev/null should not be empty file
   End
 
-  It 'succeeded: a path is of no other kind'
+  It 'succeeded: a path does not match other kinds'
     python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
     The file socket should be socket
     The file socket should be exist
@@ -430,7 +430,7 @@ Describe 'path matchers'
     The line 1 of output should not be file
     The contents of variable place should equal text
   End
-  It 'FAILED: a value is the path of something else'
+  It 'FAILED: a value is the path of a directory and not of a file'
     The value full should be file
   End
   It 'FAILED: be dir is absent'
@@ -460,7 +460,7 @@ Describe 'satisfy'
     The stderr should not satisfy is_long 1
     The entire output should satisfy is_long 19
   End
-  It 'succeeded: whatever the subject is'
+  It 'succeeded: satisfy works with all subjects'
     abc=abc
     prints() { printf '%s\n' "$abc"; }
     prints >"$SHELLSPEC_WORKDIR/abc"
@@ -474,7 +474,7 @@ Describe 'satisfy'
     from-stdin() { from_stdin; }
     The value abc should satisfy from-stdin
   End
-  It 'succeeded: an unset subject is no variable'
+  It 'succeeded: the variable of an unset subject is unset'
     is_unset=1
     The variable gone should satisfy is_unset
     The value '' should not satisfy is_unset
@@ -531,7 +531,7 @@ Describe 'matchers of the spec itself'
     The value abc should not be longer than 3
     The value abc should be present
   End
-  It 'succeeded: the subject is no variable of the spec'
+  It 'succeeded: a matcher does not leave its subject in a variable of the spec'
     SHELLSPEC_SUBJECT=long
     The variable gone should not be longer than 2
   End

@@ -62,7 +62,7 @@ Describe 'modes of the code'
     readonly mine=1
     The variable mine should be readonly
   End
-  It 'succeeded: is gone in the next'
+  It 'succeeded: a readonly variable is gone in the next example'
     mine=2
     The variable mine should equal 2
     The variable mine should not be readonly
@@ -196,7 +196,7 @@ status x"
     When call here
     The output should equal no
   End
-  It 'succeeded: and it is back'
+  It 'succeeded: the mock is back in the next example'
     When call wget
     The output should equal 'wget '
   End
@@ -206,11 +206,11 @@ Describe 'hooks that go elsewhere'
   Describe 'a hook function that changes directory'
     go() { cd /usr; }
     BeforeEach go
-    It 'succeeded: is where the hook went'
+    It 'succeeded: an example runs in the directory to which its hook changed'
       The value "$PWD" should equal /usr
     End
   End
-  It 'succeeded: and is back here'
+  It 'succeeded: an example outside of the group runs in the old directory'
     The value "$PWD" should not equal /usr
   End
 End
@@ -251,11 +251,11 @@ Describe 'code in strict mode' bash
     echo "[$secret$other]"
   End
 
-  It 'succeeded: nothing springs its trap'
+  It 'succeeded: code that succeeds does not run the ERR trap'
     When call works
     The output should equal 'a b'
   End
-  It 'succeeded: a failure under run springs it'
+  It 'succeeded: a failure under run runs the ERR trap'
     When run fails
     The status should be failure
     The error should include 'failed'
@@ -266,16 +266,16 @@ Describe 'code in strict mode' bash
     The output should equal "a b${SHELLSPEC_LF}[]"
   End
   Describe 'deeper'
-    It 'succeeded: nor does a group that ends'
+    It 'succeeded: the end of a nested group does not run the ERR trap'
       When call works
       The output should be present
     End
   End
-  It 'FAILED: an example that fails still does'
+  It 'FAILED: an example with a failing statement'
     fails
     The value reached should equal reached
   End
-  It 'succeeded: the one after it runs'
+  It 'succeeded: the example after a failing statement runs'
     When call works
     The output should be present
   End
@@ -283,7 +283,7 @@ End
 
 Describe 'code without globbing'
   set -f
-  It 'succeeded: a directory is looked into all the same'
+  It 'succeeded: empty directory works without globbing'
     mkdir "$SHELLSPEC_WORKDIR/no-globs"
     The path "$SHELLSPEC_WORKDIR/no-globs" should be empty directory
     : >"$SHELLSPEC_WORKDIR/no-globs/file"
@@ -293,7 +293,7 @@ End
 
 Describe 'code that fails without a match' bash
   shopt -s failglob
-  It 'succeeded: an empty directory is looked into all the same'
+  It 'succeeded: empty directory works with failglob'
     mkdir "$SHELLSPEC_WORKDIR/no-match"
     The path "$SHELLSPEC_WORKDIR/no-match" should be empty directory
   End
@@ -301,12 +301,12 @@ End
 
 Describe 'a group that leaves early'
   Describe 'after one that does not'
-    It 'succeeded: ran before'
+    It 'succeeded: an example before the exit of its group'
       The value a should equal a
     End
   End
   exit 0
-  It 'FAILED: is not reached'
+  It 'FAILED: an example after the exit of its group'
     The value a should equal a
   End
 End

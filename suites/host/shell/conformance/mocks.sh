@@ -15,17 +15,17 @@ Describe 'function mocks'
     When run in_substitution
     The output should equal '[mocked x]'
   End
-  It 'succeeded: innermost wins'
+  It 'succeeded: the innermost function mock wins'
     curl() { echo inner; }
     When call calls_curl
     The output should equal inner
   End
-  It 'succeeded: a child process does not see it'
+  It 'succeeded: a child process does not see a function mock'
     When call bash -c 'type -t calls_curl'
     The output should equal ''
     The status should be failure
   End
-  It 'succeeded: a child process sees it after export -f' bash
+  It 'succeeded: a child process sees a function mock after export -f' bash
     export -f curl
     When call calls_in_child z
     The output should equal 'mocked z'
@@ -56,24 +56,24 @@ Describe 'commands of the shell that a spec redefines' bash
   AfterAll ':'
   BeforeEach 'each=1'
   AfterEach ':'
-  It 'succeeded: are those of the code under test alone'
+  It 'succeeded: only the code under test runs redefined commands'
     When call rm -rf /never
     The error should equal 'rm was called'
     The status should equal 99
   End
-  It 'SKIPPED: though not needed to skip'
+  It 'SKIPPED: Skip runs no redefined command'
     Skip
   End
-  It 'PENDING: nor to wait'
+  It 'PENDING: Pending runs no redefined command'
     Pending
     The value a should equal b
   End
-  It 'succeeded: nor for jobs'
+  It 'succeeded: waiting for jobs runs no redefined command'
     job() { { builtin read -t 0.1 <>/dev/fd/201 || :; } & }
     When call job
     The status should be success
   End
-  It 'succeeded: nor for words'
+  It 'succeeded: directives run no redefined command'
     words() {
       %puts a
       %putsn b
@@ -85,7 +85,7 @@ Describe 'commands of the shell that a spec redefines' bash
     When call words
     The output should equal "ab${SHELLSPEC_LF}c1"
   End
-  It 'succeeded: nor for mocks'
+  It 'succeeded: Mock runs no redefined command'
     Mock harness-a
       a=$1
       %preserve a
@@ -97,11 +97,11 @@ Describe 'commands of the shell that a spec redefines' bash
     When call mocked
     The output should equal b
   End
-  It 'succeeded: nor for commands'
+  It 'succeeded: When run command runs no redefined command'
     When run command env -i
     The status should be success
   End
-  It 'succeeded: nor for scripts'
+  It 'succeeded: When run source runs no redefined command'
     %puts 'x=1' >"$SHELLSPEC_WORKDIR/x.sh"
     When run source "$SHELLSPEC_WORKDIR/x.sh"
     The status should be success
@@ -116,7 +116,7 @@ Describe 'commands of the shell that a spec redefines' bash
     Parameters
       1 2
     End
-    It 'succeeded: nor for what is beside a call'
+    It 'succeeded: hooks, options, data and expectations of a call run no redefined command'
       When call changes
       The variable text should equal set
       The contents of file here should be undefined
@@ -130,7 +130,7 @@ Describe 'commands of the shell that a spec redefines' bash
       Assert changes
       Skip if 'never' false
     End
-    It 'succeeded: nor beside a run'
+    It 'succeeded: hooks, options and data of a run run no redefined command'
       When run leaves a 3
       The output should equal a
       The status should equal 3
@@ -161,12 +161,12 @@ Describe 'Mock'
       When call calls_curl
       The output should equal inner
     End
-    It 'succeeded: for child processes too'
+    It 'succeeded: inner replaces outer for child processes too'
       When call calls_in_child
       The output should equal inner
     End
   End
-  It 'succeeded: the outer one is back'
+  It 'succeeded: after the inner group the outer mock is back'
     When call calls_in_child
     The line 1 of output should start with 'curl 0'
     The status should equal 6
@@ -204,7 +204,7 @@ Describe 'Mock'
     When call both
     The output should equal mock
   End
-  It 'succeeded: so does one of an odd name' bash
+  It 'succeeded: an earlier function mock with a comma in its name loses' bash
     never,there() { echo function; }
     Mock 'never,there'
       echo mock
@@ -212,7 +212,7 @@ Describe 'Mock'
     When call never,there
     The output should equal mock
   End
-  It 'succeeded: in POSIX mode too' bash
+  It 'succeeded: a mock with a dash in its name works in POSIX mode' bash
     set -o posix
     Mock apt-get
       echo "apt-get $1"
@@ -220,7 +220,7 @@ Describe 'Mock'
     When call calls_dashed install
     The output should equal 'apt-get install'
   End
-  It 'succeeded: the body begins as a new shell does' bash
+  It 'succeeded: the body begins with the options of a new shell' bash
     Mock begins
       false
       a=$(false | true; echo $?$no_such)
@@ -297,12 +297,12 @@ Describe 'preserved variables'
 changed "
     %preserve kept
   }
-  It 'succeeded: reach their own example'
+  It 'succeeded: a preserved variable reaches its own example'
     When run change
     The variable kept should equal "it's
 changed "
   End
-  It 'succeeded: and not the next one'
+  It 'succeeded: a preserved variable does not reach the next example'
     kept=mine
     When call true
     The variable kept should equal mine

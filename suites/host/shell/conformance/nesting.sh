@@ -15,22 +15,22 @@ Describe 'aliases'
   Describe 'inner'
     File one=/etc/passwd
     File three=/no/such
-    It 'succeeded: hide the outer ones of their names'
+    It 'succeeded: aliases of the inner group hide outer aliases of the same name'
       The path one should be file
       The dir three should not be exist
       The file two should be directory
     End
-    It 'succeeded: are hidden by those of the example, the last of which counts'
+    It 'succeeded: the last alias of an example hides aliases of the group'
       Path one=/no/such
       Path one=/dev/null
       The file one should be character device
       The contents of file one should equal ''
     End
-    It 'succeeded: and those are gone'
+    It 'succeeded: aliases of an earlier example are gone'
       The file one should not be character device
     End
   End
-  It 'succeeded: are gone'
+  It 'succeeded: aliases of the inner group are gone after the group'
     The path one should be directory
     The path three should be directory
   End
@@ -40,22 +40,22 @@ Describe 'options'
   Set 'errexit:on' 'noglob:on'
   Describe 'inner'
     Set 'errexit:off'
-    It 'succeeded: replace the outer ones'
+    It 'succeeded: an option of the inner group replaces the same outer option'
       When run goes_on
       The output should equal on
     End
-    It 'succeeded: and no others'
+    It 'succeeded: other outer options stay set'
       When run eval 'show /et[c]'
       The output should equal '/et[c]'
     End
-    It 'succeeded: are replaced by those of the example'
+    It 'succeeded: an option of the example replaces the same option of the group'
       Set 'errexit:on'
       When run goes_on
       The output should equal ''
       The status should be failure
     End
   End
-  It 'succeeded: are gone'
+  It 'succeeded: options of the inner group are gone after the group'
     When run goes_on
     The output should equal ''
     The status should be failure
@@ -75,21 +75,21 @@ Describe 'hooks around the example'
     AfterAll 'log end3'
     Before 'log each3'
     After 'log after4'
-    It 'succeeded: begin outside'
+    It 'succeeded: hooks of the outer group run first before an example'
       When call read_log
       The output should equal 'all1 all2 all3 each1 each2 each3 '
     End
-    It 'succeeded: end inside'
+    It 'succeeded: hooks of the inner group run first after an example'
       When call read_log
       The output should end with 'each3 after4 after3 after2 after1 each1 each2 each3 '
     End
   End
-  It 'succeeded: hooks of the inner group have run and are gone'
+  It 'succeeded: after the inner group its hooks no longer run'
     When call read_log
     The output should end with 'each3 after4 after3 after2 after1 end3 each1 each2 '
   End
 End
-It 'succeeded: hooks of all groups have run from inside'
+It 'succeeded: AfterAll hooks have run from the inner group to the outer group'
   When call read_log
   The output should end with 'end3 each1 each2 after3 after2 after1 end2 end1 '
 End
@@ -104,16 +104,16 @@ Describe 'hooks around the evaluation'
     AfterCall 'show a3'
     BeforeRun 'show b4'
     AfterRun 'show a4'
-    It 'succeeded: enclose a call'
+    It 'succeeded: outer hooks enclose inner hooks around a call'
       When call show body
       The output should equal "b1${SHELLSPEC_LF}b2${SHELLSPEC_LF}b3${SHELLSPEC_LF}body${SHELLSPEC_LF}a3${SHELLSPEC_LF}a2${SHELLSPEC_LF}a1"
     End
-    It 'succeeded: enclose a run'
+    It 'succeeded: outer hooks enclose inner hooks around a run'
       When run show body
       The output should equal "b1${SHELLSPEC_LF}b2${SHELLSPEC_LF}b4${SHELLSPEC_LF}body${SHELLSPEC_LF}a4${SHELLSPEC_LF}a2${SHELLSPEC_LF}a1"
     End
   End
-  It 'succeeded: are gone'
+  It 'succeeded: hooks of the inner group are gone after the group'
     When call show body
     The lines of output should equal 5
   End
@@ -126,12 +126,12 @@ Describe 'points of a script'
   inner() { echo inner; }
   Describe 'inner'
     Intercept begin:inner
-    It 'succeeded: are those of the inner group'
+    It 'succeeded: Intercept of the inner group replaces the outer Intercept'
       When run source "$SHELLSPEC_WORKDIR/points.sh"
       The output should equal inner
     End
   End
-  It 'succeeded: and here of the outer one'
+  It 'succeeded: after the inner group the outer Intercept is back'
     When run source "$SHELLSPEC_WORKDIR/points.sh"
     The output should equal outer
   End
@@ -142,17 +142,17 @@ Describe 'data'
   Data 'outer and long'
   Describe 'inner'
     Data 'inner'
-    It 'succeeded: is that of the inner group'
+    It 'succeeded: Data of the inner group replaces outer Data'
       When call reads
       The output should equal inner
     End
-    It 'succeeded: or of the example'
+    It 'succeeded: Data of the example replaces Data of the group'
       Data 'own'
       When call reads
       The output should equal own
     End
   End
-  It 'succeeded: is here that of the outer one'
+  It 'succeeded: after the inner group the outer Data is back'
     When call reads
     The output should equal 'outer and long'
   End
@@ -181,12 +181,12 @@ Describe 'other names of subjects and matchers'
   shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_value'
   Describe 'inner'
     shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_variable'
-    It 'succeeded: are those of the inner group'
+    It 'succeeded: another name in the inner group replaces the outer one'
       abc=content
       The text abc should equal content
     End
   End
-  It 'succeeded: and here of the outer one'
+  It 'succeeded: after the inner group the outer meaning of the name is back'
     The text abc should equal abc
   End
 End
@@ -196,11 +196,11 @@ Describe 'marks'
     Pending 'outer'
     Describe 'inner'
       Skip 'inner'
-      It 'SKIPPED: does not run'
+      It 'SKIPPED: an example under Skip in a pending group'
         false
       End
     End
-    It 'PENDING: though skipped beside it'
+    It 'PENDING: an example beside a skipped group'
       The value a should equal b
     End
     Describe 'with a Pending of its own'
@@ -218,22 +218,22 @@ Describe 'marks'
       End
     End
   End
-  It 'succeeded: end with their group'
+  It 'succeeded: an example after a pending group'
     The value a should equal a
   End
   Describe 'stderr of a group'
-    xIt 'SKIPPED: does not run, so says nothing of it'
+    xIt 'SKIPPED: a skipped example does not show stderr of its group'
       false
     End
     echo complaint >&2
     Pending 'here'
-    It 'FAILED: fails an example that is pending'
+    It 'FAILED: stderr of a group fails a pending example'
       The value a should equal b
     End
-    It 'PENDING: but not the next'
+    It 'PENDING: stderr of a group does not fail the next pending example'
       The value a should equal b
     End
-    It 'FAILED: stderr of its own fails it too'
+    It 'FAILED: stderr of a pending example fails the example'
       echo leak >&2
       The value a should equal b
     End

@@ -261,7 +261,7 @@ JSON
     The line 2 of output should equal 2
     The stderr should equal 'unknown list'
   End
-  It 'succeeded: nor where its own text does not name them'
+  It 'succeeded: a mock sees no function or variable of the spec'
     secret=1
     helper() { echo helped; }
     Mock sudo
@@ -307,7 +307,7 @@ Describe 'retry and time'
     The status should equal 124
     The stderr should equal 'gave up after 2: 124'
   End
-  It 'succeeded: timeout runs no function'
+  It 'succeeded: timeout does not run a function mock'
     fn() { :; }
     When call retrycmd 1 0 1 fn
     The status should equal 127
@@ -327,7 +327,7 @@ End
 
 Describe 'nounset'
   set -u
-  It 'succeeded: nothing of ours is unset'
+  It 'succeeded: the runtime works under nounset'
     code() { echo "${X-none}"; }
     When call code
     The output should equal none
@@ -369,24 +369,24 @@ Describe 'group state' bash
     touch here
     The path here should be file
   End
-  It 'succeeded: files stay'
+  It 'succeeded: a file of an earlier example of the group stays'
     The path "$SHELLSPEC_WORKDIR/here" should be file
   End
   Describe 'nested'
     group_local=3
     cd / || exit
-    It 'succeeded: changed below'
+    It 'succeeded: a nested group changes variables and the working directory'
       The variable group_local should equal 3
       where=$PWD
       The variable where should equal /
     End
   End
-  It 'succeeded: as before'
+  It 'succeeded: after the nested group the outer state is back'
     The variable group_local should equal 2
     The value "$PWD" should equal "$SHELLSPEC_WORKDIR"
   End
 End
-It 'succeeded: gone at End'
+It 'succeeded: state of a group is gone after the group'
   The variable group_local should be undefined
   The variable GROUP_EXPORT should be undefined
 End

@@ -5,7 +5,7 @@ give_up() { echo 'no driver' >&2; exit 86; }
 complain() { echo oops >&2; return "${1:-0}"; }
 
 Describe 'shells that end'
-  It 'FAILED: in an evaluation, for an unset variable'
+  It 'FAILED: an evaluation ends the shell for an unset variable'
     #> reports.sh:12: Example aborted: its shell ended with exit code
     #> GPU_MODEL
     #> 'When run' evaluates a function that exits.
@@ -13,18 +13,18 @@ Describe 'shells that end'
     #>   evaluation: When call model
     #>   stdout: about to read
   End
-  It 'FAILED: in an evaluation that exits'
+  It 'FAILED: an evaluation exits'
     true
     #> reports.sh:19: Example aborted: its shell ended with exit code 86 in the evaluation
     When call give_up a
     #>   stderr: no driver
   End
-  It 'FAILED: in a statement before all expectations'
+  It 'FAILED: a statement before all expectations ends the shell'
     #> reports.sh:22: Example aborted: its shell ended with exit code 1 before the end
     #> The last line reached was 22, the first line of the example.
     false
   End
-  It 'FAILED: in a statement after expectations'
+  It 'FAILED: a statement after expectations ends the shell'
     When call true
     The status should be success
     The value "$(false; echo x)" should equal x
@@ -32,7 +32,7 @@ Describe 'shells that end'
     #> its shell ended with exit code 3 before the end
     #> The last line reached was 30 (The value "$(false; echo x)" should equal x).
   End
-  It 'FAILED: in a statement after the evaluation'
+  It 'FAILED: a statement after the evaluation ends the shell'
     When call true
     exit 0
     #> ended with exit code 0
@@ -40,7 +40,7 @@ Describe 'shells that end'
   End
   Describe 'in BeforeEach'
     BeforeEach give_up
-    It 'FAILED: with a message'
+    It 'FAILED: BeforeEach ends the shell with a message'
       #> reports.sh:43: Example aborted: BeforeEach 'give_up' exited, and its shell ended with exit code 86.
       #>   stderr: no driver
       When call true
@@ -48,14 +48,14 @@ Describe 'shells that end'
   End
   Describe 'in AfterEach'
     AfterEach 'exit 0'
-    It 'FAILED: without a message'
+    It 'FAILED: AfterEach ends the shell without a message'
       #> AfterEach 'exit 0' exited, and its shell ended with exit code 0.
       When call true
     End
   End
   Describe 'in BeforeAll'
     BeforeAll give_up
-    It 'FAILED: with the group'
+    It 'FAILED: BeforeAll ends the shell of its group'
       #> BeforeAll 'give_up' of the group that begins at line 56 ended its shell with exit code 86
       #> It wrote to stderr:
       #> no driver
@@ -67,7 +67,7 @@ End
 Describe 'hooks that fail'
   Describe 'before each'
     BeforeEach 'complain 3'
-    It 'FAILED: with their status and stderr'
+    It 'FAILED: BeforeEach fails with its status and stderr in the report'
       #> reports.sh:70: BeforeEach 'complain 3' failed with status 3.
       #>   stderr: oops
       The value a should equal a
@@ -75,7 +75,7 @@ Describe 'hooks that fail'
   End
   Describe 'before all'
     BeforeAll 'false'
-    It 'FAILED: for each example'
+    It 'FAILED: BeforeAll fails for each example'
       #> BeforeAll 'false' failed, so the example did not run.
       The value a should equal a
     End
@@ -83,29 +83,29 @@ Describe 'hooks that fail'
 End
 
 Describe 'code that writes to stderr'
-  It 'FAILED: outside of the evaluation'
+  It 'FAILED: stderr outside of the evaluation'
     #> The example itself wrote to stderr:
     #> oops
     complain
     The value a should equal a
   End
-  It 'WARNED: in Assert'
+  It 'WARNED: stderr in Assert'
     #> reports.sh:95: warning: Assert complain
     #>   stderr: oops
     Assert complain
   End
-  It 'FAILED: in Assert that fails'
+  It 'FAILED: stderr in Assert that fails'
     #> reports.sh:101: Assert complain 2
     #>   status: 2
     #>   stderr: oops
     Assert complain 2
   End
-  It 'WARNED: in a function that an expectation calls'
+  It 'WARNED: stderr in a function that an expectation calls'
     #> warning: The value a should satisfy complain
     #>   A function in this sentence wrote to stderr: oops
     The value a should satisfy complain
   End
-  It 'WARNED: in the evaluation, and no expectation mentions it'
+  It 'WARNED: stderr of the evaluation that no expectation mentions'
     #> reports.sh:112: warning: There was output to stderr, and no expectation mentions it:
     #> oops
     #> warning: The status was 2, and no expectation mentions it.
@@ -113,7 +113,7 @@ Describe 'code that writes to stderr'
     The output should equal ''
   End
   complain
-  It 'FAILED: of the group'
+  It 'FAILED: stderr of the group'
     #> A group wrote to stderr:
     #> oops
     The value a should equal a
@@ -121,7 +121,7 @@ Describe 'code that writes to stderr'
 End
 
 Describe 'expectations that fail'
-  It 'FAILED: with the evaluation and both values'
+  It 'FAILED: the report shows the evaluation and both values'
     #> reports.sh:130: The output should equal b
     #>   evaluation: When call echo a
     #>   expected: equal "b"
@@ -129,22 +129,22 @@ Describe 'expectations that fail'
     When call echo a
     The output should equal b
   End
-  It 'FAILED: with both sides of each line that differs'
+  It 'FAILED: the report shows both versions of each line that differs'
     #>     -c
     #>     +b
     The value "a
 b" should equal "a
 c"
   End
-  It 'FAILED: with what is not wanted'
+  It 'FAILED: the report shows the unwanted value'
     #>   expected: not include "a"
     The value abc should not include a
   End
-  It 'FAILED: with what is not set'
+  It 'FAILED: the report names the unset subject'
     #>        got: <unset>
     The variable gone should equal ''
   End
-  It 'FAILED: with what lies at a path'
+  It 'FAILED: the report shows what is at a path'
     cd "$SHELLSPEC_WORKDIR"
     ln -s / folder
     ln -s gone dangling
@@ -162,11 +162,11 @@ c"
     #> got: /etc/passwd (regular file)
     The file /etc/passwd should be directory
   End
-  It 'FAILED: with a matcher that there is not'
+  It 'FAILED: the report names an unknown matcher'
     #>   This sentence cannot be read: there is no matcher
     The value a should be friendly
   End
-  It 'FAILED: with the evaluation that is one too many'
+  It 'FAILED: the report shows the second evaluation'
     #> reports.sh:172: There is a second 'When'; an example takes one.
     When call true
     When call true
@@ -175,29 +175,29 @@ c"
 End
 
 Describe 'verdicts with a reason'
-  It 'SKIPPED: of the example'
+  It 'SKIPPED: the reason of Skip in the example'
     #> no GPU
     Skip 'no GPU'
   End
-  It 'SKIPPED: of the first that is given'
+  It 'SKIPPED: the reason of the first Skip'
     #> first
     Skip 'first'
     Skip 'second'
   End
-  It 'SKIPPED: none'
+  It 'SKIPPED: Skip without a reason'
     #> Temporarily skipped
     Skip
   End
-  It 'PENDING: none'
+  It 'PENDING: Pending without a reason'
     #> Temporarily pended
     Pending
     The value a should equal b
   End
-  xIt 'SKIPPED: of x'
+  xIt 'SKIPPED: an example with x'
     #> Temporarily skipped
     false
   End
-  It 'FIXED: with that of the mark'
+  It 'FIXED: the reason of Pending'
     #> The example is marked Pending (a bug), but all its expectations hold; remove the mark.
     Pending 'a bug'
     The value a should equal a
@@ -206,7 +206,7 @@ Describe 'verdicts with a reason'
     Skip 'outer'
     Describe 'and of one in it'
       Skip 'inner'
-      It 'SKIPPED: the outer one'
+      It 'SKIPPED: the reason of the outer Skip'
         #> outer
         false
       End
@@ -216,7 +216,7 @@ Describe 'verdicts with a reason'
     Pending 'outer'
     Describe 'and of one in it'
       Pending 'inner'
-      It 'PENDING: the inner one'
+      It 'PENDING: the reason of the inner Pending'
         #> inner
         The value a should equal b
       End
@@ -238,18 +238,18 @@ Describe 'matchers of the spec itself, under nounset'
     shellspec_syntax_param count [ $# -eq 0 ] || return 0
     shellspec_matcher_do_match
   }
-  It 'succeeded: one that holds'
+  It 'succeeded: a custom matcher that matches'
     The value 580.1 should be semver
   End
-  It 'FAILED: one that does not'
+  It 'FAILED: a custom matcher that does not match'
     #> wanted: 580 as semver
     The value 580 should be semver
   End
-  It 'FAILED: one that holds and should not'
+  It 'FAILED: a negated custom matcher that matches'
     #> unwanted: 580.1
     The value 580.1 should not be semver
   End
-  It 'FAILED: one that there is not'
+  It 'FAILED: an unknown custom matcher'
     #> there is no matcher 'be nothing'
     The value 580 should be nothing
   End
@@ -257,17 +257,17 @@ End
 
 Describe 'a group that ends its shell'
   Describe 'in a statement'
-    It 'succeeded: runs what is above it'
+    It 'succeeded: an example above the statement that ends the shell'
       The value a should equal a
     End
     false
-    It 'FAILED: names itself in what is below it'
+    It 'FAILED: an example below the statement that ends the shell'
       #> A statement of the group that begins at line 259 ended its shell with exit code 1
       The value a should equal a
     End
   End
   complain
-  It 'FAILED: leaves to the next what that wrote'
+  It 'FAILED: stderr of a group fails the example after the group'
     #> A group wrote to stderr:
     #> oops
     The value a should equal a

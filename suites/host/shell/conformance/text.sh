@@ -256,7 +256,7 @@ five"
 End
 
 Describe 'Path is not what its author may think'
-  It 'succeeded: words without = are ignored'
+  It 'succeeded: Path ignores words without ='
     Path prepend /opt/bin
     The value a should equal a
   End

@@ -24,13 +24,13 @@ Describe 'leftovers'
     The error should equal err
     The status should equal 3
   End
-  It 'succeeded: a negated sentence claims as well'
+  It 'succeeded: a negated sentence claims its stream too'
     When call both 3
     The output should not equal x
     The error should not equal x
     The status should not equal 0
   End
-  It 'succeeded: should be defined is the idiom for ignore'
+  It 'succeeded: should be defined claims a stream of any content'
     When call both 3
     The output should be defined
     The error should be defined
