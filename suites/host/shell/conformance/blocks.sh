@@ -1,4 +1,4 @@
-# Sections 1 and 2: blocks, marks, hooks and what a group hands to its examples.
+# Blocks, marks and hooks of specs, and the state that a group passes to its examples.
 
 top=outside
 counter() { echo "$count"; }

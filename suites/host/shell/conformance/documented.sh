@@ -1,4 +1,4 @@
-# Words and variables that the documentation of the language names, and specs rely on.
+# Words and variables that shellspec documents, and on which specs rely.
 
 greeting() { echo "hello $1"; }
 answer() { echo 42; }

@@ -1,4 +1,4 @@
-# Section 3: the forms of When, and what each of them leaves. A name begins with its verdict.
+# The forms of When and their results. The name of an example begins with its verdict.
 
 lib() {
   state=changed
@@ -310,7 +310,7 @@ Describe 'options that the code sets'
   End
 End
 
-# A trap acts as in bash, where only the code under test shows in it.
+# Traps act as in bash, and run only for the code under test.
 Describe 'traps that an evaluation leaves' bash
   on_return() { trap 'echo cleaned' RETURN; echo data; }
   on_debug() { trap 'echo "D:$BASH_COMMAND"' DEBUG; true; false; }

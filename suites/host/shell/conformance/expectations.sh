@@ -1,4 +1,4 @@
-# Section 4: subjects, modifiers and matchers. A name begins with its verdict.
+# Subjects, modifiers and matchers. The name of an example begins with its verdict.
 
 text() { printf 'alpha beta\n\ngamma\n\n'; }
 both() {

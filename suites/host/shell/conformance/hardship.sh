@@ -1,4 +1,4 @@
-# What specs of real provisioning scripts do to a runner: exits, traps, modes, jobs, odd text.
+# What is hard for a runner in real provisioning scripts: exits, traps, modes, jobs, odd text.
 
 strict() { set -euo pipefail; false; echo unreached; }
 leaves() { exit "${1:-0}"; }

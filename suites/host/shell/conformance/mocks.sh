@@ -1,4 +1,4 @@
-# Section 5: function mocks and command mocks.
+# Function mocks and command mocks.
 
 calls_curl() { curl "$@"; }
 calls_in_child() { bash -c 'curl "$@"' bash "$@"; }

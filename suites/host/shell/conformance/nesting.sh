@@ -1,4 +1,4 @@
-# What a group sets over what the group around it sets, and what the next group beside it finds.
+# Settings of an inner group replace settings of the outer group until the inner group ends.
 
 show() { printf '%s\n' "$*"; }
 log() { printf '%s ' "$1" >>"$SHELLSPEC_WORKDIR/nested"; }

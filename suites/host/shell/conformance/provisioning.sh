@@ -1,4 +1,4 @@
-# Specs of a provisioning script as a large suite writes them.
+# Specs of a provisioning script, as in a large suite.
 write_product() {
   mkdir -p "$SHELLSPEC_WORKDIR/src"
   cat > "$SHELLSPEC_WORKDIR/src/cse.sh" <<'EOF'

@@ -1,4 +1,4 @@
-# What the report of an example says, where the code under test or its spec goes wrong.
+# What the report of an example says about errors in the code under test and in the spec.
 
 model() { echo 'about to read'; set -u; echo "model: ${GPU_MODEL}"; }
 give_up() { echo 'no driver' >&2; exit 86; }

@@ -1,4 +1,4 @@
-# Section 2: Data, Parameters and the directives.
+# Data, Parameters and the directives.
 
 %const GREETING: "hello world"
 % ANSWER: 42

@@ -1,4 +1,4 @@
-# Section 6: what claims a stream, and what is left over.
+# Expectations that mention output, and the warning about output that no expectation mentions.
 
 both() {
   echo out
@@ -10,37 +10,37 @@ Describe 'leftovers'
   It 'WARNED: no expectation'
     When call true
   End
-  It 'WARNED: unclaimed stdout'
+  It 'WARNED: stdout that no expectation mentions'
     When call echo out
     The status should be success
   End
-  It 'WARNED: unclaimed stderr'
+  It 'WARNED: stderr that no expectation mentions'
     When call both
     The output should equal out
   End
-  It 'succeeded: all claimed'
+  It 'succeeded: expectations mention all output'
     When call both 3
     The output should equal out
     The error should equal err
     The status should equal 3
   End
-  It 'succeeded: a negated sentence claims its stream too'
+  It 'succeeded: a negated sentence mentions its stream too'
     When call both 3
     The output should not equal x
     The error should not equal x
     The status should not equal 0
   End
-  It 'succeeded: should be defined claims a stream of any content'
+  It 'succeeded: should be defined mentions a stream of any content'
     When call both 3
     The output should be defined
     The error should be defined
     The status should be defined
   End
-  It 'succeeded: line claims the output'
+  It 'succeeded: line mentions the output'
     When call echo out
     The line 1 should equal out
   End
-  It 'succeeded: result claims all'
+  It 'succeeded: result mentions all streams'
     When call both 3
     The result of function true should equal ''
   End
@@ -48,11 +48,11 @@ Describe 'leftovers'
     When call both
     The output should equal x
   End
-  It 'FAILED: a variable claims nothing, and its own failure counts'
+  It 'FAILED: a sentence about a variable mentions no stream, and fails'
     When call echo out
     The variable gone should be defined
   End
-  It 'WARNED: a variable claims nothing'
+  It 'WARNED: a sentence about a variable mentions no stream'
     x=1
     When call echo out
     The variable x should be defined
