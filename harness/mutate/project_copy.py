@@ -158,7 +158,7 @@ def parse_changed_lines(diff: str) -> set[int]:
 
 
 def digest_of_all(digests: Mapping[str, str], without: Iterable[str]) -> str:
-    """Return one digest of all files except the given ones."""
+    """Return one digest of all files except the given files."""
     left_out = set(without)
     lines = [
         f"{name}\0{digest}\n" for name, digest in sorted(digests.items()) if name not in left_out

@@ -37,7 +37,7 @@ class Outcome(Enum):
 class Reach:
     """What one test reaches without a mutant: the lines of each script that it runs, and its time.
 
-    `read` has the scripts that the test's process reads: any of their lines may affect the test.
+    `read` lists the scripts that the test's process reads: any line of these may affect the test.
     """
 
     lines: dict[str, list[int]]

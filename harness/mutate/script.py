@@ -73,7 +73,7 @@ class Script:
     # --- functions -----------------------------------------------------------------------
 
     def function_of(self, node: Node) -> str:
-        """Return the name of the function around `node`, empty at the top level."""
+        """Return the name of the function around `node`, or '' at the top level."""
         for above in ancestors(node):
             if above.type == "function_definition":
                 return self.name_of(above)
@@ -232,7 +232,7 @@ class Script:
 
     @functools.cached_property
     def assignments(self) -> dict[str, list[Node | None]]:
-        """The values that the script assigns to each variable; None for a value from elsewhere."""
+        """The values that the script assigns to each variable; None means any other source."""
         found: dict[str, list[Node | None]] = defaultdict(list)
         for node in self.nodes:
             if node.type == "variable_assignment":

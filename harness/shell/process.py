@@ -73,7 +73,7 @@ class ShellSetting:
 class OutputFiles:
     """The outputs of one evaluation, and of the rest of its example (`stray_…`).
 
-    `records` has the records that the runtime wrote about the example.
+    `records` contains the records that the runtime wrote about the example.
     """
 
     out: Memory

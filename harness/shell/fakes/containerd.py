@@ -71,10 +71,10 @@ class _Namespace:
 class Containerd(Fake):
     """A fake of `ctr` whose state is namespaces with images and containers.
 
-    `images` are the images of `namespace`, and `registry` has the references that can be pulled.
-    The next `pull_failures` pulls fail as if the registry did not have the image. `on_run` sets the
-    program that `ctr run` runs for an image; `runs` lists all runs. `version` is the version that
-    `ctr version` prints.
+    `images` lists the images in `namespace`, and `registry` lists the references that can be
+    pulled. The next `pull_failures` pulls fail as if the registry did not have the image. `on_run`
+    sets the program that `ctr run` runs for an image; `runs` lists all runs. `version` is the
+    version that `ctr version` prints.
     """
 
     @checks_arguments

@@ -38,9 +38,10 @@ _PROC_MODULES = "/proc/modules"
 class Module:
     """A module of a kernel.
 
-    `needs` has the modules that this module depends on, like `modinfo -F depends`. `users` counts
-    the users of the module that are not modules, such as processes that have opened the module's
-    device. With `has_file`, the module exists only as long as the file `path` exists in the root.
+    `needs` lists the modules that this module depends on, like `modinfo -F depends`. `users`
+    counts the users of the module that are not modules, such as processes that have opened the
+    module's device. With `has_file`, the module exists only as long as the file `path` exists in
+    the root.
     """
 
     needs: Sequence[str] = ()
@@ -57,9 +58,9 @@ class Module:
 class KernelModules(Fake):
     """A fake of lsmod, modprobe, rmmod, modinfo and depmod.
 
-    `modules` are the modules that exist, by name. `loaded` has the names of the modules that are
-    loaded at first, in the order of loading. With `in_proc`, the file `/proc/modules` shows loaded
-    modules; this works only on a host whose kernel has that file.
+    `modules` maps names to the modules that exist. `loaded` lists the names of the modules that
+    are loaded at first, in the order of loading. With `in_proc`, the file `/proc/modules` shows
+    loaded modules; this works only on a host whose kernel has that file.
     """
 
     @checks_arguments

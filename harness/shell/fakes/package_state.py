@@ -33,8 +33,9 @@ class Status(Enum):
 class Package:
     """A version of a package.
 
-    `depends` has dependencies in the form of a control file, such as `libc6 (>= 2.36)`, but without
-    alternatives (`a | b`). `files` and `configuration` map the paths of its files to their texts.
+    `depends` lists dependencies in the form of a control file, such as `libc6 (>= 2.36)`, but
+    without alternatives (`a | b`). `files` and `configuration` map the paths of its files to their
+    texts.
     """
 
     name: str
@@ -202,7 +203,7 @@ def dependency_name(dependency: str) -> str:
 
 
 def is_met_by(dependency: str, package: Package) -> bool:
-    """Return whether a package meets a dependency. Raises ValueError for an unreadable one."""
+    """Return whether a package meets a dependency. Raises ValueError for an invalid dependency."""
     found = _DEPENDENCY.fullmatch(dependency)
     if found is None:
         raise ValueError(f"The fake can't read the dependency '{dependency}'.")

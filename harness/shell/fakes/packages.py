@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Packages(Fake):
     """A fake of dpkg, dpkg-query, apt-get and apt-mark.
 
-    `installed` are the packages that the node has at first, and `repository` has the packages that
-    apt-get can install. `archives` maps the paths of `.deb` files to their packages. Without
+    `installed` lists the packages that the node has at first, and `repository` lists the packages
+    that apt-get can install. `archives` maps the paths of `.deb` files to their packages. Without
     `has_lists`, apt-get finds no package before `apt-get update`.
     """
 

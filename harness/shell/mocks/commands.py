@@ -231,7 +231,7 @@ class MockedCommand(_Answering):
         self._default: _Rule | None = None
 
     def when(self, *arguments: Argument) -> RuleBuilder:
-        """Begin a rule for calls with these arguments; a final `...` matches any further ones."""
+        """Begin a rule for calls with these arguments; a final `...` matches any further words."""
         return RuleBuilder(self, arguments)
 
     @override

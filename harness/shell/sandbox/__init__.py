@@ -182,7 +182,7 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
 
 
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
-    """Return the kernel's message if it refuses the sandbox `kind`; empty if it grants the sandbox.
+    """Return the kernel's message if the kernel refuses the sandbox `kind`, or else ''.
 
     Runs a command in the sandbox, to check that a deletion does not reach the host. Raises
     HarnessError for any other error: an error of a busy host must not disable the sandbox.
@@ -219,7 +219,7 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
 
 
 def refusal_of(exit_code: int, stderr: str) -> str:
-    """Return the kernel's message if an isolated command ended because of a refusal; else ''."""
+    """Return the kernel's message if an isolated command ended because of a refusal, or else ''."""
     if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
         return stderr.removeprefix(MARK).strip()
     return ""

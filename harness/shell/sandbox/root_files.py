@@ -122,7 +122,7 @@ class RootFiles:
                 raise
 
     def names(self, path: str | Path) -> list[str]:
-        """Return the sorted names in a directory; empty if there is no such directory."""
+        """Return the sorted names in a directory, or [] if there is no such directory."""
         with self._acting(path, "read"):
             try:
                 with self._open(path, _FOLDER) as fd:

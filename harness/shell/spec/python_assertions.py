@@ -85,9 +85,9 @@ class NoEquivalentError(ValueError):
 class AssertionWriter:
     """Writes the expectations of one example.
 
-    `captures` has the lines of shell that the evaluation has to run after its code. With
-    `in_shell`, such lines also read the files and variables. `aliases` has the paths that the spec
-    has given names to. `row_length` is the number of parameters, or None if rows are shell code.
+    `captures` lists the lines of shell that the evaluation has to run after its code. With
+    `in_shell`, such lines also read the files and variables. `aliases` maps the spec's names for
+    paths to these paths. `row_length` is the number of parameters, or None if rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)

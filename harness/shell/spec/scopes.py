@@ -33,7 +33,7 @@ class Statement:
 class Scope:
     """A group or example that is being read; the file itself is the outermost group.
 
-    `by_hand` has the lines without a translation, each with the reason. If there are any, the
+    `by_hand` lists the lines without a translation, each with the reason. If there are any, the
     examples in this scope count as not translated.
     """
 

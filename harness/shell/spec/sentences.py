@@ -147,7 +147,7 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class PathFact:
-    """What the shell found at a path; `flags` has the letters of the true operators of `test`."""
+    """What the shell found at a path; `flags` has a letter for each operator of `test` that is true."""
 
     path: str
     flags: str
@@ -156,7 +156,7 @@ class PathFact:
 
 @dataclass(frozen=True, kw_only=True)
 class VariableFact:
-    """A variable in the example's shell; `attributes` has the letters that `${name@a}` prints."""
+    """A variable in the example's shell; `attributes` is the output of `${name@a}`."""
 
     value: str | None
     attributes: str = ""

@@ -79,7 +79,7 @@ class MockScript:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecFile:
-    """A translated spec: `texts` has the bodies of its blocks, which `script` runs by number."""
+    """A translated spec: `texts` lists the bodies of its blocks, which `script` runs by number."""
 
     path: str
     cases: tuple[Case, ...]
