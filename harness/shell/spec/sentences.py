@@ -147,7 +147,7 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class PathFact:
-    """What the shell found at a path; `flags` has a letter for each operator of `test` that is true."""
+    """What the shell found at a path; `flags` has the letter of each true `test` operator."""
 
     path: str
     flags: str
