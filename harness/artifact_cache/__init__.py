@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 
 DISK = "disk.qcow2"
-"""The disk of a folder, if the folder has a disk; it is the backing file of derived folders' overlays."""
+"""The disk in a folder, if any; the overlays of derived folders have this disk as backing file."""
 
 STAMP = "verified.json"
-"""The file that records which files had the right digests, and the inode data at that time."""
+"""The file that records the inode data of the folder's files when their digests were verified."""
 
 USED = "used"
 """The file that users of a folder lock; its modification time is the time of the last use."""
 
 KEY_DIGITS = 16
-"""The number of a key's digits that are part of file names."""
+"""How many digits of a key are part of file names."""
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ class DamagedError(HarnessError):
 
 
 class GoneError(DamagedError):
-    """A folder was removed between finding it and opening it."""
+    """A folder was found, but was removed before it could be opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,10 @@ class FileFact:
 
 @dataclass(frozen=True, kw_only=True)
 class ParentPin:
-    """The exact disk below a derived folder's overlay.
+    """Identifies the disk that a derived folder's overlay is based on.
 
     The digest is needed: a parent that was made again under the same key has other blocks, and an
-    overlay on those blocks is corrupt.
+    overlay on those blocks would be corrupt.
     """
 
     folder: str
@@ -77,7 +77,7 @@ class StagingFolder:
 
 
 class ArtifactSource(Protocol):
-    """A source of folders that a cache lacks; the cache offers it each folder that it makes."""
+    """Provides folders that a cache lacks; the cache offers each folder that is made to this source."""
 
     def fetch(
         self,
@@ -88,19 +88,19 @@ class ArtifactSource(Protocol):
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether that worked. Errors are only reported.
+        """Write the folder `name` to `into`; return whether that worked. Report errors, never raise.
 
-        Returns early enough to make the folder before the deadline.
+        Returns early enough for the caller to make the folder before the deadline.
         """
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Store a folder that was made here, for other hosts. Errors are only reported."""
+        """Store a folder that was made here, for other hosts. Report errors, never raise them."""
         ...
 
 
 def allocated_bytes(folder: Path) -> int:
-    """Return the disk space of a folder's files; holes and files removed in between count as 0."""
+    """Return the disk space that a folder's files take; holes, and files that vanish, count as 0."""
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:
@@ -110,5 +110,5 @@ def allocated_bytes(folder: Path) -> int:
 
 
 def now() -> str:
-    """Return the current time in UTC, as manifests record it."""
+    """Return the current time in UTC, in the format of manifests."""
     return dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")

@@ -31,10 +31,10 @@ _GATE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CachedArtifact:
-    """The facts of a published folder for people; `damage` is the reason to refuse the folder.
+    """Describes a published folder to people; `damage` says why the folder must not be used.
 
-    `parent` is the name of the folder whose disk is below its disk, `size_mib` the disk space of its
-    files.
+    `parent` is the name of the folder whose disk is the backing file of this folder's disk.
+    `size_mib` is the disk space that the files of this folder take.
     """
 
     name: str
@@ -49,11 +49,11 @@ class CachedArtifact:
 
 
 class ArtifactCache(Generic[M]):
-    """The published folders of one format below `folder`; many processes may use one cache.
+    """A cache in `folder` of published folders of one format; many processes may use one cache.
 
     `store` makes and publishes the folders. `leftovers` are the store's hidden folders, from which
     `collect_unused` removes old files. `clean`, `removing` and `source` are as in `ArtifactStore`.
-    If `is_gated`, nothing is removed while a folder is published and opened.
+    If `is_gated`, the cache removes nothing while a folder is being published and opened.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class ArtifactCache(Generic[M]):
         )
 
     def use(self, folder: Path) -> None:
-        """Protect a folder from removal until `close`, and record its use."""
+        """Protect a folder from removal until `close`, and record the time of use."""
         used = folder / USED
         if folder in self._shares:
             if used.exists():
                 return
-            # The folder was replaced since; the lock belongs to the removed folder.
+            # Another process has replaced the folder; this lock belongs to the removed folder.
             self._shares.pop(folder).close()
         # A folder that is missing, or is being removed, is refused when it is opened.
         with contextlib.suppress(FileNotFoundError, WaitTimeoutError):
@@ -107,7 +107,7 @@ class ArtifactCache(Generic[M]):
         return [artifact for artifact in found if artifact is not None]
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every folder, and return the list of `ls` with the damage found.
+        """Read every file of every folder; return the folders like `ls`, with the damage found.
 
         Folders that are removed during the call are left out.
         """
@@ -144,9 +144,9 @@ class ArtifactCache(Generic[M]):
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these folders and all folders whose disks need them.
+        """Remove these folders, and all folders whose disks are based on theirs.
 
-        Folders in use, and folders whose disks they need, are kept.
+        A folder in use stays. A folder also stays if the disk of a staying folder needs it.
         """
         names = {folder.name for folder in chosen}
         artifacts = self.ls()
@@ -160,7 +160,10 @@ class ArtifactCache(Generic[M]):
     def _remove(
         self, is_removable: Callable[[CachedArtifact, float], bool], *, reason: str
     ) -> list[Removal]:
-        """Remove folders, the least recently used first; the rule gets the size of the remaining folders."""
+        """Remove folders, the least recently used first.
+
+        `is_removable` gets a folder, and the total size of all folders that remain.
+        """
         doomed: list[Path] = []
         removals: list[Removal] = []
         if not self._folder.is_dir():
@@ -206,7 +209,7 @@ class ArtifactCache(Generic[M]):
                 for path in sorted(self.store.hidden_folder(name).iterdir()):
                     try:
                         stat = path.stat()
-                    except FileNotFoundError:  # a file that is renamed when it is complete
+                    except FileNotFoundError:  # another process has completed and renamed the file
                         continue
                     if dt.datetime.fromtimestamp(stat.st_mtime, tz=dt.timezone.utc) > limit:
                         continue
@@ -229,7 +232,7 @@ class ArtifactCache(Generic[M]):
         )
 
     def _describe(self, folder: Path) -> CachedArtifact | None:
-        """Return the facts of a folder for people, or None if the folder was just removed."""
+        """Return a folder's description for people, or None if the folder was just removed."""
         name, _, key = folder.name.rpartition("-")
         parent, created, damage = None, None, None
         try:

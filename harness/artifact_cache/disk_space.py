@@ -17,7 +17,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a full disk, and of an exceeded quota."""
 
 _FULL_MIB = 32
-"""With fewer MiB free, a machine's failure is attributed to the full disk.
+"""With fewer MiB free, the harness attributes a machine's failure to the full disk.
 
 QEMU dies of SIGBUS without a message when there is no block for a page of its memory file.
 """
@@ -51,7 +51,7 @@ class DiskSpace:
     def explain_full_disk(
         self, what: str, needed_mib: int, *, any_failure: bool = False
     ) -> Iterator[None]:
-        """Raise RequirementError for a failure that a full disk caused.
+        """Raise RequirementError in place of an error that a full disk caused.
 
         With `any_failure`, every failure while the disk is nearly full is attributed to the disk.
         """

@@ -118,7 +118,7 @@ class ManifestFormat(Generic[M]):
             ) from error
 
     def check(self, folder: Path, key: str) -> M:
-        """Return the manifest of a sound folder; raises the `damaged` error.
+        """Return a folder's manifest; raises the `damaged` error if the folder fails a check.
 
         The structure is checked each time. Digests are checked only if the files have not been
         read since the host booted, or if their inodes changed.
@@ -135,7 +135,7 @@ class ManifestFormat(Generic[M]):
         return manifest
 
     def check_structure(self, folder: Path, manifest: M) -> None:
-        """Refuse a folder with a file that is missing or has another size; reads no file's content."""
+        """Raise the `damaged` error if a file is missing or has another size; read no contents."""
         for name, fact in manifest.files.items():
             path = folder / name
             if not path.is_file():
@@ -148,7 +148,7 @@ class ManifestFormat(Generic[M]):
                 )
 
     def check_digests(self, folder: Path, manifest: M) -> None:
-        """Refuse a folder in which a file has another digest; reads every file."""
+        """Raise the `damaged` error if a file has another digest; read every file."""
         fingerprint = stat_fingerprint(folder, manifest.files)
         for name, fact in manifest.files.items():
             found = fact_of(folder / name)
@@ -160,7 +160,7 @@ class ManifestFormat(Generic[M]):
         write_stamp(folder, fingerprint)
 
     def check_pin(self, folder: Path, parent: Path, pin: ParentPin) -> None:
-        """Refuse a folder whose parent is missing, or whose parent's disk is not the pinned disk."""
+        """Raise the `damaged` error if the parent is missing, or its disk is not the pinned disk."""
         if not parent.exists():
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
@@ -176,7 +176,7 @@ class ManifestFormat(Generic[M]):
         )
 
     def is_verified_since_boot(self, folder: Path, manifest: M) -> bool:
-        """Return whether the digests were right since the host booted, and no file changed since.
+        """Return whether digests were verified since the host booted, and files are unchanged since.
 
         A change of content changes ctime, which cannot be set back. A stamp from before a reboot
         does not count: a crash of the host may have lost the last writes.
@@ -189,7 +189,7 @@ class ManifestFormat(Generic[M]):
 
 
 def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
-    """Return facts about files for a stamp; the facts change with the content and with each boot."""
+    """Return inode data of files for a stamp; a change of content or a boot changes these data."""
 
     def inode_of(path: Path) -> list[int]:
         stat = path.stat()
@@ -202,7 +202,7 @@ def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
 
 
 def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
-    """Record that the digests were right of files that had `fingerprint` *before* they were read."""
+    """Record that the files' digests were right; `fingerprint` is from *before* files were read."""
     _write_json(folder / STAMP, fingerprint)
 
 

@@ -1,4 +1,4 @@
-"""The report of a cache's garbage collection on each removed folder or file."""
+"""Describes each folder or file that a cache's garbage collection removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A removed folder or file, the disk space that it took, and the reason of the removal."""
+    """A removed folder or file, the disk space that it took, and the reason for its removal."""
 
     path: Path
     size_mib: float

@@ -49,9 +49,9 @@ def _no_guard(_folder: Path, _deadline: Deadline, /) -> AbstractContextManager[N
 class ArtifactStore:
     """A folder that holds the published folders of a cache: locks, staging, publication, removal.
 
-    `clean` removes a staging folder. `removing` is held while a damaged folder is renamed away,
-    `publishing` while a new folder is renamed into place and opened. `source` may provide a
-    missing folder.
+    `clean` removes a staging folder. The guard `removing` is held while a damaged folder is renamed
+    away; the guard `publishing` is held while a new folder is renamed into place and opened.
+    `source` may provide a missing folder.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class ArtifactStore:
         cancelled: Callable[[], str | None] = lambda: None,
         inputs: Mapping[str, object] | None = None,
     ) -> T:
-        """Return the result of `opened` for `folder`, which `fill` makes if it is missing or damaged.
+        """Return the result of `opened`; if `folder` is missing or damaged, let `fill` make it first.
 
         Before `fill`, the source is asked for the folder; `inputs` are the parts of the folder's key.
 
-        `opened` raises DamagedError. `fill` writes the content, its manifest included. The files
-        named in `unflushed` are not synced to the disk, which suits large files: the verification
-        after a crash detects their loss. `cancelled` returns a reason if the folder is no longer
-        needed; the reason ends the wait for another process, and `cancelled` is also called before
-        the folder is made here.
+        `opened` raises DamagedError if the folder is damaged. `fill` writes the content, its manifest
+        included. The files named in `unflushed` are not synced to the disk, which suits large files:
+        the verification after a crash detects their loss. `cancelled` returns a reason if the folder
+        is no longer needed; the reason ends the wait for another process, and `cancelled` is also
+        called before the folder is made here.
         """
         self._sweep_once()
         if folder.exists():
@@ -156,7 +156,7 @@ class ArtifactStore:
                 try:
                     result = published(fetched)
                 except DamagedError as error:
-                    # For example an overlay on a disk that this host does not have.
+                    # For example, the folder has an overlay on a disk that this host lacks.
                     progress.report(Stage.REFUSED, f"{error} It is made here.")
                     shutil.rmtree(self.move_to_trash(folder), ignore_errors=True)
                 else:
@@ -201,7 +201,7 @@ class ArtifactStore:
         return doomed
 
     def sweep(self) -> list[Removal]:
-        """Remove staging folders of dead processes, and folders that such processes have hidden."""
+        """Remove the staging folders and the hidden folders that dead processes left behind."""
         swept: list[Removal] = []
         if not self.folder.is_dir():
             return swept
@@ -227,7 +227,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
-        """Yield whether no process makes the folder `name`; none can begin to while the context runs."""
+        """Yield whether no process is making the folder `name`; if so, none can begin in the block."""
         lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
         try:
             lock.acquire(blocking=False)
@@ -240,7 +240,7 @@ class ArtifactStore:
             lock.release()
 
     def _sweep_once(self) -> None:
-        """Remove the leftovers of killed processes for all folders, once in each run."""
+        """Remove all leftovers of killed processes, once in each run."""
         if self._is_swept:
             return
         self._is_swept = True
@@ -252,7 +252,7 @@ class ArtifactStore:
     def _new_staging_folder(self, name: str) -> StagingFolder:
         work = self.hidden_folder("work") / name
         if work.exists():
-            # The process that made the folder was killed, since this process now holds the lock.
+            # This process holds the lock, so the process that left this folder was killed.
             self._clean(work)
         work.mkdir(mode=0o700)
         content = work / "content"
@@ -305,7 +305,7 @@ class ArtifactStore:
 
 @contextlib.contextmanager
 def _failure_told(progress: Progress) -> Iterator[None]:
-    """Report that the folder was not made, if an error leaves this context."""
+    """Report that the folder was not made, if this context ends with an error."""
     try:
         yield
     except BaseException:
@@ -323,7 +323,7 @@ def _read_holder(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Sync a file or folder to the disk: after a crash, no rename may be kept whose data is lost."""
+    """Sync a file or folder to the disk: a crash must not keep a rename but lose the renamed data."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""A real container registry on the host whose answers a test can disturb, and a log of its requests."""
+"""A container registry on the host: a test can disturb its answers and read a log of requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PullFault:
     blob_status: int | None = None
     """Answer each request for a blob with this status; 404 simulates a missing layer of an image."""
     cut_after_bytes: int | None = None
-    """Close the connection each time this position of a blob is reached, even if a client resumes there."""
+    """Close the connection at this byte of a blob, each time, even if a client resumes there."""
     bytes_per_s: int | None = None
     """The highest speed at which blobs are sent, in bytes per second."""
     delay_s: float = 0.0
@@ -40,7 +40,9 @@ class PullFault:
         if self.cut_after_bytes is not None and self.cut_after_bytes < 0:
             raise ValueError(f"{self.cut_after_bytes} bytes is negative; use 0 or more.")
         if self.bytes_per_s is not None and self.bytes_per_s < 1:
-            raise ValueError(f"{self.bytes_per_s} bytes/s would never end; use 1 or more.")
+            raise ValueError(
+                f"A pull at {self.bytes_per_s} bytes/s would never end; use 1 or more."
+            )
 
 
 NO_FAULT = PullFault()
@@ -50,7 +52,7 @@ NO_FAULT = PullFault()
 class RegistryRequest:
     """A request as the proxy saw it; timestamps are seconds of the host's monotonic clock.
 
-    The proxy updates it until the answer is complete; a log returns copies.
+    The proxy updates this record until the answer is complete; RegistryLog returns copies.
     """
 
     connection: int
@@ -63,11 +65,11 @@ class RegistryRequest:
     ended_s: float
     """The time at which a part of the answer was last sent."""
     status: int | None = None
-    """None until there is an answer."""
+    """The answer's HTTP status; None until there is an answer."""
     body_bytes: int = 0
     """The number of bytes of the body that were sent."""
     is_cut: bool = False
-    """Whether a fault closed the connection within the body."""
+    """Whether a fault closed the connection in the middle of the body."""
     is_aborted: bool = False
     """Whether the client closed the connection before the end of the answer."""
 
@@ -76,7 +78,7 @@ class RegistryRequest:
         return "/blobs/" in self.path
 
     def render(self) -> str:
-        """Render a line of the log."""
+        """Return this request's line of the log."""
         end = " cut" if self.is_cut else " aborted by the client" if self.is_aborted else ""
         return visible_line(
             f"{self.started_s:.3f} {self.ended_s:.3f} pull {self.pull} connection "
@@ -134,7 +136,7 @@ class RegistryLog:
             self._planned.extend(faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb each later pull for which no other fault is planned."""
+        """Disturb by this fault each later pull for which no other fault is planned."""
         with self._lock:
             self._standing = fault
             self._current = None
@@ -174,7 +176,7 @@ class RegistryLog:
             return request, self._current or self._standing
 
     def refused(self, reason: str) -> None:
-        """Record a connection without a request; for example, the client does not trust the certificate."""
+        """Record why a connection failed before its first request."""
         with self._lock:
             if len(self._refusals) < REGISTRY_REQUESTS.value:
                 self._refusals.append(shortened(reason, _TEXT_BYTES))
@@ -209,7 +211,7 @@ class RegistryLog:
 
     @property
     def pulls(self) -> tuple[Pull, ...]:
-        """Return the requests by the client's run."""
+        """Return the requests, grouped by pull."""
         requests = self.requests
         numbers = sorted({each.pull for each in requests} - {0})
         return tuple(

@@ -24,7 +24,7 @@ _DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A self-signed certificate with its key; it makes a client trust only this server."""
+    """A self-signed certificate and its key; a client that trusts both trusts only this server."""
 
     certificate: Path
     key: Path
@@ -35,12 +35,12 @@ class Certificate:
     ) -> Certificate:
         """Generate a certificate for `names` in the private `folder`.
 
-        Raises RequirementError if there is no openssl, CommandError if it fails.
+        Raises RequirementError if openssl is not installed, and CommandError if openssl fails.
         """
         if shutil.which("openssl") is None:
             raise RequirementError(
-                "There is no 'openssl' on this host, which makes the certificate of a test's "
-                "registry; install it with `apt-get install openssl`."
+                "There is no program 'openssl' on this host to make the certificate of a test's "
+                "registry; install the program with `apt-get install openssl`."
             )
         make_private_folder(folder)
         made = cls(certificate=folder / "certificate.pem", key=folder / "key.pem")

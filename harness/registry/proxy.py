@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from harness.registry import PullFault, RegistryLog, RegistryRequest
 
 _CHUNK = 1 << 14
-#: The limit of an answer without a length, such as a list of tags, which is held in memory.
+#: The most bytes of an answer without a length, such as a list of tags: memory holds all of them.
 _HELD_BYTES = 16 << 20
-#: The number of pieces per second in which an answer is sent at a limited speed.
+#: At a limited speed, the proxy sends an answer in this many pieces per second.
 _PIECES_PER_S = 10
 _UPSTREAM_S = 60.0
 _CLOSE_S = 10.0
@@ -117,7 +117,7 @@ class _Server(socketserver.ThreadingTCPServer):
         return not is_one_too_many
 
     def accepts_upload(self, count: int) -> bool:
-        """Return whether clients may upload a body of this size; the registry stores it on this host."""
+        """Return whether clients may upload a body of this size, which this host's disk will store."""
         with self._lock:
             if self._uploaded + count > REGISTRY_UPLOAD_MIB.bytes:
                 return False
@@ -140,7 +140,7 @@ class _Server(socketserver.ThreadingTCPServer):
         """Print nothing: clients may end a connection at any time."""
 
     def end_connections(self, timeout_s: float) -> None:
-        """End all connections and their threads; raises HarnessError if one does not end."""
+        """End all connections and their threads; raises HarnessError if a thread does not end."""
         self.is_ending.set()
         with self._lock:
             left = dict(self._open)
@@ -161,7 +161,7 @@ class _CutError(Exception):
 
 
 class _RefusedError(Exception):
-    """A request is not forwarded. Its body was not read, so the connection ends with the answer."""
+    """The request is not forwarded. Its body was not read, so the connection ends after the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -352,7 +352,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))
-        # Recorded before the client can see the data, since the client may then read the log.
+        # Recorded before any data is sent, since a test may read the log once the client has data.
         request.status, request.ended_s = status, time.monotonic()
         self.end_headers()
 

@@ -44,12 +44,12 @@ _REQUEST_S = 60.0
 def ensure_registry_program(
     cache: Path, runner: Runner | None = None, *, report: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Return the command that runs `docker-registry`; it is unpacked if the cache has none.
+    """Return the command that runs `docker-registry`; unpack the program if the cache lacks it.
 
     The program runs with its own dynamic linker and C library. It is not installed as a package,
     since Debian's package starts a service that listens on all addresses of the host.
 
-    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
+    Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """
     root = ensure_unpacked(
         _FILES,
@@ -67,7 +67,7 @@ def ensure_registry_program(
 
 
 def render_configuration(storage: Path) -> str:
-    """Render the configuration of a registry that stores in a folder; pure.
+    """Render the configuration of a registry that stores its data in the folder `storage`.
 
     The registry listens on a Unix socket in its working directory, since all users of the host
     could reach a port.
@@ -116,7 +116,7 @@ class RegistryServer:
     def push(self, archive: bytes, *, repository: str, tag: str) -> None:
         """Push the only image of an OCI archive, as `ctr images export` and buildah write it.
 
-        Raises HarnessError if the archive has another form, or the registry refuses it.
+        Raises HarnessError if the archive has another form, or the registry refuses the image.
         """
         manifest_digest, blobs = read_image(archive)
         manifest = json.loads(blobs[manifest_digest])
@@ -173,7 +173,7 @@ def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
         blobs = _read_archive(archive)
         index = json.loads(blobs[""])["manifests"]
         if len(index) != 1:
-            raise _no_archive(f"one image was expected, but this one has {len(index)}")
+            raise _no_archive(f"it has {len(index)} images, but one was expected")
         digest = str(index[0]["digest"])
         manifest = json.loads(blobs[digest])
         named = [
@@ -217,9 +217,9 @@ def _read_archive(archive: bytes) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[RegistryServer]:
-    """Run a registry that stores in `folder` until the block or this process ends.
+    """Run a registry that stores its data in `folder`, until the block or this process ends.
 
-    Raises HarnessError with its output if it does not start.
+    Raises HarnessError, which quotes the registry's output, if the registry does not start.
     """
     make_private_folder(folder / "storage")
     (folder / "config.yml").write_text(render_configuration(folder / "storage"))
@@ -233,7 +233,7 @@ def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[Registr
     def poll() -> Observation[bool]:
         if process.poll() is not None:
             raise HarnessError(
-                f"The registry ended with {process.returncode} at its start. Its command line was "
+                f"The registry exited with {process.returncode} at its start. Its command line was "
                 f"{shlex.join(program)!r}, its output: {log.read_text(errors='replace')[-2000:]}"
             )
         try:

@@ -19,7 +19,7 @@ _ADDRESS = re.compile(
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
-#: The limit of an address: longer than any host name with a path.
+#: The most characters of an address: more than any host name with a path has.
 _ADDRESS_CHARACTERS = 1024
 
 
@@ -37,7 +37,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, source: str = "--store") -> Self:
-        """Return the address in `text`; it uses https unless `text` begins with http://.
+        """Parse an address; its registry is reached by https unless `text` begins with http://.
 
         Raises BadInputError, which names `source`.
         """

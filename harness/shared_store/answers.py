@@ -34,14 +34,14 @@ REST_TYPE = "application/vnd.gpu-node-harness.rest.v1+zip"
 TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 NEEDS = "gpu-node-harness.needs"
-"""The annotation with a checkpoint's requirements on its host, as a sentence."""
+"""The annotation that says in a sentence what a checkpoint requires of a host."""
 
 #: A tag, as the OCI distribution specification defines it.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 #: A token; RFC 6750 allows these characters and `=`.
 _TOKEN = re.compile(r"[!-~]{1,16384}")
 _NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
-#: Files of a published folder that are about this host only, so they are never shared.
+#: Files of a published folder that describe only this host, so they are never shared.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
 #: Upper bounds of gzip's overhead on data that can't be compressed, as a share and in bytes.
@@ -101,7 +101,7 @@ def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
 
 
 def _checked(shape: type, value: object, problem: str) -> Any:
-    """Return a value that has the form `shape`; raises StoreError, which begins with `problem`.
+    """Return `value` if it has the form `shape`, else raise StoreError that begins with `problem`.
 
     Long lists and objects are checked item by item: pydantic would collect an error for each item.
     """
@@ -112,7 +112,7 @@ def _checked(shape: type, value: object, problem: str) -> Any:
 
 
 def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -> T:
-    """Return the list or object under a key, limited in its number of items; raises StoreError."""
+    """Return `value`; raises StoreError if it is not a `kind`, or has more items than the limit."""
     if not isinstance(value, kind):
         raise StoreError(f"{problem}: '{key}' is not a JSON {kind.__name__}.")
     if len(value) > limit.value:
@@ -163,9 +163,9 @@ def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
 
 
 def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
-    """Return size and digest of each file that the description of a folder names.
+    """Return size and digest of each file that the description of a folder lists.
 
-    Raises StoreError if it is malformed, or names a file outside of the folder.
+    Raises StoreError if the description is malformed, or lists a file outside of the folder.
     """
     problem = f"The manifest of '{name}' is malformed"
     files = read_object(description, problem).get("files")
@@ -273,7 +273,7 @@ def read_token(raw: bytes) -> str:
 
 
 def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the annotations of a manifest that are short texts of one line."""
+    """Return a manifest's annotations that are texts, each shortened and made one line."""
     notes = manifest.get("annotations")
     return {
         key: shortened(visible_line(value), _SHOWN_BYTES)

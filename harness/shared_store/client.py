@@ -1,6 +1,6 @@
-"""The requests to a registry (OCI distribution specification 1.1); errors become sentences.
+"""Sends requests to a registry (OCI distribution specification 1.1); errors become sentences.
 
-docs/design-decisions.md says why this is not left to oras-py.
+docs/design-decisions.md says why the harness does not use oras-py for these requests.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Patience:
 
 
 class _PlainRedirects(NoDowngrade):
-    """Follows redirects without the registry's credentials, since storage behind it refuses them."""
+    """Follows redirects without the registry's credentials, which storage servers may refuse."""
 
     @override
     def redirect_request(
@@ -124,7 +124,7 @@ class RegistryClient:
     def manifest(
         self, repository: str, tag: str, *, deadline: Deadline | None = None
     ) -> tuple[dict[str, Any], str] | None:
-        """Return the manifest of a tag and the manifest's digest; None if the tag does not exist."""
+        """Return a tag's manifest and the manifest's digest, or None if the tag does not exist."""
         what = f"the manifest of '{tag}'"
         url = self.address.url(repository, f"manifests/{tag}")
         answer = self._ask(
@@ -141,7 +141,7 @@ class RegistryClient:
     def small_blob(
         self, repository: str, digest: str, what: str, *, deadline: Deadline | None = None
     ) -> bytes:
-        """Return a blob's content, verified."""
+        """Return a blob's content after checking its digest."""
         url = self.address.url(repository, f"blobs/{digest}")
         content = self._ask("GET", url, what, deadline=deadline).body
         found = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -160,9 +160,9 @@ class RegistryClient:
         progress: Callable[[int], None],
         deadline: Deadline | None = None,
     ) -> None:
-        """Complete the file `part` of a blob; bytes that the file already has are not fetched again.
+        """Fetch a blob into the file `part`; do not fetch bytes again that the file already has.
 
-        A blob with another digest is removed. Raises StoreError, and OSError of the disk.
+        Removes the file if it has another digest. Raises StoreError, and OSError if the disk fails.
         """
         url = self.address.url(repository, f"blobs/{digest}")
         deadline = deadline or self.deadline()
@@ -204,8 +204,9 @@ class RegistryClient:
         """Return the error for content that differs from its digest."""
         return StoreError(
             f"{_start(what)} in the store '{self.address}' is damaged: its digest is "
-            f"{found[:19]}…, but {digest[:19]}… was pushed; nothing of it is kept, and a new push "
-            "repairs it once the registry has dropped it (`harness store gc`)."
+            f"{found[:19]}…, but {digest[:19]}… was pushed; the received data is removed, and a "
+            "new push repairs the store once the registry has dropped the damaged data "
+            "(`harness store gc`)."
         )
 
     def push_blob(
@@ -229,7 +230,7 @@ class RegistryClient:
             location = joined(url, started.headers.get("Location") or "")
         except RefusedUrlError as error:
             raise StoreError(
-                f"The store '{self.address}' redirects {what} to a place that is refused: {error}."
+                f"The store '{self.address}' redirects the push of {what} to a URL that is refused: {error}."
             ) from error
         joint = "&" if "?" in location else "?"
         self._ask(
@@ -258,7 +259,7 @@ class RegistryClient:
         )
 
     def tags(self, repository: str, *, deadline: Deadline | None = None) -> list[str]:
-        """Return the tags of a repository by name; no tags if the repository does not exist."""
+        """Return the sorted tags of a repository; no tags if the repository does not exist."""
         what = f"the list of '{repository}'"
         deadline = deadline or self.deadline()
         url: str | None = self.address.url(repository, "tags/list")
@@ -346,7 +347,7 @@ class RegistryClient:
         allowed: set[int] | None = None,
         deadline: Deadline | None = None,
     ) -> _Answer:
-        """Return the answer to a request whose content is small."""
+        """Send a request, and return its answer, which must be small."""
         failure = ""
         deadline = deadline or self.deadline()
         for _ in range(self._patience.tries):
@@ -465,7 +466,7 @@ class RegistryClient:
             404: "check the address",
             405: "the registry forbids this; allow deletion in its configuration",
             429: "it limits the number of requests; try later",
-            507: "the registry's disk is full; free some",
+            507: "the registry's disk is full; free some space on it",
         }.get(error.code, "look into the registry's log")
         if not_followed is not None:
             remedy = f"the redirect is not followed: {not_followed}"
@@ -479,8 +480,8 @@ class RegistryClient:
     def _late(self, what: str) -> StoreError:
         return StoreError(
             f"The request for {what} to the store '{self.address}' did not end before the "
-            "deadline; a pull, a push or a list takes at most "
-            f"{STORE_SECONDS.value} s, by {STORE_SECONDS.variable}."
+            f"deadline; {STORE_SECONDS.variable} limits a pull, a push or a list to "
+            f"{STORE_SECONDS.value} s."
         )
 
     def _pace(self, deadline: Deadline) -> Pace:

@@ -21,7 +21,7 @@ _FIELD = re.compile(r'(\w+)="([^"]*)"')
 
 
 def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return `user:password` in base64 for a registry, from Docker's configuration, or None.
+    """Return a registry's `user:password` in base64 from Docker's configuration, or None.
 
     Credential helpers (`credsStore`) are not used.
     """
@@ -42,8 +42,7 @@ class Authorizer:
 
     `get` fetches a URL with headers and returns the content; it raises OSError or ValueError.
     `registry` is the registry's URL. The registry itself gets the password. A token service on
-    another host gets the password only by https and from a registry that is reached by https: such a
-    registry could get the password itself anyway.
+    another host gets the password only if both the service and the registry are reached by https.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Authorizer:
         self._headers: dict[str, str] = {}
 
     def headers(self, url: str) -> Mapping[str, str]:
-        """Return the credentials for a URL of the registry; no headers for any other URL."""
+        """Return headers with the credentials for a URL of the registry, none for any other URL."""
         return self._headers if origin(url) == self._registry else {}
 
     def answer(self, challenge: str, *, url: str) -> bool:

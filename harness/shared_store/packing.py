@@ -1,4 +1,4 @@
-"""A published folder as blobs: each file is compressed, and verified when packed and unpacked."""
+"""Packs a published folder into blobs and unpacks it; compresses and verifies each file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GZIP = 31
 _HOLE = 16 << 10
 #: Bytes of unpacked data that every artifact may have, even if its blobs are small.
 _FREE_BYTES = 256 << 20
-#: The limit of a zip archive's list of files, which is read into memory as a whole.
+#: The most bytes of a zip archive's list of files, which is read into memory as a whole.
 _ZIP_LIST_BYTES = 4 << 20
 _ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
@@ -67,7 +67,7 @@ class Packed:
 
 
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
-    """Yield the blobs of a published folder; the file of a blob exists until the next is yielded.
+    """Yield the blobs of a published folder; a blob's file exists until the next blob is yielded.
 
     Raises StoreError, which names the file, if a file's content differs from the manifest.
     """
@@ -169,9 +169,9 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Write the remaining files of a folder, such as a bake's evidence; `files` are already there.
+    """Write the remaining files of a folder, such as a bake's evidence; `files` are there already.
 
-    Raises StoreError if they are not plain files of the folder, or exceed the limits.
+    Raises StoreError if the remaining files are not plain files, or exceed the limits.
     """
     try:
         with _ZipFile(part) as source, zipfile.ZipFile(source) as archive:

@@ -93,11 +93,11 @@ class SharedCache:
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether the store had it.
+        """Write the folder `name` to `into`; return whether the store had the folder.
 
         Errors are only reported; the caller then makes the folder itself. A pull takes at most half
-        of the remaining time, so that time is left for this. `inputs` are the parts of the folder's
-        key; they explain why the store has the folder only under another key.
+        of the remaining time, so that the caller has time to make the folder. `inputs` are the parts
+        of the folder's key; a report says by them why the store has only folders with other keys.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -117,9 +117,9 @@ class SharedCache:
     def pull(
         self, name: str, into: Path, *, progress: Progress, deadline: Deadline | None = None
     ) -> bool:
-        """Write the folder `name` to `into`; return False if the store does not have it.
+        """Write the folder `name` to `into`; return False if the store does not have the folder.
 
-        Raises StoreError; no file of the folder may then be used.
+        If this method raises StoreError, no file in `into` may be used.
         """
         deadline = deadline or self.client.deadline()
         found = self.client.manifest(self.repository, name, deadline=deadline)
@@ -189,7 +189,7 @@ class SharedCache:
             progress.report(Stage.REFUSED, f"{error} It stays only in this host's cache.")
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
-        """Push a published folder; return False if the store already has it.
+        """Push a published folder; return False if the store already has the folder.
 
         Raises StoreError, which names a damaged file.
         """
@@ -248,7 +248,7 @@ class SharedCache:
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
     def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
-        """Return a clause on how the store's artifacts with the same name differ, or an empty text."""
+        """Return a clause on how the store's artifacts of the same name differ; empty without any."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]
@@ -310,7 +310,7 @@ class _Meter:
 
 
 def needed_artifacts(found: Sequence[StoredArtifact], names: Sequence[str]) -> list[str]:
-    """Return the tags that match `names` (whole tags or beginnings); all tags without names."""
+    """Return the tags that equal or begin with one of `names`, or all tags if `names` is empty."""
     return [
         each.tag for each in found if not names or any(each.tag.startswith(name) for name in names)
     ]
@@ -343,7 +343,7 @@ def _needs(own: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _removed_if_refused(part: Path) -> Iterator[None]:
-    """Remove a blob that can't be unpacked, since another pull would fail with it too."""
+    """Remove a blob that can't be unpacked, since the next pull would fail on this blob too."""
     try:
         yield
     except StoreError:
@@ -381,4 +381,4 @@ def shared_caches(
 
 
 REPOSITORIES = ("images", "derived", "checkpoints")
-"""A repository for each cache of folders; cloud images come from their publishers."""
+"""One repository for each cache of folders; there is none for cloud images, which publishers serve."""

@@ -75,7 +75,7 @@ def test_registry_that_ends_at_its_start_is_reported_with_its_output(tmp_path: P
     program = stand_in(tmp_path, "import sys; sys.exit('no such storage')")
 
     with (
-        pytest.raises(HarnessError, match=r"ended with 1 at its start[^$]*no such storage"),
+        pytest.raises(HarnessError, match=r"exited with 1 at its start[^$]*no such storage"),
         running_registry(program, tmp_path / "registry"),
     ):
         pass

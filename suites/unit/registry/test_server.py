@@ -167,7 +167,7 @@ def _sparse() -> bytes:
     [
         (b"no archive", "is not an OCI archive: "),
         (_without_index(), r"has no 'index\.json'"),
-        (_with_two_images(), "one image was expected, but this one has 2"),
+        (_with_two_images(), "it has 2 images, but one was expected"),
         (tar_of([_index()]), "has no 'sha256:e3b0c4"),
         (_with_other_content(), "has another digest"),
         (_of_two_layers(b"other")[0], "has another digest"),
