@@ -24,7 +24,7 @@ PMC_BOOT_42 = 0xA00
 
 MIB = 1 << 20
 
-#: NVIDIA's numbers of chips: the first of Ampere, all of Ada, the first of Hopper.
+#: NVIDIA's chip numbers: the lowest of Ampere, all of Ada, the lowest of Hopper.
 _GA100 = 0x170
 _ADA = range(0x190, 0x1A0)
 _GH100 = 0x180
@@ -118,9 +118,9 @@ class GspFacts:
 class GpuModel:
     """A GPU model, with all its properties that a guest can see.
 
-    `driver_kinds` are the kinds of NVIDIA driver that support it, the default first. `ids_from`
-    names the source of the ids. `gsp` is None for a model without a system processor; only
-    `GpuEmulation.GSP` emulates that processor.
+    `driver_kinds` are the kinds of NVIDIA driver that support the model, the default first.
+    `ids_from` names the source of the ids. `gsp` is None for a model without a system processor;
+    only `GpuEmulation.GSP` emulates that processor.
     """
 
     name: str
@@ -151,7 +151,7 @@ class GpuModel:
 
     @property
     def pcie_generation(self) -> int:
-        """Return the GPU's generation of PCI Express, which is the generation of its chip."""
+        """Return the generation of PCI Express that the GPU's chip supports."""
         if self.is_hopper_or_later:
             return 5
         return 4 if self.chip >= _GA100 else 3
@@ -174,7 +174,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A kind of GPU node: the number and the model of its GPUs, and more."""
+    """A kind of GPU node: the model and count of its GPUs, and the cloud's name for such a node."""
 
     name: str
     title: str
@@ -237,9 +237,9 @@ class GpuAttachment:
 class HostGpuAttachment:
     """How to hand a GPU of the host to a machine by VFIO, as data.
 
-    `addresses` are the functions of its IOMMU group, such as `0000:65:00.0`, beginning with the
-    GPU's function. All are bound to `vfio-pci`. In the guest they are functions of one slot, with
-    the same function numbers. The windows have the same meaning as in `GpuAttachment`.
+    `addresses` are the functions of the GPU's IOMMU group, such as `0000:65:00.0`, beginning with
+    the GPU's function. All functions are bound to `vfio-pci`. In the guest they are functions of
+    one slot, with the same function numbers. The windows mean the same as in `GpuAttachment`.
     """
 
     id: str
@@ -292,7 +292,8 @@ def _function_number(address: str) -> int:
 def root_port_window_mib(bars: Bars) -> int:
     """Return the window in MiB below 4 GiB that a root port needs: a power of two, 64 or more.
 
-    BARs are aligned to their size, so a window of the sum, rounded up to a power of two, fits all.
+    BARs are aligned to their sizes, so all fit into a window of their total size, rounded up to a
+    power of two.
     """
     return max(64, _window_mib(bar for bar in bars.values() if bar.bits == 32))
 
@@ -303,11 +304,11 @@ def aperture_mib(bars: Bars) -> int:
 
 
 def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
-    """Return the BARs, with the largest 32-bit BARs halved until all fit at any place in a window.
+    """Return the BARs; halve the largest 32-bit BARs until all fit into a window at any address.
 
-    Firmware aligns the window of an empty slot to 1 MiB, and Linux does not move the window. So
-    there may be no address for a BAR of more than half of the window that is aligned to the BAR's
-    size.
+    Firmware aligns the window of an empty slot to 1 MiB, and Linux does not move the window. So for
+    a BAR larger than half of the window, the window may contain no address that is aligned to the
+    BAR's size.
     """
     fitting = dict(bars)
     while True:
@@ -326,7 +327,7 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
 
 
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
-    """Return the BARs, with the largest 64-bit BARs halved until all fit into a window.
+    """Return the BARs; halve the largest 64-bit BARs until all fit into a window.
 
     The BARs of a real GPU have hundreds of GiB. An emulated processor can't address eight such
     GPUs.

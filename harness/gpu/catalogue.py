@@ -222,8 +222,8 @@ class Catalogue:
     def kinds(self) -> frozenset[GpuKind]:
         """Return the ids by which the models' GPUs are recognised on the PCI bus.
 
-        If the models of a package can't be used, raises its error, since their GPUs would not be
-        recognised.
+        Raises a package's error if the package's models can't be used, since the GPUs of these
+        models would not be recognised.
         """
         if self.errors:
             raise self.errors[0]

@@ -81,13 +81,14 @@ class ConfigSpace:
         places: Places = BEFORE_HOPPER,
         generation: int = 4,
     ) -> None:
-        """Validate `bars`: sizes are powers of two from 16 on; a 64-bit BAR has two indices."""
+        """Validate `bars`: a size is a power of two, 16 or more; a 64-bit BAR takes two indices."""
         used: set[int] = set()
         for index, bar in bars.items():
             indices = {index} if bar.bits == 32 else {index, index + 1}
             if not indices <= set(range(BAR_COUNT)) - used:
                 raise ValueError(
-                    f"BAR {index} does not fit; a function has BARs 0 to 5, and a 64-bit one takes two."
+                    f"BAR {index} does not fit; a function has BARs 0 to 5, and a 64-bit BAR takes "
+                    "two of these numbers."
                 )
             used |= indices
             most = 1 << (31 if bar.bits == 32 else 62)
@@ -169,7 +170,7 @@ class ConfigSpace:
                 length, "little"
             )
         if is_express:
-            # The last bit of the device's control would request a reset, which the device does not support.
+            # The last bit of Device Control would request a reset, which this device can't do.
             for register, bits in (
                 (_DEVICE_CONTROL, 0x7FFF),
                 (_LINK_CONTROL, 0x01FB),
@@ -187,7 +188,7 @@ class ConfigSpace:
         return bytes(mask)
 
     def reset(self) -> None:
-        """Return to the state after power-on: the function has no addresses and decodes none."""
+        """Return to the state after power-on: the BARs have no addresses, and decoding is off."""
         self._bytes[:] = self._initial
         self._sized.clear()
 
@@ -208,7 +209,7 @@ class ConfigSpace:
                 self._bytes[index] = self._bytes[index] & ~mask | written & mask
 
     def bar_address(self, bar: int) -> int | None:
-        """Return the address that the guest gave to `bar`, or None while the guest does not decode it."""
+        """Return the address that the guest gave to `bar`, or None while memory decoding is off."""
         if bar not in self._bars or not self._bytes[COMMAND] & COMMAND_MEMORY:
             return None
         # An unassigned BAR holds 0.
@@ -216,7 +217,7 @@ class ConfigSpace:
 
     @property
     def is_placed(self) -> bool:
-        """Return whether every BAR holds an address, even if the guest does not decode it yet."""
+        """Return whether every BAR holds an address, even if memory decoding is still off."""
         return all(self._is_placed(index, bar.bits // 8) for index, bar in self._bars.items())
 
     def _is_placed(self, bar: int, length: int) -> bool:

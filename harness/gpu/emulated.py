@@ -1,7 +1,7 @@
 """The emulated GPU: a PCI function that a guest can find, probe and bind a driver to.
 
-It is for tests of provisioning, never of CUDA, since it has no compute engines. It is independent
-of transports, so a test can call it in place of a guest.
+The GPU is for tests of provisioning, never of CUDA, since the GPU has no compute engines. The code
+does not depend on transports, so a test can access the GPU in place of a guest.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _STALL_POLL_S = 0.02
 class Engine(Protocol):
     """Handles accesses to a GPU's BARs in place of plain registers, with DMA and interrupts.
 
-    An access never waits for the guest's memory: it posts work, and the transport calls `work`
-    after it has answered the access.
+    An access never waits for the guest's memory: the access posts work, and the transport calls
+    `work` after answering the access.
     """
 
     signal: Callable[[], None]
@@ -70,7 +70,7 @@ class Engine(Protocol):
         ...
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note` with each event for the GPU's trace, in the thread of the posted work."""
+        """Call `note` with each event for the GPU's trace, in the thread that does the work."""
         ...
 
     @property
@@ -96,7 +96,7 @@ class EmulatedGpu:
     """One GPU; the threads of a transport and of a test may use it at the same time.
 
     A guest calls `config_*`, `memory_*`, `bar_*` and `reset`. A test calls `answer`,
-    `fall_off_bus`, `die` and `stall`. It also calls `raise_xid`, `corrupt_inforom` and
+    `fall_off_bus`, `die` and `stall`. A test also calls `raise_xid`, `corrupt_inforom` and
     `let_mig_need_reset`, whose effects the stand-in driver shows. A guest's reset does not undo
     these faults.
     """
@@ -149,14 +149,14 @@ class EmulatedGpu:
     # Accesses of a guest.
 
     def config_read(self, offset: int, size: int) -> int:
-        """Read configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
+        """Read `size` bytes of configuration space: usually 1 to 4, at most the whole space."""
         with self._lock:
             value = self._config.read(offset, size) if self._on_bus else _all_ones(size)
             self._recorder.access(AccessKind.CONFIG_READ, None, offset, size, value)
             return value
 
     def config_write(self, offset: int, value: int, size: int) -> None:
-        """Write configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
+        """Write `size` bytes of configuration space: usually 1 to 4, at most the whole space."""
         with self._lock:
             value &= _all_ones(size)
             self._recorder.access(AccessKind.CONFIG_WRITE, None, offset, size, value)
@@ -165,9 +165,9 @@ class EmulatedGpu:
                 self._lock.notify_all()
 
     def memory_read(self, address: int, size: int) -> int:
-        """Read `size` bytes, 1 to 8, of guest memory that a BAR may claim.
+        """Read `size` bytes, 1 to 8, at an address of the guest, which may belong to a BAR.
 
-        Memory that no BAR claims reads as all ones, as on a PCI bus.
+        An address that belongs to no BAR reads as all ones, as on a PCI bus.
         """
         with self._lock:
             return self._read(*self._locate(address, size), size)
@@ -186,7 +186,7 @@ class EmulatedGpu:
         return value
 
     def memory_write(self, address: int, value: int, size: int) -> None:
-        """Write `size` bytes, 1 to 8, of guest memory that a BAR may claim."""
+        """Write `size` bytes, 1 to 8, at an address of the guest, which may belong to a BAR."""
         with self._lock:
             self._write(*self._locate(address, size), value, size)
 
@@ -255,7 +255,7 @@ class EmulatedGpu:
         if bar == 0 and offset in mailbox.REGISTERS:
             self._mailbox.write(offset, self._mailbox.read(offset) & ~mask | value & mask)
             return
-        # A write to a hard-wired register has no effect: reads use written values last.
+        # A write to a hard-wired register has no effect: reads look up written values last.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
             self._written.pop(register, None)
@@ -302,7 +302,7 @@ class EmulatedGpu:
             self._recorder.incident(kind, words)
 
     def raise_xid(self, number: int, text: str = "") -> None:
-        """Let the driver log an Xid of this number; the stand-in driver polls every second.
+        """Let the driver log an Xid of this number; the stand-in driver polls for it every second.
 
         NVIDIA's own driver, if it has opened the GPU, adds `text` to the line.
         """
@@ -373,7 +373,7 @@ class EmulatedGpu:
                 self._recorder.incident(incident)
 
     def address_of(self, bar: int) -> int | None:
-        """Return the address that the guest gave to a BAR, or None while the guest does not decode it."""
+        """Return the address that the guest gave to a BAR, or None while memory decoding is off."""
         with self._lock:
             return self._config.bar_address(bar)
 

@@ -69,7 +69,7 @@ class Mailbox:
         )
 
     def write(self, offset: int, value: int) -> None:
-        """Handle a write of the driver: remove the Xid that was read, or set the next MIG mode."""
+        """Handle a write by the driver: remove the Xid that was read, or set the next MIG mode."""
         if offset == XID and value == 0 and self._xids:
             self._xids.popleft()
         elif offset == MIG and self._has_mig:

@@ -47,7 +47,7 @@ class Command(enum.IntEnum):
     DEVICE_RESET = 7
 
 
-#: The number of bytes after the header, by command. Only the device sends RET.
+#: How many bytes come after the header, by command. Only the device sends RET.
 PAYLOAD_BYTES = {
     Command.SYNC_SYSMEM: SYSMEM_BYTES,
     Command.PCI_CFGWRITE: CONFIG_ACCESS.size,

@@ -1,4 +1,4 @@
-"""Describes the faults of a GPU from the moment it is plugged in, for requests and markers."""
+"""Describes the faults that a GPU has from the moment when it is plugged in."""
 
 from __future__ import annotations
 

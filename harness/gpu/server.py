@@ -52,7 +52,7 @@ class Request(Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether QEMU waits for an answer, which may block a vCPU until it arrives."""
+        """Whether QEMU waits for an answer; a vCPU may be blocked until the answer arrives."""
         ...
 
 
@@ -99,8 +99,8 @@ class Reader(Protocol[R_co]):
 class ServerState(Generic[R]):
     """The state of the server, for a watchdog; times are monotonic seconds.
 
-    `pending_since_s` is set while QEMU waits for the answer to `last_request`, which may block a
-    vCPU.
+    `pending_since_s` is set while QEMU waits for the answer to `last_request`; this wait may block
+    a vCPU.
     """
 
     requests: int
@@ -180,7 +180,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _on_data(self) -> None:
-        """Handle in the thread the arrival of data: QEMU has its end of the connection."""
+        """Handle, in the thread, the arrival of data, which proves that QEMU has connected."""
 
     @abc.abstractmethod
     def _hang_up(self) -> None:
@@ -253,7 +253,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return f"its emulated GPU '{self.device_id}' is stuck: {state.describe(now_s)}"
 
     def wait_for_end(self, timeout_s: float) -> Ending:
-        """Wait until QEMU has ended the connection, at the latest when QEMU itself ends.
+        """Wait until QEMU has ended the connection, which QEMU does at the latest when it exits.
 
         Raises HarnessError after `timeout_s` seconds.
         """
@@ -355,7 +355,7 @@ class DeviceServer(abc.ABC, Generic[R]):
             os.eventfd_write(wake, 1)
 
     def _next(self, connection: socket.socket, reader: Reader[R]) -> tuple[R, list[int]] | None:
-        """Return the next request with its descriptors; None when the client has closed the connection."""
+        """Return the next request and its descriptors, or None once QEMU has closed the socket."""
         while not self._incoming:
             if self._violation is not None:
                 raise self._violation

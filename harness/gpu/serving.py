@@ -1,4 +1,4 @@
-"""Makes the server of a GPU model for a transport."""
+"""Makes the server that emulates a GPU of some model over some transport."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def serve_gpu(
         bars = model.bars.mpqemu
         engine = _engine(model, bars, number)
         return MpqemuServer(EmulatedGpu(model, bars=bars, engine=engine), device_id=device_id)
-    from harness.gpu.vfio_user import VfioUserServer  # noqa: PLC0415 - a clone starts in less time
+    from harness.gpu.vfio_user import VfioUserServer  # noqa: PLC0415 - a clone starts faster without it
 
     bars = shrink_to_aperture(shrink_to_window(model.bars.vfio_user, window_mib), aperture_mib)
     engine = _engine(model, bars, number)
@@ -52,6 +52,6 @@ def serve_gpu(
 def _engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], Engine] | None:
     if model.emulation is GpuEmulation.IDENTITY:
         return None
-    from harness.gpu.gsp.making import make_engine  # noqa: PLC0415 - only those nodes load it
+    from harness.gpu.gsp.making import make_engine  # noqa: PLC0415 - only nodes with such GPUs load it
 
     return make_engine(model, bars, number)

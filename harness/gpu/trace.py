@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: The number of low bytes that are shown of a longer value.
+#: How many of its low bytes a longer value shows.
 _SHOWN_BYTES = 8
 
 
@@ -80,7 +80,7 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """An event of the whole device, or a mark of the test."""
+    """An event that concerns the whole device, or a mark that the test made."""
 
     sequence: int
     at_s: float
@@ -205,8 +205,8 @@ class TraceRecorder:
         self._clock = clock
         self._half = max(1, capacity // 2)
         self._sequence = 0
-        # Entries are plain tuples, since recording costs time of a guest's vCPU; a snapshot costs
-        # only time of the test.
+        # Entries are plain tuples, since a guest's vCPU waits for the recording; only the test
+        # waits for a snapshot.
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}

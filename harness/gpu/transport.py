@@ -47,7 +47,7 @@ _MPQEMU_SAFE: dict[AcceleratorName, tuple[QemuVersion, QemuVersion]] = {
     "tcg": (QemuVersion(6, 0), QemuVersion(8, 2)),
     "kvm": (QemuVersion(6, 0), QemuVersion(10, 1)),
 }
-#: QEMU has the device since 10.1.0, but the harness was never tested with that version.
+#: QEMU has had the device since 10.1.0, but the harness was never tested with that version.
 _VFIO_USER_SAFE_FROM = QemuVersion(10, 1, 1)
 
 
@@ -69,7 +69,7 @@ def find_transport(qemu: str, accelerator: AcceleratorName, runner: Runner) -> T
 def parse_qemu_version(text: str) -> QemuVersion:
     """Return the version in the output of `qemu-system-x86_64 --version`.
 
-    Raises HarnessError if there is none.
+    Raises HarnessError if the output contains no version.
     """
     found = _VERSION.search(text)
     if found is None:

@@ -53,16 +53,16 @@ REPLY = 0x1
 NO_REPLY = 0x10
 ERROR = 0x20
 
-#: The message number of the device's requests without an answer; QEMU answers them only to report
-#: an error.
+#: The message number of requests to which the device expects no answer; QEMU answers them only to
+#: report an error.
 POSTED = 0xFFFF
 
 #: Regions of a PCI function: six BARs, the ROM, configuration space, VGA.
 ROM_REGION = 6
 CONFIG_REGION = 7
 REGIONS = 9
-#: Kinds of interrupt: INTx, MSI, MSI-X, errors, requests. This device has INTx, and with an engine
-#: MSI.
+#: Kinds of interrupt: INTx, MSI, MSI-X, errors, requests. This device has INTx; with an engine, it
+#: also has MSI.
 IRQS = 5
 _INTX = 0
 _MSI = 1
@@ -71,7 +71,7 @@ _INTX_FLAGS = 0x7
 #: MSI is signalled by a descriptor; the number of vectors can't change while MSI is in use.
 _MSI_FLAGS = 0x9
 
-#: A limit above QEMU's accesses, the largest of which reads all of configuration space.
+#: A limit that QEMU's accesses do not reach; the largest access reads all of configuration space.
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 
@@ -91,13 +91,13 @@ _CAPABILITIES: Final = json.dumps(
         }
     }
 ).encode()
-#: The room for data that each write has in a message of several writes.
+#: The bytes of data in each write of a message that has several writes.
 _ONE_OF_MULTI_BYTES = 8
 _BAR_SIZES = frozenset({1, 2, 4, 8})
 
 
 class Command(enum.IntEnum):
-    """The command of a message, without the commands that this device refuses.
+    """The commands of messages, except the commands that this device refuses.
 
     The device sends DMA_READ and DMA_WRITE; QEMU sends all other commands.
     """
@@ -198,8 +198,8 @@ class _RefusedError(Exception):
 class VfioUserServer(DeviceServer[Message]):
     """Serves one GPU over a socket in `folder`, to which QEMU connects when the GPU is plugged.
 
-    The socket's path is relative to QEMU's working folder, which has to be `folder`, since the
-    path of a socket has at most 107 bytes. Folder and socket are accessible to their owner only.
+    QEMU gets a relative path, since the path of a socket has at most 107 bytes; so QEMU's working
+    folder has to be `folder`. Folder and socket are accessible to their owner only.
     The socket is removed as soon as QEMU has connected.
     """
 
@@ -281,8 +281,8 @@ class VfioUserServer(DeviceServer[Message]):
         except OSError:
             # The listener was shut down: nobody plugged this GPU.
             return None
-        # If `close` already ran, it does not know this connection and waits for the thread's end,
-        # so end here.
+        # If `close` already ran, it does not know this connection and waits until this thread ends,
+        # so the thread ends here.
         return None if self._closing.is_set() else self._ours
 
     @override
@@ -331,7 +331,7 @@ class VfioUserServer(DeviceServer[Message]):
 
     @override
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
-        """Keep the descriptors that signal interrupts; the others are not needed."""
+        """Keep the descriptors that signal interrupts, and close all other descriptors."""
         if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
             # An earlier request that was refused may have left its descriptors.
             close_all(self._taken)
@@ -433,7 +433,7 @@ class VfioUserServer(DeviceServer[Message]):
         return REGION_ACCESS.pack(offset, region, count)
 
     def _region_write_multi(self, payload: bytes) -> bytes:
-        """Carry out several writes, which QEMU collects if it is faster than the device."""
+        """Carry out several writes, which QEMU collects while the device is slower than QEMU."""
         (count,) = _unpacked(WRITE_COUNT, payload)
         size = REGION_ACCESS.size + _ONE_OF_MULTI_BYTES
         if count > len(payload) // size:
@@ -472,7 +472,7 @@ def _version(payload: bytes) -> bytes:
 
 
 class _MemoryByMessages:
-    """The guest's memory, which QEMU reads and writes, so that it may be private."""
+    """The guest's memory, which QEMU reads and writes, so that the memory need not be shared."""
 
     def __init__(
         self, ask: Callable[[int, bytes], Message], post: Callable[[bytes], None]

@@ -59,7 +59,7 @@ class AddressSpace:
     def by_entry(
         cls, memories: Memories, version: Version, *, entry: int, shift: int
     ) -> AddressSpace | None:
-        """Return the space below an entry of a directory, with a TLB, or None if it is empty."""
+        """Return the space below a directory's entry, with a TLB; None if the entry is empty."""
         root = PageTables(version, memories.read).follow(entry, shift)
         return None if root is None else cls(memories, version, root, has_tlb=True)
 

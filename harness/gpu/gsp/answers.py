@@ -1,4 +1,4 @@
-"""The answers to control calls: a table of commands, and a policy for commands that are not in it.
+"""Answers control calls: by a table of commands, or by a policy for commands not in the table.
 
 The resource manager (RM) of the driver passes parameters on its stack, some of them uninitialised,
 and trusts the answer. So a command that reads data is answered with zeros instead of its own
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Internal commands, which only the GSP carries out; the headers name some of them.
 _INTERNAL: Final = range(0x20800A00, 0x20800B80)
 _NOT_THERE: Final = 0xFFFFFFFF
-#: Set in the answer to a list of {index, data} for an unknown index.
+#: The bit that marks an unknown index in the answer to a list of {index, data}.
 _UNKNOWN_INDEX: Final = 1 << 31
 
 

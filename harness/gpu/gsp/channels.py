@@ -67,7 +67,7 @@ class ChannelPlace:
     entries: int
     state_in: Space
     state_at: int
-    """The place of the channel's USERD."""
+    """The physical address of the channel's USERD, in the memory `state_in`."""
 
 
 class Channel:
@@ -91,7 +91,7 @@ class Channel:
         place = self._place
         put = int.from_bytes(self._state(_GP_PUT), "little")
         if put >= place.entries:
-            raise ChannelError(f"Entry {put} was put into a ring of {place.entries}.")
+            raise ChannelError(f"Entry {put} was put into a ring of {place.entries} entries.")
         done = 0
         while self._next != put and done < _MOST_ENTRIES:
             entries = self._read_entries(put)
@@ -105,7 +105,7 @@ class Channel:
         return self._next != put
 
     def _read_entries(self, put: int) -> list[tuple[int, int]]:
-        """Read the next entries before `put` in one page, since each read is a message to QEMU."""
+        """Read the next entries before `put` in one page at once: a read is a message to QEMU."""
         start = self._place.entries_at + _ENTRY.size * self._next
         behind = put if put > self._next else self._place.entries
         in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)
@@ -126,7 +126,7 @@ class Channel:
             index += self._method(header, words, index)
 
     def _method(self, header: int, words: tuple[int, ...], start: int) -> int:
-        """Carry out the methods of one header with words from `start` on; return their number."""
+        """Carry out one header's methods with words from `start` on; return how many words."""
         opcode, count = header >> 29, header >> 16 & 0x1FFF
         method = (header & 0xFFF) << 2
         if opcode == _IMMEDIATE:
@@ -219,7 +219,7 @@ class CopyEngine:
 
     @staticmethod
     def _target(methods: dict[int, int], mode: int, *, is_physical: bool) -> Space | None:
-        """Return the memory that a physical address is in; None for a virtual address."""
+        """Return the memory that a physical address is in, or None for a virtual address."""
         if not is_physical:
             return None
         return Space.GUEST if methods.get(mode, 0) & 3 else Space.FRAME_BUFFER

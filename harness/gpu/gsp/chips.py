@@ -1,7 +1,7 @@
 """The differences between chips: how they boot, their page tables, and their fixed registers.
 
 The implementations that each chip uses are listed in `generated/g_kernel_gsp_nvoc.c` of the open kernel
-modules; offsets are of BAR 0.
+modules; offsets are in BAR 0.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _scaled(memory_mib: int) -> dict[int, int]:
 
 
 #: Fuses that switch off debugging and the display. With a display engine the driver would create
-#: objects, whose end it would later await for ever.
+#: objects, and would later wait for ever for their removal.
 _TURING: Final = {0x2174C: 1, 0x21C04: 1}
 _NO_DISPLAY: Final = {0x820C04: 1}
 #: Registers of the falcons: DMA is always complete, and a reset is always possible.
@@ -106,7 +106,7 @@ _LOADING: Final = {
     0x8400F4: 1 << 31 | 1 << 10,
     **dict.fromkeys(BCR_CONTROLS, 1),
 }
-#: The register in which the scrubber on SEC2 reports its end.
+#: The register in which the scrubber on SEC2 reports that it has finished.
 _SCRUBBED: Final = {0x1180FC: 3 << 29, **_NO_DISPLAY}
 
 

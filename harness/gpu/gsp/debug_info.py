@@ -150,7 +150,7 @@ def _behind_aliases(entry: DIE | None) -> DIE | None:
 
 
 def _element(entry: DIE | None) -> tuple[DIE | None, int]:
-    """Return the type and the number of an array's elements; a flexible array has 0."""
+    """Return the type and the number of an array's elements; a flexible array has 0 elements."""
     count = 1
     entry = _behind_aliases(entry)
     while entry is not None and entry.tag == "DW_TAG_array_type":

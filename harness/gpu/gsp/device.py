@@ -141,7 +141,7 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR; empty places, and all after a failure, read as all ones."""
+        """Read up to 8 bytes of a BAR; unused bytes, and all after a failure, read as all ones."""
         if self.failure is not None:
             return (1 << 8 * size) - 1
         if bar != self._order[0]:
@@ -400,7 +400,7 @@ class GspDevice:
         processor.begin()
 
     def _notify(self) -> None:
-        """Raise the GSP's interrupt, for messages for which the driver does not poll."""
+        """Raise the GSP's interrupt, since the driver does not poll for all messages."""
         status = GSP_FALCON + _IRQ_STATUS
         self._registers[status] = self._registers.get(status, 0) | _SWGEN0
         self._registers |= _IRQ_DESTINATION
@@ -432,7 +432,7 @@ class GspDevice:
 
     @property
     def unknown_commands(self) -> dict[int, int]:
-        """Return how often the driver called each command that its headers do not name."""
+        """Return how often the driver called each command that the headers do not name."""
         return dict(self.state.unknown_commands)
 
     @property

@@ -94,7 +94,7 @@ class Engine:
 
 
 def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engine]:
-    """Return a GPU's engines, last the software engine; MIG needs several graphics engines."""
+    """Return a GPU's engines; the software engine is last. MIG needs several graphics engines."""
     rm, mc = _numbers(layouts)
     found = [
         Engine(
@@ -166,7 +166,7 @@ GSP_VECTOR: Final = _SERVICES["GSP"]
 
 
 def _numbers(layouts: Layouts) -> tuple[Callable[[str], int], Callable[[str], int]]:
-    """Return two functions: for the numbers of engine types, and of interrupt sources, by name."""
+    """Return functions that find by name the number of an engine type and an interrupt source."""
 
     def rm(name: str) -> int:
         return layouts.constant(f"RM_ENGINE_TYPE_{name}")

@@ -40,7 +40,7 @@ class FspQueue:
         self._pointers = dict.fromkeys((_QUEUE_HEAD, _QUEUE_TAIL, _MESSAGE_HEAD, _MESSAGE_TAIL), 0)
 
     def read(self, offset: int) -> int | None:
-        """Return a register; None if it does not belong to this queue."""
+        """Return a register, or None if the register does not belong to this queue."""
         if offset == _DATA:
             at = self._control & _OFFSET
             self._advance(_INCREMENT_ON_READ)
@@ -48,7 +48,7 @@ class FspQueue:
         return self._control if offset == _CONTROL else self._pointers.get(offset)
 
     def write(self, offset: int, value: int) -> bool:
-        """Write a register; return whether it belongs to this queue."""
+        """Write a register; return whether the register belongs to this queue."""
         if offset == _CONTROL:
             self._control = value
         elif offset == _DATA:

@@ -30,8 +30,8 @@ _FRTS_REGION: Final = COMMAND_BUFFER + 0x20
 class FwsecLoader:
     """The data memory of the GSP's falcon, which the driver fills.
 
-    The driver writes a loader's descriptor into this memory; from GA102 on it transfers FWSEC's
-    data by DMA.
+    The driver writes a loader's descriptor into this memory; from GA102 on, the driver transfers
+    FWSEC's data by DMA.
     """
 
     def __init__(self) -> None:

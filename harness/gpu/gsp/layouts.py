@@ -101,7 +101,7 @@ class Layouts:
         return tuple(self._content.structs)
 
     def command(self, number: int) -> Command | None:
-        """Return a control command, or None if the headers do not have its number."""
+        """Return a control command, or None if the headers do not define this number."""
         return self.commands.get(number)
 
     def constant(self, name: str) -> int:
@@ -132,7 +132,7 @@ def known_releases(*folders: Path) -> Mapping[str, Path]:
 
 @functools.cache
 def read_layouts(release: str, *folders: Path) -> Layouts:
-    """Read the data of a release, once per process; raises BadInputError if malformed or missing."""
+    """Read a release's data, once per process; raises BadInputError if the data is unusable."""
     known = known_releases(*folders)
     if release not in known:
         raise BadInputError(
@@ -146,7 +146,7 @@ def read_layouts(release: str, *folders: Path) -> Layouts:
 
 
 def read_release_file(file: Path) -> Layouts:
-    """Read one data file; raises BadInputError if it is malformed."""
+    """Read one data file; raises BadInputError if the file is malformed."""
     raw = file.read_bytes()
     JSON.check_bytes(len(raw), str(file))
     try:
@@ -169,7 +169,8 @@ def read_release_file(file: Path) -> Layouts:
             if not _PLAIN.fullmatch(kind) and kind not in content.structs:
                 refusal = f"The file has no structure for the type {kind!r}."
             elif offset + one * count > size:
-                refusal = f"The field ends at byte {offset + one * count} of {size}."
+                end = offset + one * count
+                refusal = f"The field ends at byte {end}, but the structure has {size} bytes."
             else:
                 continue
             raise BadInputError(refusal, source=str(file), key=f"structs.{name}.{field}")
@@ -198,7 +199,7 @@ def render_release(content: ReleaseFile) -> str:
 
 
 def nearest_release(release: str, known: Iterable[str]) -> str | None:
-    """Return the newest earlier release, else the oldest later release."""
+    """Return the newest earlier release, or else the oldest later release."""
     others = sorted(
         (other for other in known if other != release),
         key=release_key,

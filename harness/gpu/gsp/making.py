@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], GspDevice]:
-    """Return a function that makes the engine; `number` becomes part of its invented UUID.
+    """Return a function that makes the engine; `number` becomes part of the GPU's invented UUID.
 
     Raises RequirementError for a model without a GSP, and for a chip that is not emulated.
     """

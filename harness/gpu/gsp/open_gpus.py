@@ -1,6 +1,6 @@
 """Open each GPU of NVIDIA's driver, without NVIDIA's libraries, and print the driver's answers.
 
-It is a separate program for nodes, `python3 open_gpus.py`, and uses only the standard library.
+This is a separate program for nodes, `python3 open_gpus.py`, which uses only the standard library.
 Opening the device node makes the driver boot the GPU. The exit code is 1 if a GPU did not open, or
 if there is no GPU.
 """

@@ -118,7 +118,7 @@ class PageTables:
         return Directory(space, self._address(entry, is_here=is_here), shift)
 
     def _big_table(self, entry: int) -> Directory | None:
-        """Return the table of big pages; other entries have flags in the low bits of its address."""
+        """Return the table of big pages; in other entries, the address's low bits are flags."""
         table = self._directory(entry, _BIG_SHIFT)
         if table is None:
             return None

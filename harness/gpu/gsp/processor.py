@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The bytes of the driver's version in SET_GUEST_SYSTEM_INFO, the same in all known releases.
+#: Where SET_GUEST_SYSTEM_INFO contains the driver's version, in all known releases.
 _VERSION: Final = slice(24, 24 + 256)
 _A_VERSION: Final = re.compile(rb"\d+(?:\.\d+)+")
 #: An entry of 32 bytes in the list of arguments for the GSP's operating system.

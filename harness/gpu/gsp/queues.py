@@ -138,7 +138,7 @@ class Queues:
         return element[ELEMENT_HEADER:]
 
     def send(self, body: bytes) -> None:
-        """Queue a message of at most MOST_BODY bytes; it waits until the driver has read enough.
+        """Queue a message of at most MOST_BODY bytes; the message waits until the queue has room.
 
         Raises QueueError if too many messages wait.
         """

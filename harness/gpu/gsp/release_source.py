@@ -116,8 +116,8 @@ class _Compiler:
 def make_release(source: Path, work: Path, runner: Runner) -> ReleaseFile:
     """Make the data of the release whose source is in the folder `source`; write only into `work`.
 
-    Raises BadInputError if the folder is not the source of a release, CommandError if its headers
-    don't compile.
+    Raises BadInputError if the folder is not the source of a release, and CommandError if the
+    headers in the folder don't compile.
     """
     version = _VERSION.search(_text(source, "version.mk"))
     if version is None:

@@ -28,7 +28,7 @@ ALLOC: Final = struct.Struct("<8I")
 
 
 class Function(enum.IntEnum):
-    """The functions of calls that have an effect in the emulated GPU."""
+    """The functions that the driver calls and that have an effect in the emulated GPU."""
 
     SET_GUEST_SYSTEM_INFO = 1
     FREE = 10

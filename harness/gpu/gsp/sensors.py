@@ -39,7 +39,7 @@ def _words(
     return put
 
 
-#: The offset of the list of instructions behind the header; the header has its size and length.
+#: The offset of the list of instructions; the header before the list states its size and length.
 _INSTRUCTIONS_AT: Final = 0x18
 _INSTRUCTION_BYTES: Final = 0x2C
 _MOST_INSTRUCTIONS: Final = 32

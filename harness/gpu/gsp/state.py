@@ -144,7 +144,7 @@ class GpuState:
         self.roots[client, handle] = root
 
     def subscribe(self, client: int, handle: int, number: int) -> None:
-        """Remember the GPU instance for an object; if there are too many, forget the oldest."""
+        """Remember the GPU instance for an object; forget the oldest object beyond the limit."""
         self.subscriptions.pop((client, handle), None)
         if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
             del self.subscriptions[next(iter(self.subscriptions))]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import GpuState
 
 #: Handles of the GSP's own objects, which the driver uses in calls. The GPU's number is added to
-#: them, since the driver caches answers by handle: with equal handles it would show one GPU's
-#: answers for another GPU.
+#: them, since the driver caches answers by handle: with equal handles, the driver would show one
+#: GPU's answers for another GPU.
 _CLIENT: Final = 0xC1D00000
 _DEVICE: Final = 0xDE1D0000
 _SUBDEVICE: Final = 0x5BD00000
@@ -28,7 +28,7 @@ GID_IS_BINARY: Final = 2
 
 
 def gpc_masks(gpcs: int, tpcs: int) -> list[int]:
-    """Return the mask of TPCs of each GPC, as evenly as possible."""
+    """Distribute TPCs over the GPCs as evenly as possible; return each GPC's mask of TPCs."""
     least, more = divmod(tpcs, gpcs)
     return [(1 << least + (index < more)) - 1 for index in range(gpcs)]
 

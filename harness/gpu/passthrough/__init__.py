@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 VFIO_DRIVER = "vfio-pci"
 
-#: A PCI address with its segment, as in sysfs. It is strict, since addresses become parts of paths.
+#: A PCI address with its segment, as in sysfs. The pattern is strict, since addresses become parts
+#: of paths.
 ADDRESS_PATTERN = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 #: A kernel driver's name, which is also the name of a folder in sysfs.
 DRIVER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}"
@@ -58,7 +59,7 @@ def is_driver_name(text: str) -> bool:
 class HostFunction:
     """A PCI function of this host, as sysfs shows it.
 
-    `unreadable` has the attributes that exist but could not be read, so that their values are
+    `unreadable` lists the attributes that exist but could not be read, so that their values are
     unknown. `reset_methods` are in the order in which the kernel tries them. A kernel before 5.15
     does not list the methods; the only method is then 'default'. `is_answering` is false if
     configuration space reads as all ones or the function stays in D3cold.
@@ -151,7 +152,7 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
-        """Return the verdict from all findings; without any, usable with the reason `usable`."""
+        """Return the verdict from all findings; without findings, the reason is `usable`."""
         ranked = sorted(findings, key=lambda finding: -finding[0])
         if not ranked:
             return cls(kind=VerdictKind.USABLE, reasons=(usable,))
@@ -178,7 +179,7 @@ class Verdict:
 class HostGpu:
     """A GPU of this host; `group` is None if the host has no IOMMU, or its IOMMU is off.
 
-    `model` is the name of the model that the inventory has for the GPU, if any.
+    `model` is the name of the model that the inventory states for the GPU, if any.
     """
 
     function: HostFunction
@@ -192,12 +193,12 @@ class HostGpu:
 
     @property
     def functions(self) -> tuple[HostFunction, ...]:
-        """Return the functions that a machine gets: the GPU, then the other endpoints of its group."""
+        """Return the functions that a machine gets: the GPU, then its group's other endpoints."""
         others = () if self.group is None else self.group.endpoints
         return (self.function, *(each for each in others if each.address != self.address))
 
     def is_model(self, model: GpuModel) -> bool:
-        """Return whether the GPU is a `model`, by the inventory or else by its PCI ids."""
+        """Return whether the GPU is a `model`: by the inventory, or else by the PCI ids."""
         if self.model is not None:
             return self.model == model.name
         pci = model.pci
@@ -214,7 +215,7 @@ class HostDevices:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuChoice:
-    """A test's request for a GPU of the host; without `model` and `address`, for any GPU."""
+    """A test's request for a GPU of the host; without `model` and `address`, any GPU fits."""
 
     model: GpuModel | None = None
     address: str | None = None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Flags from include/linux/ioport.h.
 _MEMORY, _MEMORY_64 = 0x200, 0x100000
-#: The number of BARs; the next lines are for the ROM and the windows of a bridge.
+#: The number of BARs, which come first; the next lines are for the ROM and a bridge's windows.
 _BARS = 6
 
 
@@ -42,7 +42,7 @@ def parse_resource(text: str) -> Mapping[int, MemoryBar]:
         except ValueError:
             raise HarnessError(
                 f"Three hexadecimal numbers were expected in line {index + 1} of a PCI function's "
-                f"'resource', but it is {line!r}."
+                f"'resource', but the line is {line!r}."
             ) from None
         if flags & _MEMORY and last > first:
             bits: Literal[32, 64] = 64 if flags & _MEMORY_64 else 32

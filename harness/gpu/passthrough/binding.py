@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: minute.
 _WRITE_S = 120.0
 _LINK_S = 5.0
-#: The files of sysfs that are written, and the accepted content of each.
+#: The files of sysfs that the harness writes, and the accepted content of each file.
 _WRITTEN = {
     "driver_override": re.compile(rf"(?:{DRIVER_PATTERN})?\n"),
     "unbind": re.compile(ADDRESS_PATTERN),
@@ -66,9 +66,9 @@ class Binder:
     def restore(self, recorded: RecordedDrivers) -> None:
         """Bind each function to its earlier driver, and verify the result.
 
-        For another user's record, only files that this other user may write are written, and the
-        kernel chooses the driver. If the kernel chooses another driver than the record, this method
-        restores the present drivers and raises RecordError.
+        If another user made the record, this method writes only files that this other user may
+        write, and lets the kernel choose the driver. If the kernel does not choose the recorded
+        driver, this method restores the present drivers and raises RecordError.
         """
         if recorded.writer.is_trusted:
             self._bind(recorded.functions)
@@ -94,7 +94,7 @@ class Binder:
     def _bind(self, drivers: Mapping[str, BoundDriver]) -> None:
         for address, before in reversed([*drivers.items()]):
             if self._function(address).driver != before.driver:
-                # A driver without these ids in its own list binds only through `driver_override`.
+                # A driver that does not list the function's ids binds only by `driver_override`.
                 self._write_override(address, before.driver)
                 self._rebind(address, before.driver)
             if self._function(address).driver_override != before.override:
@@ -203,7 +203,7 @@ class Binder:
             raise DeviceError(f"'{text.strip()}' can't be written into '{path}': {failure}")
 
     def _try_write(self, path: Path, text: str) -> str | None:
-        """Return the kernel's error or None; raises RequirementError if this user may not write."""
+        """Write; return the kernel's error, if any. Raises RequirementError without permission."""
         expected = _WRITTEN.get(path.name)
         is_of_sysfs = path.resolve().is_relative_to(self._sysfs)
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def candidates(
     wanted: Sequence[GpuChoice], host: HostDevices, held: AbstractSet[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return for each of `wanted` the GPUs that are suitable, now or later.
+    """Return, for each request in `wanted`, the GPUs that fit the request now or may fit later.
 
-    A `held` GPU is judged only when it is free.
+    A GPU in `held` is judged only when it is free.
     """
     if not wanted:
         raise BadInputError("0 GPUs are wanted; request at least one.", source="GpuPool.lease")

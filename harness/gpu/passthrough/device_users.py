@@ -26,7 +26,7 @@ _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsers:
-    """The processes that have a device file open, as phrases, by the file's path.
+    """The processes that have a device file open, as phrases for messages, by the file's path.
 
     `files_of` has the device files of functions by address. `is_complete` is false if the files of
     some processes could not be listed; an ordinary user can't list other users' files.
@@ -40,7 +40,7 @@ class DeviceUsers:
         return self.processes.get(path, ())
 
     def of_function(self, address: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the open files of a function, and the processes of each."""
+        """Return the open device files of a function, each with the processes that have it open."""
         return [
             (file, self.processes[file])
             for file in self.files_of.get(address, ())
@@ -78,8 +78,8 @@ def vfio_file(group: int) -> str:
 def probe_vfio_file(root: Path, group: int) -> VfioFile:
     """Open the file of a VFIO group and close it.
 
-    The result is exact for any user, even if other users' open files can't be listed. Use it only
-    for a group that no other run may open at that moment, since that run's QEMU would find the file
+    The result is exact for any user, even if other users' open files can't be listed. Probe only
+    a group that no other run may open at that moment, since that run's QEMU would find the file
     busy.
     """
     path = root / vfio_file(group).lstrip("/")
@@ -136,13 +136,13 @@ def _open_files(root: Path, process: Path) -> Iterator[str]:
 
 
 def _may_be_same(descriptor: Path, device: Path) -> bool:
-    """Return whether an open file may be the device; its path is not enough in a namespace."""
+    """Return whether an open file may be the device; paths differ between mount namespaces."""
     opened, own = _device_number(descriptor), _device_number(device)
     return opened is None or own is None or opened == own
 
 
 def _device_number(path: Path) -> int | None:
-    """Return a device's number, 0 for a file that is not a device, or None if it can't be read."""
+    """Return a device's number, 0 for a file that is no device, or None for an unreadable file."""
     try:
         state = path.stat()
     except OSError:

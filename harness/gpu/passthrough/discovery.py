@@ -195,7 +195,7 @@ class _Attributes:
 
 
 def _is_answering(attributes: _Attributes) -> bool:
-    """Return whether configuration space answers; reading it wakes a sleeping function."""
+    """Return whether configuration space answers; this read wakes a sleeping function."""
     ids = attributes.read("config", _IDS_BYTES)
     if ids is None:
         if "config" not in attributes.unreadable:
@@ -222,7 +222,7 @@ def _reset_methods(attributes: _Attributes) -> tuple[str, ...]:
 
 
 def _numa_node(attributes: _Attributes) -> int | None:
-    """Return the NUMA node; if firmware names no node, the kernel writes -1."""
+    """Return the NUMA node, or None: if firmware names no node, the kernel's file contains -1."""
     node = attributes.number("numa_node")
     return None if node is None or node < 0 else node
 

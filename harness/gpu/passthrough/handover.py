@@ -1,4 +1,4 @@
-"""Takes a GPU from the host and returns it: drivers, access, reset, quarantine.
+"""Takes a GPU from the host and gives the GPU back: drivers, access, reset, quarantine.
 
 Only the holder of the GPU's lease may call these methods.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: Seconds for udev, which sets the owner of a group's file some time after the kernel created the
 #: file.
 _PERMISSIONS_S = 10.0
-#: Seconds for which a machine that is ending may still have the file open.
+#: Seconds for which a machine that is ending may still have the group's file open.
 _CLOSED_S = 15.0
 
 
@@ -103,7 +103,7 @@ class Handover:
     def give_back(self, gpu: HostGpu) -> list[str]:
         """Restore the drivers of a GPU; return the errors, as sentences.
 
-        The drivers are from `gpu`, not from the record, which another user may have replaced since.
+        The drivers come from `gpu`, not from the record: another user may have replaced the record.
         """
         try:
             quarantine = self._records.quarantine(gpu.address)
@@ -200,7 +200,7 @@ class Handover:
             return Observation(None if self._is_open(group) else True, "open")
 
         try:
-            wait_for(f"the end of '{vfio_file(group)}'", look, Deadline.after(_CLOSED_S))
+            wait_for(f"'{vfio_file(group)}' to be closed", look, Deadline.after(_CLOSED_S))
         except WaitTimeoutError as error:
             raise NotNowError(self._opened(group)) from error
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
-#: Block devices without hardware of their own; the file of a loop device is in a mounted file
-#: system.
+#: Block devices without hardware of their own; a loop device's file is in a mounted file system.
 _WITHOUT_HARDWARE = re.compile(r"(?:loop|zram|ram|nbd|rbd|drbd|fd)[0-9]+.*")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -23,8 +22,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 class HostUse:
     """The reasons why the host needs functions, by address, and the facts that are unknown.
 
-    `unknown_disks` and `unknown_network` are sentences about unknown facts. If there are any, the
-    host may need any function that could be a disk, or a network card.
+    `unknown_disks` and `unknown_network` are sentences about unknown facts. If there is such a
+    sentence, the host may need any function that could be a disk, or a network card.
     """
 
     reasons: Mapping[str, tuple[str, ...]]
@@ -186,7 +185,7 @@ def _find_network(root: Path, found: _Findings) -> None:
         if not addresses and not device.exists():
             found.unknown_network.append(f"The network interface '{name}' is not in sysfs.")
         for address in addresses:
-            found.add(address, f"The default route of the host is by its interface '{name}'.")
+            found.add(address, f"The default route of the host uses its interface '{name}'.")
 
 
 def _addresses_below(interface: Path, seen: set[str]) -> list[str]:

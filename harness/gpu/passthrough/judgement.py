@@ -185,12 +185,12 @@ def _open_files(
         findings.append(
             _unknown(
                 f"Whether another user's process has it open is not known, and driver '{gpu.driver}' "
-                "can't be taken off a GPU in use; run as root, or bind it to vfio-pci at boot."
+                "can't be taken off a GPU in use; run as root, or bind the GPU to vfio-pci at boot."
             )
         )
     if gpu.driver == "nvidia" and not users.has_nvidia_file(gpu.address):
         findings += [
-            _unknown(f"{', '.join(processes)} has '{file}' open, of a GPU that is not known.")
+            _unknown(f"{', '.join(processes)} has '{file}' open, which belongs to an unknown GPU.")
             for file, processes in users.unassigned_nvidia_files()
         ]
     return findings

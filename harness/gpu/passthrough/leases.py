@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLease:
-    """A lease, or a process that waits for a lease (without `taken`).
+    """A lease, or, if `taken` is empty, a process that waits for a lease.
 
     `wanted` has, for each wanted GPU, the addresses of the GPUs that fit. `since` is the time at
     which the process entered the queue, in ISO 8601.
@@ -104,7 +104,7 @@ def _wishes(entry: GpuLease) -> list[str]:
 
 
 def _assigned(wishes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Return a different address for each wanted GPU, or None; Kuhn's matching algorithm."""
+    """Assign a different address to each wanted GPU by Kuhn's algorithm; None if impossible."""
     taker: dict[str, int] = {}
 
     def place(wish: int, seen: set[str]) -> bool:

@@ -1,16 +1,16 @@
 """The pool of this host's GPUs: leases of whole IOMMU groups, for one process at a time.
 
-A lease ends with its process, even if the process is killed, since the kernel releases its file lock.
+A lease ends with its process, even if the process is killed: the kernel then releases the lock.
 The drivers of a GPU's functions are recorded before the first function is changed. So if the holder
 is killed, the next process that leases the GPU restores the drivers first. A GPU that does not
 recover is quarantined, with the reason, until a person releases it; other GPUs are leased as
 before.
 
 All users of the host who may take GPUs share the folder of leases and records, since a lease works
-only if other users can see it. Its mode is 2770: files get the folder's group, whose members can
-control the GPUs anyway, and nobody else can read or remove a lease. The folder is in '/run/lock'
-for two reasons: this file system is local, since `flock` is not reliable on network file systems,
-and it is empty after a reboot, when the kernel binds all drivers anew.
+only if other users can see it. The folder's mode is 2770: files get the folder's group, whose
+members can control the GPUs anyway, and nobody else can read or remove a lease. The folder is in
+'/run/lock' for two reasons: this file system is local, since `flock` is not reliable on network
+file systems, and it is empty after a reboot, when the kernel binds all drivers anew.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each invalid file in the folder whose name is like a pool file's.
+        """Return a sentence on each invalid file in the folder whose name looks like the pool's.
 
         Other users can put any file there. Such files reserve nothing and restore nothing.
         """
@@ -160,7 +160,7 @@ class GpuPool:
         report: Callable[[str], None] = lambda _: None,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[tuple[LeasedGpu, ...]]:
-        """Lease a GPU for each of `wanted`, in that order; during the block all are on vfio-pci.
+        """Lease a GPU for each of `wanted`, in that order; in the block the GPUs are on vfio-pci.
 
         While the GPUs are not free, wait and `report` the holders. Raises RequirementError at once
         if this host has no such GPUs, with the reason for each GPU. Raises HarnessError at the
@@ -201,7 +201,7 @@ class GpuPool:
         return [each for each in done if each is not None]
 
     def _restored(self, address: str) -> Restoration | None:
-        """Restore a GPU's drivers; return None if it is held or quarantined."""
+        """Restore a GPU's drivers; return None if the GPU is held or quarantined."""
         try:
             if self._records.quarantine(address) is not None:
                 return None
@@ -218,15 +218,17 @@ class GpuPool:
     def release(self, address: str) -> None:
         """Restore the earlier drivers of a GPU's functions, and end its quarantine.
 
-        Raises RequirementError if the GPU is not quarantined, and DeviceError if it still does not
-        recover.
+        Raises RequirementError if the GPU is not quarantined, and DeviceError if the GPU still does
+        not recover.
         """
         with self._claim(address) as holder:
             if holder is not None:
-                raise RequirementError(f"GPU {address} is held by {holder}; wait for its end.")
+                raise RequirementError(
+                    f"GPU {address} is held by {holder}; wait until that run ends."
+                )
             if self._records.quarantine(address) is None:
                 raise RequirementError(
-                    f"GPU {address} is not quarantined; quarantined are "
+                    f"GPU {address} is not quarantined; the quarantined GPUs are "
                     f"{listed(self._records.quarantined())}."
                 )
             try:
@@ -265,7 +267,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Hold a GPU without binding it; yield None, or the lease of the present holder."""
+        """Hold a GPU without binding it; yield None, or the lease of another present holder."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

@@ -1,9 +1,10 @@
 """The pool's data that outlives a process: the earlier drivers of functions, and quarantined GPUs.
 
-Each record is a file in the pool's folder. It is written under another name and then renamed, so
-that no process reads an incomplete file. Only the holder of a GPU's lease changes its records. But
-every user of the folder can put files there, so a record is parsed strictly. Another user's record
-is used only if sysfs confirms it, and only for changes that its owner could make without root.
+Each record is a file in the pool's folder. A file is written under another name and then renamed,
+so that no process reads an incomplete file. Only the holder of a GPU's lease changes the GPU's
+records. But every user of the folder can put files there, so a record is parsed strictly. Another
+user's record is used only if sysfs confirms the record, and only for changes that this other user
+could make without root.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class BoundDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The writer of a record, from the owner and the group of its file."""
+    """The writer of a record, as the owner and the group of the record's file show."""
 
     user: int
     group: int
@@ -78,7 +79,7 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDrivers:
-    """The drivers of a GPU's functions before it was taken; the GPU has `address`."""
+    """The drivers that the functions of the GPU at `address` had before the GPU was taken."""
 
     address: str
     path: Path
@@ -127,7 +128,7 @@ class Quarantine:
     """The reason why a GPU may not be leased until it is released.
 
     `user` is the owner of the record. `is_trusted` is whether only root and this user could have
-    written it.
+    written the record.
     """
 
     reason: str
@@ -218,7 +219,7 @@ class DeviceRecords:
         self._write(_QUARANTINE, address, content)
 
     def quarantine(self, address: str) -> Quarantine | None:
-        """Return the quarantine of a GPU, with its reason; None if the GPU is not quarantined.
+        """Return the quarantine of a GPU, with its reason, or None if the GPU is not quarantined.
 
         Raises RecordError if the file was not made by the harness, or can't be parsed.
         """

@@ -1,7 +1,7 @@
 """Reads JSON from files that other users can write; an unexpected value raises ValueError.
 
-It uses only the standard library, since the first use of pydantic takes seconds in an emulated
-guest. The reader of leases holds the lock on their folder, for which other processes wait.
+This module uses only the standard library, since the first use of pydantic takes seconds in an
+emulated guest. The reader of leases holds the lock on their folder, for which other processes wait.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 256
 #: Linux numbers processes up to 2^22, see PID_MAX_LIMIT in include/linux/threads.h.
 _LAST_PROCESS = 1 << 22
-#: The number of characters of a wrong value in a message.
+#: How many characters of a wrong value a message shows.
 _SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value in a document, and its place; a method raises ValueError for another type."""
+    """A value in a document, and its place; methods raise ValueError for values of other types."""
 
     value: object
     place: str = ""

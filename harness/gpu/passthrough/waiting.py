@@ -1,4 +1,4 @@
-"""Waits until it is a process's turn to take the GPUs that it wants."""
+"""Waits until a process may take the GPUs that it wants."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def view_host(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -
     try:
         return _view_once(assessor, leases, wanted)
     except RequirementError:
-        # A second read: a lease that began and ended during the first read may have reset a GPU,
-        # which then looked broken.
+        # Read the host again: a lease that began and ended during the first read may have reset a
+        # GPU, so that the GPU looked broken.
         return _view_once(assessor, leases, wanted)
 
 
@@ -151,8 +151,8 @@ class Waiting:
         change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
         if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
             return False
-        # The time of a change has the resolution of the kernel's ticks, so more changes in the same
-        # tick do not alter it.
+        # The folder's time of change has the resolution of the kernel's ticks, so a second change
+        # in the same tick does not alter this time.
         is_settled = abs(self.clock.now().timestamp() * 1e9 - change) > _TICK_S * 1e9
         self._change = change if is_settled else 0
         self._looked_at = now

@@ -97,8 +97,14 @@ def test_error_for_a_release_without_data_has_the_known_releases_and_the_command
         ({"release": "../etc"}, "release"),
         ({"release": "999.2"}, "'999.2'"),
         ({"structs": {"A": [4, [["x", 0, 4, "NOT_THERE", 1]]]}, "commands": {}}, "'NOT_THERE'"),
-        ({"structs": {"A": [4, [["x", 2, 4, "u32", 1]]]}, "commands": {}}, "byte 6 of 4"),
-        ({"structs": {"A": [8, [["x", 0, 4, "u32", 3]]]}, "commands": {}}, "byte 12 of 8"),
+        (
+            {"structs": {"A": [4, [["x", 2, 4, "u32", 1]]]}, "commands": {}},
+            "byte 6, but the structure has 4 bytes",
+        ),
+        (
+            {"structs": {"A": [8, [["x", 0, 4, "u32", 3]]]}, "commands": {}},
+            "byte 12, but the structure has 8 bytes",
+        ),
         ({"structs": {"A": [4, [["x", 0, -4, "u32", 1]]]}, "commands": {}}, "structs.A"),
         ({"structs": {"A": [4, [["x", 0, 4, "u33", 1]]]}, "commands": {}}, "'u33'"),
         ({"commands": {"0x20800001": ["doThis", "NOT_THERE"]}}, "'NOT_THERE'"),

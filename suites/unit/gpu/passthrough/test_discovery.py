@@ -379,7 +379,7 @@ def test_gpu_is_refused_if_any_interface_below_the_default_route_is_on_its_card(
     found = verdict(host)
 
     assert found.kind is VerdictKind.REFUSED
-    assert f"{card}: The default route of the host is by its interface '" in found.reason
+    assert f"{card}: The default route of the host uses its interface '" in found.reason
     assert set(find_host_use(host.root).reasons) == {card, NIC}
 
 
@@ -676,7 +676,7 @@ def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost, driver: 
     (host.root / "proc/1").rmdir()
 
     assert verdict(host).kind is VerdictKind.UNKNOWN
-    assert "run as root, or bind it to vfio-pci at boot" in verdict(host).reason
+    assert "run as root, or bind the GPU to vfio-pci at boot" in verdict(host).reason
     # Opening the group's file will tell.
     assert verdict(host, SECOND).is_usable
 

@@ -790,7 +790,9 @@ def test_released_gpu_is_back_on_its_driver(
 def test_gpu_that_is_not_quarantined_is_not_released(
     host: FakeHost, kernel: FakeKernel, folder: Path, pool: GpuPool, other_pool: GpuPool
 ) -> None:
-    with pytest.raises(RequirementError, match=f"{GPU} is not quarantined; quarantined are none"):
+    with pytest.raises(
+        RequirementError, match=f"{GPU} is not quarantined; the quarantined GPUs are none"
+    ):
         pool.release(GPU)
     own = GpuPool(folder, root=host.root, runner=kernel)
     for holder, each in ((pool, other_pool), (own, own)):
