@@ -108,7 +108,7 @@ def test_received_accesses_are_answered_before_dma(vfio: Vfio) -> None:
     ],
     ids=["two pages", "last page of all"],
 )
-def test_dma_is_a_request_for_each_page(
+def test_dma_sends_one_request_for_each_page(
     vfio: Vfio, address: int, writes: list[tuple[int, bytes]]
 ) -> None:
     vfio.qemu.write(0, 0, address, 8)
@@ -125,7 +125,7 @@ def test_dma_is_a_request_for_each_page(
 
 
 @pytest.mark.parametrize("granted", [0, 1], ids=["read", "write"])
-def test_dma_that_qemu_refuses_is_an_error_of_the_guest(vfio: Vfio, granted: int) -> None:
+def test_dma_that_qemu_refuses_raises_a_guest_memory_error(vfio: Vfio, granted: int) -> None:
     vfio.start_copy()
     if granted:
         read = vfio.expect_request(Command.DMA_READ)
@@ -139,7 +139,7 @@ def test_dma_that_qemu_refuses_is_an_error_of_the_guest(vfio: Vfio, granted: int
     assert vfio.qemu.read(0, 4) == 4
 
 
-def test_dma_answer_that_is_too_short_is_an_error_of_the_guest(vfio: Vfio) -> None:
+def test_dma_answer_that_is_too_short_raises_a_guest_memory_error(vfio: Vfio) -> None:
     vfio.start_copy()
 
     request = vfio.expect_request(Command.DMA_READ)
@@ -158,7 +158,7 @@ def test_unexpected_answer_ends_the_connection(vfio: Vfio) -> None:
     assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
 
 
-def test_end_of_qemu_during_dma_ends_the_server(vfio: Vfio) -> None:
+def test_server_ends_if_qemu_ends_during_dma(vfio: Vfio) -> None:
     vfio.start_copy()
     vfio.expect_request(Command.DMA_READ)
 
@@ -326,7 +326,7 @@ def test_memory_that_qemu_shares_is_mapped(mpqemu: Mpqemu) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 8, 1 << 60])
-def test_missing_memory_is_an_error_of_the_guest(mpqemu: Mpqemu, size: int) -> None:
+def test_access_to_missing_memory_raises_a_guest_memory_error(mpqemu: Mpqemu, size: int) -> None:
     mpqemu.share()
     mpqemu.share(size=size)
 

@@ -292,7 +292,7 @@ _ANY = st.one_of(
 
 
 @given(messages=st.lists(_VALID, max_size=40))
-def test_each_of_any_sequence_of_messages_gets_one_answer(messages: list[bytes]) -> None:
+def test_each_request_in_any_sequence_of_messages_gets_one_answer(messages: list[bytes]) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         VfioUserServer(a_gpu(trace_capacity=4), folder=Path(folder)) as server,
@@ -309,7 +309,7 @@ def test_each_of_any_sequence_of_messages_gets_one_answer(messages: list[bytes])
 
 
 @given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
-def test_any_bytes_end_the_connection_with_a_reason_and_leave_nothing(
+def test_any_bytes_end_the_connection_with_a_reason_and_leave_no_descriptor(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
     before = open_descriptors()

@@ -55,7 +55,7 @@ def devices_of(library: Library) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_gpu_has_the_facts_of_the_catalogue(library: Library, model: GpuModel) -> None:
+def test_nvml_reports_the_facts_of_the_catalogue(library: Library, model: GpuModel) -> None:
     library.load_driver()
     library.plug(model)
 
@@ -121,7 +121,7 @@ def test_query_without_a_driver_fails_with_driver_not_loaded(library: Library) -
     assert library.ask() == {"error": 9, "words": "Driver Not Loaded"}
 
 
-def test_driver_is_loaded_for_the_first_caller(library: Library) -> None:
+def test_first_nvml_call_loads_the_driver(library: Library) -> None:
     """The stand-in library runs the setuid program, as the real library does."""
     library.load_driver()
     version = library.root / "proc/driver/nvidia/version"
@@ -132,7 +132,7 @@ def test_driver_is_loaded_for_the_first_caller(library: Library) -> None:
     assert library.probe_calls() == ["", "-c255"]
 
 
-def test_missing_device_nodes_are_made(library: Library) -> None:
+def test_missing_device_nodes_are_created(library: Library) -> None:
     library.load_driver()
     library.plug(H100, 0)
     library.plug(H100, 1)

@@ -139,7 +139,7 @@ def test_upload_reaches_the_registry_with_its_body(proxy: RegistryProxy) -> None
         assert answer.read() == b"cba"
 
 
-def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
+def test_planned_refusal_applies_to_one_pull_and_not_to_the_next(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     """Containerd repeats a request after a 429 over the same connection, within the same pull."""
@@ -185,7 +185,7 @@ def test_refusal_gives_a_reason_and_a_401_asks_for_credentials(
         assert b"UNAUTHORIZED" in answer.read()
 
 
-def test_blob_is_cut_at_the_given_byte_even_if_a_client_resumes_there(
+def test_connection_is_cut_at_the_given_byte_of_a_blob_even_if_a_client_resumes_there(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(cut_after_bytes=50_000))
@@ -205,7 +205,7 @@ def test_blob_is_cut_at_the_given_byte_even_if_a_client_resumes_there(
     assert [each.body_bytes for each in log.requests] == [50_000, 0, len(BLOB), len(BLOB)]
 
 
-def test_limited_blob_takes_the_time_that_its_rate_needs(
+def test_blob_at_a_limited_speed_takes_the_time_that_this_speed_needs(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(bytes_per_s=len(BLOB) * 2))
@@ -259,7 +259,7 @@ def test_answer_is_502_if_the_registry_is_down(log: RegistryLog, error: Exceptio
         assert ask(connection, "GET", TAG)[0] == 502
 
 
-def test_end_of_the_proxy_ends_its_connections_and_threads(
+def test_closing_the_proxy_ends_its_connections_and_threads(
     upstream_port: int, log: RegistryLog
 ) -> None:
     """This includes connections in a slow or delayed answer."""
@@ -341,7 +341,7 @@ def raw(proxy: RegistryProxy, request: bytes) -> bytes:
         (b"GET /v2/a HTTP/1.1\r\nX: a\x0bb\r\n\tc\x00\r\n", b"200"),
     ],
 )
-def test_malformed_request_gets_one_answer_and_its_body_none(
+def test_malformed_request_gets_one_answer_and_its_body_gets_none(
     proxy: RegistryProxy, log: RegistryLog, lines: bytes, status: bytes
 ) -> None:
     body = b"" if status == b"200" else b"POST /v2/b HTTP/1.1\r\n\r\n"

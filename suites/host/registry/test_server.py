@@ -71,7 +71,7 @@ def test_registry_answers_in_a_folder_with_a_long_path_and_ends_with_its_with_bl
         os.kill(pid, 0)
 
 
-def test_registry_that_ends_at_its_start_is_reported_with_its_output(tmp_path: Path) -> None:
+def test_error_for_a_registry_that_exits_at_its_start_quotes_its_output(tmp_path: Path) -> None:
     program = stand_in(tmp_path, "import sys; sys.exit('no such storage')")
 
     with (
@@ -95,7 +95,7 @@ def _interrupt() -> None:
     [(lambda: None, HarnessError), (_interrupt, KeyboardInterrupt)],
     ids=["silent", "interrupted"],
 )
-def test_registry_whose_start_is_given_up_is_ended(
+def test_registry_that_starts_too_slowly_or_is_interrupted_is_killed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     on_wait: Callable[[], None],
@@ -115,6 +115,6 @@ def test_registry_whose_start_is_given_up_is_ended(
     assert _children() == before
 
 
-def test_push_to_a_registry_that_does_not_run_is_an_error(tmp_path: Path) -> None:
+def test_push_to_a_registry_that_does_not_run_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RegistryServer(folder=tmp_path).push(an_archive(), repository="gpu", tag="1")

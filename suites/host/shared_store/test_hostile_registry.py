@@ -203,7 +203,7 @@ def test_next_page_of_tags_on_another_host_is_not_requested(
 
 
 @pytest.mark.parametrize("is_redirected", [False, True])
-def test_password_is_not_sent_to_a_token_service_elsewhere_without_encryption(
+def test_password_is_not_sent_to_a_token_service_on_another_host_without_https(
     registry: Adversary, other: Adversary, puller: Puller, *, is_redirected: bool
 ) -> None:
     realm = f"{registry.url if is_redirected else other.url}/token"
@@ -369,7 +369,7 @@ def test_artifact_that_differs_from_its_description_is_refused_and_made_here(
     assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000
 
 
-def test_data_beyond_its_packed_size_is_refused_although_its_description_agrees(
+def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_it_is_described(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only holes may exceed the packed size: the memory of a guest is mostly zeros."""
@@ -487,7 +487,7 @@ def test_range_that_was_not_requested_is_refused(
     assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
 
 
-def test_description_other_than_the_pushed_one_is_refused(
+def test_description_that_differs_from_the_pushed_description_is_refused(
     registry: Adversary, puller: Puller
 ) -> None:
     """The description lists the digests of all files, so its own digest must be right."""
@@ -625,7 +625,7 @@ def test_pause_that_is_too_long_ends_the_pull(registry: Adversary, tmp_path: Pat
     assert clock.sleeps == []
 
 
-def test_endless_small_answer_is_cut_at_its_limit(registry: Adversary, puller: Puller) -> None:
+def test_endless_answer_is_refused_at_its_size_limit(registry: Adversary, puller: Puller) -> None:
     registry.lie = lambda request: request.flood(f"{OK}\r\n".encode(), b"[" * (1 << 16))
 
     assert "HARNESS_LIMIT_STORE_ANSWER_MIB" in puller.fail()
@@ -633,7 +633,7 @@ def test_endless_small_answer_is_cut_at_its_limit(registry: Adversary, puller: P
     assert registry.flooded < 64 << 20
 
 
-def test_list_of_tags_without_end_is_cut(
+def test_endless_list_of_tags_is_refused_at_its_limit(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_STORE_TAGS", "20")

@@ -42,7 +42,7 @@ def pull(host: Host) -> str:
     return str(caught.value)
 
 
-def test_second_host_takes_artifacts_of_the_first(filled: Shop) -> None:
+def test_second_host_pulls_artifacts_that_the_first_host_pushed(filled: Shop) -> None:
     second = filled.host("second")
 
     checkpoint = second.have()
@@ -54,7 +54,7 @@ def test_second_host_takes_artifacts_of_the_first(filled: Shop) -> None:
     assert list((second.folder / "partial-pulls").iterdir()) == []
 
 
-def test_host_that_only_reads_pushes_nothing(shop: Shop) -> None:
+def test_host_that_may_only_read_the_store_pushes_nothing(shop: Shop) -> None:
     reader = shop.host("reader")
 
     reader.have()

@@ -126,7 +126,7 @@ def test_folder_is_refused_if_its_base_disk_has_changed(
 @pytest.mark.parametrize(
     "disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "another letter"]
 )
-def test_damaged_folder_is_an_error_at_each_check(tmp_path: Path, disk: bytes) -> None:
+def test_each_check_of_a_damaged_folder_raises_an_error(tmp_path: Path, disk: bytes) -> None:
     folder = a_folder(tmp_path / "x")
     published = FORMAT.read(folder)
     (folder / DISK).write_bytes(disk)
@@ -139,7 +139,7 @@ def test_damaged_folder_is_an_error_at_each_check(tmp_path: Path, disk: bytes) -
             FORMAT.check(folder, "k")
 
 
-def test_folder_with_another_key_of_the_same_prefix_is_refused(tmp_path: Path) -> None:
+def test_folder_whose_key_matches_only_in_its_prefix_is_refused(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "x", key="0123456789abcdef" + "0")
 
     with pytest.raises(DamagedError, match="has the key"):

@@ -87,7 +87,7 @@ def cache(tmp_path: Path, source: FakeSource) -> Cache:
     return Cache(tmp_path, source)
 
 
-def test_artifact_that_the_source_has_is_taken_and_not_made(
+def test_artifact_that_the_source_has_is_fetched_and_not_made(
     cache: Cache, source: FakeSource
 ) -> None:
     source.content = "from another host"

@@ -203,7 +203,7 @@ def test_damaged_folder_is_renamed_away_under_its_guard_and_made_again(tmp_path:
     assert list((tmp_path / ".work").iterdir()) == []
 
 
-def test_leftovers_of_a_failed_attempt_are_not_published_with_the_next_one(
+def test_leftovers_of_a_failed_attempt_are_not_published_by_the_next_attempt(
     tmp_path: Path,
 ) -> None:
     """The first attempt could not be cleaned up, and the same process tries again."""
@@ -303,7 +303,9 @@ def test_holder_file_of_the_next_process_is_not_removed(
     assert holder.exists()
 
 
-def test_error_of_a_folder_is_not_hidden_by_an_error_of_its_removal(tmp_path: Path) -> None:
+def test_error_from_making_a_folder_is_raised_even_if_the_removal_fails_too(
+    tmp_path: Path,
+) -> None:
     """Without free descriptors, for example, the removal fails too."""
 
     def clean(_work: Path) -> None:

@@ -219,14 +219,14 @@ def test_second_model_with_the_same_name_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["My-gpu.yaml", "my gpu.yaml"])
-def test_file_name_that_cannot_name_a_model_is_refused(tmp_path: Path, name: str) -> None:
+def test_model_file_with_an_invalid_name_is_refused(tmp_path: Path, name: str) -> None:
     _model(tmp_path, name=name)
 
     with pytest.raises(BadInputError, match="lower-case"):
         load_catalogue(tmp_path)
 
 
-def test_missing_folder_is_refused(tmp_path: Path) -> None:
+def test_missing_folder_of_models_is_refused(tmp_path: Path) -> None:
     file = _model(tmp_path)
     for folder in (tmp_path / "none", file):
         with pytest.raises(BadInputError, match="does not exist"):
@@ -243,17 +243,17 @@ def _attachment(device_id: str = "gpu0", **properties: str) -> GpuAttachment:
     )
 
 
-def test_device_option_of_qemu_has_the_descriptor_and_the_bus_of_the_gpu() -> None:
+def test_qemu_device_option_contains_the_descriptor_and_the_bus_of_the_gpu() -> None:
     assert _attachment().to_device_argv("rp0") == ["x-pci-proxy-dev,id=gpu0,fd=7,bus=rp0"]
 
 
-def test_device_add_command_has_the_descriptor_and_the_bus_of_the_gpu() -> None:
+def test_device_add_command_contains_the_descriptor_and_the_bus_of_the_gpu() -> None:
     assert _attachment().to_device_add("rp0", "fd-gpu0") == [
         {"driver": "x-pci-proxy-dev", "id": "gpu0", "fd": "fd-gpu0", "bus": "rp0"}
     ]
 
 
-def test_comma_in_a_property_is_escaped() -> None:
+def test_comma_in_a_property_is_escaped_for_qemu() -> None:
     attachment = _attachment(note="a,b")
 
     (argument,) = attachment.to_device_argv("rp0")
@@ -263,7 +263,7 @@ def test_comma_in_a_property_is_escaped() -> None:
     assert device["note"] == "a,b"
 
 
-def test_device_id_that_qemu_refuses_is_refused() -> None:
+def test_device_id_that_qemu_would_refuse_raises_an_error() -> None:
     accepted = []
     for device_id in ("", "0gpu", "gpu,fd=0"):
         with contextlib.suppress(BadInputError):
@@ -281,14 +281,14 @@ def test_root_port_window_has_room_for_every_bar() -> None:
     } == windows
 
 
-def test_64bit_bars_take_room_in_the_aperture_and_not_in_the_window() -> None:
+def test_64bit_bars_enlarge_the_aperture_and_not_the_window() -> None:
     bars = load_catalogue().get("a100-sxm4-40gb").bars.vfio_user
 
     assert (root_port_window_mib(bars), aperture_mib(bars)) == (64, 128 << 10)
     assert aperture_mib({0: Bar(mib=16)}) == 0
 
 
-def test_largest_bar_is_halved_until_all_fit() -> None:
+def test_largest_bar_is_halved_until_all_bars_fit() -> None:
     bars = load_catalogue().get("h200-sxm5-141gb").bars.vfio_user
 
     assert {index: bar.mib for index, bar in shrink_to_aperture(bars, 64 << 10).items()} == {
@@ -336,7 +336,7 @@ def test_window_without_room_for_any_bar_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["my-gpu.yaml", "nodes/my-node.yaml"])
-def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> None:
+def test_model_file_with_another_format_version_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "nodes").mkdir()
     _model(tmp_path)
     text = _NODE if place.startswith("nodes") else MODEL_FILE
@@ -346,7 +346,7 @@ def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> Non
         load_catalogue(tmp_path)
 
 
-def test_files_with_and_without_a_format_version_are_read(tmp_path: Path) -> None:
+def test_model_and_node_files_may_lack_the_format_version(tmp_path: Path) -> None:
     """Files of earlier releases have no version."""
     (tmp_path / "nodes").mkdir()
     _model(tmp_path, f"schema: 1\n{MODEL_FILE}")
@@ -362,7 +362,7 @@ def test_one_model_is_read_without_reading_other_models() -> None:
     assert find_model("h100-sxm5-80gb") == load_catalogue().get("h100-sxm5-80gb")
 
 
-def test_model_of_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
+def test_model_in_a_users_folder_is_found_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(MODEL_FILE)
 
     assert find_model("mine", tmp_path).name == "mine"

@@ -43,7 +43,7 @@ def _express_space() -> ConfigSpace:
     )
 
 
-def test_ids_have_the_offsets_of_the_specification() -> None:
+def test_ids_are_at_the_offsets_that_the_specification_defines() -> None:
     space = _space()
 
     assert space.read(0x00, 4) == 0x233010DE
@@ -68,7 +68,7 @@ def test_conventional_function_has_no_capabilities() -> None:
         assert (space.read(0x06, 2), space.read(0x34, 1), space.read(0x68, 4)) == (0, 0, 0)
 
 
-def test_all_ones_written_to_a_bar_read_back_as_its_size() -> None:
+def test_bar_to_which_all_ones_were_written_reads_as_its_size() -> None:
     sizes = {0x10: 16 * _MIB, 0x14: 32 * _MIB, 0x18: 0, 0x1C: _MIB, 0x28: 0}
     space = _space()
 
@@ -96,7 +96,7 @@ def test_bar_is_found_only_at_the_address_that_the_guest_wrote() -> None:
     assert space.find_bar(0, 4) is None
 
 
-def test_bar_moves_with_its_address() -> None:
+def test_bar_moves_when_the_guest_changes_its_address() -> None:
     space = _space()
     space.write(COMMAND, COMMAND_MEMORY, 2)
     space.write(BAR_0, 0xE0000000, 4)
@@ -116,7 +116,7 @@ def test_reset_clears_the_command_register_and_bar_addresses() -> None:
     assert (space.read(COMMAND, 2), space.read(BAR_0, 4)) == (0, 0)
 
 
-def test_bar_with_an_invalid_number_size_or_width_is_refused() -> None:
+def test_bar_with_an_invalid_index_size_or_width_is_refused() -> None:
     accepted = []
     for bars in (
         {6: Bar(mib=16)},
@@ -158,7 +158,7 @@ def test_no_write_changes_read_only_bits(writes: list[tuple[int, int, int]]) -> 
     assert space.read(BAR_0 + 4, 4) % (32 * _MIB) == 0
 
 
-def test_addresses_beyond_the_end_read_all_ones() -> None:
+def test_bytes_beyond_the_end_of_configuration_space_read_as_all_ones() -> None:
     space = _space()
 
     assert space.read(0x100, 4) == 0xFFFFFFFF
@@ -246,7 +246,7 @@ def test_function_is_placed_once_every_bar_has_an_address() -> None:
     assert seen == [False, True, False]
 
 
-def test_function_is_not_placed_while_a_bar_is_sized() -> None:
+def test_function_is_not_placed_while_the_guest_sizes_a_bar() -> None:
     space = _space()
     _give_addresses(space)
 
@@ -255,7 +255,7 @@ def test_function_is_not_placed_while_a_bar_is_sized() -> None:
     assert not space.is_placed
 
 
-def test_wide_bar_is_placed_by_its_upper_half() -> None:
+def test_64bit_bar_is_placed_by_an_address_in_its_upper_half_alone() -> None:
     """The lower half of a BAR of 128 GiB has no address bits."""
     space = _express_space()
     for offset in (0x10, 0x18, 0x20):
@@ -268,7 +268,7 @@ def test_wide_bar_is_placed_by_its_upper_half() -> None:
     assert space.is_placed
 
 
-def test_wide_bar_is_placed_at_an_address_with_all_bits_of_its_lower_half() -> None:
+def test_64bit_bar_is_placed_at_an_address_with_all_bits_set_in_its_lower_half() -> None:
     """An example is the last 16 MiB below a multiple of 4 GiB."""
     space = _express_space()
     for offset, value in ((0x18, 0xC), (0x1C, 0x80), (0x20, 0xE0000000)):

@@ -27,7 +27,7 @@ def test_boot_registers_are_read_and_cannot_be_written() -> None:
         gpu.memory_write(BAR_0, 0xDEADBEEF, 4)
 
 
-def test_registers_can_be_read_in_any_width() -> None:
+def test_registers_can_be_read_by_accesses_of_any_width() -> None:
     gpu = configure(a_gpu())
     gpu.memory_write(BAR_0 + 0x100, 0x7766554433221100, 8)
     values = {
@@ -53,7 +53,7 @@ def test_narrow_write_does_not_change_the_neighbouring_bytes() -> None:
     assert gpu.memory_read(BAR_0 + 0x100, 4) == 0x33AB1100
 
 
-def test_bars_have_registers_of_their_own() -> None:
+def test_each_bar_has_its_own_registers() -> None:
     gpu = configure(a_gpu())
 
     gpu.memory_write(BAR_1, 0x12345678, 4)
@@ -62,7 +62,7 @@ def test_bars_have_registers_of_their_own() -> None:
     assert gpu.memory_read(BAR_0, 4) == 0x180000A1
 
 
-def test_address_that_no_bar_claims_reads_all_ones() -> None:
+def test_address_that_no_bar_claims_reads_as_all_ones() -> None:
     gpu = configure(a_gpu())
     outside = BAR_1 + 16 * MIB
 
@@ -85,7 +85,7 @@ def test_trace_has_the_bytes_that_were_written() -> None:
     assert [access.value for access in gpu.trace.accesses[-2:]] == [5, 6]
 
 
-def test_reset_forgets_writes_of_the_guest_but_not_the_script_of_the_test() -> None:
+def test_reset_discards_values_that_the_guest_wrote_but_keeps_scripted_values() -> None:
     gpu = configure(a_gpu())
     gpu.memory_write(BAR_0 + 0x100, 1, 4)
     gpu.answer(0x200, 0x55)
@@ -140,7 +140,7 @@ def test_missing_register_cannot_be_scripted() -> None:
         gpu.clear_answer(0, bar=5)
 
 
-def test_gpu_off_the_bus_reads_all_ones_everywhere() -> None:
+def test_gpu_off_the_bus_reads_as_all_ones_everywhere() -> None:
     gpu = configure(a_gpu())
 
     gpu.fall_off_bus()
@@ -168,7 +168,7 @@ def test_gpu_keeps_its_state_when_it_returns_to_the_bus() -> None:
     assert len(gpu.trace.incidents_of(IncidentKind.RETURNED_TO_BUS)) == 1
 
 
-def test_stall_ends_with_its_time() -> None:
+def test_stall_ends_after_its_duration() -> None:
     gpu = a_gpu(clock=FakeClock(look_s=1.0))
     gpu.stall(10.0)
 
@@ -206,7 +206,7 @@ def test_waiting_for_a_stalled_gpu_can_be_cancelled() -> None:
     assert not gpu.wait_for_stall_end(cancelled)
 
 
-def test_number_of_registers_kept_for_writes_of_the_guest_is_bounded(
+def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(emulated, "REGISTER_LIMIT", 3)
@@ -281,7 +281,7 @@ _GUEST_ACCESSES = st.one_of(
 
 
 @given(accesses=st.lists(_GUEST_ACCESSES, max_size=60))
-def test_any_guest_access_is_answered_within_its_size(
+def test_answer_to_any_guest_access_fits_the_size_of_the_access(
     accesses: list[tuple[str, tuple[int, ...]]],
 ) -> None:
     gpu = configure(a_gpu(trace_capacity=4))

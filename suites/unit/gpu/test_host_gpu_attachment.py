@@ -7,7 +7,7 @@ import json
 from harness.gpu import HostGpuAttachment
 
 
-def test_gpu_of_one_function_is_plugged_without_its_bios() -> None:
+def test_gpu_with_one_function_is_plugged_without_its_bios() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
 
     assert gpu.to_device_add("rp2", None) == [
@@ -42,7 +42,7 @@ def test_gpu_that_is_not_function_zero_of_its_group_keeps_the_device_id() -> Non
     assert [each["id"] for each in gpu.to_device_add("rp0", None)] == ["gpu0", "gpu0-0"]
 
 
-def test_arguments_at_start_match_the_hot_plug() -> None:
+def test_qemu_start_arguments_match_the_hot_plug_arguments() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
     assert [json.loads(each) for each in gpu.to_device_argv("rp0")] == gpu.to_device_add(

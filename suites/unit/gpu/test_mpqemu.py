@@ -75,7 +75,9 @@ def _place_bars(qemu: QemuSide) -> None:
     qemu.config_write(0x04, 0x0002, 2)
 
 
-def test_guest_address_leads_to_the_register(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_access_to_a_guest_address_reaches_the_register_at_this_address(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
     _place_bars(qemu)
 
     qemu.bar_write(BAR_1 + 8, 0x1122334455667788, 8)
@@ -94,14 +96,14 @@ def test_message_that_needs_no_answer_gets_no_answer(qemu: QemuSide) -> None:
     assert qemu.config_read(0x00) == 0x233010DE
 
 
-def test_messages_in_pieces_are_put_together(qemu: QemuSide) -> None:
+def test_message_that_arrives_in_pieces_is_reassembled(qemu: QemuSide) -> None:
     for byte in _SYSMEM + config_message(Command.PCI_CFGREAD, 0, size=2):
         qemu.post(bytes([byte]))
 
     assert qemu.answer() == 0x10DE
 
 
-def test_messages_in_one_piece_are_answered_in_order(qemu: QemuSide) -> None:
+def test_messages_that_arrive_together_are_answered_in_order(qemu: QemuSide) -> None:
     offsets = list(range(0, 64, 4)) * 20
     qemu.post(b"".join(config_message(Command.PCI_CFGREAD, offset) for offset in offsets))
 
@@ -203,7 +205,7 @@ def test_server_ends_when_qemu_closes_the_connection(server: MpqemuServer, qemu:
     assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
 
 
-def test_wait_for_the_end_raises_an_error_while_qemu_runs(
+def test_wait_for_qemu_to_disconnect_times_out_while_qemu_runs(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.config_read(0)
@@ -306,7 +308,9 @@ def test_no_answer_is_pending_after_the_last_request(server: MpqemuServer, qemu:
     assert state.last_request.command is Command.SET_IRQFD
 
 
-def test_gpu_is_plugged_only_once(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_gpu_that_was_plugged_before_cannot_be_plugged_again(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
     qemu.config_read(0)
 
     with pytest.raises(HarnessError, match="plugged before"):
@@ -395,7 +399,7 @@ def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: lis
 
 
 @given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
-def test_any_bytes_end_the_connection_with_a_reason_and_leave_nothing(
+def test_any_bytes_end_the_connection_with_a_reason_and_leave_no_descriptor(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
     before = open_descriptors()

@@ -128,7 +128,9 @@ def test_pci_ids_of_the_model_match_the_recorded_nvml_answers(card: str) -> None
 
 
 @each_card
-def test_mig_profiles_of_provisioning_exist_on_the_recorded_card_and_fill_it(card: str) -> None:
+def test_mig_profiles_that_provisioning_creates_exist_on_the_recorded_card_and_fill_it(
+    card: str,
+) -> None:
     """Each profile id exists on the card, and the number of instances is the card's maximum."""
     table = load_recording(f"nvidia-smi/580.159.04-{card}-mig-lgip").text
     takes = {

@@ -60,7 +60,7 @@ def test_scripted_register_has_its_value() -> None:
     assert _read(gpu, PMC_BOOT_0) == 0x140000A1
 
 
-def test_xids_are_taken_one_by_one_in_order() -> None:
+def test_driver_reads_queued_xids_one_by_one_in_order() -> None:
     gpu = a_gpu()
     GpuScript(xids=(48, 63)).apply(gpu)
 
@@ -83,7 +83,7 @@ def test_unread_xid_stays_queued() -> None:
     assert _read(gpu, XID) == 79
 
 
-def test_xid_has_16_bits_and_is_not_zero() -> None:
+def test_xid_that_is_zero_or_exceeds_16_bits_is_refused() -> None:
     gpu, accepted = a_gpu(), []
     for number in (-1, 0, 1, 0xFFFF, 0x10000):
         with contextlib.suppress(ValueError):

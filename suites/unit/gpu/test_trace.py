@@ -16,7 +16,7 @@ def _recorder(capacity: int = 4) -> TraceRecorder:
     return TraceRecorder(FakeClock(look_s=1.0), capacity)
 
 
-def test_accesses_are_separated_by_bar() -> None:
+def test_trace_separates_accesses_by_bar() -> None:
     recorder = _recorder()
     recorder.access(AccessKind.CONFIG_READ, None, 0, 4, 0x233010DE)
     recorder.access(AccessKind.BAR_READ, 0, 0xA00, 4, 0x180A1000)
@@ -84,12 +84,12 @@ def test_rendered_trace_shows_how_many_entries_are_missing() -> None:
     ]
 
 
-def test_empty_trace_renders_as_nothing() -> None:
+def test_empty_trace_is_rendered_as_an_empty_text() -> None:
     assert _recorder().snapshot().render() == ""
 
 
 @given(bars=st.lists(st.sampled_from([None, 0, 1, 5, NO_BAR]), max_size=200))
-def test_first_and_last_access_of_each_bar_are_kept(bars: list[int | None]) -> None:
+def test_trace_keeps_the_first_and_the_last_access_to_each_bar(bars: list[int | None]) -> None:
     recorder = _recorder(capacity=4)
     for bar in bars:
         kind = AccessKind.CONFIG_READ if bar is None else AccessKind.BAR_READ
@@ -124,7 +124,7 @@ def test_marks_are_found_by_a_part_of_their_text() -> None:
     assert trace.around(last, 1).incidents == (last,)
 
 
-def test_long_access_is_shown_by_its_lowest_bytes() -> None:
+def test_rendered_trace_shows_the_lowest_bytes_of_a_long_access() -> None:
     recorder = _recorder()
     recorder.access(AccessKind.CONFIG_READ, None, 0, 4096, 0x2330_10DE)
 
@@ -147,7 +147,7 @@ _KINDS = st.sampled_from(AccessKind)
     ),
     marks=st.lists(st.text(max_size=10), max_size=3),
 )
-def test_trace_read_from_its_file_is_the_same(
+def test_trace_that_is_rendered_and_parsed_is_unchanged(
     accesses: list[tuple[AccessKind, int | Stray | None, int, int, int]], marks: list[str]
 ) -> None:
     recorder = _recorder(capacity=4)

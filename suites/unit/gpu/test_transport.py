@@ -42,7 +42,7 @@ def test_qemu_version_is_parsed() -> None:
     assert {text: parse_qemu_version(text) for text in versions} == versions
 
 
-def test_output_without_a_version_is_reported() -> None:
+def test_qemu_output_without_a_version_raises_an_error() -> None:
     with pytest.raises(HarnessError, match="segmentation fault"):
         parse_qemu_version("segmentation fault")
 
@@ -117,7 +117,7 @@ def test_vfio_user_is_chosen_if_it_is_safe(
         (_MPQEMU, (5, 2, 0), "kvm", "never tried"),
     ],
 )
-def test_qemu_that_cannot_take_a_gpu_is_refused_in_one_sentence(
+def test_error_for_a_qemu_without_a_safe_transport_is_one_sentence(
     devices: str, version: tuple[int, int, int], accelerator: AcceleratorName, reason: str
 ) -> None:
     qemu = QemuVersion(*version)

@@ -65,7 +65,7 @@ def test_fault_for_all_pulls_replaces_the_fault_of_a_running_pull() -> None:
     assert asked(log, LAYER) == PullFault(delay_s=1)
 
 
-def test_requests_are_grouped_by_pull_and_those_before_the_first_are_left_out() -> None:
+def test_requests_are_grouped_by_pull_and_those_before_the_first_pull_are_left_out() -> None:
     log = RegistryLog()
     asked(log, LAYER)
     for sizes in ((5, 7), (1,)):

@@ -73,7 +73,7 @@ def _silence(_message: str) -> None:
 
 
 @pytest.mark.usefixtures("_mmdebstrap")
-def test_registry_is_unpacked_once_and_runs_by_its_own_linker(tmp_path: Path) -> None:
+def test_registry_is_unpacked_once_and_runs_with_its_own_linker(tmp_path: Path) -> None:
     runner = UnpackingRunner()
 
     first = ensure_registry_program(tmp_path / "cache", runner, report=_silence)
@@ -90,7 +90,7 @@ def test_registry_is_unpacked_once_and_runs_by_its_own_linker(tmp_path: Path) ->
     assert not list((tmp_path / "cache").rglob(".work-*"))
 
 
-def test_host_without_mmdebstrap_is_reported_with_the_package(
+def test_error_on_a_host_without_mmdebstrap_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -99,7 +99,7 @@ def test_host_without_mmdebstrap_is_reported_with_the_package(
         ensure_registry_program(tmp_path, UnpackingRunner(), report=_silence)
 
 
-def test_registry_listens_on_a_socket_and_no_port() -> None:
+def test_registry_listens_on_a_socket_and_on_no_port() -> None:
     configuration = json.loads(render_configuration(Path("/storage")))
 
     assert configuration["http"] == {"net": "unix", "addr": "socket"}

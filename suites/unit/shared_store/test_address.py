@@ -177,7 +177,7 @@ def test_request_for_a_manifest_accepts_only_its_media_type() -> None:
     [([503, 503], "7", [7.0, 7.0]), ([503] * 3, "7", [7.0, 7.0]), ([503], "50", [])],
     ids=["kept", "three tries", "beyond the deadline"],
 )
-def test_registry_is_asked_again_after_the_pause_that_it_asks_for(
+def test_request_is_repeated_after_the_pause_that_the_registry_asks_for(
     statuses: list[int], asked: str, slept: list[float]
 ) -> None:
     clock, answer = FakeClock(), OneAnswer(b"{}")
@@ -216,7 +216,7 @@ def test_list_of_tags_ends_if_its_next_page_has_nothing_new(link: str) -> None:
     assert client.tags("images") == ["a", "b"]
 
 
-def test_list_of_several_pages_has_the_tags_of_all() -> None:
+def test_list_of_several_pages_has_the_tags_of_all_pages() -> None:
     class Paged(OneAnswer):
         @override
         def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
@@ -243,7 +243,7 @@ def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Pa
     assert sum(got) == 11
 
 
-def test_registry_without_ranges_that_ends_early_is_not_asked_for_ever(tmp_path: Path) -> None:
+def test_client_gives_up_on_a_registry_without_ranges_that_ends_early(tmp_path: Path) -> None:
     """Bytes that an earlier try had already received are not progress."""
 
     class Breaking(OneAnswer):

@@ -82,7 +82,7 @@ class Services:
         ("http://r.example", "http://auth.example/token", True, False),
     ],
 )
-def test_token_service_elsewhere_gets_the_password_only_if_the_registry_is_encrypted(
+def test_token_service_on_another_host_gets_the_password_only_if_the_registry_uses_https(
     registry: str, realm: str, *, is_asked: bool, is_told: bool
 ) -> None:
     services = Services()

@@ -97,7 +97,7 @@ def test_time_of_a_push_is_read_in_its_zone_or_in_utc(
         ("/v2/x", None),
     ],
 )
-def test_address_of_the_next_page_is_taken_from_angle_brackets(
+def test_url_of_the_next_page_is_read_from_angle_brackets(
     link: str | None, page: str | None
 ) -> None:
     assert next_page(link) == page
@@ -271,7 +271,7 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
         ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
     ],
 )
-def test_artifact_of_other_inputs_is_reported_with_the_differing_inputs(
+def test_report_names_the_inputs_in_which_a_stored_artifact_differs(
     client: FakeClient,
     events: list[ProgressEvent],
     stored: dict[str, dict[str, object]],

@@ -81,7 +81,7 @@ def test_engines_and_memory_match_the_model(model: str, graphics: int, mib: int)
     assert static.get("fbRegionInfoParams.fbRegion[0].limit") == (mib << 20) - 1
 
 
-def test_brand_differs_from_a_gpu_for_games() -> None:
+def test_brand_is_not_the_brand_of_a_gpu_for_games() -> None:
     _, answer = opened().control(
         GPU_INFO, struct.pack("<III", 1, 0x80000011, 0).ljust(0x20C, b"\0")
     )
@@ -171,7 +171,7 @@ def test_link_has_the_generation_of_the_chip(model: str, generation: int) -> Non
     assert [link >> shift & 0xF for shift in (12, 16, 20)] == [generation - 1] * 3
 
 
-def test_sample_of_a_video_engine_has_a_time_in_which_it_was_idle() -> None:
+def test_sample_of_a_video_engine_has_the_time_for_which_the_engine_was_idle() -> None:
     """Without an idle time, nvidia-smi 550 showed 'Unknown Error'."""
     assert opened().control(0x20802087, struct.pack("<III", 3, 9, 0)) == (
         0,
@@ -220,7 +220,7 @@ def sensors(driver: Driver, opcode: int) -> tuple[int, list[int]]:
     return words(answer, 0x18)[0], words(answer, 0x24, 0x28)
 
 
-def test_temperature_is_set_by_the_test() -> None:
+def test_temperature_that_a_test_sets_is_reported() -> None:
     driver = opened(H100)
     driver.device.readings.temperature_c = 80
 
@@ -245,7 +245,7 @@ def test_temperature_is_set_by_the_test() -> None:
         ]
 
 
-def test_request_for_too_many_sensor_instructions_is_answered_in_its_size() -> None:
+def test_answer_to_too_many_sensor_instructions_has_the_size_of_the_request() -> None:
     asked = bytearray(0x598)
     struct.pack_into("<I", asked, 0x14, 0xFFFFFFFF)
 
@@ -254,7 +254,7 @@ def test_request_for_too_many_sensor_instructions_is_answered_in_its_size() -> N
     assert (status, words(answer, 0x10), len(answer)) == (0, [32], 0x598)
 
 
-def test_limits_of_temperature_come_from_the_model() -> None:
+def test_temperature_limits_come_from_the_model() -> None:
     driver = opened(A100)
 
     for index, limit in ((0x16, 92), (4, 89)):
@@ -342,7 +342,7 @@ def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> No
 
 
 @pytest.mark.parametrize("xid", [13, 48, 200])
-def test_xid_without_a_text_gets_a_text(xid: int) -> None:
+def test_xid_without_a_text_gets_a_default_text(xid: int) -> None:
     """The driver does not log an Xid without a text."""
     driver = opened()
     driver.static_info()

@@ -210,7 +210,7 @@ def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...])
 
 
 @pytest.mark.parametrize("most", [1, 4096])
-def test_entries_are_read_together_and_over_the_end_of_the_ring(
+def test_entries_are_read_together_and_across_the_end_of_the_ring(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each read is a message to QEMU; 4,000 single reads took longer than the driver's timeout."""
@@ -231,7 +231,7 @@ def test_entries_are_read_together_and_over_the_end_of_the_ring(
         assert len([at for at in work.ram.reads if RING <= at < RING + 8 * ENTRIES]) <= 2
 
 
-def test_put_pointer_behind_the_ring_is_refused() -> None:
+def test_put_pointer_beyond_the_end_of_the_ring_is_refused() -> None:
     work = Work()
     work.ram.write(STATE + 0x8C, struct.pack("<I", ENTRIES))
 

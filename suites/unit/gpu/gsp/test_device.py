@@ -103,7 +103,7 @@ def test_time_is_in_steps_of_32_nanoseconds() -> None:
         assert driver.read(high) == time.time_ns() >> 32
 
 
-def test_number_of_registers_kept_for_writes_of_the_guest_is_bounded(
+def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = Driver(a_device())
@@ -117,7 +117,7 @@ def test_number_of_registers_kept_for_writes_of_the_guest_is_bounded(
 
 
 @pytest.mark.parametrize("address", [0, 0xFF, 0x5_0000_00FF])
-def test_booter_that_gets_no_description_of_a_boot_ends_the_gsp(
+def test_gsp_stops_if_the_booter_gets_no_description_of_the_boot(
     opened: Driver, address: int
 ) -> None:
     opened.write(0x840040, address & 0xFFFFFFFF)
@@ -158,7 +158,7 @@ def test_booted_gsp_reports_that_it_runs() -> None:
     assert driver.read(0x111240) == 1
 
 
-def test_boot_without_named_arguments_does_not_start_the_gsp() -> None:
+def test_gsp_does_not_start_without_an_entry_for_its_message_queues() -> None:
     driver = Driver(a_device())
     driver.lay_out()
     driver.ram.write(ARGUMENTS, bytes(8))
@@ -299,7 +299,7 @@ def test_ampere_transfers_fwsec_by_dma() -> None:
 
 
 @pytest.mark.parametrize("release", ["550.163.01", "535.261.03"])
-def test_driver_asks_for_name_and_uuid(release: str) -> None:
+def test_gsp_answers_queries_for_the_name_and_the_uuid(release: str) -> None:
     driver = Driver(a_device(), release)
     driver.open()
 
@@ -363,7 +363,7 @@ def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
     assert all(mask & 0x40 for mask in masks)
 
 
-def test_memory_errors_of_a_test_are_reported(opened: Driver) -> None:
+def test_memory_errors_that_a_test_sets_are_reported(opened: Driver) -> None:
     errors = opened.device.memory_errors
     errors.corrected, errors.uncorrected = 3, 2
     errors.rows_after_uncorrected = 1
@@ -378,7 +378,7 @@ def test_memory_errors_of_a_test_are_reported(opened: Driver) -> None:
     assert rows[8 + 10] == 3
 
 
-def test_more_rows_than_the_answer_has_room_for_are_left_out(opened: Driver) -> None:
+def test_remapped_rows_for_which_the_answer_has_no_room_are_left_out(opened: Driver) -> None:
     opened.device.memory_errors.rows_after_corrected = 10_000
 
     _, rows = opened.control(REMAPPED_ROWS, bytes(6152))
@@ -411,7 +411,7 @@ def test_xid_is_sent_only_once_the_driver_knows_the_gpu() -> None:
     assert functions == [Function.GET_GSP_STATIC_INFO, Function.OS_ERROR_LOG]
 
 
-def test_queued_xids_are_sent_once_the_driver_has_read(opened: Driver) -> None:
+def test_queued_xids_are_sent_once_the_driver_has_read_earlier_messages(opened: Driver) -> None:
     opened.static_info()
     for number in range(1, SLOTS + 1):
         opened.device.raise_xid(number, "x")
@@ -432,7 +432,7 @@ def test_hung_gsp_answers_nothing(opened: Driver) -> None:
         opened.control(NAME, bytes(132))
 
 
-def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
+def test_gsp_stops_answering_when_the_driver_unloads_and_can_boot_again(opened: Driver) -> None:
     opened.write(0xB81640, 153)
 
     # What follows that in the queue is answered no more.
@@ -458,7 +458,7 @@ def test_unload_ends_the_queue_and_a_new_boot_follows(opened: Driver) -> None:
     assert again.control(NAME, bytes(132))[0] == 0
 
 
-def test_reset_forgets_the_driver(opened: Driver) -> None:
+def test_reset_clears_interrupts_and_ends_the_answers_to_the_driver(opened: Driver) -> None:
     opened.write(0xB81200 + 4 * 4, 1 << 25)
     opened.write(0xB81640, 153)
     assert opened.read(0xB81600) == 1 << 2
@@ -503,7 +503,7 @@ _ACCESSES = st.tuples(
 
 @settings(deadline=None)
 @given(st.sampled_from([A100, H100, T4]), st.lists(_ACCESSES, max_size=30))
-def test_access_of_a_hostile_guest_does_not_harm_the_device(
+def test_accesses_by_a_hostile_guest_do_not_harm_the_device(
     model: str, accesses: list[tuple[int, int, int, int]]
 ) -> None:
     driver = Driver(a_device(model))
@@ -520,7 +520,7 @@ def test_access_of_a_hostile_guest_does_not_harm_the_device(
         max_size=6,
     )
 )
-def test_call_of_a_hostile_guest_does_not_harm_the_gsp(
+def test_calls_by_a_hostile_guest_do_not_harm_the_gsp(
     calls: list[tuple[int, int, bytes]],
 ) -> None:
     driver = Driver(a_device())
@@ -536,7 +536,7 @@ def test_call_of_a_hostile_guest_does_not_harm_the_gsp(
 
 
 @pytest.mark.parametrize("bar", [1, 3])
-def test_bar_of_virtual_memory_follows_its_tables_until_a_reset(bar: int) -> None:
+def test_virtual_memory_bar_uses_its_page_tables_until_a_reset(bar: int) -> None:
     """BAR 1 has its directory at a fixed address; the driver sets that of BAR 2 (index 3)."""
     device = a_device()
     # What is known of a directory ends with the reset, even if it has the same place again.

@@ -9,7 +9,7 @@ from harness.gpu.gsp.layouts import known_releases, read_layouts
 
 
 @pytest.mark.parametrize("release", known_releases())
-def test_engines_of_a_gpu_with_mig_share_nothing(release: str) -> None:
+def test_engines_of_a_gpu_with_mig_have_different_numbers_and_interrupts(release: str) -> None:
     layouts = read_layouts(release)
     found = engines(layouts, copy_engines=5, graphics=8)
 

@@ -71,7 +71,7 @@ def test_vectors_of_a_leaf_are_enabled_and_disabled_separately() -> None:
     assert not tree.is_raised
 
 
-def test_both_leaves_of_a_subtree_are_one_bit() -> None:
+def test_both_leaves_of_a_subtree_share_one_bit_of_the_top_register() -> None:
     tree = InterruptTree()
     tree.write(0x1200, 1)
     tree.write(0x1204, 1)

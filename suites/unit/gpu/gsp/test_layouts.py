@@ -67,7 +67,7 @@ def test_lookup_of_a_missing_struct_or_constant_raises_a_key_error(tmp_path: Pat
         layouts.constant("MC_ENGINE_IDX_NONE")
 
 
-def test_users_folder_adds_a_release(tmp_path: Path) -> None:
+def test_release_file_in_a_users_folder_is_read(tmp_path: Path) -> None:
     _write(tmp_path)
     _write(tmp_path, "1000.1")
 
@@ -125,7 +125,7 @@ def test_error_for_a_malformed_release_file_has_its_path_and_the_mistake(
     assert said in str(refused.value)
 
 
-def test_nearest_release_is_the_newest_before_it() -> None:
+def test_nearest_release_is_the_newest_earlier_release() -> None:
     known = ["535.261.03", "550.54.14", "550.163.01"]
 
     assert nearest_release("570.1", known) == "550.163.01"

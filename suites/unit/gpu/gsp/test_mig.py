@@ -185,7 +185,7 @@ def test_slices_of_existing_instances_reduce_the_capacity(a100: Driver) -> None:
     assert listed.get("queryPartitionInfo[2].bValid") == 0
 
 
-def test_slices_of_an_ended_instance_are_free_again(a100: Driver) -> None:
+def test_slices_of_a_destroyed_instance_are_free_again(a100: Driver) -> None:
     number, _ = make_instance(a100, THREE), make_instance(a100, THREE)
 
     a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": number})
@@ -205,7 +205,7 @@ def test_slices_of_an_ended_instance_are_free_again(a100: Driver) -> None:
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 2
 
 
-def test_capacity_excludes_places_that_overlap_an_existing_instance(a100: Driver) -> None:
+def test_capacity_excludes_positions_that_overlap_an_existing_instance(a100: Driver) -> None:
     first, _ = make_instance(a100, EIGHTH), make_instance(a100, EIGHTH)
     a100.ask(SET, {"partitionCount": 1, "partitionInfo[0].swizzId": first})
 
@@ -226,7 +226,9 @@ def test_instance_without_room_or_of_an_unknown_profile_is_refused(a100: Driver)
     assert a100.control(CAPACITY, struct.pack("<I", 0x1F).ljust(0x118, b"\0"))[0] == INVALID
 
 
-def test_request_for_more_instances_than_its_list_has_room_for_succeeds(a100: Driver) -> None:
+def test_request_that_counts_more_instances_than_its_list_can_contain_succeeds(
+    a100: Driver,
+) -> None:
     asked = bytearray(0x188)
     struct.pack_into("<I", asked, 0, 0xFFFFFFFF)
 
@@ -247,7 +249,7 @@ def test_exported_instance_has_its_own_engines(a100: Driver) -> None:
     assert a100.control(EXPORT, struct.pack("<I", 14).ljust(0x50, b"\0"))[0] == INVALID
 
 
-def test_compute_profiles_have_each_size_once(a100: Driver) -> None:
+def test_list_of_compute_profiles_contains_each_size_once(a100: Driver) -> None:
     answered = a100.ask(COMPUTE)
 
     sizes = [
@@ -323,7 +325,7 @@ def test_compute_instances_share_a_gpu_instance(a100: Driver) -> None:
     assert [both.get(f"execPartInfo[{index}].spanStart") for index in (0, 1)] == [0, 1]
 
 
-def test_compute_instance_begins_at_the_requested_place(a100: Driver) -> None:
+def test_compute_instance_begins_at_the_requested_position(a100: Driver) -> None:
     subscribe(a100, make_instance(a100, THREE))
 
     made = make_compute_instance(a100, 14, flags=2, spanStart=2)
@@ -374,7 +376,9 @@ def test_freed_object_or_object_of_an_earlier_boot_belongs_to_no_instance(
     assert refused(again, CREATE, 460, 0, 0, 1, 3) == INVALID
 
 
-def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_objects_of_instances_is_bounded(
+    a100: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(state, "MOST_SUBSCRIPTIONS", 2)
 
     for handle in range(3):
@@ -385,7 +389,7 @@ def test_objects_of_instances_are_bounded(a100: Driver, monkeypatch: pytest.Monk
     assert list(a100.device.state.subscriptions.values()) == [1, 5]
 
 
-def test_page_table_roots_are_bounded_and_the_roots_of_the_client_are_searched_first(
+def test_number_of_page_table_roots_is_bounded_and_those_of_the_client_are_searched_first(
     a100: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MOST_ROOTS", 3)

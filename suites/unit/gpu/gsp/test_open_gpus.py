@@ -39,7 +39,7 @@ def a_driver(folder: Path, *opens: bool) -> tuple[Path, Path]:
     return gpus, devices
 
 
-def test_each_gpu_is_a_line_with_the_answers_of_the_driver(
+def test_each_gpu_gets_a_line_with_the_answers_of_the_driver(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(*a_driver(tmp_path, True, True)) == 0
@@ -49,7 +49,7 @@ def test_each_gpu_is_a_line_with_the_answers_of_the_driver(
     assert [each["address"] for each in (first, second)] == ["0000:02:00.0", "0000:03:00.0"]
 
 
-def test_missing_device_nodes_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_device_nodes_are_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus, devices = a_driver(tmp_path, True, True)
     for each in (*devices.iterdir(),):
         each.unlink()

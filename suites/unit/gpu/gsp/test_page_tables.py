@@ -70,7 +70,7 @@ VERSIONS = pytest.mark.parametrize("version", list(Version))
 
 
 @VERSIONS
-def test_small_page_in_the_guest_is_found(version: Version) -> None:
+def test_address_in_a_small_page_of_guest_memory_is_translated(version: Version) -> None:
     tables = Tables(version)
     tables.map_small(DATA, aperture=2)
     tables.memories.write(Space.GUEST, DATA + 5, b"hello")
@@ -79,7 +79,7 @@ def test_small_page_in_the_guest_is_found(version: Version) -> None:
 
 
 @VERSIONS
-def test_small_page_in_the_frame_buffer_is_written(version: Version) -> None:
+def test_write_to_an_address_in_a_small_page_reaches_the_frame_buffer(version: Version) -> None:
     tables = Tables(version)
     tables.map_small(DATA, aperture=0)
 
@@ -89,7 +89,7 @@ def test_small_page_in_the_frame_buffer_is_written(version: Version) -> None:
 
 
 @VERSIONS
-def test_large_page_is_found(version: Version) -> None:
+def test_address_in_a_large_page_is_translated(version: Version) -> None:
     tables = Tables(version)
     tables.put(tables.descend(), _page_entry(version, 0x80000000, 0))
     at = 0x80000000 + (VIRTUAL & 0x1FFFFF)
@@ -104,7 +104,7 @@ def test_large_page_is_found(version: Version) -> None:
 
 @pytest.mark.parametrize("has_small_table", [False, True])
 @VERSIONS
-def test_big_page_is_found_if_the_table_of_small_pages_does_not_map_the_address(
+def test_address_in_a_big_page_is_translated_if_the_table_of_small_pages_does_not_map_it(
     version: Version, *, has_small_table: bool
 ) -> None:
     """A driver maps parts of the same 2 MiB by small and by big pages."""
@@ -129,7 +129,7 @@ def test_big_page_is_found_if_the_table_of_small_pages_does_not_map_the_address(
         assert tables.space().read(VIRTUAL + 0x10000, 5) == b"there"
 
 
-def test_page_of_512_mib_is_found_in_version_3() -> None:
+def test_address_in_a_page_of_512_mib_is_translated_in_version_3() -> None:
     tables = Tables(Version.V3)
     tables.descend()
     # The last directory before the dual entries was the fourth.
@@ -156,7 +156,7 @@ def test_address_space_of_a_directory_entry_has_the_mappings_of_its_directory(
 
 
 @VERSIONS
-def test_address_that_nothing_maps_is_refused(version: Version) -> None:
+def test_access_to_an_address_that_nothing_maps_raises_an_error(version: Version) -> None:
     with pytest.raises(UnmappedError, match="0x123456789000"):
         Tables(version).space().read(VIRTUAL, 1)
 

@@ -59,7 +59,7 @@ def test_device_reports_its_read_position_in_the_header_of_its_own_queue() -> No
     assert driver.ram.read(driver.place(STATUSES + 32), 4) == struct.pack("<I", 2)
 
 
-def test_sent_messages_are_numbered_and_sum_to_zero() -> None:
+def test_sent_messages_are_numbered_and_have_the_checksum_zero() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
 
@@ -75,7 +75,7 @@ def test_sent_messages_are_numbered_and_sum_to_zero() -> None:
         assert element[ELEMENT_HEADER : ELEMENT_HEADER + length] == b"\x5a" * length
 
 
-def test_message_waits_until_the_driver_has_read_enough() -> None:
+def test_message_waits_until_the_driver_has_made_room_in_the_queue() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
     for number in range(SLOTS + 1):
@@ -89,7 +89,7 @@ def test_message_waits_until_the_driver_has_read_enough() -> None:
     assert [element and element[ELEMENT_HEADER] for element in seen] == list(range(SLOTS + 1))
 
 
-def test_driver_that_reads_nothing_loses_its_queue() -> None:
+def test_sending_fails_if_the_driver_does_not_read_its_queue() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
 
@@ -111,7 +111,7 @@ def test_wrong_number_of_units_is_refused(units: int) -> None:
 
 
 @pytest.mark.parametrize("pointer", [SLOTS, 0xFFFFFFFF])
-def test_pointer_behind_the_queue_is_refused(pointer: int) -> None:
+def test_pointer_beyond_the_end_of_the_queue_is_refused(pointer: int) -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
     driver.point_to(pointer)
@@ -137,7 +137,7 @@ def test_queues_outside_of_their_pages_are_refused(
         QueueArguments.parse(struct.pack("<QI4xQQ", 0, pages, commands, statuses))
 
 
-def test_queues_may_end_with_the_last_of_all_pages() -> None:
+def test_queues_may_reach_to_the_end_of_the_last_page() -> None:
     last = MOST_PAGES * PAGE - QUEUE_BYTES
     data = struct.pack("<QI4xQQ", 0, MOST_PAGES, 0x1000, last)
 

@@ -49,7 +49,7 @@ def test_long_call_is_assembled_from_its_parts(length: int) -> None:
 
 
 @pytest.mark.parametrize("stated", [0, 8, 12])
-def test_allocation_may_have_more_than_its_stated_length(stated: int) -> None:
+def test_allocation_message_may_be_longer_than_its_stated_length(stated: int) -> None:
     body = ALLOC.pack(1, 2, 3, 0xC56F, 0, 8, 0, 0) + b"ABCDEFGHIJKL"[: max(8, stated)]
     units = message(Function.GSP_RM_ALLOC, body, size=HEADER.size + ALLOC.size + stated)
 

@@ -10,11 +10,11 @@ from suites.unit.gpu.models import a_model
 VERSION = "92.00.19.00.5B"
 
 
-def test_version_is_a_word_and_a_byte() -> None:
+def test_version_of_the_video_bios_is_parsed_into_a_word_and_a_byte() -> None:
     assert parse_version(VERSION) == (0x92001900, 0x5B)
 
 
-def test_image_is_a_rom_of_this_function() -> None:
+def test_video_bios_image_is_a_pci_rom_with_the_ids_of_the_gpu() -> None:
     image = make_vbios(a_model().pci, VERSION)
     (at,) = struct.unpack_from("<H", image, 0x18)
 
@@ -24,7 +24,7 @@ def test_image_is_a_rom_of_this_function() -> None:
     assert image[at + 0x15] & 0x80
 
 
-def test_table_of_the_image_leads_to_the_version_and_to_fwsec() -> None:
+def test_bit_table_of_the_image_points_to_the_version_and_to_fwsec() -> None:
     image = make_vbios(a_model().pci, VERSION)
     table = image.index(b"BIT\0") - 2
     count = image[table + 10]

@@ -101,7 +101,7 @@ def test_unset_sysfs_values_are_none(host: FakeHost, override: str) -> None:
     assert function.unreadable == ()
 
 
-def test_audio_function_of_the_card_goes_with_the_gpu(host: FakeHost) -> None:
+def test_audio_function_of_the_card_is_handed_over_with_the_gpu(host: FakeHost) -> None:
     host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver="snd_hda_intel")
 
     gpu = read_host(host.root).gpus[0]
@@ -111,7 +111,7 @@ def test_audio_function_of_the_card_goes_with_the_gpu(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("class_code", [ROOT_PORT_CLASS, 0x060000], ids=["root port", "host"])
-def test_bridge_in_the_group_stays_with_the_host(host: FakeHost, class_code: int) -> None:
+def test_bridge_in_the_iommu_group_stays_with_the_host(host: FakeHost, class_code: int) -> None:
     host.add_function("0000:00:02.0", group=5, class_code=class_code, driver="pcieport")
 
     gpu = read_host(host.root).gpus[0]
@@ -120,7 +120,7 @@ def test_bridge_in_the_group_stays_with_the_host(host: FakeHost, class_code: int
     assert [each.address for each in gpu.functions] == [GPU]
 
 
-def test_group_shared_with_another_card_is_refused(host: FakeHost) -> None:
+def test_gpu_that_shares_its_iommu_group_with_another_card_is_refused(host: FakeHost) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
 
     found = verdict(host)
@@ -131,14 +131,14 @@ def test_group_shared_with_another_card_is_refused(host: FakeHost) -> None:
     assert verdict(host, SECOND).is_usable
 
 
-def test_group_shared_with_another_gpu_is_refused_for_both(host: FakeHost) -> None:
+def test_both_gpus_that_share_one_iommu_group_are_refused(host: FakeHost) -> None:
     host.add_function("0000:65:00.3", group=5)
 
     assert verdict(host).kind is VerdictKind.REFUSED
     assert verdict(host, "0000:65:00.3").kind is VerdictKind.REFUSED
 
 
-def test_gpu_without_a_group_is_refused(host: FakeHost) -> None:
+def test_gpu_without_an_iommu_group_is_refused(host: FakeHost) -> None:
     host.add_function("0000:67:00.0", group=None)
 
     assert (
@@ -146,7 +146,7 @@ def test_gpu_without_a_group_is_refused(host: FakeHost) -> None:
     )
 
 
-def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
+def test_verdict_on_a_host_without_iommu_groups_says_that_the_iommu_is_off(tmp_path: Path) -> None:
     host = FakeHost(tmp_path / "host")
     host.add_function(GPU, group=None)
 
@@ -158,7 +158,9 @@ def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", ["self", "1"])
 @pytest.mark.parametrize("number", ["259:1", "0:40"])
-def test_group_with_a_mounted_disk_is_refused(host: FakeHost, number: str, process: str) -> None:
+def test_gpu_with_a_mounted_disk_in_its_iommu_group_is_refused(
+    host: FakeHost, number: str, process: str
+) -> None:
     """A run in its own mount namespace does not see the mounts of the host."""
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk("nvme0n1", USB, "259:1")
@@ -176,7 +178,7 @@ def test_group_with_a_mounted_disk_is_refused(host: FakeHost, number: str, proce
     assert found.reasons[0] == f"{USB}: The host has mounted '/my data' from this device."
 
 
-def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
+def test_gpu_with_an_unmounted_disk_in_its_iommu_group_is_usable(host: FakeHost) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk("sda", USB, "8:1")
 
@@ -263,7 +265,9 @@ def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("disk", ["sda", "nvme0n1"])
-def test_group_with_the_disk_of_a_swap_partition_is_refused(host: FakeHost, disk: str) -> None:
+def test_gpu_with_the_disk_of_a_swap_partition_in_its_iommu_group_is_refused(
+    host: FakeHost, disk: str
+) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.add_disk(disk, USB, "8:1")
     with (host.root / "proc/swaps").open("a") as table:
@@ -308,14 +312,16 @@ def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_a_virtual_disk_m
     assert verdict(host).kind is kind
 
 
-def test_network_file_system_has_no_disk(host: FakeHost) -> None:
+def test_mounted_network_file_system_uses_no_disk(host: FakeHost) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.mount("0:51", "/home", "nfs4", "server:/home")
 
     assert verdict(host).is_usable
 
 
-def test_network_card_without_the_default_route_goes_with_its_card(host: FakeHost) -> None:
+def test_gpu_with_a_network_card_without_the_default_route_in_its_group_is_usable(
+    host: FakeHost,
+) -> None:
     host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
     host.add_interface("eth1", "0000:65:00.5", is_default=False)
 
@@ -439,7 +445,7 @@ def test_gpu_without_a_reset_method_file_is_usable_with_the_default_reset(host: 
         ("power_state", b"D3hot\n", None),
     ],
 )
-def test_gpu_that_sleeps_for_good_or_does_not_answer_is_refused(
+def test_gpu_that_stays_in_d3cold_or_does_not_answer_is_refused(
     host: FakeHost, file: str, content: bytes, reason: str | None
 ) -> None:
     (host.device(GPU) / file).write_bytes(content)
@@ -494,7 +500,7 @@ def test_verdict_is_unknown_if_the_iommu_group_has_no_number(host: FakeHost) -> 
     assert verdict(host).kind is VerdictKind.UNKNOWN
 
 
-def test_virtual_function_is_recognised(host: FakeHost) -> None:
+def test_verdicts_report_a_virtual_function_and_its_physical_function(host: FakeHost) -> None:
     virtual = host.add_function("0000:66:00.4", group=9)
     host.link(str((virtual / "physfn").relative_to(host.root)), host.device(SECOND))
     host.link(str((host.device(SECOND) / "virtfn0").relative_to(host.root)), virtual)
@@ -614,7 +620,9 @@ def test_verdict_is_unknown_if_an_open_nvidia_file_may_be_that_of_the_gpu(
     assert verdict(host).is_usable
 
 
-def test_nvidias_driver_may_write_an_address_in_capitals(host: FakeHost) -> None:
+def test_gpu_in_use_is_found_if_nvidias_driver_writes_its_address_in_capitals(
+    host: FakeHost,
+) -> None:
     host.add_driver("nvidia")
     host.add_function("0000:9a:00.0", group=99, driver="nvidia")
     host.write("proc/driver/nvidia/gpus/0000:9A:00.0/information", "Device Minor: 0\n")
@@ -724,7 +732,7 @@ def test_refused_overrides_unknown_and_unknown_overrides_busy(host: FakeHost) ->
         assert part in reason
 
 
-def test_no_file_of_a_function_stays_open(host: FakeHost) -> None:
+def test_reading_a_function_leaves_no_file_open(host: FakeHost) -> None:
     before = open_descriptors()
 
     read_host(host.root)
@@ -753,7 +761,7 @@ def test_function_that_leaves_the_bus_while_it_is_read_is_absent(
     assert read_function(host.root, GPU) is None
 
 
-def test_folder_that_cannot_be_read_is_not_an_absent_function(
+def test_function_whose_folder_cannot_be_read_raises_an_error(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> int:

@@ -107,7 +107,7 @@ def _kept(kind: Kept, place: Place, root: Path) -> object:
 
 @pytest.mark.usefixtures("fake_time")
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
-def test_forgery_changes_nothing_and_is_reported(
+def test_forged_pool_file_changes_nothing_and_is_reported(
     forgery: Forgery, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with done(forgery, place, tmp_path / "pool"):

@@ -128,7 +128,7 @@ def pool(tmp_path: Path) -> Path:
 
 
 @given(content=_files(_RECORDS))
-def test_record_of_drivers_has_valid_addresses_and_names_or_is_refused(
+def test_any_record_of_drivers_has_valid_addresses_and_names_or_is_refused(
     pool: Path, content: bytes
 ) -> None:
     (pool / f"drivers-{GPU}.json").write_bytes(content)
@@ -147,7 +147,7 @@ def test_record_of_drivers_has_valid_addresses_and_names_or_is_refused(
 
 
 @given(content=_files(_QUARANTINES))
-def test_quarantine_is_printable_or_refused(pool: Path, content: bytes) -> None:
+def test_any_quarantine_file_has_printable_text_or_is_refused(pool: Path, content: bytes) -> None:
     (pool / f"quarantine-{GPU}.json").write_bytes(content)
 
     with only_below(pool), contextlib.suppress(HarnessError):

@@ -64,7 +64,7 @@ def test_gpu_that_is_listed_without_keys_is_usable(tmp_path: Path, host: FakeHos
     assert set(verdicts(host, none, tmp_path).values()) == {VerdictKind.REFUSED}
 
 
-def test_empty_inventory_takes_all_gpus(tmp_path: Path, host: FakeHost) -> None:
+def test_all_gpus_are_usable_with_an_empty_inventory(tmp_path: Path, host: FakeHost) -> None:
     assert set(verdicts(host, read(tmp_path, "schema: 1\n"), tmp_path).values()) == {
         VerdictKind.USABLE
     }
@@ -113,12 +113,14 @@ def test_error_for_an_invalid_inventory_has_its_file_and_key(
         read(tmp_path, text)
 
 
-def test_missing_inventory_is_an_error(tmp_path: Path) -> None:
+def test_missing_inventory_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="The file cannot be read"):
         read_inventory(tmp_path / "gpus.yaml", MODELS)
 
 
-def test_address_of_another_function_is_an_error(tmp_path: Path, host: FakeHost) -> None:
+def test_address_of_a_function_that_is_no_gpu_raises_an_error(
+    tmp_path: Path, host: FakeHost
+) -> None:
     host.add_function("0000:03:00.0", group=9, class_code=NVME_CLASS, driver="nvme")
     inventory = read(tmp_path, 'gpus:\n  "0000:99:00.0": {}\n  "0000:03:00.0": {}\n')
 

@@ -69,29 +69,29 @@ def test_held_gpu_is_skipped() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B))) == (B,)
 
 
-def test_two_wishes_get_different_gpus_even_if_one_gpu_fits_both() -> None:
+def test_two_requests_get_different_gpus_even_if_one_gpu_fits_both() -> None:
     assert turn(1, entry(1, (A, B), (A,))) == (B, A)
 
 
-def test_lease_gets_all_of_its_gpus_or_none() -> None:
+def test_process_gets_all_gpus_that_it_wants_or_none() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B), (A, B))) == ()
 
 
-def test_first_process_is_served_first() -> None:
+def test_first_process_in_the_queue_gets_a_gpu_first() -> None:
     waiting = entry(1, (A, B)), entry(2, (A, B))
 
     assert turn(2, *waiting) == ()
     assert turn(1, *waiting) == (A,)
 
 
-def test_wish_for_several_gpus_is_not_starved_by_wishes_for_one_gpu() -> None:
+def test_request_for_several_gpus_is_not_starved_by_requests_for_one_gpu() -> None:
     entries = (entry(1, (A, B), taken=(A,)), entry(2, (A, B), (A, B)), entry(3, (A, B)))
 
     assert turn(2, *entries) == ()
     assert turn(3, *entries) == ()
 
 
-def test_wish_for_one_gpu_does_not_delay_a_wish_for_another_gpu() -> None:
+def test_request_for_one_gpu_does_not_delay_a_request_for_another_gpu() -> None:
     entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (B,)))
 
     assert turn(3, *entries) == (B,)
@@ -100,7 +100,7 @@ def test_wish_for_one_gpu_does_not_delay_a_wish_for_another_gpu() -> None:
     assert turn(4, *entries, entry(4, (A, B))) == ()
 
 
-def test_process_that_holds_a_gpu_is_served_before_earlier_processes() -> None:
+def test_process_that_holds_a_gpu_gets_another_gpu_before_earlier_processes() -> None:
     """Otherwise it would keep its GPU while it waits behind processes that want this GPU."""
     entries = (
         entry(1, (A,), taken=(A,), process=7),
@@ -111,7 +111,7 @@ def test_process_that_holds_a_gpu_is_served_before_earlier_processes() -> None:
     assert turn(3, *entries) == (B,)
 
 
-def test_gpu_that_is_not_usable_is_not_granted() -> None:
+def test_unusable_gpu_is_not_granted() -> None:
     assert turn(1, entry(1, (A, B)), usable=frozenset({B})) == (B,)
     assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
@@ -144,7 +144,7 @@ def test_message_to_a_process_that_waits_for_a_gpu_in_use_has_the_reason() -> No
         max_size=6,
     )
 )
-def test_no_gpu_is_granted_twice_and_the_first_wish_is_granted_if_possible(
+def test_no_gpu_is_granted_twice_and_the_first_request_is_granted_if_possible(
     wishes: list[list[set[str]]],
 ) -> None:
     entries = [

@@ -185,7 +185,7 @@ def test_second_lease_takes_the_other_gpu(pool: GpuPool, other_pool: GpuPool) ->
         assert (first.gpu.address, second.gpu.address) == (GPU, SECOND)
 
 
-def test_wish_for_a_model_takes_a_gpu_of_that_model(host: FakeHost, pool: GpuPool) -> None:
+def test_request_for_a_model_gets_a_gpu_of_that_model(host: FakeHost, pool: GpuPool) -> None:
     models = load_catalogue().models
     l4 = next(model for model in models.values() if model.pci.device == L4)
     absent = next(model for model in models.values() if model.pci.device not in {L4, 0x2330})
@@ -203,7 +203,7 @@ def test_wish_for_a_model_takes_a_gpu_of_that_model(host: FakeHost, pool: GpuPoo
         pass
 
 
-def test_wish_for_a_model_takes_the_gpu_with_that_model_in_the_inventory(
+def test_request_for_a_model_gets_the_gpu_with_that_model_in_the_inventory(
     host: FakeHost, kernel: FakeKernel, folder: Path
 ) -> None:
     h100 = next(model for model in load_catalogue().models.values() if model.pci.device == 0x2330)
@@ -214,7 +214,7 @@ def test_wish_for_a_model_takes_the_gpu_with_that_model_in_the_inventory(
         assert gpu.gpu.address == SECOND
 
 
-def test_several_gpus_are_leased_in_the_order_of_the_wishes(pool: GpuPool) -> None:
+def test_several_gpus_are_leased_in_the_order_of_the_requests(pool: GpuPool) -> None:
     with lease(pool, ANY, FIRST) as gpus:
         assert [each.gpu.address for each in gpus] == [SECOND, GPU]
 
@@ -367,7 +367,7 @@ def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
     assert host.driver_of(NVME) == "nvme"
 
 
-def test_gpu_in_use_is_waited_for_and_the_error_names_its_process(
+def test_lease_waits_for_a_gpu_in_use_and_the_error_names_the_process_that_uses_it(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_process(77, "python3", "/dev/nvidia0")
@@ -407,7 +407,7 @@ def test_each_reason_to_wait_is_reported_once(host: FakeHost, pool: GpuPool) -> 
     assert seen == [(True, False), (True, True)]
 
 
-def test_gpu_that_appears_while_others_are_held_is_taken(
+def test_gpu_that_appears_while_other_gpus_are_held_is_leased(
     host: FakeHost, pool: GpuPool, other_pool: GpuPool
 ) -> None:
     def plug(_: str) -> None:
@@ -447,7 +447,7 @@ def test_file_of_an_excluded_gpu_is_not_opened(
 
 
 @pytest.mark.parametrize(("count", "busy_group"), [(1, 5), (2, 5), (2, 6)])
-def test_other_gpus_are_taken_if_one_turns_out_to_be_open(
+def test_lease_gets_other_gpus_if_one_gpu_turns_out_to_be_open(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch, count: int, busy_group: int
 ) -> None:
     third = "0000:67:00.0"
@@ -483,7 +483,7 @@ def test_gpu_that_turned_out_to_be_open_is_tried_again(
     assert {*seen} == {()}
 
 
-def test_gpu_that_its_holder_resets_is_waited_for(
+def test_lease_waits_for_a_gpu_that_its_holder_is_resetting(
     host: FakeHost, pool: GpuPool, other_pool: GpuPool
 ) -> None:
     """A GPU does not answer during a reset, which would otherwise count as broken."""
@@ -565,7 +565,7 @@ def test_gpu_is_not_quarantined_if_this_user_may_not_open_its_vfio_file(
     assert verdicts(pool)[GPU] is VerdictKind.REFUSED
 
 
-def test_gpu_is_put_back_if_its_taking_is_interrupted(
+def test_drivers_of_a_gpu_are_restored_if_taking_the_gpu_is_interrupted(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> VfioFile:
@@ -578,7 +578,7 @@ def test_gpu_is_put_back_if_its_taking_is_interrupted(
     assert drivers(host) == BEFORE
 
 
-def test_error_of_taking_a_gpu_is_raised_rather_than_the_error_of_its_return(
+def test_error_from_taking_a_gpu_is_raised_rather_than_the_error_from_returning_it(
     kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probe(*_: object) -> VfioFile:
@@ -611,7 +611,7 @@ def test_gpu_is_not_quarantined_if_this_user_may_not_write_its_sysfs_files(
     assert [each.name for each in folder.glob("quarantine-*")] == []
 
 
-def test_host_without_vfio_is_reported_with_the_module_to_load(
+def test_error_on_a_host_without_vfio_names_the_module_to_load(
     host: FakeHost, pool: GpuPool
 ) -> None:
     (host.root / "sys/bus/pci/drivers/vfio-pci/unbind").unlink()
@@ -624,7 +624,7 @@ def test_host_without_vfio_is_reported_with_the_module_to_load(
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_error_of_the_test_is_raised_when_the_gpu_is_back(
+def test_error_in_a_test_is_raised_after_the_gpu_is_returned(
     host: FakeHost, pool: GpuPool, error: type[BaseException]
 ) -> None:
     with pytest.raises(error), lease(pool, FIRST):
@@ -632,7 +632,7 @@ def test_error_of_the_test_is_raised_when_the_gpu_is_back(
     assert drivers(host) == BEFORE
 
 
-def test_quarantine_at_the_end_of_a_lease_is_reported_beside_the_error_of_the_test(
+def test_quarantine_at_the_end_of_a_lease_is_reported_in_addition_to_the_error_in_the_test(
     kernel: FakeKernel, pool: GpuPool
 ) -> None:
     reports: list[str] = []
@@ -648,7 +648,7 @@ def test_quarantine_at_the_end_of_a_lease_is_reported_beside_the_error_of_the_te
 
 
 @pytest.mark.parametrize("address", [GPU, AUDIO])
-def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_taken(
+def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_gpu_is_leased(
     kernel: FakeKernel, pool: GpuPool, address: str
 ) -> None:
     """The test lets each function of the card die in turn."""
@@ -684,7 +684,7 @@ def test_gpu_that_left_the_bus_is_quarantined(host: FakeHost, pool: GpuPool) -> 
         assert gpu.gpu.address == SECOND
 
 
-def test_failing_reset_is_tried_by_the_next_method(
+def test_reset_uses_the_next_method_if_one_method_fails(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     (host.device(SECOND) / "reset_method").write_text("flr bus pm acpi\n")
@@ -714,7 +714,7 @@ def test_gpu_is_quarantined_if_all_reset_methods_fail(
     assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
 
 
-def test_reset_methods_are_restored_if_the_kernel_refuses_one(
+def test_reset_methods_are_restored_if_the_kernel_refuses_one_method(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     with lease(pool, OTHER) as (gpu,):
@@ -886,7 +886,7 @@ def test_record_that_cannot_be_written_leaves_no_file(
 
 
 @pytest.mark.parametrize("boot", ["another", "this"])
-def test_record_of_an_earlier_boot_is_void(
+def test_record_from_an_earlier_boot_is_not_used(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, boot: str
 ) -> None:
     """A folder on a disk outlives a boot, after which the host has bound its drivers anew."""
@@ -1029,7 +1029,7 @@ def test_survey_does_not_create_the_lease_folder(host: FakeHost, tmp_path: Path)
     assert not (tmp_path / "absent").exists()
 
 
-def test_lease_whose_file_was_removed_is_an_error(
+def test_lease_whose_file_was_removed_raises_an_error(
     pool: GpuPool, other_pool: GpuPool, folder: Path
 ) -> None:
     def remove(_: str) -> None:

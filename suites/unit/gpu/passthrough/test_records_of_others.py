@@ -80,7 +80,7 @@ def let_the_group_bind(host: FakeHost, *addresses: str) -> None:
         path.chmod(0o664)
 
 
-def test_gpu_is_restored_by_a_true_record_of_another_user(
+def test_gpu_is_restored_from_a_true_record_that_another_user_wrote(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     file = left_by_a_killed_run(host, folder)
@@ -157,7 +157,7 @@ def test_record_is_not_used_unless_its_owner_may_write_every_sysfs_file(
     assert file.exists()
 
 
-def test_error_of_a_run_that_waits_for_a_gpu_with_a_forged_record_has_the_reason(
+def test_run_that_waits_for_a_gpu_with_a_forged_record_fails_with_the_reason(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     file = record(folder, {GPU: None})
@@ -188,7 +188,7 @@ def test_error_of_a_run_that_waits_for_a_gpu_with_a_forged_record_has_the_reason
     ],
     ids=["removed", "empty", "other drivers"],
 )
-def test_gpu_gets_its_driver_back_whatever_happened_to_the_record(
+def test_gpu_gets_its_driver_back_even_if_its_record_was_changed(
     host: FakeHost, pool: GpuPool, folder: Path, replace: Callable[[Path], None]
 ) -> None:
     host.add_driver("nouveau")
