@@ -73,7 +73,7 @@ class PciKeys:
     subsystem: Uint16
     """Subsystem id, on which the driver's name for the model also depends."""
     class_code: Uint24
-    """Three bytes; 0x030200 is a 3D controller."""
+    """Class code of three bytes; 0x030200 is a 3D controller."""
     revision: Uint8
     """Revision."""
 
@@ -85,16 +85,16 @@ class BarKeys:
     __pydantic_config__ = _FORBID
 
     mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
-    """Sizes of memory BARs in MiB by index, with BAR 0; powers of two up to 256."""
+    """Sizes of memory BARs in MiB by index: powers of two up to 256; BAR 0 is required."""
     vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
-    """Sizes of 32-bit BARs behind vfio-user; without both vfio-user keys, the sizes for `mpqemu` apply."""
+    """Sizes of 32-bit BARs behind vfio-user; if both vfio-user keys are absent, `mpqemu` applies."""
     vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
     """Sizes of 64-bit BARs behind vfio-user; each BAR also occupies the next index."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GspKeys:
-    """The key `gsp` of a model's file: the answers of the system processor (GSP) to NVIDIA's driver."""
+    """The key `gsp` of a model's file: what the system processor (GSP) tells NVIDIA's driver."""
 
     __pydantic_config__ = _FORBID
 
@@ -105,11 +105,11 @@ class GspKeys:
     memory_bus_bits: Annotated[int, Field(ge=64, le=8192)]
     """The width of the memory bus in bits."""
     l2_cache_mib: Annotated[int, Field(ge=1, le=1024)]
-    """The level 2 cache in MiB."""
+    """The size of the level 2 cache in MiB."""
     gpcs: Annotated[int, Field(ge=1, le=16)]
-    """Graphics processing clusters."""
+    """The number of graphics processing clusters (GPCs)."""
     tpcs: Annotated[int, Field(ge=1, le=128)]
-    """Texture processing clusters, of two streaming multiprocessors each."""
+    """The number of texture processing clusters (TPCs), each with two streaming multiprocessors."""
     vbios: Annotated[str, Field(pattern=r"^[0-9A-F]{2}(\.[0-9A-F]{2}){4}$")]
     """The version of the video BIOS as `nvidia-smi` shows it."""
     copy_engines: Annotated[int, Field(ge=1, le=10)] = 5
@@ -117,13 +117,13 @@ class GspKeys:
     part_number: Annotated[str, Field(pattern=r"^[0-9A-Z-]{0,19}$")] = ""
     """The part number of the board; without this key, `nvidia-smi` shows N/A."""
     sku: Annotated[str, Field(pattern=r"^[0-9A-Z]{0,3}$")] = ""
-    """The second part of the part number of the chip, such as 885 in 2330-885-A1."""
+    """The second part of the chip's part number, such as 885 in 2330-885-A1."""
     inforom: Annotated[str, Field(pattern=r"^[0-9A-Z.]{0,15}$")] = ""
     """The version of the infoROM's image; without this key, `nvidia-smi` shows N/A."""
     inforom_oem: tuple[Uint8, Uint8] = (2, 1)
     """The version of the infoROM's OEM object."""
     inforom_ecc: tuple[Uint8, Uint8] = (7, 16)
-    """The version of the infoROM's ECC object; it decides which error counts the driver shows."""
+    """The version of the infoROM's ECC object, by which the driver decides what counts to show."""
     memory_banks: Annotated[int, Field(ge=0, le=65535)] = 0
     """The number of memory banks with spare rows."""
     power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -135,7 +135,7 @@ class GspKeys:
     slowdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
     """The temperature in degrees Celsius at which the GPU slows down."""
     operating_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The highest operating temperature in degrees Celsius; Ada and Hopper show a margin."""
+    """The highest operating temperature in degrees Celsius; Ada and Hopper show the margin."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ class Places:
     express: int
 
 
-#: The offsets at which NVIDIA's driver expects its GPUs' capabilities (`dev_nv_xve.h` and
-#: `dev_xtl_ep_pcfg_gpu.h` of the open kernel modules), to read the link's width and speed.
+#: The offsets at which NVIDIA's driver expects the capabilities, to read the link's width and speed
+#: (`dev_nv_xve.h` and `dev_xtl_ep_pcfg_gpu.h` of the open kernel modules).
 BEFORE_HOPPER = Places(power=0x60, msi=0x68, express=0x78)
 FROM_HOPPER = Places(power=0x40, msi=0x48, express=EXPRESS)
 
@@ -53,7 +53,7 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
-#: Software writes this to each half of a BAR to learn the size. A half in which all writable bits
+#: Software writes this value to each half of a BAR to learn the BAR's size. A half in which all writable bits
 #: are set may also be a part of an address above 4 GiB, so it does not prove that software is
 #: learning the size.
 _SIZING = 0xFFFFFFFF

@@ -46,7 +46,7 @@ class Engine(Protocol):
     """
 
     signal: Callable[[], None]
-    """Raises the interrupt; the transport sets it."""
+    """Raises the interrupt; the transport sets this function."""
 
     def read(self, bar: int, offset: int, size: int) -> int:
         """Read up to 8 bytes within a BAR."""
@@ -75,7 +75,7 @@ class Engine(Protocol):
 
     @property
     def memory_errors(self) -> MemoryErrors:
-        """The driver's report of the GPU's memory; a test may change it."""
+        """The memory errors that the driver reports; a test may change them."""
         ...
 
     @property
@@ -129,7 +129,7 @@ class EmulatedGpu:
         )
         self.engine = None if engine is None else engine(self._config)
         self.wake: Callable[[], None] = lambda: None
-        """Wakes the transport to do work that was posted to the engine; the transport sets it."""
+        """Wakes the transport to do work that was posted to the engine; the transport sets this."""
         self._recorder = TraceRecorder(clock, trace_capacity)
         if self.engine is not None:
             self.engine.note_by(self._note)
@@ -329,7 +329,7 @@ class EmulatedGpu:
 
         Raises ValueError for a GPU that its driver can't open.
         """
-        return self._opened_engine("have errors of its memory").memory_errors
+        return self._opened_engine("have memory errors").memory_errors
 
     @property
     def readings(self) -> Readings:
@@ -363,7 +363,7 @@ class EmulatedGpu:
             return self._mailbox.mig_mode
 
     def return_to_bus(self) -> None:
-        """Answer again, in the state from before `fall_off_bus`."""
+        """Answer again, in the state that the GPU had before `fall_off_bus`."""
         self._set_on_bus(True, IncidentKind.RETURNED_TO_BUS)
 
     def _set_on_bus(self, on_bus: bool, incident: IncidentKind) -> None:
@@ -398,7 +398,7 @@ class EmulatedGpu:
             self._recorder.incident(IncidentKind.STALL_BEGAN)
 
     def end_stall(self) -> None:
-        """Answer again at once."""
+        """End the stall, so that the device answers again at once."""
         with self._lock:
             if self._stalled_until is not None:
                 self._stalled_until = None
@@ -427,7 +427,7 @@ class EmulatedGpu:
         return True
 
     def mark(self, words: str) -> None:
-        """Add a mark to the trace, which separates earlier from later entries."""
+        """Add a mark to the trace, to separate earlier from later entries."""
         with self._lock:
             self._recorder.incident(IncidentKind.MARK, words)
 

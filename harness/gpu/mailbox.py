@@ -23,7 +23,7 @@ MIG_ABLE = 1 << 0
 MIG_ENABLED = 1 << 1
 MIG_PENDING = 1 << 2
 
-#: More than any test needs; without a driver, no Xid is ever removed.
+#: More Xids than any test queues; without a driver, no Xid is ever removed.
 _MOST_XIDS = 64
 
 

@@ -165,15 +165,15 @@ class MpqemuServer(DeviceServer[Message]):
     def attachment(self) -> GpuAttachment:
         """Return the data that a machine needs to plug the GPU in.
 
-        The server keeps QEMU's end open until QEMU sends its first request; QEMU then has its own
-        copy. The caller need not close it.
+        The server keeps QEMU's end of the socket pair open until QEMU sends its first request;
+        QEMU then has its own copy. The caller need not close QEMU's end.
         """
         # The descriptor is read only once, since the server's thread may close it at any time.
         fd = -1 if self._qemus is None else self._qemus.fileno()
         if fd < 0:
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket for QEMU: it was plugged before, or its server "
-                "does not run; start a new server each time a GPU is plugged."
+                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged before, or its "
+                "server does not run; start a new server each time a GPU is plugged."
             )
         return GpuAttachment(
             id=self.device_id,

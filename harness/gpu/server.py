@@ -127,7 +127,7 @@ class ServerState(Generic[R]):
 
 
 class DeviceServer(abc.ABC, Generic[R]):
-    """Serves one GPU to one QEMU in a thread, until QEMU ends or `close` is called.
+    """Serves one GPU to one QEMU in a thread, until QEMU exits or `close` is called.
 
     Descriptors that QEMU sends are closed at once, unless the GPU has an engine: a device without
     interrupts and DMA needs no descriptors, and in a clone the memory's descriptors refer to the

@@ -98,7 +98,7 @@ class AccessTrace:
 
     The recorder keeps the oldest and the newest entries separately for configuration space and for
     each BAR. So the first and the last access are exact, and an empty list means that there were no
-    accesses. `dropped` counts the missing entries in between, including `dropped_incidents`.
+    accesses. `dropped` counts the entries that were not kept, including `dropped_incidents`.
     """
 
     accesses: tuple[Access, ...]

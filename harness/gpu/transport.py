@@ -106,7 +106,7 @@ def choose_transport(
         for transport, refusal in refusals.items()
     )
     raise RequirementError(
-        f"QEMU {version} under {accelerator.upper()} cannot take an emulated GPU: {reasons}; "
+        f"QEMU {version} under {accelerator.upper()} cannot have an emulated GPU: {reasons}; "
         f"{_REMEDY}."
     )
 

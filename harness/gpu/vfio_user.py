@@ -243,8 +243,8 @@ class VfioUserServer(DeviceServer[Message]):
     def attachment(self) -> GpuAttachment:
         if not self.socket_path.is_socket():
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket for QEMU: it was plugged before, or its server "
-                "does not run; start a new server each time a GPU is plugged."
+                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged before, or its "
+                "server does not run; start a new server each time a GPU is plugged."
             )
         return GpuAttachment(
             id=self.device_id,

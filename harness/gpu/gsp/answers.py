@@ -60,7 +60,7 @@ def _answer_by_policy(call: Call, known: Command) -> None:
 
 
 def _answer_list(call: Call, values: Mapping[int, int] | None = None) -> None:
-    """Answer a list of {index, data} with these values, and with 0 for other indices."""
+    """Fill a list of {index, data} with these values, and with 0 for other indices."""
     count = min(call.word(0), max(0, len(call.parameters) - 4) // 8)
     for at in range(4, 4 + 8 * count, 8):
         index = call.word(at) & ~_UNKNOWN_INDEX
@@ -159,7 +159,7 @@ def _copy_engine_hubs(call: Call) -> int:
 
 
 def _graphics_info(call: Call) -> int:
-    """Answer the list of NV2080_CTRL_GR_INFO_INDEX_*, the same for each graphics engine."""
+    """Fill a list of NV2080_CTRL_GR_INFO_INDEX_*, equally for each graphics engine."""
     facts, chip = call.state.facts, call.state.chip
     most_tpcs = max(mask.bit_length() for mask in gpc_masks(facts.gpcs, facts.tpcs))
     values = {
@@ -384,7 +384,7 @@ def _bios_info(call: Call) -> int:
 
 
 def _gpu_info(call: Call) -> int:
-    """Answer the list of NV2080_CTRL_GPU_INFO_INDEX_*.
+    """Fill a list of NV2080_CTRL_GPU_INFO_INDEX_*.
 
     The headers do not name index 0x11, by which `nvidia-smi` distinguishes the brands NVIDIA and
     GeForce.
@@ -420,7 +420,7 @@ def _chip_details(call: Call) -> int:
 
 
 def _inforom_object(call: Call) -> int:
-    """Answer the version of OBD (`nvidia-smi` shows it as OEM) or ECC (needed for error counts)."""
+    """Answer with the version of OBD (shown as OEM by `nvidia-smi`) or ECC (for error counts)."""
     facts = call.state.facts
     version = {b"OBD": facts.inforom_oem, b"ECC": facts.inforom_ecc}.get(
         bytes(call.parameters[:3])
@@ -451,7 +451,7 @@ _GENERATION_INFO: Final = 0x2D
 
 
 def _bus_info(call: Call) -> int:
-    """Answer the list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver needs the link's generation."""
+    """Fill a list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver needs the link's generation."""
     generation = call.state.model.pcie_generation
     index = generation - 1
     # The highest speed, then three generations of PCI Express: the link's highest, the link's
@@ -495,7 +495,7 @@ def _utilization_samples(call: Call) -> int:
 
 
 def _firmware(call: Call) -> int:
-    """Answer the version of the firmware, which is the version of the driver."""
+    """Answer with the version of the firmware, which equals the version of the driver."""
     call.fill({"bValid": 1, "firmwareVersion": call.layouts.release.encode()})
     return OK
 

@@ -357,7 +357,7 @@ class GspDevice:
             registers[SEC2_FALCON + _CPU_CONTROL] = _HALTED
 
     def _start_gsp_falcon(self, memories: Memories) -> None:
-        """Do the work of FWSEC: reserve memory; its other commands have no visible effect."""
+        """Do the work of FWSEC: reserve memory; FWSEC's other commands have no visible effect."""
         registers = self._registers
         try:
             if self.state.chip.has_frts:

@@ -31,7 +31,7 @@ _BOOT_ARGUMENTS: Final = 8 + 0x354
 
 
 class FspQueue:
-    """The memory that the driver and the FSP share, and the pointers of its two queues."""
+    """The memory that the driver and the FSP share, and the pointers of the two queues in it."""
 
     def __init__(self) -> None:
         self.has_message = False

@@ -14,7 +14,7 @@ MOST_BYTES = 1 << 20
 
 
 class GuestMemoryError(Exception):
-    """The guest named an address without memory."""
+    """The guest gave an address at which it has no memory."""
 
 
 class GuestMemory(Protocol):
@@ -37,7 +37,7 @@ class GuestMemory(Protocol):
 
 
 class NoMemory:
-    """Stands for the memory of a guest that is not known yet."""
+    """Stands for a guest's memory as long as that memory is not known."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)

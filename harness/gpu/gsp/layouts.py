@@ -63,7 +63,7 @@ class Command:
 
 
 class ReleaseFile(pydantic.BaseModel):
-    """The data of one release as stored. A field is its name, offset, element size, type and count."""
+    """The data of one release as stored. A field has a name, offset, element size, type and count."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 

@@ -1,4 +1,4 @@
-"""Answers to the driver's commands about MIG: the mode, profiles, GPU instances and compute instances.
+"""Answers the driver's commands about MIG: mode, profiles, GPU instances and compute instances.
 
 The driver enforces MIG's rules; the GSP knows the parts of the GPU, and which parts are in use.
 """
@@ -209,7 +209,7 @@ def _engines(call: Call) -> int:
 
 
 def _memory_ranges(call: Call) -> int:
-    """Answer the memory segments of all instances: all, halves, quarters, eighths.
+    """Answer with the memory segments of all possible instances: all, halves, quarters, eighths.
 
     The driver reads these ranges for Hopper only, and checks that they are within the partitionable
     memory.
@@ -256,7 +256,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer where instances of a profile can begin: on an empty GPU, and now."""
+    """Answer with the slices at which instances can begin: on an empty GPU, and now."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:
@@ -403,7 +403,7 @@ def _make_compute_instances(call: Call) -> int:
 
 
 def _compute_kind(state: GpuState, sms: int, gpcs: int) -> Profile | None:
-    """Return the kind of compute instance that a request names by its SMs, or else by its GPCs."""
+    """Return the kind of compute instance that has so many SMs, or else so many GPCs."""
     kinds = _by_compute_size(state).values()
     by_sms = next((each for each in kinds if sms and each.sms == sms), None)
     return by_sms or next((each for each in kinds if each.gpcs == gpcs), None)
@@ -448,7 +448,7 @@ def _end_compute_instances(call: Call) -> int:
 
 
 def _list_instances(call: Call) -> int:
-    """Answer all GPU instances, or only the caller's."""
+    """Answer with all GPU instances, or with only the caller's instance."""
     state = call.state
     listed = sorted(state.instances.items())
     if not call.record().get("bGetAllPartitionInfo"):

@@ -1,4 +1,4 @@
-"""Reads and writes fields of a driver release's structures, which are bytes, by path."""
+"""Reads and writes the fields of a driver release's structures in bytes; a path names a field."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Answers to commands that the release's headers do not name: temperatures, power, displays.
+"""Answers commands that the release's headers do not name: temperatures, power, displays.
 
-Their meaning was found by varying the answers and reading the output of `nvidia-smi` 550.163.01; no
-program was disassembled. A command whose parameters have another size is not supported, since
-another release may have another layout.
+The commands' meaning was found by varying the answers and reading the output of `nvidia-smi`
+550.163.01; no program was disassembled. A command whose parameters have another size is not
+supported, since another release may have another layout.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _celsius(degrees: int) -> int:
 
 
 def _temperature_limit(call: Call) -> int:
-    """Answer one temperature limit, by its index."""
+    """Answer with one temperature limit, which the call selects by index."""
     facts = call.state.facts
     limit = {0x16: facts.shutdown_c, 0x04: facts.slowdown_c}.get(call.word(0))
     if len(call.parameters) != 0x18 or limit is None:

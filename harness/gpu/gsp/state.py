@@ -108,7 +108,7 @@ class GpuState:
     refusal: str = ""
     """Why the driver can't open this GPU."""
     note: Callable[[IncidentKind, str], None] = lambda _kind, _words: None
-    """Adds an event to the GPU's trace; the GPU sets it."""
+    """Adds an event to the GPU's trace; the GPU sets this function."""
 
     @property
     def uuid(self) -> UUID:

@@ -1,4 +1,4 @@
-"""The answer to GET_GSP_STATIC_INFO: many facts of the GPU in one call of the driver."""
+"""The answer to GET_GSP_STATIC_INFO: many facts about the GPU in one call by the driver."""
 
 from __future__ import annotations
 

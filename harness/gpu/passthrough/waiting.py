@@ -111,7 +111,7 @@ class Waiting:
         self._later: dict[str, tuple[float, str]] = {}
 
     def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
-        """When it is this lease's turn, call `take` with the GPUs, and return its result.
+        """When it is this lease's turn, call `take` with the GPUs, and return the result of `take`.
 
         `take` raises NotTakenError if it can't take a GPU; then the wait continues.
         Raises HarnessError at the deadline, or once `cancelled` returns a reason.
