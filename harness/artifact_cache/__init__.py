@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 class DamagedError(HarnessError):
-    """A folder differs from the published folder; it must not be used."""
+    """A folder differs from the folder that was published, so it must not be used."""
 
 
 class GoneError(DamagedError):
@@ -77,7 +77,7 @@ class StagingFolder:
 
 
 class ArtifactSource(Protocol):
-    """Provides folders that a cache lacks; the cache offers each folder that is made to this source."""
+    """Provides folders that a cache lacks, and may store folders that the cache offers."""
 
     def fetch(
         self,

@@ -218,7 +218,7 @@ class ArtifactCache(Generic[M]):
                         Removal(
                             path=path,
                             size_mib=stat.st_blocks * 512 / MIB,
-                            reason=f"it is {name}, and {days} old.",
+                            reason=f"it is in '{name}', and was not changed for {days}.",
                         )
                     )
         return removals

@@ -160,7 +160,7 @@ class ManifestFormat(Generic[M]):
         write_stamp(folder, fingerprint)
 
     def check_pin(self, folder: Path, parent: Path, pin: ParentPin) -> None:
-        """Raise the `damaged` error if the parent is missing, or its disk is not the pinned disk."""
+        """Raise the `damaged` error unless the parent's disk exists and is the pinned disk."""
         if not parent.exists():
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
@@ -172,7 +172,7 @@ class ManifestFormat(Generic[M]):
     def orphaned(self, folder: Path, parent: Path) -> DamagedError:
         """Return the error for a folder whose parent is missing."""
         return self._damaged(
-            f"The {self.noun} in '{folder}' lies on '{parent}', which is missing."
+            f"The {self.noun} in '{folder}' is based on '{parent}', which is missing."
         )
 
     def is_verified_since_boot(self, folder: Path, manifest: M) -> bool:

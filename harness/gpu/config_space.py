@@ -53,9 +53,9 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
-#: Software writes this value to each half of a BAR to learn the BAR's size. A half in which all writable bits
-#: are set may also be a part of an address above 4 GiB, so it does not prove that software is
-#: learning the size.
+#: Software writes this value to each half of a BAR to learn the BAR's size. A half in which all
+#: writable bits are set may also be a part of an address above 4 GiB, so such a half does not prove
+#: that software is learning the size.
 _SIZING = 0xFFFFFFFF
 _BAR_64BIT = 0x4
 _BAR_PREFETCHABLE = 0x8

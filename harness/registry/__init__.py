@@ -20,7 +20,7 @@ _TEXT_BYTES = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class PullFault:
-    """The fault of one pull; without any field set there is no fault."""
+    """The fault in one pull; with the default values there is no fault."""
 
     status: int | None = None
     """Answer each request with this HTTP status, such as 429; the registry does not get the request."""

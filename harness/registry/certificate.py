@@ -24,7 +24,7 @@ _DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A self-signed certificate and its key; a client that trusts both trusts only this server."""
+    """A self-signed certificate with its key, by which a client trusts only this server."""
 
     certificate: Path
     key: Path

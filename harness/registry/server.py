@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The Debian release of the registry, independent of the host's release.
+#: The Debian release from which the registry comes, whatever the host's release is.
 RELEASE = "bookworm"
 PACKAGE = "docker-registry"
 _PROGRAM = "usr/bin/docker-registry"

@@ -1,4 +1,4 @@
-"""Parses a registry's answers about an artifact: a value of the right form, or a StoreError."""
+"""Parses what a registry answers about an artifact; raises StoreError for a wrong form."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _shown(value: object) -> str:
 
 
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
-    """Return the object in a manifest; raises StoreError, which begins with `problem`."""
+    """Return the JSON object in a manifest; raises StoreError, which begins with `problem`."""
     try:
         found: dict[str, Any] = _adapter(dict[str, Any]).validate_json(raw)
     except pydantic.ValidationError as error:
@@ -146,7 +146,7 @@ def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
     """Return the blobs in a manifest of the harness; raises StoreError, which begins with `problem`."""
     layers: list[Layer] = []
     for each in _items(manifest.get("layers"), list, "layers", STORE_ARTIFACT_FILES, problem):
-        layer = _checked(_LayerDescriptor, each, f"{problem}: of layer {len(layers)}")
+        layer = _checked(_LayerDescriptor, each, f"{problem}: layer {len(layers)}")
         title = layer["annotations"].get(TITLE)
         if not isinstance(title, str):
             raise StoreError(f"{problem}: layer {len(layers)} has no title.")
@@ -158,7 +158,7 @@ def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
                 media_type=layer["mediaType"],
             )
         )
-    config = _checked(_Descriptor, manifest.get("config"), f"{problem}: of 'config'")
+    config = _checked(_Descriptor, manifest.get("config"), f"{problem}: 'config'")
     return Artifact(layers=layers, config=config["digest"])
 
 
@@ -171,7 +171,7 @@ def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
     files = read_object(description, problem).get("files")
     facts = {}
     for title, each in _items(files, dict, "files", STORE_ARTIFACT_FILES, problem).items():
-        fact = _checked(_Fact, each, f"{problem}: of '{shortened(title, _SHOWN_BYTES)}'")
+        fact = _checked(_Fact, each, f"{problem}: file '{shortened(title, _SHOWN_BYTES)}'")
         facts[title] = FileFact(size=fact["size"], sha256=fact["sha256"])
     require_own(facts, name)
     if sum(fact.size for fact in facts.values()) > STORE_ARTIFACT_MIB.bytes:

@@ -160,7 +160,7 @@ class RegistryClient:
         progress: Callable[[int], None],
         deadline: Deadline | None = None,
     ) -> None:
-        """Fetch a blob into the file `part`; do not fetch bytes again that the file already has.
+        """Fetch into the file `part` those bytes of a blob that the file does not have yet.
 
         Removes the file if it has another digest. Raises StoreError, and OSError if the disk fails.
         """
@@ -461,11 +461,11 @@ class RegistryClient:
             self._pause(self._patience.pause_s if asked_s is None else asked_s, what, deadline)
             return
         remedy = {
-            401: f"{'it refused the log-in; ' if has_answered else ''}log in by `docker login {self.address.host}`",
+            401: f"{'the registry refused the log-in; ' if has_answered else ''}log in by `docker login {self.address.host}`",
             403: "ask the operator of the registry for the right to do this",
             404: "check the address",
             405: "the registry forbids this; allow deletion in its configuration",
-            429: "it limits the number of requests; try later",
+            429: "the registry limits the number of requests; try later",
             507: "the registry's disk is full; free some space on it",
         }.get(error.code, "look into the registry's log")
         if not_followed is not None:

@@ -169,7 +169,7 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Write the remaining files of a folder, such as a bake's evidence; `files` are there already.
+    """Write the remaining files of a folder, such as a bake's evidence; `files` already exist.
 
     Raises StoreError if the remaining files are not plain files, or exceed the limits.
     """

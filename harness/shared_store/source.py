@@ -97,7 +97,7 @@ class SharedCache:
 
         Errors are only reported; the caller then makes the folder itself. A pull takes at most half
         of the remaining time, so that the caller has time to make the folder. `inputs` are the parts
-        of the folder's key; a report says by them why the store has only folders with other keys.
+        of the folder's key; they serve to report why the store has only folders with other keys.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -248,7 +248,7 @@ class SharedCache:
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
     def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
-        """Return a clause on how the store's artifacts of the same name differ; empty without any."""
+        """Return a clause on how the store's artifacts of the same name differ, or an empty text."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]

@@ -691,8 +691,8 @@ def test_leftovers_of_downloads_are_removed(fetching: Fetching, server: ImageSer
 
     assert kept == []
     assert [removal.reason for removal in removals] == [
-        "it is partial, and 30 days old.",
-        "it is refused, and 30 days old.",
+        "it is in 'partial', and was not changed for 30 days.",
+        "it is in 'refused', and was not changed for 30 days.",
     ]
     assert fetching.refused() == {}
 

@@ -235,7 +235,7 @@ def test_second_401_ends_the_request(registry: Adversary, puller: Puller, challe
     said = puller.fail()
 
     assert "answered 401 Unauthorized to the request for the manifest" in said
-    assert "it refused the log-in; log in by `docker login 127.0.0.1:" in said
+    assert "the registry refused the log-in; log in by `docker login 127.0.0.1:" in said
     assert len([path for _, path, _ in registry.seen if "/token" not in path]) == 2
 
 

@@ -85,7 +85,7 @@ def test_host_with_another_qemu_makes_its_own_checkpoint_and_reports_why(filled:
     ("status", "sentence"),
     [
         (401, "log in by `docker login 127.0.0.1"),
-        (429, "it limits the number of requests; try later"),
+        (429, "the registry limits the number of requests; try later"),
         (500, "look into the registry's log"),
     ],
 )

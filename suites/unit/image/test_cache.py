@@ -81,7 +81,7 @@ def test_verification_names_the_image_without_its_parent(cache: Cache) -> None:
     (child,) = cache.store.cache.verify()
 
     assert child.damage == (
-        f"The image in '{child.folder}' lies on '{parent.folder}', which is missing."
+        f"The image in '{child.folder}' is based on '{parent.folder}', which is missing."
     )
 
 

@@ -138,7 +138,7 @@ def test_checkpoint_whose_parent_is_missing_is_refused(cache: Cache) -> None:
         cache.have("baked", parent=parent)
 
     assert info.damage is not None
-    assert info.damage.endswith(f"lies on '{parent.folder}', which is missing.")
+    assert info.damage.endswith(f"is based on '{parent.folder}', which is missing.")
     assert cache.said(Stage.REFUSED) == [f"{info.damage} It is made again."]
 
 
