@@ -70,7 +70,7 @@ def test_bytes_and_the_end_of_both_directions_are_passed_on(
     assert process.wait(timeout=10) == 0
 
 
-def test_guest_sees_that_the_host_has_closed(
+def test_guest_sees_that_the_host_has_closed_the_connection(
     host: socket.socket, guest: tuple[socket.socket, ChildProcess]
 ) -> None:
     ours, process = guest

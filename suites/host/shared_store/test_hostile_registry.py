@@ -600,7 +600,7 @@ def test_pull_leaves_half_of_the_time_to_make_the_artifact(
         ("soon", [0.01]),
     ],
 )
-def test_pause_that_the_registry_asks_for_is_kept(
+def test_client_waits_for_the_pause_that_the_registry_asks_for(
     registry: Adversary, tmp_path: Path, asked: str, pauses: list[float]
 ) -> None:
     clock = FakeClock()

@@ -64,7 +64,7 @@ def test_host_that_may_only_read_the_store_pushes_nothing(shop: Shop) -> None:
     assert all(request.method in {"GET", "HEAD"} for request in shop.log.requests)
 
 
-def test_list_of_the_store_has_the_requirements_of_a_checkpoint(filled: Shop) -> None:
+def test_list_of_the_store_shows_what_a_checkpoint_requires_of_a_host(filled: Shop) -> None:
     (artifact,) = filled.host("other").shared.ls()
 
     assert artifact.needs == "QEMU 7.2, any processor"
@@ -121,7 +121,7 @@ def test_pull_continues_where_a_cut_connection_ended(filled: Shop) -> None:
     assert fetched < size
 
 
-def test_truncated_blob_is_refused_by_name(filled: Shop) -> None:
+def test_error_for_a_truncated_blob_names_the_file_in_it(filled: Shop) -> None:
     blob = filled.blob()
     content = blob.read_bytes()
     blob.write_bytes(content[: len(content) // 2])
@@ -135,7 +135,9 @@ def test_truncated_blob_is_refused_by_name(filled: Shop) -> None:
     assert second.leftovers() == [second.have().folder.name]
 
 
-def test_blob_with_another_digest_is_refused_by_name_and_not_kept(filled: Shop) -> None:
+def test_blob_with_another_digest_is_not_kept_and_the_error_names_the_file_in_it(
+    filled: Shop,
+) -> None:
     blob = filled.blob()
     content = bytearray(blob.read_bytes())
     content[len(content) // 2] ^= 1

@@ -88,7 +88,7 @@ def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
         assert model.ids_from, model
 
 
-def test_hopper_has_64bit_registers_but_ampere_does_not() -> None:
+def test_registers_are_in_a_64bit_bar_on_hopper_but_not_on_ampere() -> None:
     catalogue = load_catalogue()
 
     assert catalogue.get("h100-sxm5-80gb").bars.vfio_user == {
@@ -141,7 +141,9 @@ def test_user_adds_a_kind_of_node_by_a_file(tmp_path: Path) -> None:
     assert (node.model.name, node.count, node.needs_fabric_manager) == ("my-gpu", 2, False)
 
 
-def test_error_for_a_node_of_an_unknown_model_has_its_file_and_line(tmp_path: Path) -> None:
+def test_error_for_a_node_with_an_unknown_model_names_the_file_and_the_line(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "nodes").mkdir()
     file = _model(tmp_path / "nodes", _NODE, "two.yaml")
 
@@ -191,7 +193,7 @@ def test_error_for_an_unknown_model_lists_the_known_models(tmp_path: Path) -> No
         (("  mpqemu:", "  vfio:"), 13, "bars_mib.vfio", "'mpqemu'"),
     ],
 )
-def test_error_for_an_invalid_model_has_its_file_line_and_key(
+def test_error_for_an_invalid_model_names_the_file_the_line_and_the_key(
     tmp_path: Path, slip: tuple[str, str], line: int | None, key: str, words: str
 ) -> None:
     file = _model(tmp_path, MODEL_FILE.replace(*slip))

@@ -76,7 +76,7 @@ def test_address_that_no_bar_claims_reads_as_all_ones() -> None:
     assert seen == [outside, outside, 16 * MIB - 2, 16 * MIB - 2]
 
 
-def test_trace_has_the_bytes_that_were_written() -> None:
+def test_trace_records_the_bytes_that_were_written() -> None:
     gpu = configure(a_gpu())
 
     gpu.config_write(0x3C, 0x1FF05, 1)

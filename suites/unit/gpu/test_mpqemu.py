@@ -172,7 +172,7 @@ def test_protocol_violation_ends_the_connection_with_a_reason(
     assert words in server.state.describe(0)
 
 
-def test_stream_truncated_in_a_message_is_a_violation(
+def test_stream_truncated_in_a_message_is_a_protocol_violation(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.post(_SYSMEM[:40])
@@ -317,7 +317,7 @@ def test_gpu_that_was_plugged_before_cannot_be_plugged_again(
         server.attachment()
 
 
-def test_stopped_server_has_no_attachment() -> None:
+def test_attachment_of_a_stopped_server_raises_an_error() -> None:
     with pytest.raises(HarnessError, match="does not run"):
         MpqemuServer(a_gpu()).attachment()
 

@@ -47,7 +47,7 @@ def test_qemu_output_without_a_version_raises_an_error() -> None:
         parse_qemu_version("segmentation fault")
 
 
-def test_mpqemu_is_chosen_if_it_is_safe() -> None:
+def test_transport_is_mpqemu_if_mpqemu_is_safe() -> None:
     safe: list[tuple[tuple[int, int, int], AcceleratorName]] = [
         ((6, 0, 0), "tcg"),
         ((7, 2, 22), "kvm"),
@@ -92,7 +92,7 @@ def test_devices_are_found_in_stdout_or_stderr_of_qemu(stream: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "accelerator"), [((10, 1, 1), "kvm"), ((11, 1, 3), "tcg")])
-def test_vfio_user_is_chosen_if_it_is_safe(
+def test_transport_is_vfio_user_if_vfio_user_is_safe(
     version: tuple[int, int, int], accelerator: AcceleratorName
 ) -> None:
     chosen = choose_transport(

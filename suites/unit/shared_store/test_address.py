@@ -96,7 +96,7 @@ def test_malformed_description_is_refused(manifest: bytes) -> None:
         read_files(manifest, "image-1")
 
 
-def test_file_that_is_not_gzip_is_refused_by_name(tmp_path: Path) -> None:
+def test_error_for_a_file_that_is_not_gzip_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(b"not gzip")
 
     with pytest.raises(StoreError, match=r"The file 'disk' of 'image-1' can't be decompressed"):

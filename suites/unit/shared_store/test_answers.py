@@ -217,7 +217,7 @@ def test_any_page_of_tags_gives_valid_tags_and_an_https_link_or_an_error(
         st.fixed_dictionaries({}, optional={"token": mostly("t"), "access_token": mostly("t")})
     ),
 )
-def test_credentials_stay_at_the_registry_for_any_challenge_and_token(
+def test_credentials_are_sent_only_to_the_registry_for_any_challenge_and_token(
     challenge: str, answer: bytes
 ) -> None:
     asked: list[str] = []

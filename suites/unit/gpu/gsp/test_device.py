@@ -57,7 +57,7 @@ def test_memory_size_is_a_magnitude_with_a_scale() -> None:
     assert Driver(a_device(H100)).read(0x1183A4) == 81559
 
 
-def test_video_bios_and_configuration_space_show_through_registers() -> None:
+def test_video_bios_and_configuration_space_can_be_read_through_registers() -> None:
     driver = Driver(a_device())
 
     assert driver.read(0x300000) & 0xFFFF == 0xAA55
@@ -66,7 +66,9 @@ def test_video_bios_and_configuration_space_show_through_registers() -> None:
 
 
 @MODELS
-def test_window_shows_the_frame_buffer_from_the_address_in_its_register(model: str) -> None:
+def test_pramin_window_shows_the_frame_buffer_from_the_address_in_the_window_register(
+    model: str,
+) -> None:
     device = a_device(model)
     driver = Driver(device)
     register = 0x10FD40 if model == H100 else 0x1700
@@ -94,7 +96,7 @@ def test_part_of_a_register_is_written_and_read() -> None:
     assert device.read(0, 0x110081, 1) == 0xAB
 
 
-def test_time_is_in_steps_of_32_nanoseconds() -> None:
+def test_gpu_timer_advances_in_steps_of_32_nanoseconds() -> None:
     """Two registers have the lower 32 bits; another register has the upper bits."""
     driver = Driver(a_device())
 

@@ -533,7 +533,7 @@ def test_gpu_that_only_offers_mediated_devices_is_usable(host: FakeHost) -> None
     assert verdict(host).is_usable
 
 
-def test_reason_has_the_process_that_has_the_vfio_group_file_open(host: FakeHost) -> None:
+def test_reason_names_the_process_that_has_the_vfio_group_file_open(host: FakeHost) -> None:
     host.bind(GPU, "vfio-pci")
     host.add_process(4711, "qemu-system-x86", "/dev/vfio/vfio", "/dev/vfio/5")
 
@@ -587,7 +587,7 @@ def test_mounts_with_one_device_number_are_told_apart_by_source(host: FakeHost) 
     assert len(find_host_use(host.root).unknown_disks) == 2
 
 
-def test_reason_has_the_process_that_uses_the_gpu_through_nvidias_driver(host: FakeHost) -> None:
+def test_reason_names_the_process_that_uses_the_gpu_through_nvidias_driver(host: FakeHost) -> None:
     host.bind(GPU, "nvidia")
     host.bind(SECOND, "nvidia")
     host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Model: x\nDevice Minor: \t 0\n")
@@ -652,7 +652,7 @@ def test_verdict_on_a_gpu_that_is_not_function_0_is_unknown_if_its_nvidia_file_m
         (GPU, "nouveau", "drm", "/dev/dri/renderD129"),
     ],
 )
-def test_reason_has_the_process_that_drives_a_function_from_user_space(
+def test_reason_names_the_process_that_drives_a_function_from_user_space(
     host: FakeHost, address: str, driver: str, folder: str, file: str
 ) -> None:
     """The process may drive another function of the card, and use iommufd instead of the group."""

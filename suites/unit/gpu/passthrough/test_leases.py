@@ -116,7 +116,9 @@ def test_unusable_gpu_is_not_granted() -> None:
     assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
-def test_message_to_a_waiting_process_has_the_holder_and_the_first_in_the_queue() -> None:
+def test_message_to_a_waiting_process_names_the_holder_and_the_first_process_in_the_queue() -> (
+    None
+):
     """The process that is shown is the next one for the same GPU.
 
     A held GPU is in use by its holder.
@@ -130,7 +132,7 @@ def test_message_to_a_waiting_process_has_the_holder_and_the_first_in_the_queue(
     )
 
 
-def test_message_to_a_process_that_waits_for_a_gpu_in_use_has_the_reason() -> None:
+def test_message_to_a_process_that_waits_for_a_gpu_in_use_gives_the_reason() -> None:
     assert (
         text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
         == f"{A}: Process 3 has it open"
