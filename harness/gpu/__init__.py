@@ -88,7 +88,7 @@ class TransportBars:
 
 @dataclass(frozen=True, kw_only=True)
 class GspFacts:
-    """The facts about a model that its system processor (GSP) reports to NVIDIA's driver.
+    """The facts about a model that the system processor (GSP) reports to NVIDIA's driver.
 
     Each TPC has two SMs. `vbios` is the version of the video BIOS as nvidia-smi shows it.
     """
@@ -275,7 +275,7 @@ class HostGpuAttachment:
         return devices
 
     def id_of(self, address: str) -> str:
-        """Return QEMU's id of a function: for the GPU the device id, for others an id derived from it."""
+        """Return a function's id in QEMU: the device id, plus a suffix except for the GPU."""
         if address == self.addresses[0]:
             return self.id
         return f"{self.id}-{_function_number(address):x}"
@@ -299,7 +299,7 @@ def root_port_window_mib(bars: Bars) -> int:
 
 
 def aperture_mib(bars: Bars) -> int:
-    """Return the window in MiB that a root port needs for 64-bit BARs; 0 if there are none."""
+    """Return the window in MiB that a root port needs for 64-bit BARs, 0 if no BAR is 64-bit."""
     return _window_mib(bar for bar in bars.values() if bar.bits == 64)
 
 

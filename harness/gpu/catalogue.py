@@ -183,13 +183,13 @@ class NodeFile:
     title: Text
     """The name that people read."""
     model: Text
-    """The name of the model of its GPUs."""
+    """The name of the node's GPU model."""
     count: Annotated[int, Field(ge=1, le=16)]
     """The number of GPUs, at most 16."""
     vm_size: Text
     """The cloud's name of this kind of node."""
     fabric_manager: bool = False
-    """Whether its GPUs need NVIDIA's fabric manager."""
+    """Whether the node's GPUs need NVIDIA's fabric manager."""
 
 
 class _Named(Protocol):

@@ -20,7 +20,7 @@ _CAPABILITIES = 0x34
 INTERRUPT_LINE = 0x3C
 INTERRUPT_PIN = 0x3D
 
-#: The offset of the PCI Express capability; offsets of its registers are relative to it.
+#: The offset of the PCI Express capability; the registers' offsets count from this offset.
 EXPRESS = 0x60
 
 
@@ -165,7 +165,7 @@ class ConfigSpace:
         mask[INTERRUPT_LINE] = 0xFF
         for index, bar in self._bars.items():
             offset, length = BAR_0 + 4 * index, bar.bits // 8
-            # The address bits below the size read as zero, from which software learns a BAR's size.
+            # The address bits below a BAR's size read as zero, so that software learns the size.
             mask[offset : offset + length] = ((1 << bar.bits) - bar.size).to_bytes(
                 length, "little"
             )

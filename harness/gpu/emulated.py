@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import MemoryErrors, Readings
     from harness.provisioning.wait import Clock, Deadline
 
-#: The most 32-bit registers that the device remembers for a guest; it ignores further registers.
+#: The most 32-bit registers that the device remembers for a guest; further registers are ignored.
 REGISTER_LIMIT = 65_536
 
 #: Seconds within which a stalled access detects the end of the stall.
@@ -319,7 +319,7 @@ class EmulatedGpu:
     def hang(self) -> None:
         """Stop answering NVIDIA's driver, which reports Xid 119; registers still answer.
 
-        Raises ValueError for a GPU that its driver can't open.
+        Raises ValueError for a GPU that NVIDIA's driver can't open.
         """
         self._opened_engine("hang").hang()
 
@@ -327,7 +327,7 @@ class EmulatedGpu:
     def memory_errors(self) -> MemoryErrors:
         """The memory errors that NVIDIA's driver reports; a test changes the counts.
 
-        Raises ValueError for a GPU that its driver can't open.
+        Raises ValueError for a GPU that NVIDIA's driver can't open.
         """
         return self._opened_engine("have memory errors").memory_errors
 
@@ -335,7 +335,7 @@ class EmulatedGpu:
     def readings(self) -> Readings:
         """The temperature and power that NVIDIA's driver reports; a test changes them.
 
-        Raises ValueError for a GPU that its driver can't open.
+        Raises ValueError for a GPU that NVIDIA's driver can't open.
         """
         return self._opened_engine("have sensors").readings
 
@@ -358,7 +358,7 @@ class EmulatedGpu:
 
     @property
     def mig_mode(self) -> MigMode:
-        """Return whether the GPU is in MIG mode, and whether it will be after its next reset."""
+        """Return whether MIG mode is on, and whether it will be on after the GPU's next reset."""
         with self._lock:
             return self._mailbox.mig_mode
 

@@ -1,7 +1,7 @@
 """Registers between the stand-in driver and a GPU, in addition to the boot registers.
 
 No real GPU has these registers. They are at the end of the first 16 MiB of BAR 0, which NVIDIA's
-own driver was never seen to read; the other side is `images/stand-ins/driver/module/nvidia.c`.
+own driver was never seen to read; the driver's side is `images/stand-ins/driver/module/nvidia.c`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_XIDS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class MigMode:
-    """Whether a GPU is in MIG mode, and whether it will be after its next reset."""
+    """Whether MIG mode is on, and whether it will be on after the GPU's next reset."""
 
     is_enabled: bool
     is_pending: bool

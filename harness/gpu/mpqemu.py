@@ -194,8 +194,8 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _on_data(self) -> None:
-        # QEMU has its own copy of this socket. While this copy is open, the server would not detect
-        # that QEMU has ended.
+        # QEMU has its own copy of this socket. While the server's copy is open, the server would
+        # not detect that QEMU has exited.
         if self._qemus is not None:
             self._qemus.close()
 

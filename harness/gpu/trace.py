@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: How many of its low bytes a longer value shows.
+#: How many bytes are shown of a longer value: the lowest bytes.
 _SHOWN_BYTES = 8
 
 

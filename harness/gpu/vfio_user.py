@@ -281,8 +281,8 @@ class VfioUserServer(DeviceServer[Message]):
         except OSError:
             # The listener was shut down: nobody plugged this GPU.
             return None
-        # If `close` already ran, it does not know this connection and waits until this thread ends,
-        # so the thread ends here.
+        # If `close` already ran, `close` does not know this connection and waits until this thread
+        # ends, so the thread ends here.
         return None if self._closing.is_set() else self._ours
 
     @override
@@ -345,7 +345,7 @@ class VfioUserServer(DeviceServer[Message]):
         close_all(list(irqs.values()))
 
     def _set_irqs(self, payload: bytes) -> bytes:
-        """Store the descriptor of an interrupt; drop it if the request has no descriptor."""
+        """Store the descriptor of an interrupt, or drop it if the request has no descriptor."""
         _, flags, index, _, count = _unpacked(SET_IRQS, payload)
         if self.gpu.engine is None:
             return b""

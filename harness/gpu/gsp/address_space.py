@@ -1,4 +1,4 @@
-"""A GPU's memories, and the virtual addresses that its page tables map to them."""
+"""A GPU's memories, and the virtual addresses that page tables map to these memories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels of a GPU, and the copy engine that their methods control.
+"""Channels of a GPU, and the copy engine that the channels' methods control.
 
 Only work that the driver itself submits is carried out: copies, fills and semaphores. NVIDIA's
 published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`) define the methods.

@@ -79,7 +79,7 @@ class Chip:
     registers: Mapping[int, int] = field(default_factory=dict)
 
     def initial_registers(self, memory_mib: int) -> dict[int, int]:
-        """Return the registers after power-on of a GPU with that much memory."""
+        """Return the registers that a GPU with that much memory has after power-on."""
         memory = {0x1183A4: memory_mib} if self.has_memory_in_mib else _scaled(memory_mib)
         loading = _LOADING if self.loads_by_dma else {}
         return {**_COMMON, **memory, **loading, **self.registers}

@@ -78,8 +78,8 @@ _BOOTER_UNLOAD: Final = 0xFF
 _WPR2_LOW: Final = 0x1FA824
 _WPR2_HIGH: Final = 0x1FA828
 
-#: The maximum number of registers that the device remembers for a guest; it ignores further
-#: registers.
+#: The maximum number of registers that the device remembers for a guest; further registers are
+#: ignored.
 _REGISTER_LIMIT: Final = 65_536
 #: The maximum number of posted jobs that are not done; waiting doorbells count as one job.
 _MOST_POSTED: Final = 64

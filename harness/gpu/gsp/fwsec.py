@@ -1,4 +1,4 @@
-"""The visible effect of FWSEC, a firmware in the video BIOS: it reserves memory."""
+"""The visible effect of FWSEC, a firmware in the video BIOS: FWSEC reserves memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
 if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
 
-#: The DMA register of a falcon, by which GA102 and later load programs into its memory.
+#: The DMA register of a falcon, by which GA102 and later load programs into the falcon's memory.
 _DMA_BASE: Final = 0x110110
 _DMA_BASE_HIGH: Final = 0x110128
 _DMA_TO: Final = 0x110114
@@ -21,7 +21,7 @@ _INTO_CODE: Final = 1 << 4
 _DMEM_CONTROL: Final = 0x1101C0
 _DMEM_DATA: Final = 0x1101C4
 _DMEM_BYTES: Final = 0x10000
-#: DMEM begins with the loader's descriptor; this field of it has the address of FWSEC's data.
+#: Where the loader's descriptor, with which DMEM begins, contains the address of FWSEC's data.
 _DATA_ADDRESS: Final = 0x40
 _FRTS: Final = 0x15
 _FRTS_REGION: Final = COMMAND_BUFFER + 0x20

@@ -29,7 +29,7 @@ class GuestMemory(Protocol):
         ...
 
     def post(self, address: int, data: bytes) -> None:
-        """Write `data` before any later write, without waiting until it is written.
+        """Write `data` before any later write, without waiting for the end of this write.
 
         If there is no memory, nothing is written, or GuestMemoryError is raised.
         """

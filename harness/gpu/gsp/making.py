@@ -1,4 +1,4 @@
-"""Makes the engine of a GPU model, or raises an error with the reason why it can't."""
+"""Makes the engine of a GPU model, or raises an error if the harness can't emulate the model."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def _set_instances(call: Call) -> int:
 
 
 def _instance_uuid(state: GpuState, number: int, compute: int | None = None) -> bytes:
-    """Return a UUID that no real instance has; it ends with the GPU's number."""
+    """Return a UUID that no real instance has; the UUID ends with the GPU's number."""
     parts = bytes([0x80 + number, 0 if compute is None else 1 + compute])
     return state.uuid.bytes[:12] + parts + state.uuid.bytes[14:]
 

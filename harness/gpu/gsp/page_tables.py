@@ -37,7 +37,7 @@ class Directory(NamedTuple):
 
 
 class Version(enum.Enum):
-    """A version of the format; its value has the lowest address bit of each directory level."""
+    """A version of the format; the value lists the lowest address bit of each directory level."""
 
     V2 = (47, 38, 29)
     V3 = (56, 47, 38, 29)

@@ -1,4 +1,4 @@
-"""The GPU's system processor: it takes the driver's calls from the queues, and answers them."""
+"""The GPU's system processor, which answers the calls that the driver puts into the queues."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ _PART: Final = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
 class Record:
     """One structure within `data`, from `start` on.
 
-    A path is for example `gidInfo.data` or `tpcInfo[3].tpcMask`. Data may be shorter than the structure,
-    since its size comes from the guest: fields beyond the end read as 0 and are not written.
+    A path is for example `gidInfo.data` or `tpcInfo[3].tpcMask`. The data may be shorter than the
+    structure, since the guest decides the data's size: fields beyond the end read as 0, and writes
+    to them are ignored.
     """
 
     def __init__(self, layouts: Layouts, name: str, data: bytearray, start: int = 0) -> None:

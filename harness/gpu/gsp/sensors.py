@@ -87,7 +87,7 @@ def _temperature_limit(call: Call) -> int:
 
 
 def _temperature_policies(state: GpuState) -> Mapping[int, int] | None:
-    """Return the policies for reporting the temperature limit, or the distance to it."""
+    """Return the policies for reporting the temperature limit or the distance to this limit."""
     if state.facts.operating_c is None:
         return None
     # One policy, with its index for the operating limit and for the distance from that limit.

@@ -87,7 +87,7 @@ class GpuState:
     chip: Chip
     bars: Bars
     number: int
-    """The number of this GPU in its machine; it is part of the invented UUID and of the handles."""
+    """The GPU's number in its machine; invented UUIDs and handles contain this number."""
     bar_address: Callable[[int], int | None]
     protected_memory: tuple[int, int] = (0, 0)
     """The part of the memory that only the GSP can access (WPR2)."""

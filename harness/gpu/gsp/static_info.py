@@ -66,7 +66,7 @@ def fill_static_info(
         "bar1PdeBase": state.bar1_root,
         "bar2PdeBase": state.bar2_root,
         "bIsTesla": 1,
-        # Without this field, the module of driver 535 logs that it is only for data centre GPUs.
+        # Without this field, driver 535 logs that its module is only for data centre GPUs.
         "computeBranding": 1,
         "bVbiosValid": 1,
         "vbiosSubVendor": model.pci.subsystem_vendor,

@@ -67,7 +67,7 @@ class Assessor:
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Return `gpu`; if it is on vfio-pci, add the result of opening its group's file."""
+        """Return `gpu`; for a GPU on vfio-pci, add the result of opening the group's file."""
         if gpu.group is None or gpu.function.driver != VFIO_DRIVER or not gpu.verdict.is_usable:
             return gpu
         match probe_vfio_file(self._root, gpu.group.number):

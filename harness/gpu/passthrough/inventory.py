@@ -59,7 +59,7 @@ class Inventory:
     file: Path | None = None
 
     def model_of(self, address: str) -> str | None:
-        """Return the name of the GPU's model, if the inventory has it."""
+        """Return the name of the GPU's model, if the inventory states a model."""
         return self.gpus.get(address, GpuKeys()).model
 
     def findings(self, address: str) -> list[tuple[VerdictKind, str]]:

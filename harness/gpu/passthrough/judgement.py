@@ -38,7 +38,7 @@ def judge(
     """Return whether the GPU `function` may be taken, with all reasons against it.
 
     A process whose files can't be listed may have a GPU on vfio-pci open. The holder of the lease
-    checks that by opening the group's file.
+    finds out by opening the group's file.
     """
     functions = (function,) if group is None else group.endpoints
     findings = [

@@ -51,7 +51,7 @@ class RecordError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundDriver:
-    """The driver that a function had before it was taken, and its driver_override."""
+    """The driver and the driver_override that a function had before a run took the function."""
 
     driver: str | None
     override: str | None
@@ -125,7 +125,7 @@ class RecordedDrivers:
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantine:
-    """The reason why a GPU may not be leased until it is released.
+    """The reason why a GPU may not be leased until a person releases the GPU.
 
     `user` is the owner of the record. `is_trusted` is whether only root and this user could have
     written the record.

@@ -24,8 +24,8 @@ T = TypeVar("T")
 Leases: TypeAlias = ReservationFolder[GpuLease]
 
 _INTERVAL_S = 0.1
-#: A waiting process reads the leases when a lease begins or ends. It also reads them after this
-#: many seconds, since nobody removes the file of a killed process.
+#: A waiting process reads the leases when a lease begins or ends. The process also reads the leases
+#: after this many seconds, since nobody removes the file of a killed process.
 _LOOK_AGAIN_S = 2.0
 _TICK_S = 0.02
 #: A process whose turn it may be reads the host again when leases change, and after this many
