@@ -1,7 +1,7 @@
 """Assertions on evidence; no function of this package accesses a machine.
 
-Each expectation raises ExpectationError with a sentence about the expected and the actual finding.
-Paths and names are copied from the contract, not imported from the code under test
+An expectation that is not met raises ExpectationError, whose message says what was expected and
+what was found. Paths and names are copied from the contract, not imported from the code under test
 (`harness.provisioning`).
 """
 
@@ -131,6 +131,7 @@ __all__ = [
     "unit_state",
 ]
 
-# Each call of an expectation by a test is a step; a call by another expectation is not.
+# An expectation that a test calls is a step of the report. It is no step if another expectation
+# calls it.
 for _name in __all__:
     globals()[_name] = as_step(_name, globals()[_name])

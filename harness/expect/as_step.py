@@ -1,4 +1,4 @@
-"""Makes each call of an expectation a step of the report, with the call as its title."""
+"""Makes each call of an expectation a step of the report; the step's title is the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def as_step(name: str, expectation: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap an expectation so that each call is a step; the title omits the first argument."""
+    """Wrap an expectation so that each call is a step; the step's title omits the first argument."""
 
     @functools.wraps(expectation)
     def expected(*args: _P.args, **kwargs: _P.kwargs) -> _R:

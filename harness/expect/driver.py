@@ -92,10 +92,10 @@ def no_record(evidence: Evidence) -> None:
 
 
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
-    """Expect a module of `version` for `kernel`, according to DKMS and to the module itself.
+    """Expect DKMS and the module file to agree that `kernel` has a module of `version`.
 
-    DKMS's state is not sufficient: it is "installed" even if the kernel refuses the module, or
-    would load another module.
+    DKMS's state alone is not sufficient: the state is "installed" even if the kernel refuses the
+    module, or would load another module.
     """
     states: dict[str | None, set[str]] = {}
     for build in evidence.dkms_builds:
@@ -103,14 +103,14 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
             states.setdefault(build.kernel, set()).add(build.state)
     require(
         states.get(kernel) == {"installed"},
-        f"DKMS was expected to have nvidia/{version} installed for '{kernel}', but its states are "
-        f"{states}.",
+        f"DKMS was expected to have nvidia/{version} installed for '{kernel}', but DKMS's states "
+        f"are {states}.",
         evidence,
     )
     vermagic = evidence.vermagic_of(kernel)
     require(
         (vermagic or "").split()[:1] == [kernel],
-        f"The nvidia module for '{kernel}' was expected to have its vermagic, but has "
+        f"The nvidia module for '{kernel}' was expected to have this kernel's vermagic, but has "
         f"{vermagic!r}.",
         evidence,
     )
@@ -134,33 +134,33 @@ def no_module_for(evidence: Evidence, kernel: str) -> None:
 
 
 def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module file of `kernel` to be older than this boot: it was not compiled here."""
+    """Expect the module files of `kernel` to be older than this boot: it did not compile them."""
     files = _module_files(evidence, kernel)
     booted = evidence.booted_at_s
     for path, modified in files.items():
         require(
             modified < booted,
             f"'{path}' was expected to be older than the boot, but was modified "
-            f"{modified - booted:.0f} s after it: it was compiled on this node.",
+            f"{modified - booted:.0f} s after the boot: the file was compiled on this node.",
             evidence,
         )
 
 
 def module_built_since_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module files of `kernel` to be newer than this boot: they were compiled here."""
+    """Expect the module files of `kernel` to be newer than this boot: it compiled them."""
     files = _module_files(evidence, kernel)
     booted = evidence.booted_at_s
     for path, modified in files.items():
         require(
             modified >= booted,
             f"'{path}' was expected to be newer than the boot, but was modified "
-            f"{booted - modified:.0f} s before it: it was not compiled on this node.",
+            f"{booted - modified:.0f} s before the boot: the file was not compiled on this node.",
             evidence,
         )
 
 
 def no_module_loaded(evidence: Evidence) -> None:
-    """Expect no loaded module of the driver and no device node."""
+    """Expect that no module of the driver is loaded, and that no device node of a GPU exists."""
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
     paths = evidence.paths
     nodes = list(paths.seen(_DEVICE_NODES))
@@ -174,7 +174,7 @@ def no_module_loaded(evidence: Evidence) -> None:
 
 
 def driver_installed(evidence: Evidence) -> None:
-    """Expect the driver's files, with `nvidia-modprobe` setuid."""
+    """Expect the driver's files to exist, and `nvidia-modprobe` to be setuid."""
     for path in ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"):
         require(path in evidence.paths, f"'{path}' was expected, but does not exist.", evidence)
     require(
@@ -192,7 +192,7 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
     """
     if isinstance(allow, str):
         raise BadInputError(
-            "A list of patterns was expected, but this is a text.",
+            "A list of patterns was expected, but this is a string.",
             source="no_driver_artefact",
             key="allow",
         )
@@ -220,10 +220,10 @@ def _is_of_others(path: str) -> bool:
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to be for the running kernel, and to be the loaded module.
+    """Expect the module on disk to be built for the running kernel, and to have the loaded version.
 
-    If the driver was updated while it was loaded, the versions differ, and its libraries do not
-    work with the loaded module.
+    If the driver was updated while its module was loaded, the new libraries have another version
+    than the loaded module, and do not work with it.
     """
     kernel, loaded = evidence.running_kernel, evidence.driver_version
     if f"/lib/modules/{kernel}" not in evidence.paths:
@@ -252,13 +252,13 @@ def module_fits_kernel(evidence: Evidence) -> str:
     if loaded is not None and on_disk != loaded and _has_driver_container(evidence):
         raise HarnessError(
             f"The driver {loaded} is loaded, and a driver container shares its files in "
-            f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk may be another "
-            "one.",
+            f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk may not be "
+            "the loaded one.",
             evidence=evidence.folder,
         )
     require(
         loaded is None or on_disk == loaded,
-        f"The loaded driver was expected to be the installed one, but {loaded} is loaded and "
+        f"The loaded driver was expected to be the installed driver, but {loaded} is loaded and "
         f"{on_disk} is on disk. Reboot the node, or unload the old modules.",
         evidence,
     )
@@ -285,7 +285,7 @@ def driver_tools_installed(evidence: Evidence) -> str:
 
 
 def _programs_elsewhere(evidence: Evidence) -> str | None:
-    """Return the folder with the programs of the loaded driver, unless it is /usr/bin."""
+    """Return the folder other than /usr/bin that has the loaded driver's programs, or None."""
     if evidence.driver_version is None:
         return None
     names = [path.rpartition("/")[2] for path in _TOOLS]
@@ -306,7 +306,7 @@ def _has_driver_container(evidence: Evidence) -> bool:
 def part_not_found(
     evidence: Evidence, what: str, sentence: str
 ) -> HarnessError | ExpectationError:
-    """Return the error for a missing part of the driver; with a loaded driver it may be elsewhere.
+    """Return the error for a missing part of the driver, which a loaded driver may have elsewhere.
 
     Debian calls the driver `nvidia-current`. The GPU operator's driver is in a container, with its
     files below /run/nvidia/driver. Some distributions use other folders.

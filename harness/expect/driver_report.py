@@ -1,4 +1,4 @@
-"""Judges the report of NVIDIA's own tool on each GPU, `nvidia-smi -q`.
+"""Judges what NVIDIA's tool `nvidia-smi -q` reports about each GPU.
 
 The tool loads the driver's module if it is not loaded, so it runs on an existing node only on
 request. https://docs.nvidia.com/deploy/nvidia-smi describes the format: blocks are indented, and
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
 
-#: The name of the gathered command.
+#: The name of this command in the evidence.
 NVIDIA_SMI = "nvidia-smi-q"
 ARGV = ("nvidia-smi", "-q")
 
@@ -35,7 +35,8 @@ _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
 _LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::(?P<value>\s.*|))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
-#: The meaning of the value "Yes" of a line, by block and name; an empty block stands for any block.
+#: What the value "Yes" in a line means, by the line's block and name; an empty block stands for any
+#: block.
 _FAULTS = {
     ("Remapped Rows", "Pending"): f"rows of its memory wait to be remapped: {_RESET}",
     (
@@ -55,7 +56,7 @@ _FAULTS = {
     ("", "Unrepairable Memory"): "its memory cannot be repaired: replace the GPU",
 }
 _NOT_REGISTERED = (
-    "it is not registered with the fabric of NVSwitches, without which CUDA does not start: look at the unit "
+    "it is not registered with the fabric of NVSwitches, so CUDA does not start: look at the unit "
     "nvidia-fabricmanager.service"
 )
 _DEGRADED = "the fabric of NVSwitches is degraded: reset the GPU, and look at its links"
@@ -82,7 +83,7 @@ _RECOVERIES = {
     "gpu reset": f"the driver advises to {_RESET}",
     "reboot": "the driver advises to reboot the node",
     "node reboot": "the driver advises to reboot the node",
-    "drain p2p": "the driver advises to end work that uses it with other GPUs, and then to reset it",
+    "drain p2p": "the driver advises to end work that uses this GPU with other GPUs, and then to reset it",
     "drain and reset": "the driver advises to drain and reset it",
 }
 #: The tool's words for a missing value.
@@ -130,7 +131,7 @@ def driver_reports_health(evidence: Evidence) -> str:
     said = " ".join(report.split())[:300] or "nothing"
     require(
         code == 0,
-        f"`nvidia-smi -q` was expected to end with 0, but ended with {code} and printed: {said}. "
+        f"`nvidia-smi -q` was expected to exit with 0, but exited with {code} and printed: {said}. "
         f"{_advice(report, code)}",
         evidence,
     )
@@ -138,7 +139,7 @@ def driver_reports_health(evidence: Evidence) -> str:
     gpus = dict(_gpus(report))
     if attached is None or len(gpus) != int(attached[1]):
         raise HarnessError(
-            "`nvidia-smi -q` was expected to print 'Attached GPUs' and a block for each, but printed: "
+            "`nvidia-smi -q` was expected to print 'Attached GPUs' and a block for each GPU, but printed: "
             f"{said}",
             evidence=evidence.folder,
         )
@@ -161,7 +162,7 @@ def driver_reports_health(evidence: Evidence) -> str:
     ]
     if unknown:
         raise HarnessError(
-            f"Whether the GPUs have faults is unknown, because `nvidia-smi -q` has {'; '.join(unknown)}.",
+            f"Whether the GPUs have faults is unknown from `nvidia-smi -q`: {'; '.join(unknown)}.",
             evidence=evidence.folder,
         )
     return f"nvidia-smi reports no fault of {len(gpus)} GPUs."
@@ -170,14 +171,12 @@ def driver_reports_health(evidence: Evidence) -> str:
 def _advice(report: str, code: int | None) -> str:
     words = find_tool_words(report) or SMI_EXIT_CODES.get(code or 0)
     if words is None:
-        return (
-            "Look for 'NVRM' in the kernel log, and whether module and tool have the same version."
-        )
+        return "Look for 'NVRM' in the kernel log, and check that module and tool have the same version."
     return f"{words.meaning} {words.remedy}"
 
 
 def _gpus(report: str) -> Iterator[tuple[str, list[_Value]]]:
-    """Return the values of each GPU, by its address."""
+    """Yield each GPU's address and its values."""
     address: str | None = None
     values: list[_Value] = []
     blocks: list[tuple[int, str]] = []
@@ -207,11 +206,11 @@ def _judge(values: list[_Value]) -> _Judged:
     faults: list[str] = []
     unknown: list[str] = []
     is_any_known = False
-    # The blocks of processes have names that users chose.
+    # Blocks about processes contain names that users chose.
     for each in (each for each in values if "Processes" not in each.blocks):
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
-        # Values about the fabric do not count here, since a GPU without a fabric has them too.
+        # Values about the fabric do not count: they are printed for a GPU without a fabric too.
         is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []
@@ -219,7 +218,7 @@ def _judge(values: list[_Value]) -> _Judged:
             faults.append(f"'{each.name}' is '{each.value}': {_RESET}")
         elif _NO_ANSWER.search(each.value):
             advice = LOST_GPU.remedy.rstrip(".")
-            faults.append(f"'{each.name}' is '{each.value}': it does not answer. {advice}")
+            faults.append(f"'{each.name}' is '{each.value}': the GPU does not answer. {advice}")
         elif meanings is not None and value not in _NO_VALUES:
             where = " / ".join((*each.blocks, each.name))
             unknown.append(f"'{each.value}' for '{where}', which the harness does not know")
@@ -229,7 +228,7 @@ def _judge(values: list[_Value]) -> _Judged:
 
 
 def _meanings(value: _Value) -> Mapping[str, str] | None:
-    """Map the values of a line to faults ("" for none); return None for other lines."""
+    """Map a line's known values to faults ("" for no fault); return None for a line on other matters."""
     where = value.blocks[-1] if value.blocks else ""
     for key in ((where, value.name), ("", value.name)):
         if key in _FAULTS:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class NodeExpectation:
     """One expectation on a GPU node; `judge` returns a sentence about the finding.
 
-    `evidence` is the evidence that it needs in addition to the evidence of every node. The commands
-    in it may only read, since an existing node must not change.
+    `evidence` is what the expectation needs in addition to the evidence that is gathered from every
+    node. The commands in `evidence` may only read, since an existing node must not change.
     """
 
     name: str
@@ -36,8 +36,8 @@ class NodeExpectation:
     evidence: AdditionalEvidence = NOTHING_MORE
 
 
-#: The harness's own expectations; `every_expectation` has the expectations of installed packages
-#: too.
+#: The harness's own expectations; `every_expectation` returns these and the expectations of
+#: installed packages.
 NODE_EXPECTATIONS = (
     NodeExpectation(name="gpu", words="a GPU is on the bus", judge=has_gpus),
     NodeExpectation(name="driver", words="the driver drives each GPU", judge=every_gpu_driven),
@@ -60,7 +60,7 @@ NODE_EXPECTATIONS = (
     ),
 )
 
-#: Checked only on request: its command, `nvidia-smi`, loads the driver's module on the node.
+#: This expectation is checked only on request: its command `nvidia-smi` loads the driver's module.
 DRIVER_REPORT = NodeExpectation(
     name="nvidia-smi",
     words="nvidia-smi reports healthy GPUs",
@@ -70,7 +70,7 @@ DRIVER_REPORT = NodeExpectation(
 
 
 class VerdictState(enum.Enum):
-    """The result of an expectation; UNKNOWN means that the harness could not tell."""
+    """The result of an expectation; UNKNOWN means that the harness could not decide."""
 
     MET = "met"
     NOT_MET = "not met"
@@ -79,7 +79,7 @@ class VerdictState(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
-    """The result of one expectation; `sentence` has the expectation, the finding and the remedy."""
+    """The result of one expectation; `sentence` says what was expected and found, and what to do."""
 
     expectation: NodeExpectation
     state: VerdictState
@@ -89,9 +89,9 @@ class NodeVerdict:
 def judge_node(
     evidence: Evidence, expectations: Sequence[NodeExpectation] | None = None
 ) -> list[NodeVerdict]:
-    """Check expectations on the evidence of a node, by default `every_expectation`.
+    """Check a node's evidence against these expectations, by default against `every_expectation`.
 
-    After a failed expectation the next expectations are still checked.
+    If an expectation fails, the following expectations are still checked.
     """
     if expectations is None:
         expectations = every_expectation()
@@ -113,8 +113,8 @@ def node_expectations(
 ) -> tuple[NodeExpectation, ...]:
     """Return the expectations with these names, or all if no name is given.
 
-    With `asks_driver`, DRIVER_REPORT is one of them. Raises BadInputError, which names `source`, if
-    a name is unknown.
+    With `asks_driver`, the result includes DRIVER_REPORT. Raises BadInputError, which names
+    `source`, if a name is unknown.
     """
     asked = (DRIVER_REPORT,) if asks_driver else ()
     known = {expectation.name: expectation for expectation in (*every_expectation(), *asked)}
@@ -131,9 +131,9 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
     """Return the harness's expectations on a GPU node, and the expectations of installed packages.
 
     A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point is a
-    `NodeExpectation`, or a function of evidence that raises ExpectationError; the first line of the
-    function's docstring says what is expected. An entry point that can't be used is in the list
-    too: its `judge` raises PluginError, so the verdict is unknown.
+    `NodeExpectation`, or a function that takes evidence and may raise ExpectationError; the first
+    line of the function's docstring says what is expected. An entry point that can't be used is in
+    the list too: its `judge` raises PluginError, so the verdict is unknown.
     """
     own = {expectation.name for expectation in NODE_EXPECTATIONS}
     usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)
@@ -145,12 +145,14 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
 
 
 def expectation_of(plugin: Plugin) -> NodeExpectation:
-    """Return the expectation of an entry point; raises PluginError if it provides none."""
+    """Return the expectation that an entry point provides; raise PluginError if it provides none."""
     found = plugin.load()
     if isinstance(found, NodeExpectation):
         return replace(found, name=plugin.name)
     if not callable(found) or isinstance(found, type):
-        raise plugin.error(f"a function of evidence is expected, but it gives {found!r}")
+        raise plugin.error(
+            f"a function that takes evidence is expected, but the entry point gives {found!r}"
+        )
     words = (inspect.getdoc(found) or plugin.name).splitlines()[0].rstrip(".")
 
     def judge(evidence: Evidence) -> str:

@@ -1,4 +1,4 @@
-"""Raises the error of a failed expectation, which names the evidence."""
+"""Raises the error of a failed expectation; the error names the evidence."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def require(condition: bool, sentence: str, evidence: Evidence) -> None:
 
 
 def failure(sentence: str, evidence: Evidence) -> ExpectationError:
-    """Return the error of a failed expectation, for code that checks no single condition."""
+    """Return the error of a failed expectation, for code that cannot call `require`."""
     return ExpectationError(sentence, evidence=evidence.folder)

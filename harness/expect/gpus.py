@@ -46,7 +46,7 @@ def gpus_on_bus(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
-    """Expect every GPU to be `device`, and the module `nvidia` to be bound to it.
+    """Expect every GPU to be of the kind `device`, and the module `nvidia` to be bound to every GPU.
 
     `device` is a model or an id, as for `gpus_on_bus`.
     """
@@ -75,7 +75,7 @@ def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
 
 
 def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
-    """Expect the module `nvidia` to be bound to exactly these GPUs, as for `gpus_on_bus`."""
+    """Expect the module `nvidia` to be bound to exactly these GPUs, given as for `gpus_on_bus`."""
     bound = [gpu for gpu in _gpus(evidence, gpus) if gpu.driver_in_use == "nvidia"]
     _refuse_unread(evidence, bound)
     functions = [gpu for gpu in bound if gpu.is_answering]
@@ -92,7 +92,7 @@ def driver_names_gpus(evidence: Evidence, *names: str) -> None:
     seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
     require(
         seen == sorted(names),
-        f"The driver was expected to have the GPUs {sorted(names)}, but has {seen}.",
+        f"The driver was expected to name the GPUs {sorted(names)}, but names {seen}.",
         evidence,
     )
 
@@ -199,20 +199,20 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     )
     errors = [message for message in messages if message.condemns_node]
     if errors:
-        # After an error, the driver also logs the consequences, so the last error with a name is
-        # reported.
+        # After an error, the driver also logs its consequences, which have no name in the table. So
+        # the last error that has a name is reported.
         last = [each for each in errors if each.words is not None and each.words.name] or errors
         raise failure(
             f"No GPU error was expected in the kernel log, but there are {len(errors)} lines with "
-            f"one; the last is {last[-1].line!r}. {last[-1].describe()}",
+            f"an error; the last is {last[-1].line!r}. {last[-1].describe()}",
             evidence,
         )
     unknown = [message.line for message in messages if message.words is None]
     if unknown:
         raise HarnessError(
             f"The kernel log has no known GPU error, but {len(unknown)} lines of the driver that the "
-            f"harness does not know, so it cannot tell; the last is {unknown[-1]!r}. Look it up in "
-            "NVIDIA's documentation.",
+            f"harness does not know, so whether there is one is unknown; the last is {unknown[-1]!r}. "
+            "Look this line up in NVIDIA's documentation.",
             evidence=evidence.folder,
         )
     caused = [
@@ -222,7 +222,7 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     ]
     if caused:
         return (
-            f"The kernel log has no GPU error, but {len(caused)} that applications caused; the last "
+            f"The kernel log has no GPU error, except {len(caused)} that applications caused; the last "
             f"is {caused[-1].line!r}."
         )
     return "The kernel log has no GPU error."
@@ -234,7 +234,7 @@ def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:
     require(
         not lost,
         f"Every GPU was expected to answer on the PCI bus, but the configuration space of "
-        f"{_listed(lost)} reads all ones: it has fallen off the bus. Reboot the node; if it happens "
+        f"{_listed(lost)} reads all ones: the GPU has fallen off the bus. Reboot the node; if it happens "
         "again, have the machine repaired.",
         evidence,
     )
@@ -246,7 +246,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
     if unread:
         raise HarnessError(
             f"Whether {_listed(unread)} answers on the PCI bus is unknown, because the node ran no "
-            "'lspci' and its configuration space was not read. Install 'lspci' on the node, or gather "
+            "'lspci' and the GPU's configuration space was not read. Install 'lspci' on the node, or gather "
             "the evidence again.",
             evidence=evidence.folder,
         )
@@ -301,7 +301,7 @@ def _ids(functions: Iterable[PciFunction]) -> list[str]:
 
 
 def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list[str]:
-    """Return the ids of named GPUs; an id without a vendor gets the vendor of a seen function."""
+    """Return the ids of named GPUs; an id without a vendor gets the vendor of a function on the bus."""
     vendors = {function.device: function.vendor for function in seen}
     ids = map(_id, gpus)
     return sorted(f"{vendors[each]}:{each}" if each in vendors else each for each in ids)

@@ -1,7 +1,7 @@
 """Expectations on the reports of provisioning and cloud-init.
 
 If a provisioner ran more than once, the expectations check the latest run, or run number `run`; the
-first run has number 1. They raise HarnessError if there is no such run.
+first run has number 1. The expectations raise HarnessError if there is no such run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None = None) -> None:
-    """Expect provisioning to have ended with `exit_code`, in the shell and in a declared outcome.
+    """Expect the shell and any declared outcome to say that provisioning ended with `exit_code`.
 
-    `exit_code` is a number, or a name that the provisioner declares. Raises BadInputError for another
-    name.
+    `exit_code` is a number, or a name that the provisioner declares. Raises BadInputError for a
+    name that is not declared.
     """
     evidence = evidence.of_run(run)
     declared = evidence.provisioner
@@ -93,9 +93,9 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
 def decided(
     evidence: Evidence, action: str, *, reason: str | None = None, run: int | None = None
 ) -> None:
-    """Expect this decision of the boot, from the declared outcome file or log.
+    """Expect the boot to have made this decision, as the declared outcome file or log records it.
 
-    Without a `reason` any reason passes. Raises BadInputError if no decision is declared.
+    Without `reason`, any reason is accepted. Raises BadInputError if no decision is declared.
     """
     evidence = evidence.of_run(run)
     declared = evidence.provisioner.outcome
@@ -150,8 +150,8 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
             f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.",
             evidence,
         )
-    # The nearest line has the same event, or else the most equal fields; the last of several
-    # counts.
+    # The nearest line has the same event, or else the most equal fields; of several such lines, the
+    # last is chosen.
     nearest = max(
         reversed(lines),
         key=lambda line: (line.get("event") == fields.get("event"), _agreeing(line, fields)),
@@ -247,7 +247,7 @@ def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
 
 
 def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
-    """Expect an event for each name.
+    """Expect an event of each of these names.
 
     Raises BadInputError if the provisioner declares no events, or no name is given.
     """
@@ -266,8 +266,8 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
     """Expect no line of the provisioner's log to contain `text`.
 
     The log is the declared log, or else the output of the provisioner. Raises HarnessError if the
-    log is cut or missing, since the line may then be lost. Raises BadInputError for a text that is
-    empty or has several lines.
+    log is truncated or missing, since the line may then be lost. Raises BadInputError for a text
+    that is empty or has several lines.
     """
     _require_part_of_line("no_log_line", text)
     evidence = evidence.of_run(run)
@@ -279,8 +279,8 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
     )
     if not evidence.whole_log:
         raise HarnessError(
-            f"Whether '{evidence.log_path}' has a line with '{text}' is unknown: it is empty, or was not "
-            "there. First expect a line that every run logs.",
+            f"Whether '{evidence.log_path}' has a line with '{text}' is unknown: the log is empty or "
+            "missing. First expect a line that every run logs.",
             evidence=evidence.folder,
         )
 
@@ -289,7 +289,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
     """Expect no event of these names.
 
     Raises BadInputError if the provisioner declares no events, or no name is given. Raises
-    HarnessError if it recorded no events at all, since the events may then be lost.
+    HarnessError if the provisioner recorded no events at all, since the events may then be lost.
     """
     _require_names("no_event_recorded", names)
     evidence = evidence.of_run(run)
@@ -297,7 +297,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
     found = [name for name in names if name in recorded]
     require(
         not found,
-        f"No events named {found} were expected, but they are among those recorded: {recorded}.",
+        f"No events named {found} were expected, but they are among the recorded events {recorded}.",
         evidence,
     )
     if not recorded:
@@ -309,7 +309,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
 
 
 def _require_names(expectation: str, names: Sequence[str]) -> None:
-    """Refuse a call without names, with which every node would pass."""
+    """Refuse a call without names, since every node would meet such an expectation."""
     if not all(names) or not names:
         raise BadInputError(
             f"The names of events were expected, but these were given: {list(names)}.",
@@ -338,8 +338,8 @@ def _outcome(evidence: Evidence) -> ProvisioningOutcome:
     outcome = evidence.outcome
     if outcome is None:
         raise failure(
-            "An outcome of provisioning was expected, but there is none: it did not run, or it was "
-            "killed. Read the output of cloud-init.",
+            "An outcome of provisioning was expected, but there is none: the provisioner did not "
+            "run, or was killed. Read the output of cloud-init.",
             evidence,
         )
     return outcome

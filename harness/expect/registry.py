@@ -1,4 +1,4 @@
-"""Expectations on the requests to a registry of a test."""
+"""Expectations on the requests that a test's registry received."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_request(log: RegistryLog) -> None:
 
 
 def pulls_tried(log: RegistryLog, times: int) -> None:
-    """Expect clients to have tried this number of pulls, with any result."""
+    """Expect clients to have tried to pull this many times, with or without success."""
     if len(log.pulls) != times:
         raise ExpectationError(
             f"{times} tries to pull were expected, but there were {len(log.pulls)}:\n{log.render()}"
@@ -29,7 +29,7 @@ def pulls_tried(log: RegistryLog, times: int) -> None:
 
 
 def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
-    """Expect a pause of at least this length between two tries to pull.
+    """Expect a pause of at least this length between each try to pull and the next.
 
     Also raises ExpectationError if there are fewer than two tries.
     """
@@ -43,11 +43,11 @@ def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
 
 
 def pull_answered(log: RegistryLog, number: int, *, status: int) -> None:
-    """Expect every response in pull `number` to have this status; the first pull is 1."""
+    """Expect every response in pull `number` to have this status; the first pull has number 1."""
     # Pull 0 does not exist: it gives an empty set.
     seen = {each.status for pull in log.pulls[number - 1 : number] for each in pull.requests}
     if seen != {status}:
         raise ExpectationError(
-            f"Pull {number} was expected to get {status} only, but got {sorted(map(str, seen)) or 'nothing'}:\n"
+            f"Pull {number} was expected to get only status {status}, but got {sorted(map(str, seen)) or 'nothing'}:\n"
             f"{log.render()}"
         )

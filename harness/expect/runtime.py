@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
-#: The kinds of CDI specs with GPUs: of the toolkit, of the device plugin, and of the DRA driver.
-#: The kind `management.nvidia.com/gpu` is left out, since no pod gets a GPU by it.
+#: The kinds of the CDI specs that the toolkit, the device plugin and the DRA driver write for GPUs.
+#: The kind `management.nvidia.com/gpu` is left out, since pods do not get GPUs by that kind.
 CDI_KINDS = (
     CDI_KIND,
     "k8s.device-plugin.nvidia.com/gpu",
     "k8s.gpu.nvidia.com/device",
     "k8s.gpu.nvidia.com/claim",
 )
-#: A spec of this kind has only the GPUs of one pod.
+#: A spec of this kind lists only the GPUs of one pod.
 _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
-#: The programs of NVIDIA's runtime, also with a fixed mode; its hook is not a runtime.
+#: The programs of NVIDIA's runtime, including its variants with a fixed mode. NVIDIA's hook is not
+#: a runtime.
 _PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
 #: systemd's word for a unit that does not run.
 _INACTIVE = "inactive"
@@ -92,19 +93,20 @@ def image_absent(evidence: Evidence, reference: str) -> None:
 
 
 def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
-    """Expect a systemd unit in the active state `active`.
+    """Expect the systemd unit `unit` to have the active state `active`, such as `failed`.
 
     systemd does not list a unit that it has not loaded: the unit is inactive, or does not exist.
-    Evidence by `unit_commands` distinguishes the two, and has the unit's other names. Raises
-    HarnessError if `active` is `inactive`, systemd does not list the unit, and `unit_commands` did
-    not gather it. Raises BadInputError for a name without its type.
+    Evidence of `unit_commands` distinguishes these two cases, and contains the unit's other names.
+    Raises HarnessError if that evidence is needed but missing: `active` is `inactive`, and systemd
+    does not list the unit. Raises BadInputError if the unit's name lacks its type, such as
+    `.service`.
     """
     check_unit_name(unit, source="unit_state")
     seen = evidence.unit_states.get(unit)
     found = "systemd has not loaded it" if seen is None else f"is '{seen}'"
     if seen is None and (active == _INACTIVE or unit in evidence.shown_units):
         shown = evidence.shown_unit(unit)
-        seen, found = shown.active, f"is '{shown.active}', and systemd says '{shown.load}' of it"
+        seen, found = shown.active, f"is '{shown.active}', and its load state is '{shown.load}'"
         if shown.load == _ABSENT:
             seen = None
     require(
@@ -124,7 +126,7 @@ def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
     require(
         ready < started,
         f"The unit '{first}' was expected to be ready before '{then}' started, but it became ready "
-        f"{(ready - started) / 1e6:.3f} s after that.",
+        f"{(ready - started) / 1e6:.3f} s after '{then}' started.",
         evidence,
     )
 
@@ -167,9 +169,9 @@ def _stamp(evidence: Evidence, unit: str, what: str, stamp: int | None) -> int:
 
 
 def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
-    """Expect a job of this kind for the unit in systemd's queue, such as `start`; None for no job.
+    """Expect systemd to have queued a job `kind` for the unit, such as `start`; None for no job.
 
-    Raises BadInputError for a name without its type.
+    Raises BadInputError if the unit's name lacks its type, such as `.service`.
     """
     check_unit_name(unit, source="unit_job")
     jobs = evidence.unit_jobs
@@ -183,7 +185,7 @@ def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
 
 
 def unit_enablement(evidence: Evidence, unit: str, state: str) -> None:
-    """Expect the state of the unit's file, such as `enabled`, `disabled` or `masked`."""
+    """Expect the unit's file to have this state, such as `enabled`, `disabled` or `masked`."""
     seen = evidence.shown_unit(unit)
     require(
         seen.enablement == state,
@@ -204,17 +206,17 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 
 
 def cdi_offers_gpus(evidence: Evidence) -> str:
-    """Expect a CDI spec that offers the GPUs to containers, from this boot or from /etc/cdi.
+    """Expect a CDI spec, from this boot or from /etc/cdi, to offer the GPUs to containers.
 
-    If specs name device nodes of GPUs, they have to name the device node of each GPU. Container runtimes
-    drop a device that two specs of one folder have.
+    If specs name device nodes of GPUs, these specs have to name the device node of each GPU. No two
+    specs in one folder may have the same device, since container runtimes would ignore that device.
     """
     specs = evidence.cdi_devices
     broken = [path for path, devices in specs.items() if devices is None]
     require(
         not broken,
-        f"Valid CDI specs were expected in {broken}, but these files are not, and container runtimes "
-        "ignore them. Write them again with `nvidia-ctk cdi generate`.",
+        f"Valid CDI specs were expected in {broken}, but these files are not valid, and container "
+        "runtimes ignore them. Write them again with `nvidia-ctk cdi generate`.",
         evidence,
     )
     gpus = {
@@ -249,15 +251,15 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         require(
             not missing,
             f"CDI specs were expected to offer each GPU, but {missing} are in none of "
-            f"{sorted(offered)}: a GPU was added since, or what writes the specs leaves it "
-            "out. Write them again with `nvidia-ctk cdi generate`.",
+            f"{sorted(offered)}: a GPU was added later, or the program that writes the specs "
+            "omits it. Write the specs again with `nvidia-ctk cdi generate`.",
             evidence,
         )
     return " ".join(f"'{path}' offers {', '.join(names)}." for path, names in offered.items())
 
 
 def runtime_hands_out_gpus(evidence: Evidence) -> str:
-    """Expect a runtime with NVIDIA's program in the configuration of containerd.
+    """Expect containerd's configuration to contain a runtime that starts NVIDIA's program.
 
     Raises HarnessError if other units run the node's pods, or if the form of the configuration is
     unknown.
@@ -269,7 +271,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
     if unit != _CONTAINERD and evidence.unit_states.get(unit) == "active":
         raise HarnessError(
             f"The unit '{unit}' runs the node's pods, so containerd's own runtimes do not show "
-            "whether they get GPUs.",
+            "whether pods get GPUs.",
             evidence=evidence.folder,
         )
     raise failure(refusal, evidence)
@@ -288,7 +290,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         cri = cri_table(configuration)
         runtimes = read_runtimes(configuration, cri)
         is_disabled = is_cri_disabled(configuration)
-        # The dump names the default; a part of a file need not.
+        # A dump always names the default runtime; a part of a file may omit it.
         has_default = (
             get_value(configuration, (*cri, "containerd", "default_runtime_name")) is not None
         )
@@ -299,8 +301,8 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         ) from error
     if not is_known and not runtimes:
         raise HarnessError(
-            "containerd's configuration has a format that the harness does not know, so it does not show "
-            "the runtimes.",
+            "containerd's configuration has a format that the harness does not know, so the "
+            "runtimes are unknown.",
             evidence=evidence.folder,
         )
     if is_disabled:
@@ -320,8 +322,8 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
     ):
         return None
     return (
-        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it as the program of a "
-        f"runtime with a type; there are {names}. Provision the node, or run "
+        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not there as the program of a "
+        f"runtime with a type; the runtimes are {names}. Provision the node, or run "
         "`nvidia-ctk runtime configure --runtime=containerd`, and restart containerd."
     )
 

@@ -1,4 +1,4 @@
-"""Expectations on the state of a whole node, by comparison with an earlier state."""
+"""Expectations that compare the state of a whole node with an earlier state."""
 
 from __future__ import annotations
 

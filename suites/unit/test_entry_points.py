@@ -209,7 +209,7 @@ def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> Non
     assert "in 'acme 1.2' can't be used: it raises AttributeError" in verdicts["acme-crashes"][2]
     for name in ("not_a_function", "Kind"):
         assert verdicts[f"acme-{name}"][1] is VerdictState.UNKNOWN
-        assert "a function of evidence is expected" in verdicts[f"acme-{name}"][2]
+        assert "a function that takes evidence is expected" in verdicts[f"acme-{name}"][2]
     assert verdicts["acme-wrong"][1:] == (VerdictState.NOT_MET, "Acme is wrong.")
     assert verdicts["acme-dark"][1:] == (VerdictState.UNKNOWN, "Acme can't be seen.")
 

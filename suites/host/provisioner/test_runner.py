@@ -266,7 +266,7 @@ def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_run_before(
 
     assert evidence.outcome is None
     assert evidence.exit_code is None
-    with pytest.raises(ExpectationError, match="it did not run, or it was killed"):
+    with pytest.raises(ExpectationError, match="the provisioner did not run, or was killed"):
         expect.provisioned(evidence)
     expect.provisioned(evidence, run=1)
 

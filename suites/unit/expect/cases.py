@@ -177,7 +177,7 @@ REFUSED = {
     "driver_names_gpus: a name it does not know": Case(
         lambda e: expect.driver_names_gpus(e, "Tesla T4"),
         lambda f: f.file(INFORMATION, "Model: \t\t Unknown\n"),
-        message="have the GPUs ['Tesla T4'], but has ['Unknown']",
+        message="name the GPUs ['Tesla T4'], but names ['Unknown']",
     ),
     "driver_names_gpus: a file without a name": Case(
         expect.driver_names_gpus, lambda f: f.file(INFORMATION, "IRQ: 22\n"), message="(no name)"
@@ -359,7 +359,7 @@ REFUSED = {
     ),
     "module_built_for: another version": Case(
         lambda e: expect.module_built_for(e, KERNEL, version="570.86.15"),
-        message="its states are {}",
+        message="DKMS's states are {}",
     ),
     "module_built_for: another kernel's vermagic": Case(
         lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
@@ -392,14 +392,14 @@ REFUSED = {
     "module_built_before_boot: compiled here": Case(
         lambda e: expect.module_built_before_boot(e, KERNEL),
         lambda f: f.paths(f"f 644 1 {BOOTED_AT_S + 60}.0 {MODULE}"),
-        message="was modified 60 s after it: it was compiled on this node",
+        message="was modified 60 s after the boot: the file was compiled on this node",
     ),
     "module_built_before_boot: one of two compiled here": Case(
         lambda e: expect.module_built_before_boot(e, KERNEL),
         lambda f: f.more_paths(
             f"f 644 1 {BOOTED_AT_S + 9}.0 {MODULE.replace('nvidia.ko', 'nvidia-uvm.ko')}"
         ),
-        message="was modified 9 s after it",
+        message="was modified 9 s after the boot",
     ),
     "module_built_before_boot: no module": Case(
         lambda e: expect.module_built_before_boot(e, OTHER_KERNEL), message="but there is none"

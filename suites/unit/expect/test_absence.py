@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_absent_line_of_an_empty_log_is_unknown(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "").evidence
 
-    with pytest.raises(HarnessError, match=r"with 'x' is unknown: it is empty"):
+    with pytest.raises(HarnessError, match=r"with 'x' is unknown: the log is empty"):
         expect.no_log_line(evidence, "x")
 
 

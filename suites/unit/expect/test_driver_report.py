@@ -301,7 +301,7 @@ def test_failed_tool_is_explained_by_its_message_or_its_exit_code(
     tmp_path: Path, said: str, code: int, words: str
 ) -> None:
     with pytest.raises(
-        ExpectationError, match=rf"ended with {code} and printed: {said}\. .*{words}"
+        ExpectationError, match=rf"exited with {code} and printed: {said}\. .*{words}"
     ):
         driver_reports_health(a_node(tmp_path, said, exit_code=code).evidence)
 
@@ -412,7 +412,7 @@ def test_unknown_values_are_all_shown(tmp_path: Path) -> None:
     ]
 
     with pytest.raises(
-        HarnessError, match=r"has GPU 00000000:65:00\.0: 'Perhaps' .*; GPU 00000000:66:00\.0: "
+        HarnessError, match=r"GPU 00000000:65:00\.0: 'Perhaps' .*; GPU 00000000:66:00\.0: "
     ):
         driver_reports_health(a_node(tmp_path, HEAD + "".join(odd)).evidence)
 
@@ -420,7 +420,7 @@ def test_unknown_values_are_all_shown(tmp_path: Path) -> None:
 def test_gpu_without_known_fields_is_unknown_beside_a_healthy_gpu(tmp_path: Path) -> None:
     second = "GPU 00000000:66:00.0\n    Health of the memory : perfect\n"
 
-    with pytest.raises(HarnessError, match=r"has GPU 00000000:66:00\.0: no line about faults"):
+    with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: no line about faults"):
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second).evidence)
 
 

@@ -123,7 +123,7 @@ NOT_MET = (
     Case(
         "log",
         lambda f: f.command("dmesg", "[9.1] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off\n"),
-        "1 lines with one; the last is '[9.1] NVRM: Xid (PCI:0000:01:00): 79",
+        "1 lines with an error; the last is '[9.1] NVRM: Xid (PCI:0000:01:00): 79",
     ),
     Case(
         "log",
@@ -206,7 +206,7 @@ NOT_MET = (
             CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
             + "# nvidia-container-runtime\n",
         ),
-        "is not in it as the program of a runtime with a type; there are ['nvidia', 'runc']",
+        "is not there as the program of a runtime with a type; the runtimes are ['nvidia', 'runc']",
     ),
     Case(
         "runtime",

@@ -59,7 +59,7 @@ def test_unknown_message_is_quoted_and_makes_the_verdict_unknown(tmp_path: Path)
 
     assert not isinstance(caught.value, AssertionError)
     assert (
-        f"1 lines of the driver that the harness does not know, so it cannot tell; the last is '[   40.1] {UNKNOWN}'"
+        f"1 lines of the driver that the harness does not know, so whether there is one is unknown; the last is '[   40.1] {UNKNOWN}'"
         in str(caught.value)
     )
 
@@ -99,15 +99,15 @@ def test_gpu_error_is_quoted_among_application_errors(tmp_path: Path) -> None:
     state, sentence = judged(tmp_path, log)
 
     assert state == "not met"
-    assert "1 lines with one; the last is '[ 1.48] NVRM: Xid (PCI:0000:01:00): 48" in sentence
+    assert "1 lines with an error; the last is '[ 1.48] NVRM: Xid (PCI:0000:01:00): 48" in sentence
 
 
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ((31,), "but 1 that applications caused; the last is '[ 1.31]"),
-        ((31, 43, 13), "but 3 that applications caused; the last is '[ 1.13]"),
-        ((31, 14), "but 1 that applications caused; the last is '[ 1.31]"),
+        ((31,), "except 1 that applications caused; the last is '[ 1.31]"),
+        ((31, 43, 13), "except 3 that applications caused; the last is '[ 1.13]"),
+        ((31, 14), "except 1 that applications caused; the last is '[ 1.31]"),
         ((14,), "The kernel log has no GPU error."),
     ],
 )
@@ -125,7 +125,7 @@ def test_number_of_errors_caused_by_applications_is_reported(
 def test_last_of_two_errors_of_gpus_is_quoted(tmp_path: Path) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:0{n % 10}:00): {n}, pid=1\n" for n in (48, 79))
 
-    assert "there are 2 lines with one; the last is '[ 1.79]" in judged(tmp_path, log)[1]
+    assert "there are 2 lines with an error; the last is '[ 1.79]" in judged(tmp_path, log)[1]
 
 
 def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
 
     assert state == "unknown"
     assert (
-        f"but 2 lines of the driver that the harness does not know, so it cannot tell; the last is '[ 1.2] {UNKNOWN} either'"
+        f"but 2 lines of the driver that the harness does not know, so whether there is one is unknown; the last is '[ 1.2] {UNKNOWN} either'"
         in sentence
     )
 
@@ -166,5 +166,8 @@ def test_cause_is_quoted_rather_than_its_consequences(tmp_path: Path) -> None:
     state, sentence = judged(tmp_path, log)
 
     assert state == "not met"
-    assert "there are 2 lines with one; the last is '[ 5.0] NVRM: This PCI I/O region" in sentence
+    assert (
+        "there are 2 lines with an error; the last is '[ 5.0] NVRM: This PCI I/O region"
+        in sentence
+    )
     assert "The memory region BAR1 of the GPU 0000:05:00.0 is invalid (0M @ 0x0)" in sentence

@@ -687,7 +687,7 @@ def test_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
     folder = a_serving_node(tmp_path).command("containerd-config", dump)
     folder.command("units", "k3s.service loaded activating start x\n")
-    with pytest.raises(ExpectationError, match="is not in it"):
+    with pytest.raises(ExpectationError, match="is not there"):
         expect.runtime_hands_out_gpus(folder.evidence)
 
     folder.command("units", f"{RUNNING}k3s.service loaded active running x\n")

@@ -102,7 +102,7 @@ REPORTS = (
         expectation="runtime",
         change=dump(NAMED_ALONE),
         state=NOT_MET,
-        words="not in it as the program of a runtime",
+        words="not there as the program of a runtime",
     ),
     Report(
         source="NVIDIA/nvidia-container-toolkit#1956, a drop-in whose runtime has no type",

@@ -70,7 +70,7 @@ def test_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
     assert len(log.pulls) == 1
     with pytest.raises(ExpectationError) as caught:
         expect.pull_answered(log, 1, status=200)
-    assert f"expected to get 200 only, but got {seen}:" in str(caught.value)
+    assert f"expected to get only status 200, but got {seen}:" in str(caught.value)
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
@@ -80,7 +80,9 @@ def test_pull_answered_checks_only_the_numbered_pull() -> None:
     for number, status in ((1, 200), (2, 429), (3, 500)):
         expect.pull_answered(log, number, status=status)
     for number, status in ((0, 500), (1, 500), (2, 200), (3, 429)):
-        with pytest.raises(ExpectationError, match=f"Pull {number} was expected to get {status}"):
+        with pytest.raises(
+            ExpectationError, match=f"Pull {number} was expected to get only status {status}"
+        ):
             expect.pull_answered(log, number, status=status)
 
 
