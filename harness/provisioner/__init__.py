@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: The file in a machine with the exit code of the provisioner's command that ended last since the
-#: boot.
+#: The file in a machine that contains the exit code of the last provisioner command that ended in
+#: this boot.
 EXIT_CODE_PATH = "/run/gpu-node-exit-code"
-#: The folder in a machine with a numbered folder for each run, which `run-provisioner.sh` writes.
+#: The folder in a machine where `run-provisioner.sh` makes a numbered folder for each run.
 RUNS_FOLDER = "/var/lib/cloud/instance/provisioner-runs"
 #: The program that runs each command of a provisioner.
 RUNNER_PATH = "/usr/local/lib/gpu-node-harness/run-provisioner.sh"
@@ -62,11 +62,11 @@ class NodeFact(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationFile:
-    """A file that tells the provisioner the kind of the node.
+    """A file that tells the provisioner what kind of node to make.
 
-    The file has `values`, then the node's values by `node_values`, then the values of the test's
-    request; later values win. A fact that the node lacks, such as the driver's version without a
-    driver, is left out. `bake_values` are the values for a bake.
+    The file contains `values`, then the node's facts that `node_values` maps to keys, then the
+    values of the test's request; later values win. A fact that the node lacks, such as the driver's
+    version without a driver, is left out. A bake requests `bake_values`.
     """
 
     path: str
@@ -79,7 +79,7 @@ class ConfigurationFile:
     def guest_file(
         self, facts: Mapping[NodeFact, object], requested: Mapping[str, object], *, source: str
     ) -> GuestFile:
-        """Return the file of one node; `source` is the file that declares it.
+        """Return the configuration file of one node; `source` is the provisioner's file.
 
         Raises BadInputError if a value can't be written in the file's format.
         """
@@ -150,11 +150,11 @@ class Provisioner:
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the machine."""
     folders: Sequence[str] = ()
-    """Folders in the machine that have only files of `files`."""
+    """Folders in the machine that contain nothing but `files`."""
     user_data: Mapping[str, object] = field(default_factory=dict)
     """The provisioner's own cloud-config, merged with the harness's cloud-config."""
     user_data_source: str = ""
-    """The file of `user_data`, for messages."""
+    """The file that contains `user_data`, for messages."""
     bake: Argv | None = None
     """The command that bakes an image."""
     teardown: Argv | None = None
@@ -162,7 +162,7 @@ class Provisioner:
     commands: Mapping[str, Argv] = field(default_factory=dict)
     """Further commands, by name."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of each command."""
+    """Environment variables of each command."""
     configuration: ConfigurationFile | None = None
     """A configuration file, written for each node."""
     outcome: OutcomeDeclaration = field(default_factory=OutcomeDeclaration)
@@ -191,7 +191,7 @@ class Provisioner:
             paths.append(posixpath.normpath(self.configuration.path))
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
             raise BadInputError(
-                f"Two files would be {listed(twice)} in the machine; keep one of them.",
+                f"Two files have the path {listed(twice)} in the machine; keep one of them.",
                 source=self.where,
                 key="files",
             )
@@ -207,7 +207,7 @@ class Provisioner:
         return {**self.commands, **present}
 
     def command(self, name: str) -> Argv:
-        """Return the argv of the command `name`; raises BadInputError if none is declared."""
+        """Return the argv of the command `name`; raise BadInputError if it is not declared."""
         commands = self._commands()
         if name not in commands:
             raise BadInputError(
@@ -219,7 +219,7 @@ class Provisioner:
         return commands[name]
 
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
-        """Return the argv that runs the command `name` in a guest, with a folder in RUNS_FOLDER for the run.
+        """Return the argv that runs the command `name` in a guest, with the run's folder in RUNS_FOLDER.
 
         If `output` names a file, the command's output is appended to it too. The exit code is written
         to a file, since cloud-init only reports *that* a command failed. Raises BadInputError if

@@ -13,20 +13,23 @@ from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
 
 
 def choose_provisioner(word: str) -> Provisioner:
-    """Return the provisioner with this name, or from the file at this path; raises BadInputError."""
+    """Return the provisioner with this name, or the one that the file at this path declares.
+
+    Raises BadInputError if there is none, or if the file is invalid.
+    """
     return _read(Path(word)) if _is_path(word) else provisioner_by_name(word)
 
 
 def _read(path: Path) -> Provisioner:
-    # Imported here, since the module loads more slowly than a clone starts, and the harness's own
-    # provisioner needs no file.
+    # Imported here, since loading this module takes longer than starting a clone, and the harness's
+    # own provisioner has no file to read.
     from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
 
     return read_provisioner(path)
 
 
 def absolute(word: str, folder: Path) -> str:
-    """Return a name unchanged, and a path, which may be relative to `folder`, as an absolute path."""
+    """Make a path, which may be relative to `folder`, absolute; return a name unchanged."""
     return str(folder / word) if _is_path(word) else word
 
 
@@ -36,7 +39,7 @@ def _is_path(word: str) -> bool:
 
 
 def provisioner_by_name(name: str) -> Provisioner:
-    """Return the provisioner of this name; raises BadInputError if there is none."""
+    """Return the provisioner of this name; raise BadInputError if there is none."""
     if name == NAME:
         return gpu_node_provisioner(build_payload())
     plugin = find_plugin(Group.PROVISIONERS, name)
@@ -51,11 +54,11 @@ def provisioner_by_name(name: str) -> Provisioner:
 
 
 def provisioner_of(plugin: Plugin) -> Provisioner:
-    """Return the provisioner of an entry point, by the name of the entry.
+    """Return the provisioner that an entry point provides, with the entry point's name.
 
-    The entry is a `Provisioner`, a function without arguments that returns a `Provisioner`, or the
-    absolute path of a provisioner's file. Raises PluginError for any other object, or if the file
-    is not valid.
+    The entry point's object is a `Provisioner`, a function without arguments that returns a
+    `Provisioner`, or the absolute path of a provisioner's file. Raises PluginError for any other
+    object, or if the file is not valid.
     """
     found = plugin.load()
     try:
@@ -68,6 +71,6 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
     if not isinstance(found, Provisioner):
         raise plugin.error(
             "a provisioner, a function that returns one or the absolute path of a provisioner's file "
-            f"is expected, but it gives {found!r}"
+            f"is expected, but the entry point gives {found!r}"
         )
     return replace(found, name=plugin.name)

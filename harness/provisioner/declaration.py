@@ -1,4 +1,4 @@
-"""The file `provisioner.json` of the evidence: how the provisioner's result is read."""
+"""The file `provisioner.json` in the evidence, which says how to read the provisioner's result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECLARATION_NAME = "provisioner.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """The provisioner of the evidence; `source` is the file that declares it."""
+    """The provisioner that ran on the node; `source` is the file that declares this provisioner."""
 
     __pydantic_config__ = FORBID
 
@@ -34,7 +34,7 @@ class Declaration:
     source: str
     outcome: OutcomeDeclaration
     files: tuple[str, ...] = ()
-    """Paths of the files that were collected in addition, which may be patterns."""
+    """Paths, or patterns of paths, of the files that were collected in addition."""
     commands: tuple[str, ...] = ()
     """Names of the commands whose output was collected in addition."""
 
@@ -66,7 +66,7 @@ class Declaration:
         )
 
     def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
-        """Return a pattern of the log; raises BadInputError if it is not declared."""
+        """Return a declared pattern of the log; raise BadInputError if it is not declared."""
         log = self.outcome.log
         found = None
         if log is not None:
@@ -77,13 +77,13 @@ class Declaration:
 
     @property
     def events(self) -> EventFiles:
-        """Return the declaration of events; raises BadInputError if there is none."""
+        """Return the declaration of events; raise BadInputError if there is none."""
         if self.outcome.events is None:
             raise self.missing("events")
         return self.outcome.events
 
     def missing(self, *keys: str) -> BadInputError:
-        """Return the error for an `outcome` without any of `keys`."""
+        """Return the error for an `outcome` that declares none of `keys`."""
         quoted = " or ".join(f"'outcome.{key}'" for key in keys)
         return BadInputError(
             f"Provisioner '{self.name}' does not declare this key, so the harness cannot tell whether the "
@@ -99,12 +99,12 @@ GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_n
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter[Declaration]:
-    """Return the adapter that reads and writes the file; it is made on use, since making it is slow."""
+    """Return the adapter that reads and writes the file; making it is slow, so it is made on use."""
     return pydantic.TypeAdapter(Declaration)
 
 
 def write_declaration(provisioner: Provisioner, folder: Path) -> None:
-    """Write the file of a provisioner into an evidence folder."""
+    """Write the declaration of a provisioner into an evidence folder."""
     declaration = Declaration(
         name=provisioner.name,
         source=provisioner.where,
@@ -116,7 +116,7 @@ def write_declaration(provisioner: Provisioner, folder: Path) -> None:
 
 
 def read_declaration(folder: Path) -> Declaration:
-    """Read the file of an evidence folder; without the file, return the harness's own declaration.
+    """Read the declaration in an evidence folder, or return the harness's own if there is no file.
 
     Raises HarnessError if the file is damaged, or has a newer schema.
     """
@@ -128,5 +128,5 @@ def read_declaration(folder: Path) -> Declaration:
     except (OSError, pydantic.ValidationError) as error:
         raise HarnessError(
             f"'{file}' does not say how the provisioner's result is read ({error}); collect the "
-            "evidence again, or judge it with the version that collected it."
+            "evidence again, or judge it with the harness version that collected it."
         ) from error

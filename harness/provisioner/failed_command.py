@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import GuestFile
 
-#: The file with the command in the folder of a run.
+#: The file in a run's folder that contains the command.
 FAILED_COMMAND = "failed-command"
 _BASH_FILE = "/run/gpu-node-failed-command.bash"
 _BASH = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?bash\b")
-#: A script's own trap on ERR, also with a command of several lines, or other code that conflicts with our trap.
+#: Matches a script's own trap on ERR, even if the trap's command has several lines, and other code
+#: that conflicts with our trap.
 _OWN_TRAP = re.compile(
     rb"\btrap\b[^\n]*\b(?:ERR|-p)\b|^[ \t]*['\"}]+[ \t]+ERR\b|\btrap[ \t]*(?:[)|;&>]|$)|\bBASH_ENV\b",
     re.MULTILINE | re.IGNORECASE,
@@ -58,7 +59,7 @@ def noting_environment(argv: Sequence[str], files: Sequence[GuestFile]) -> Mappi
 
 
 def parse_failed_command(text: str) -> FailedCommand | None:
-    """Return the command in a run's record; None if the record is damaged."""
+    """Return the command in a run's record, or None if the record is damaged."""
     lines = text.split("\n", 3)
     if len(lines) < 4 or not all(re.fullmatch(r"\d{1,9}", number) for number in lines[:2]):
         return None

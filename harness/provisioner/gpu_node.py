@@ -53,7 +53,7 @@ OUTCOME = OutcomeDeclaration(
             started="/started",
         ),
     ),
-    # The events of Azure's agent have no field for the end, so the operation's id contains the end.
+    # The events of Azure's agent have no field for the end time, so the operation's id contains it.
     events=EventFiles(
         path=f"{EVENTS_FOLDER}/*", name="/TaskName", started="/Timestamp", ended="/OperationId"
     ),

@@ -1,7 +1,7 @@
-"""How the result of a provisioner is read: exit codes, a JSON file, event files, log lines.
+"""How to read the result of a provisioner: exit codes, a JSON file, event files, log lines.
 
-These classes are also the keys below `outcome` in a provisioner's file. The evidence has a copy, so
-that an evidence folder can be judged without its project.
+These classes are also the keys below `outcome` in a provisioner's file. The evidence contains a
+copy of the declaration, so that an evidence folder can be judged without the project.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ExitCodeNumber = Annotated[int, Field(ge=0, le=255)]
 
 
 class EventFormat(Enum):
-    """The content of an event file."""
+    """The format of an event file."""
 
     JSON = "json"
     JSON_LINES = "json-lines"
@@ -93,7 +93,7 @@ class StepList:
     duration_s: Pointer | None = None
     """JSON pointer in a step to its duration in seconds."""
     detail: Pointer | None = None
-    """JSON pointer in a step to a sentence about it."""
+    """JSON pointer in a step to a sentence about the step."""
     started: Pointer | None = None
     """JSON pointer in a step to its start: ISO 8601, or seconds since the epoch."""
 
@@ -127,7 +127,7 @@ class EventFiles:
     __pydantic_config__ = FORBID
 
     path: GuestPath
-    """Their path in the machine; `*` and `?` match within a name."""
+    """Path of the files in the machine; `*` and `?` match within a name."""
     name: Pointer
     """JSON pointer in an event to its name."""
     format: EventFormat = EventFormat.JSON
@@ -140,7 +140,7 @@ class EventFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPatterns:
-    """Lines of the provisioner's log, by regular expressions that are searched in each line."""
+    """Regular expressions that are searched for in each line of the provisioner's log."""
 
     __pydantic_config__ = FORBID
 
@@ -168,6 +168,6 @@ class OutcomeDeclaration:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the paths of all files that are read, which may be patterns."""
+        """Return the paths, or patterns of paths, of all files that are read."""
         declared = (self.file, self.events, self.log)
         return tuple(each.path for each in declared if each is not None and each.path is not None)

@@ -128,7 +128,7 @@ class _Rules:
         if twice:
             raise BadInputError(
                 f"The provisioner or the harness writes {listed(twice)} too, and only one of the "
-                "files would be there; remove it here.",
+                "files would be there; remove that path here.",
                 source=self.source,
                 line=_line_of(self.source, ("write_files",)),
                 key="write_files",
@@ -136,13 +136,13 @@ class _Rules:
 
 
 def _line_of(source: str, at: tuple[str, ...]) -> int | None:
-    """Return the line of a key; None if the user-data does not come from a file."""
+    """Return the line of a key, or None if the user-data does not come from a file."""
     file = Path(source)
     return line_of(file, at) if file.is_file() else None
 
 
 def _mergers(given: object, source: str) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield names and options of `merge_how`, in each of its three forms."""
+    """Yield the names and options in `merge_how`, which may have any of three forms."""
     try:
         if isinstance(given, str):
             for word in given.lower().split("+"):

@@ -73,7 +73,7 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationKeys:
-    """A file that tells the provisioner the kind of the node."""
+    """A file that tells the provisioner what kind of node to make."""
 
     __pydantic_config__ = FORBID
 
@@ -100,7 +100,7 @@ class EvidenceKeys:
     files: tuple[GuestPath, ...] = ()
     """Paths of files in the machine; `*` and `?` match within a name."""
     commands: Mapping[OutputName, Argv] = field(default_factory=dict)
-    """Commands that only read from the node, by the names of their outputs."""
+    """Commands that only read from the node, by the names of the files with their outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class ProvisionerFile:
     commands: Mapping[Name, Argv] = field(default_factory=dict)
     """Further commands by name, for `node.provision(NAME)`."""
     environment: Mapping[Variable, str] = field(default_factory=dict)
-    """Variables of each command."""
+    """Environment variables of each command."""
     config: ConfigurationKeys | None = None
     outcome: OutcomeDeclaration = field(default_factory=OutcomeDeclaration)
     evidence: EvidenceKeys = field(default_factory=EvidenceKeys)
@@ -149,7 +149,7 @@ def read_provisioner(path: Path) -> Provisioner:
         left -= len(file.content)
         if left < 0:
             raise BadInputError(
-                f"These files have more than {_FILES_LIMIT_MIB} MiB, which is too much for cloud-init's "
+                f"These files have more than {_FILES_LIMIT_MIB} MiB together, which is too much for cloud-init's "
                 "user-data; put large files into the image.",
                 source=str(path),
                 key="files",
@@ -211,7 +211,7 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
         found = sorted(each for each in source.rglob("*") if not each.is_dir())
         if mode is not None or not found:
             raise BadInputError(
-                f"The folder '{source}' has no file in it."
+                f"The folder '{source}' contains no file."
                 if not found
                 else f"'{source}' is a folder, whose files keep their own modes; remove 'mode'.",
                 source=str(file),

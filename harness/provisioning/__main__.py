@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Session:
-    """One run of one command, with the facts for its outcome."""
+    """One run of a command, with the facts that the run's outcome reports."""
 
     node: NodeContext
     configuration: Configuration
@@ -133,7 +133,7 @@ _READ_ONLY = frozenset({"status", "plan"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on this machine and return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The locale of cloud-init may lack characters of a tool's output.
+        # cloud-init's locale may lack characters that a tool prints.
         sys.stdout.reconfigure(errors="backslashreplace")
     # timeout(1) ends a run with SIGTERM. The signal becomes an exception, so that the running command
     # is killed and the outcome is written.
@@ -199,8 +199,8 @@ def run(
         try:
             _write_outcome(arguments.outcome, _outcome(command, code, error, session))
         except (OSError, RuntimeError, UnsafePathError) as failed:
-            # On a full or read-only disk the exit code still has to name the cause. Before Python 3.13 a
-            # link to itself is a RuntimeError.
+            # On a full or read-only disk the exit code still has to name the cause. Before Python
+            # 3.13, resolving a link to itself raises RuntimeError.
             sentence = (
                 f"The outcome '{arguments.outcome}' cannot be written: {str(failed).rstrip('.')}."
             )
@@ -246,8 +246,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (summary, _) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        command.add_argument("--config", type=Path, help="JSON file; the environment overrides it")
-        command.add_argument("--outcome", type=Path, help="file for the outcome, as JSON")
+        command.add_argument(
+            "--config", type=Path, help="JSON file; environment variables override it"
+        )
+        command.add_argument(
+            "--outcome", type=Path, help="file to which the outcome is written, as JSON"
+        )
         command.add_argument(
             "--root", type=Path, default=Path("/"), help="folder to use instead of /"
         )

@@ -51,13 +51,13 @@ def choose_image(node: NodeContext, configuration: Configuration) -> DriverImage
         raise ProvisioningError(
             ExitCode.COMMAND_FAILED,
             f"The image 'aks-gpu-{driver_type}:{image.tag}' is not on the component list "
-            f"'{COMPONENTS_PATH}', which has {', '.join(tags) or 'no tag of it'}.",
+            f"'{COMPONENTS_PATH}', which has {', '.join(tags) or 'no tag of this image'}.",
         )
     return image
 
 
 def listed_tags(document: object, driver_type: str) -> tuple[str, ...]:
-    """Return the tags of a driver image that a component list names."""
+    """Return the tags that a component list names for a driver image."""
     images = document.get("GPUContainerImages") if isinstance(document, dict) else None
     tags = []
     for entry in images if isinstance(images, list) else ():

@@ -132,7 +132,7 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
                 needs=("configure-containerd",),
             )
         )
-    # Even if the file is unchanged, a file that it imports may have other settings.
+    # Even if the file is unchanged, a file that it imports may contain other settings.
     dump = facts.runtime.dump
     is_other = dump is not None and wanted.difference(dump) is not None
     if is_changed or is_other or not facts.is_opted_out:
@@ -148,7 +148,7 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
 
 
 def _fabric_manager_step(*, is_needed: bool) -> Step:
-    """Return the step that starts the fabric manager, or stops it if the image starts it."""
+    """Return the step that starts the fabric manager, or stops it if the image started it."""
     event = f"AKS.CSE.{FABRIC_MANAGER}"
     needs = ("report-readiness",)
     if is_needed:

@@ -1,4 +1,4 @@
-"""Decides how containers get their GPU: by CDI, natively or through the nvidia runtime, or by a hook.
+"""Decides how containers get their GPU: by CDI (natively or by the nvidia runtime), or by a hook.
 
 The functions are pure; `toolkit` applies their decisions to the files and units of a node.
 """
@@ -62,7 +62,7 @@ def parse_version(text: str) -> Version | None:
 def detect_support(
     engine: Engine, *, dump: str | None = None, version: str | None = None
 ) -> CdiSupport:
-    """Return the CDI support of a runtime by its configuration; its version is only a fallback.
+    """Detect a runtime's CDI support from its configuration, or without that from its version.
 
     `dump` is the output of `containerd config dump`, and `version` is the output of `containerd
     --version`; each is None if the command failed. An unknown version counts as the oldest.
@@ -137,8 +137,8 @@ def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> 
     """Choose by the decision table of the GPU operator.
 
     Nodes whose runtime supports CDI natively get the settings that the operator uses since v25.10
-    (gpu-operator 1578). The operator uses these settings on all nodes, so pods on older runtimes
-    get no GPU. Here, nodes with older runtimes get the settings of the proposal (gpu-operator
+    (gpu-operator 1578). The operator uses these settings on all nodes, so pods of older runtimes
+    get no GPU there. Here, nodes with older runtimes get the settings of the proposal (gpu-operator
     1285).
     """
     if not is_cdi_enabled:

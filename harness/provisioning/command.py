@@ -22,10 +22,10 @@ ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 #: The words of a command. A string is not allowed, since Python would take each letter for a word.
 Argv: TypeAlias = "list[str] | tuple[str, ...]"
 
-#: The number of characters that a message shows of a command, and of each of its outputs. The whole
-#: message stays below 8 KiB.
+#: How many characters of a command, and of each of its outputs, a message shows. The whole message
+#: stays below 8 KiB.
 _SHOWN_CHARACTERS = 2500
-#: The bytes that are kept of the output of one command.
+#: How many bytes one command may write before it is killed.
 OUTPUT_BYTES = 64 << 20
 
 #: For `spawn`: give the caller the other end of a pipe.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return why `argv` is not a list of a command's words, as a sentence; None if it is.
+    """Return a sentence on why `argv` is not a list of a command's words, or None if it is one.
 
     A type checker finds this error too, but not everybody runs a type checker.
     """
@@ -91,7 +91,7 @@ class CommandResult:
     def render(self, shown_characters: int = _SHOWN_CHARACTERS) -> str:
         """Render the text that every message about a failed command includes.
 
-        It has the beginning of a long command, and the end of long output.
+        The text has the beginning of a long command, and the end of long output.
         """
         limit = " (time limit)" if self.timed_out else ""
         if self.wrote_too_much:
@@ -125,7 +125,7 @@ def _end_of(text: str, most: int) -> str:
 
 
 class CommandError(Exception):
-    """A command that must succeed failed. The message has the end of long output."""
+    """A command failed, although it had to succeed. The message has the end of long output."""
 
     def __init__(self, purpose: str, result: CommandResult) -> None:
         super().__init__(f"{purpose} failed.\n{result.render()}")
@@ -161,8 +161,9 @@ class Runner(Protocol):
         ...
 
 
-#: The time to read output after the command's own process has ended, while processes that it left
-#: hold the pipe open. The rest of a pipeline's output comes at once; a daemon holds the pipe open.
+#: How long output is read after the command's own process has ended, if processes that it started
+#: still hold the pipe open. The rest of a pipeline's output comes at once; a daemon holds the pipe
+#: open.
 _LEFT_BEHIND_S = 5.0
 #: Time for a killed group to close its output.
 _KILLED_S = 1.0
@@ -275,8 +276,8 @@ def _finish(
 class _Pipes:
     """Feeds the input of a process and reads its output.
 
-    `Popen.communicate` does not return when the process has ended while another process holds its
-    output, and it loses the remaining input if it is called again after a time limit.
+    `Popen.communicate` does not return when the process has ended if another process holds the
+    output open. Called again after a time limit, it loses the remaining input.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, most_bytes: int) -> None:
@@ -369,9 +370,9 @@ def has_ended(process: ChildProcess) -> bool:
 
 
 def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
-    """End a spawned `process` and return its exit code; it has `grace_s` seconds to end itself.
+    """End a spawned `process` and return its exit code; first let it end itself for `grace_s` seconds.
 
-    The other processes of its group are killed in any case.
+    The other processes of the process's group are killed in any case.
     """
     if process.returncode is None and grace_s:
         ending = os.pidfd_open(process.pid)
@@ -427,7 +428,7 @@ def spawn(
 
 @functools.cache
 def _starter(pid: int) -> concurrent.futures.Executor:
-    """Return the thread of process `pid` that starts processes; a fork does not inherit threads.
+    """Return the thread that starts processes in process `pid`; a fork does not inherit threads.
 
     The thread is never ended, since all processes that it started would end with it.
     """

@@ -45,13 +45,13 @@ class Configuration:
     gpu_image_sha: str | None = None
     """The second half of the image's tag."""
     config_gpu_driver_if_needed: bool = False
-    """Install the driver; otherwise use the present one, unless it does not work."""
+    """Install the driver; otherwise use the present driver, unless that does not work."""
     gpu_needs_fabric_manager: bool = False
     """Start the fabric manager; otherwise stop a fabric manager that came with the image."""
     gpu_instance_profile: str | None = None
     """Partition the GPU: `MIG1g`, `MIG2g`, `MIG3g`, `MIG4g` or `MIG7g`."""
     mig_node: bool = False
-    """Follows from the profile; a value that contradicts it is refused."""
+    """True if a profile is set; a value that contradicts the profile is refused."""
     nvidia_mig_strategy: str | None = None
     """`Mixed`; any other value means single."""
     nvidia_mig_profile_layout: str | None = None
@@ -73,7 +73,7 @@ class Configuration:
     """Give containers their GPU by CDI; otherwise by the nvidia runtime's automatic mode, or by a
     hook of CRI-O."""
     feature_flags: tuple[str, ...] = ()
-    """Names separated by commas; `NVIDIA_CUDA_PREBAKE` makes `bake` build."""
+    """Names separated by commas; `NVIDIA_CUDA_PREBAKE` makes `bake` build the driver."""
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
     """Path of the prebake record."""
     retry_budget_s: float | None = None

@@ -158,8 +158,9 @@ def _prints_something(result: CommandResult) -> bool:
 def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting would delay the boot by seconds.
 
-    A run that was killed after the pull may also have left the name from the registry, which would
-    keep the image's content for ever. It is not an error if a name does not exist.
+    The registry's name is removed too: a run that was killed after the pull may have left that
+    name, which would keep the image's content for ever. It is not an error if a name does not
+    exist.
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)

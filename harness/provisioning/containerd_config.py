@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
-#: containerd's own file, or the temporary file beside this file that will replace it.
+#: Matches containerd's own file, and the temporary file beside it that will replace it.
 _OWN_FILE = re.compile(r"/etc/containerd/(config\.toml|\.config\.toml\.[a-z0-9_]{8})")
 FALLBACK_RUNTIME = "runc"
 DEFAULT_RUNTIME_TABLE = "default_runtime"
@@ -38,7 +38,8 @@ PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_eng
 """The keys of a runtime's program: two keys of options, then the key of containerd before 1.4."""
 
 _OLD_SHIM = "io.containerd.runtime.v1.linux"
-"""The type, removed in containerd 2, that reads the keys besides `BinaryName`; the `runc` shims ignore them."""
+"""The type that reads the keys other than `BinaryName`; containerd 2 removed it, and the `runc`
+shims ignore these keys."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -52,10 +53,11 @@ _PARTS_OF_A_URI = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CriRuntime:
-    """A runtime of the CRI plugin; `program` is the program that it names, None for runc.
+    """A runtime of the CRI plugin; `program` is the program that it names, or None for runc.
 
-    `is_effective` says that containerd starts it: the runtime has a type, without which containerd
-    creates no container (nvidia-container-toolkit 1956), and the type reads the key of the program.
+    `is_effective` says that containerd starts this program: the runtime has a type, without which
+    containerd creates no container (nvidia-container-toolkit 1956), and the type reads the key that
+    names the program.
     """
 
     name: str
@@ -71,7 +73,7 @@ class CriRuntime:
 
 
 def format_of(text: str) -> int | None:
-    """Return the `version` of a configuration: 1 if it has none, None if it is not a number."""
+    """Return the `version` of a configuration: 1 if there is none, None if it is not a number."""
     version = get_value(text, ("version",)) or "1"
     return int(version) if version.isdigit() else None
 
@@ -119,7 +121,7 @@ def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
         path[: len(table) + 1] for path in paths if path[:-1][: len(table)] == table
     )
     others = [(*cri, "containerd", name) for name in _OTHER_TABLES]
-    # A dump has these other tables even if they are empty.
+    # A dump contains these other tables even if they are empty.
     tables = [*named, *(other for other in others if _program_of(values, other) is not None)]
     return tuple(
         CriRuntime(
@@ -181,7 +183,7 @@ class WantedRuntimes:
     is_cdi_on: bool = False
 
     def difference(self, dump: str, own: str = CONTAINERD_CONFIG) -> str | None:
-        """Return the differences between the dump and the wanted content, as sentences; None without any.
+        """Return sentences about differences between the dump and the wanted content, or None.
 
         `own` is the path of the dumped file, which the dump lists among the imported files.
 

@@ -1,7 +1,7 @@
 """The steps that bring a driver up on a managed node.
 
-The module is long because each step is a function beside the functions that it needs, in their
-order.
+The module is long because each step is a function beside the functions that it needs, in the order
+of the steps.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def driver_steps(configuration: Configuration, facts: NodeFacts, decision: Decis
 def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
     """Return the step that removes a baked driver of the wrong kind or version.
 
-    An incomplete teardown does not end the run: the following full install may still work, and it
+    An incomplete teardown does not end the run: the following full install may still work, and
     checks whether another version is still loaded.
     """
     scope = teardown_scope(configuration, is_opted_out=False)

@@ -1,4 +1,4 @@
-"""Reads the messages of NVIDIA's driver in the kernel's log, by the table of its words."""
+"""Reads the messages of NVIDIA's driver in the kernel's log, by the table in `driver_words`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _TELLS_ERROR = re.compile(
 class DriverMessage:
     """A message of the driver; `line` is its first line as it was logged.
 
-    `words` is None if the table lacks the message. `releases` are the last driver release that was
-    loaded before the message and the first release that was loaded after it.
+    `words` is None if the table does not contain the message. `releases` are the last driver
+    release that was loaded before the message and the first release that was loaded after it.
     """
 
     line: str
@@ -70,7 +70,7 @@ def parse_messages(log: str) -> tuple[DriverMessage, ...]:
     """Return the driver's messages in the kernel's log, in order.
 
     A line with an unknown text of the driver's resource manager (`NVRM`) is a message; a line of
-    another part of the driver is a message if it has a word for an error.
+    another part of the driver is a message if it contains a word such as `error`.
     """
     lines = [(line, said) for line in log.splitlines() if (said := _said(line)) is not None]
     text = "\n".join(said for _, said in lines)
@@ -93,7 +93,7 @@ def find_tool_words(output: str) -> DriverWords | None:
 
 
 def _said(line: str) -> str | None:
-    """Return the driver's text in a line, with single blanks; None if the line is not from the driver."""
+    """Return the driver's text in a line, with single blanks, or None if the line is not its own."""
     # The kernel's own lines are shorter; matching a longer line would take a long time.
     line = line[:_LONGEST_LINE]
     found = _NVRM.search(line)

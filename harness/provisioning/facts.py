@@ -70,8 +70,9 @@ def collect_facts(
 ) -> NodeFacts:
     """Collect the facts on which the plan depends.
 
-    Raises ProvisioningError with code 224 or 230 if the machine's tags are unknown, with code 123 if
-    two managed modes are on, and ConfigurationError if the fields that name the driver are not set.
+    Raises ProvisioningError with code 224 or 230 if the machine's tags are unknown, or with code
+    123 if two managed modes are on. Raises ConfigurationError if the fields that name the driver
+    are not set.
     """
     kernel, arch = node.kernel(), node.answer("uname", "-m") or ""
     metadata, is_opted_out = look_up_opt_out(node, configuration)

@@ -41,7 +41,7 @@ def os_release_fields(text: str) -> dict[str, str]:
 
 
 def family_of(os_release: str) -> Family:
-    """Return the family of the distribution of an os-release file, by ID and then by ID_LIKE."""
+    """Return the family of the distribution that an os-release file names in ID or ID_LIKE."""
     fields = os_release_fields(os_release)
     names = " ".join(fields[key] for key in ("ID", "ID_LIKE") if key in fields).split()
     return next((_MEMBERS[name] for name in names if name in _MEMBERS), Family.OTHER)

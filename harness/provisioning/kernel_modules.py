@@ -74,7 +74,7 @@ def parse_dkms_status(text: str) -> tuple[DkmsEntry, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleFile:
-    """The fields of a module on disk by `modinfo`; None for a missing field."""
+    """The fields of a module on disk, as `modinfo` prints them; a missing field is None."""
 
     version: str | None
     vermagic: str | None
@@ -183,7 +183,7 @@ def read_loaded(files: NodeFiles) -> tuple[LoadedModule, ...]:
 
 
 def read_resident_version(files: NodeFiles) -> str | None:
-    """Return the version of the loaded driver; None if no driver is loaded or the version is unknown."""
+    """Return the version of the loaded driver, or None if no version or no driver is found."""
     version = files.read_or_empty("/sys/module/nvidia/version").strip()
     if version:
         return version

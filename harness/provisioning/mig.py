@@ -41,7 +41,7 @@ class UnknownProfileError(ValueError):
 def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
     """Return the commands that partition the GPU.
 
-    Raises UnknownProfileError.
+    Raises UnknownProfileError if there is no such profile.
     """
     if profile not in INSTANCES:
         raise UnknownProfileError(f"'{profile}' is not a valid GPU instance profile")
@@ -81,7 +81,7 @@ def render_unit(program: Sequence[str]) -> str:
 
 
 def render_profile(configuration: Configuration) -> str:
-    """Render the drop-in with the profile of the unit; the layout is set but not used."""
+    """Render the drop-in that sets the unit's profile, and a layout that the unit does not use."""
     layout = configuration.nvidia_mig_profile_layout or ""
     return (
         "[Service]\n"
@@ -151,6 +151,6 @@ def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     if not result.ok or not modes or not modes <= _MIG_MODES:
         raise StepFailedError(
             "Whether the GPUs are in MIG mode is unknown, because nvidia-smi was expected to say "
-            f"'Enabled', 'Disabled' or '[N/A]' of each.\n{result.render()}"
+            f"'Enabled', 'Disabled' or '[N/A]' of each GPU.\n{result.render()}"
         )
     return "Disabled" in modes

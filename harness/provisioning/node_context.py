@@ -22,8 +22,8 @@ ANSWER_TIMEOUT_S = 30.0
 class NodeContext:
     """The machine that is provisioned.
 
-    `retries` is the end of the node's time budget: no retry starts after it, and each attempt is
-    limited to the remaining time.
+    `retries` is the deadline of the node's time budget: no retry starts after this deadline, and
+    each attempt is limited to the remaining time.
     """
 
     runner: Runner
@@ -43,7 +43,7 @@ class NodeContext:
 
 
 class LimitedRunner:
-    """A runner whose commands end before a deadline; after it, no command is started.
+    """A runner whose commands end before a deadline; after the deadline, no command is started.
 
     AKS limits the whole provisioning of a node (`timeout -k5s 15m`). The deadline is earlier, which
     leaves time to write the outcome.

@@ -51,7 +51,7 @@ class NodeFiles:
         return place.exists() or place.is_symlink()
 
     def names(self, directory: str) -> tuple[str, ...]:
-        """Return the sorted names in a folder; none if there is no such folder."""
+        """Return the sorted names in a folder, or an empty tuple if there is no such folder."""
         try:
             with os.scandir(self.at(directory)) as entries:
                 return tuple(sorted(entry.name for entry in entries))
@@ -63,7 +63,7 @@ class NodeFiles:
         return self.at(path).is_dir() and not self.at(path).is_symlink()
 
     def is_newer(self, path: str, other: str) -> bool:
-        """Return whether a path was modified after another one; False if a path is missing."""
+        """Return whether `path` was modified after `other`; False if either is missing."""
         try:
             return self.at(path).stat().st_mtime_ns > self.at(other).stat().st_mtime_ns
         except OSError:
@@ -139,7 +139,7 @@ class NodeFiles:
         return self.read_or_none(path) or ""
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """Write a file of provisioning atomically: under a temporary name, then rename it.
+        """Write one of provisioning's own files atomically: write a temporary file, then rename it.
 
         The file belongs to root. Temporary files that a killed process or a loss of power left beside
         the target are removed. Raises OSError.
@@ -303,8 +303,8 @@ def _left_over(target: Path) -> Iterator[Path]:
 def _without_left_over(target: Path) -> Iterator[None]:
     """Remove the temporary files of earlier writes of a target, unless another process is writing now.
 
-    Each writer holds a shared lock on the folder, which ends with its process. So a process that gets
-    the exclusive lock knows that no temporary file in the folder is in use.
+    Each writer holds a shared lock on the folder, and the lock ends with the writer's process. So a
+    process that gets the exclusive lock knows that no temporary file in the folder is in use.
     """
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

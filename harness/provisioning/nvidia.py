@@ -90,8 +90,8 @@ def driver_type_for(vm_size: str) -> str:
 class DriverImage:
     """The container image of one driver.
 
-    Its canonical name is the same in every cloud. A sovereign cloud pulls it from its own registry
-    and tags it with the canonical name, which all later steps use.
+    Its canonical name is the same in every cloud. In a sovereign cloud, a node pulls the image from
+    that cloud's registry and tags it with the canonical name, which all later steps use.
     """
 
     driver_type: str

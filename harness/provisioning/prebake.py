@@ -27,7 +27,7 @@ remove.
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The fields of a record; None for a field that is absent, empty or contains whitespace."""
+    """The fields of a record; a field is None if it is absent, empty or contains whitespace."""
 
     kernel: str | None = None
     driver_version: str | None = None
@@ -62,7 +62,7 @@ def parse_record(text: str) -> Record:
 
 
 def read_record(files: NodeFiles, path: str) -> Record | None:
-    """Return the record at `path`; None if there is no file, a corrupt record if it is unreadable."""
+    """Return the record at `path`, None without a file, or a corrupt record for an unreadable file."""
     try:
         text = files.read(path)
     except UnreadableFileError:
@@ -90,7 +90,7 @@ class Action(enum.Enum):
 
 
 class Reason(enum.Enum):
-    """The first row of the decision table that matched."""
+    """The reason for a decision: the first row of the decision table that matched."""
 
     OPTED_OUT = "opted_out"
     NO_RECORD = "no_record"

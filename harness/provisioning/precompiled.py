@@ -126,7 +126,7 @@ class ClusterNode:
 class KernelGroup:
     """The nodes of one kernel, processor and system, and the selector that finds them.
 
-    `architecture` is Kubernetes' name for the processor, None if it is unknown.
+    `architecture` is Kubernetes' name for the processor, or None if it is unknown.
     """
 
     kernel: str

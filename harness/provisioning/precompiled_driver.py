@@ -30,7 +30,7 @@ _QUERY_S = 30.0
 
 
 def precompiled_image(configuration: Configuration, facts: NodeFacts) -> PrecompiledImage | None:
-    """Return the image for this node's kernel; None if the configuration names none.
+    """Return the image for this node's kernel, or None if the configuration names none.
 
     Raises ProvisioningError if the os-release file does not identify the system.
     """
@@ -56,7 +56,7 @@ def precompiled_image(configuration: Configuration, facts: NodeFacts) -> Precomp
 def install_step(
     image: PrecompiledImage, configuration: Configuration, facts: NodeFacts, like: Step
 ) -> Step:
-    """Return the step, which is `like`, the install of the driver image, with another image.
+    """Return the step `like`, which installs the driver image, changed to the precompiled image.
 
     If this step fails, the driver is built, unless the configuration forbids that.
     """
@@ -131,7 +131,7 @@ def _is_available(node: NodeContext, image: PrecompiledImage) -> bool:
         if result.ok or not containerd.says_no_such_image(result, image):
             return None
         missing.append(result)
-        return PermanentFailure(message="The registry does not have it.")
+        return PermanentFailure(message="The registry does not have this image.")
 
     try:
         try_command(node, replace(containerd.pull(image), judge=judge))

@@ -80,9 +80,9 @@ assert PAYLOAD_DIRECTORY not in CACHE_DIRECTORIES  # noqa: S101  # removed on an
 
 
 def choose_mode(configuration: Configuration, *, is_tagged: bool) -> Mode | None:
-    """Choose the mode from the configuration and the machine's tag; None if no mode is on.
+    """Choose the mode by the configuration and the machine's tag, or None if no mode is on.
 
-    Raises ProvisioningError if both are on, because two services would allocate the same GPU.
+    Raises ProvisioningError if both modes are on, because two services would allocate the same GPU.
     """
     is_managed = is_tagged or configuration.enable_managed_gpu
     if is_managed and configuration.enable_managed_gpu_dra:
@@ -325,7 +325,7 @@ def _label_node(node: NodeContext) -> None:
 
 
 def add_node_label(text: str, label: str) -> str:
-    """Return kubelet's defaults with the node label added, or unchanged if it is set.
+    """Return kubelet's defaults with the node label added, or unchanged if the label is set.
 
     If the variable has several lines, the last line counts, as for systemd.
     """

@@ -135,7 +135,8 @@ class Assignment:
 def read_environment(text: str) -> Iterator[Assignment]:
     """Return the variables in the text of an `EnvironmentFile=`, as systemd reads it.
 
-    A name may be indented, a value may be in quotes, and a backslash at its end continues a line.
+    A name may be indented, and a value may be in quotes. A backslash at the end of a line continues
+    this line.
     """
     for found in _ENVIRONMENT.finditer(text):
         if found["name"] is None:

@@ -56,8 +56,8 @@ class TeardownStatus(enum.Enum):
 class Scope:
     """What a teardown may remove; `is_opted_out` is set for a node that gets no driver.
 
-    Only such a node may have a customer's own driver, which is kept. And only on such a node the
-    payload, its actions and the package caches are removed too.
+    Only such a node may have a customer's own driver, which is kept. The payload, its actions and
+    the package caches are removed only from such a node.
     """
 
     is_opted_out: bool
@@ -232,10 +232,10 @@ def _module_version(node: NodeContext, path: str) -> str | None:
 def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
-    If any part on the node has another version than the record, this version is the customer's,
-    even beside the baked version. Any version from the distribution's packages is the customer's
-    too; their module has another name in the DKMS tree. If the record has no version, the two
-    cannot be distinguished, and the driver is removed completely.
+    If any part on the node has another version than the record, that version is the customer's,
+    even if parts of the baked version exist too. Any version from the distribution's packages is
+    the customer's too; their module has another name in the DKMS tree. If the record has no
+    version, the two cannot be distinguished, and the driver is removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None

@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 )
 """A string, or any other character."""
 
-#: Characters that mean nothing in a value, neither in a string nor outside one.
+#: Characters without a special meaning in a value, both in strings and outside of them.
 _ORDINARY = re.compile(r"""[^"'\\#\[\]{}]+""")
 
 _ESCAPE = re.compile(
@@ -139,7 +139,7 @@ def _read_key(line: str, start: int, number: int) -> tuple[Key, int]:
 
 
 def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str]:
-    """Return the text of a value, its last line, and the comment after it."""
+    """Return the text of a value, the value's last line, and the comment after the value."""
     depth = 0
     quote: str | None = None
     value: list[str] = []
@@ -323,7 +323,7 @@ def render_string(value: str) -> str:
 
 
 def read_string(value: str) -> str:
-    """Return the content of a string value; any other value unchanged."""
+    """Return the content of a string value; return any other value unchanged."""
     for quote in ('"""', "'''", '"', "'"):
         if len(value) >= 2 * len(quote) and value.startswith(quote) and value.endswith(quote):
             content = value[len(quote) : -len(quote)]

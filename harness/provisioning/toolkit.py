@@ -67,9 +67,9 @@ DUMP_TIMEOUT_S = 60.0
 class RuntimeFacts:
     """containerd's configuration file (None if it is missing) and the CDI support of the pods' runtime.
 
-    `dump` is the output of `containerd config dump`, None if it failed. `is_stale` is true if the
-    file was written after containerd started, for example by a run that was killed before the
-    restart.
+    `dump` is the output of `containerd config dump`, or None if this command failed. `is_stale` is
+    true if the file was written after containerd started, for example by a run that was killed
+    before the restart.
     """
 
     text: str | None
@@ -188,9 +188,9 @@ def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
 def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return the configuration of a node that opted out, or None to keep the present one.
 
-    A runtime that starts one of NVIDIA's programs is removed if it has one of NVIDIA's names. With
-    another name it is kept and starts runc, because pods may request it by name. A default with one of
-    NVIDIA's names is replaced by runc if there is no such runtime.
+    A runtime that starts one of NVIDIA's programs is removed if it has one of NVIDIA's names. A
+    runtime with another name is kept but starts runc, because pods may request it by name. A
+    default with one of NVIDIA's names is replaced by runc if there is no such runtime.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -241,7 +241,7 @@ def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
 
 
 def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
-    """Write containerd's configuration; replace the present file only if containerd accepts the new."""
+    """Write containerd's configuration; replace the present file only if containerd accepts it."""
     write = Write(path=CONTAINERD_CONFIG, text=text)
 
     def check(node: NodeContext, path: str) -> None:
@@ -258,7 +258,7 @@ def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
 
 
 def expect_in_effect(wanted: WantedRuntimes) -> Do:
-    """Check how containerd reads its configuration and the files that it imports."""
+    """Check that containerd reads its configuration, with all imported files, as wanted."""
 
     def expect(node: NodeContext) -> None:
         _expect_dump(node, wanted)
@@ -286,7 +286,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
-    """Give CRI-O the nvidia runtime or, if `choice` has none, the hook; None gives CRI-O nothing.
+    """Give CRI-O the nvidia runtime, or the hook if `choice` has no mode, or neither without a choice.
 
     CRI-O reads these files when it starts.
     """

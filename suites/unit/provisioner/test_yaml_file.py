@@ -107,7 +107,7 @@ REFUSED = {
     "empty folder": Refused(
         text=whole("source: lib/", "source: nothing"),
         change=lambda p: (p.folder / "nothing").mkdir(),
-        message=":5: key 'files./opt/my/lib': The folder '{folder}/nothing' has no file in it.",
+        message=":5: key 'files./opt/my/lib': The folder '{folder}/nothing' contains no file.",
     ),
     "mode of a folder": Refused(
         text=whole("{source: lib/}", '{source: lib, mode: "0755"}'),
@@ -136,11 +136,11 @@ REFUSED = {
     },
     "two files at one path": Refused(
         text=whole("/opt/my/provision.sh:", "/opt/my/lib/words.sh:"),
-        message=": key 'files': Two files would be '/opt/my/lib/words.sh' in the machine; keep one",
+        message=": key 'files': Two files have the path '/opt/my/lib/words.sh' in the machine; keep one",
     ),
     "two ways to write one path": Refused(
         text=whole("/opt/my/provision.sh:", "/opt//my/lib/words.sh:"),
-        message=": key 'files': Two files would be '/opt/my/lib/words.sh' in the machine; keep one",
+        message=": key 'files': Two files have the path '/opt/my/lib/words.sh' in the machine; keep one",
     ),
     "fifo": Refused(
         change=lambda p: os.mkfifo(p.folder / "lib/fifo"),
@@ -148,7 +148,7 @@ REFUSED = {
     ),
     "configuration over a file": Refused(
         text=whole("/etc/my/config.env", "/opt//my/provision.sh"),
-        message=": key 'files': Two files would be '/opt/my/provision.sh' in the machine",
+        message=": key 'files': Two files have the path '/opt/my/provision.sh' in the machine",
     ),
     "exit code without a name": Refused(
         text=whole("84: no-driver", "84: "),
@@ -249,5 +249,7 @@ def test_too_large_files_are_refused(project: Project, monkeypatch: pytest.Monke
     project.read(WHOLE)
     project.write("provision.sh", "x" * (1 << 19))
 
-    with pytest.raises(BadInputError, match=r"key 'files': These files have more than 1 MiB"):
+    with pytest.raises(
+        BadInputError, match=r"key 'files': These files have more than 1 MiB together"
+    ):
         project.read(WHOLE)

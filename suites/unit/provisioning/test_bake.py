@@ -127,8 +127,8 @@ def test_image_on_the_component_list_is_baked(
 @pytest.mark.parametrize(
     ("text", "has"),
     [
-        ("[]", "no tag of it"),
-        ('{"GPUContainerImages": 7}', "no tag of it"),
+        ("[]", "no tag of this image"),
+        ('{"GPUContainerImages": 7}', "no tag of this image"),
         (
             components(
                 component(CUDA_LTS, latestVersion="1-2", previousLatestVersion="3-4"),
@@ -140,7 +140,7 @@ def test_image_on_the_component_list_is_baked(
         ),
         (
             components(component("mcr.microsoft.com/x:aks-gpu-cuda-lts", latestVersion=TAG)),
-            "no tag of it",
+            "no tag of this image",
         ),
     ],
 )
