@@ -34,9 +34,9 @@ RECORDED = "recorded with the driver 580.159.04 on an H100 and an H200"
 class Severity(enum.Enum):
     """What a message says about the GPU."""
 
-    NOTICE = "a sound GPU's driver says it too"
-    APPLICATION = "an application caused it, and the GPU works on"
-    FAULT = "a GPU cannot be used, or not as it should"
+    NOTICE = "the driver of a sound GPU logs it too"
+    APPLICATION = "an application caused the message, and the GPU still works"
+    FAULT = "a GPU cannot be used, or does not work as it should"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class DriverWords:
     """A text of the driver, and its meaning.
 
     A space in `pattern` matches any blank or line break of the text. `meaning` may contain the
-    names of groups of `pattern`. `remedy` says how to repair a fault. `can_retry_help` is whether
-    the same command may succeed when it is run again; `can_rebuild_help` is whether a new install
+    names of groups of `pattern`. `remedy` says how to repair a fault. `can_retry_help` says whether
+    the same command may succeed when it is run again; `can_rebuild_help` says whether a new install
     of the same driver may succeed.
     """
 
@@ -126,7 +126,7 @@ _FIRMWARE = (
 )
 _MATCHING = "Install the driver's module and programs in one version, and reload the module."
 _OTHER_DRIVER = "Unload the other driver, and keep it from being loaded (`modprobe.d`)."
-_SEE_ABOVE = "The messages above it say why."
+_SEE_ABOVE = "The messages above this message say why."
 
 UNSUPPORTED = _refusal(
     rf"{_GPU} installed in this system is not supported by the\b"
@@ -270,7 +270,7 @@ _MEMORY_WINDOWS = (
     _notice(rf"{_INVALID_BAR}\d+ {_BAR}", "The driver does without a memory region.", NV_PCI),
     _fault(
         r"This is a 64-bit BAR mapped above \d+GB by the system",
-        "A memory region (BAR) of a GPU is where the kernel cannot use it.",
+        "A memory region (BAR) of a GPU is at an address that the kernel cannot use.",
         NV_PCI,
         "Update the kernel, or change 'Above 4G Decoding' in the firmware.",
         helps="",
@@ -288,7 +288,7 @@ _MEMORY_WINDOWS = (
     ),
     _fault(
         r"request_mem_region failed for ",
-        "Another driver has the memory regions of a GPU.",
+        "Another driver has claimed the memory regions of a GPU.",
         NV_PCI,
         _OTHER_DRIVER,
         helps="",
@@ -331,7 +331,7 @@ _STARTS = (
     _fault(
         r"(?:The NVIDIA probe routine failed for \d+ device\(s\)\.|"
         r"None of the NVIDIA devices were initialized\.|No NVIDIA devices probed\.)",
-        "The driver could not take a GPU that is on the bus.",
+        "The driver could not be bound to a GPU that is on the bus.",
         NV,
         _SEE_ABOVE,
     ),
@@ -434,44 +434,60 @@ _NOTICES = (
         "There was no GPU for the driver when it was loaded.",
         NV,
     ),
-    _notice(rf"GPU at PCI:{_ADDRESS}: GPU-[0-9a-f-]+", "The GPU of the next messages.", KERNEL_RC),
-    _notice(r"GPU Board Serial Number: ", "The GPU of the next messages.", KERNEL_RC),
-    _notice(rf"{_AT}GPU serial number is ", "The GPU of the last messages.", OSINIT),
-    _notice(r"Persistence mode is deprecated and will be removed", "Advice.", NV),
+    _notice(
+        rf"GPU at PCI:{_ADDRESS}: GPU-[0-9a-f-]+",
+        "The message names the GPU of the next messages.",
+        KERNEL_RC,
+    ),
+    _notice(
+        r"GPU Board Serial Number: ", "The message names the GPU of the next messages.", KERNEL_RC
+    ),
+    _notice(
+        rf"{_AT}GPU serial number is ", "The message names the GPU of the last messages.", OSINIT
+    ),
+    _notice(
+        r"Persistence mode is deprecated and will be removed",
+        "Persistence mode is deprecated.",
+        NV,
+    ),
     _notice(
         r"(?:GPU\d+ )?gpuClearFbhubPoisonIntrForBug2924523_\w+: FBHUB Interrupt detected\. Clearing it\.",
-        "A step of a Hopper GPU's start.",
+        "The driver cleared an interrupt while a Hopper GPU started.",
         RECORDED,
     ),
     _notice(
         r"The temporary file path specified via the NVreg_TemporaryFilePath module parameter does "
         r"not exist\. Defaulting to /tmp\.",
-        "A setting that was not used.",
+        "The driver uses /tmp, since the configured folder does not exist.",
         OSINIT,
     ),
     _notice(
         r"(?:CPU does not support the PAT\.|builtin PAT support disabled\.|"
         r"PAT configuration unsupported\.)",
-        "How memory is mapped.",
+        "The message says how memory is mapped.",
         NV,
     ),
-    _notice(r"(?:Applied patches:|Patch #\d+: )", "How the module was built.", NV),
+    _notice(
+        r"(?:Applied patches:|Patch #\d+: )",
+        "The message lists a patch with which the module was built.",
+        NV,
+    ),
     _notice(
         r"PCIe bus value picked from byte 3 offset in SRAT GI entry: [^\n]*(?: Hypervisor stack is "
         r"old and not following ACPI spec defined offset\.)?(?: Please consider upgrading the "
         r"Hypervisor stack[^\n]*)?",
-        "How a hypervisor describes memory.",
+        "The message says how a hypervisor describes memory.",
         NV_PCI,
     ),
     _notice(
         r"Your system is not currently configured to drive a VGA console on the primary VGA device\."
         r"(?:[^\0]{0,400}? and is not supported\.)?",
-        "The console of a server.",
+        "The driver does not drive the server's VGA console.",
         "public reports, branches 340 to 550",
     ),
     _notice(
         rf"{_AT}Failed to enable MSI; falling back to PCIe virtual-wire interrupts\.",
-        "Which interrupts are used.",
+        "The driver uses virtual-wire interrupts instead of MSI.",
         NV,
     ),
     _notice(
@@ -487,7 +503,7 @@ _NOTICES = (
         r"all NVIDIA |make sure that this kernel |components have |have the same version|BIOS or the |"
         r"immediately upstream of |a matching prefetchable |to your NVIDIA device is not |see the README "
         r"section on 64-bit |information\.|this kernel module has the version |the version )",
-        "The rest of a message of several lines.",
+        "The line continues a message of several lines.",
         f"{OSAPI}; {NV}; {NV_PCI}",
     ),
 )
@@ -495,7 +511,7 @@ _NOTICES = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Xids:
-    """Numbers of Xids with one meaning."""
+    """Xid numbers that have one meaning."""
 
     numbers: tuple[int, ...]
     meaning: str
@@ -510,8 +526,9 @@ def _application(numbers: tuple[int, ...], meaning: str, source: str = XID_CATAL
 
 
 _SUPPORT = "Look it up in NVIDIA's catalogue of Xids, and ask NVIDIA's support."
-#: Xids by the immediate action in NVIDIA's catalogue; "restart the application" is not a fault of the
-#: GPU. The six Xids that the device plugin ignores are caused by applications too.
+#: Xids, classified by the immediate action that NVIDIA's catalogue advises; "restart the
+#: application" is not a fault of the GPU. The six Xids that the device plugin ignores are caused by
+#: applications too.
 _XIDS = (
     _application((13,), "An exception of the graphics engine.", DEVICE_PLUGIN),
     _application((31,), "A page fault of the GPU's memory.", DEVICE_PLUGIN),
@@ -607,8 +624,8 @@ _CONSEQUENCES = (
     ),
 )
 
-#: The end of the code that says that the driver made an error of the receiver's pipe fatal, in drivers before
-#: 575 and in later drivers.
+#: How the error code ends if the driver made an error of the receiver's pipe fatal: in drivers
+#: before 575, and in later drivers.
 _PROMOTED = r"[0-9a-f]*(?:[4c]c2|86)\b"
 _NVLINKS = (
     _fault(
@@ -661,7 +678,7 @@ _SXIDS = (
     ),
     _notice(
         rf"{_SXID}\d+, (?:Non-?fatal\b|Correctable\b|Severity 0\b|Data \{{)",
-        "An NVSwitch had an error that was not fatal, or gives the data of one.",
+        "An NVSwitch had an error that was not fatal, or this line has data of such an error.",
         NVSWITCH,
     ),
     _notice(
@@ -683,7 +700,7 @@ _NOT_THIS_KERNEL = "Build the module for the running kernel (`dkms autoinstall`)
 _MODULES = (
     _notice(
         rf"{_MODULE}module verification failed: signature and/or required key missing - tainting kernel",
-        "The module has no signature, and the kernel asks for none.",
+        "The module has no signature, and the kernel requires none.",
         LINUX_MODULES,
     ),
     _fault(
@@ -696,24 +713,24 @@ _MODULES = (
     ),
     _fault(
         r"nvidia(?: [0-9a-f:.]+: probe with driver nvidia|: probe of [0-9a-f:.]+) failed with error -\d+",
-        "The driver could not take a GPU that is on the bus.",
+        "The driver could not be bound to a GPU that is on the bus.",
         "Linux, drivers/base/dd.c",
         _SEE_ABOVE,
     ),
     _notice(
         rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]]*\] error "
         r"status/mask=|AER: (?:Multiple )?Correct(?:ed|able) error)",
-        "An error of the bus that was corrected, or the details of one.",
+        "The bus had an error that was corrected, or this line has details of such an error.",
         LINUX_PCI,
     ),
     _notice(
         rf"(?:nvidia-modeset: WARNING: |nvidia {_ADDRESS}: \[drm\] (?:Cannot find any crtc|No compatible format))",
-        "What concerns displays, of which a node has none.",
+        "The message is about displays, and a node has no display.",
         "Linux, drivers/gpu/drm",
     ),
     _notice(
         rf"nvidia {_ADDRESS}: (?:can't derive routing for )?PCI INT \w(?:: no GSI|: not connected)?",
-        "How a hypervisor routes interrupts; the driver uses others.",
+        "The message says how a hypervisor routes interrupts; the driver uses other interrupts.",
         "Linux, drivers/acpi/pci_irq.c",
     ),
     _fault(
@@ -815,7 +832,7 @@ TOOL_WORDS = (
         rf"{_INSERT}Permission denied",
         "A security policy of the system keeps the driver's module from being loaded.",
         f"{KMOD}; NVIDIA/gpu-operator#553",
-        "Allow it in the policy (SELinux, AppArmor).",
+        "Allow the module in the policy (SELinux, AppArmor).",
         name="the driver's module is not allowed",
         helps="",
     ),
