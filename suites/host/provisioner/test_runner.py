@@ -191,7 +191,7 @@ def test_cloud_init_gets_the_output_and_the_exit_code(tmp_path: Path) -> None:
     assert not (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).exists()
 
 
-def test_output_is_shown_on_the_console_while_it_runs(tmp_path: Path) -> None:
+def test_output_is_shown_on_the_console_while_the_provisioner_runs(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     shown = 'until grep -q step "$ROOT/dev/console"; do sleep 0.01; done; echo shown'
 

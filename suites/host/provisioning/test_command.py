@@ -55,7 +55,7 @@ def test_argument_with_a_nul_gives_exit_code_126() -> None:
     assert (result.exit_code, result.stderr) == (126, "embedded null byte")
 
 
-def test_input_that_is_not_utf8_arrives_as_it_was() -> None:
+def test_input_that_is_not_utf8_reaches_the_command_unchanged() -> None:
     assert RUNNER.run(("od", "-An", "-tx1"), timeout_s=30, stdin="\udce9").stdout == " e9\n"
 
 
@@ -70,7 +70,7 @@ def test_file_that_is_not_executable_gives_exit_code_126(tmp_path: Path) -> None
     assert RUNNER.run((str(tmp_path),), timeout_s=30).exit_code == 126
 
 
-def test_command_past_its_limit_is_killed_with_its_children() -> None:
+def test_command_that_exceeds_its_time_limit_is_killed_with_its_children() -> None:
     # A child that is still alive would hold the output until it prints.
     script = "(sleep 3; echo survived) & echo started; wait"
 
@@ -106,7 +106,7 @@ def test_command_that_closes_its_output_is_waited_for() -> None:
     assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
 
 
-def test_no_process_is_killed_after_a_command_that_released_its_output(
+def test_no_process_is_killed_if_a_command_closed_its_output_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed: list[object] = []
@@ -116,7 +116,7 @@ def test_no_process_is_killed_after_a_command_that_released_its_output(
     assert killed == []
 
 
-def test_no_descriptor_is_left_open() -> None:
+def test_run_leaves_no_file_descriptor_open() -> None:
     before = sorted(Path("/proc/self/fd").iterdir())  # the listing's own is one of them
 
     RUNNER.run(("cat",), timeout_s=30, stdin="x")
@@ -125,7 +125,7 @@ def test_no_descriptor_is_left_open() -> None:
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_exit_code_is_negative_after_death_by_a_signal() -> None:
+def test_exit_code_is_negative_if_a_signal_killed_the_command() -> None:
     assert RUNNER.run(("sh", "-c", "kill -TERM $$"), timeout_s=30).exit_code == -15
 
 

@@ -77,7 +77,7 @@ def test_leftover_group_processes_that_hold_output_are_killed(
     assert not of_it.exists() or of_it.read_bytes() == b""
 
 
-def test_limit_holds_if_a_daemon_holds_the_output_of_a_killed_command(
+def test_run_ends_in_time_if_a_daemon_holds_the_output_of_a_killed_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "_KILLED_S", 0.1)
@@ -98,7 +98,7 @@ def test_command_that_closed_its_output_is_killed_at_its_limit() -> None:
     assert not Path(f"/proc/{result.stdout.strip()}").exists()
 
 
-def test_limit_holds_if_a_command_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_ends_in_time_if_its_command_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Simulates a process that hangs in the kernel.
     monkeypatch.setattr(command, "_kill_group", lambda _: None)
     monkeypatch.setattr(command, "_KILLED_S", 0.1)

@@ -75,7 +75,7 @@ def test_error_for_a_missing_setpriv_names_it(
         spawn(["true"])
 
 
-def test_leftover_group_of_a_process_that_ends_is_killed() -> None:
+def test_end_kills_the_leftover_group_of_a_process_that_ended_itself() -> None:
     process = spawn(["sh", "-c", "sleep 600 & echo $!; sleep 0.3"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:

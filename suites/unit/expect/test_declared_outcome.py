@@ -411,7 +411,7 @@ def test_decision_without_a_reason_does_not_match_an_expected_reason(
         expect.decided(evidence, "skip-build", reason="kernel")
 
 
-def test_run_ended_at_is_refused_if_no_error_is_declared(tmp_path: Path) -> None:
+def test_run_ended_at_is_refused_if_the_provisioner_declares_no_error(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path, PATTERNS)
 
     with pytest.raises(BadInputError, match=r"key 'outcome\.file\.error': Provisioner 'mine'"):

@@ -70,7 +70,7 @@ def a_node(folder: Path, report: str, *, exit_code: int = 0, bus: str = BUS) -> 
     return made.command(NVIDIA_SMI, report, exit_code)
 
 
-def test_number_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
+def test_count_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
     """Corrected errors and errors before the last driver load are not a present fault."""
     evidence = a_node(tmp_path, HEAD + FIRST + SECOND).evidence
 
@@ -243,7 +243,7 @@ def test_gpu_that_is_not_registered_with_a_healthy_fabric_has_a_fault(
 
 
 @pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full", "None"])
-def test_unknown_state_of_the_fabric_is_unknown(tmp_path: Path, old: str) -> None:
+def test_unknown_state_of_the_fabric_makes_the_health_unknown(tmp_path: Path, old: str) -> None:
     report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(f": {old}", ": Perhaps")
 
     with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: 'Perhaps' for 'Fabric / "):
@@ -258,7 +258,7 @@ def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["GPU is lost", "GPU requires reset", "./ERR!", "Unknown Error"])
-def test_name_of_a_process_is_not_a_fault(tmp_path: Path, name: str) -> None:
+def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path, name: str) -> None:
     process = f"Processes\n        Process ID : 9\n            Name : {name}\n"
     report = HEAD + FIRST + re.sub(r"Processes +: None\n", process, SECOND)
 
@@ -297,7 +297,7 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
         ("GPU is lost", 1, "has fallen off the bus"),
     ],
 )
-def test_failed_tool_is_explained_by_its_message_or_its_exit_code(
+def test_failure_of_nvidia_smi_is_explained_by_its_message_or_exit_code(
     tmp_path: Path, said: str, code: int, words: str
 ) -> None:
     with pytest.raises(
@@ -406,7 +406,7 @@ def test_corrupted_inforom_is_shown_beside_another_fault(tmp_path: Path) -> None
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second + warning).evidence)
 
 
-def test_unknown_values_are_all_shown(tmp_path: Path) -> None:
+def test_error_shows_all_unknown_values(tmp_path: Path) -> None:
     odd = [
         gpu.replace("Exceeded       : No", "Exceeded       : Perhaps") for gpu in (FIRST, SECOND)
     ]
@@ -438,7 +438,7 @@ def test_missing_value_in_the_report_does_not_hide_another_fault(
         driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + second).evidence)
 
 
-def test_block_continues_after_a_nested_block(tmp_path: Path) -> None:
+def test_block_of_a_report_continues_after_a_nested_block(tmp_path: Path) -> None:
     """Later releases have a histogram inside the block of remapped rows."""
     histogram = "        Bank Remap Availability Histogram\n            Max : 5 bank(s)\n"
     old = "        Pending                           : No\n"

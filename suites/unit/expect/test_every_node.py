@@ -343,7 +343,7 @@ def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
     }
 
 
-def test_verdict_that_is_not_met_or_unknown_has_the_reason(tmp_path: Path) -> None:
+def test_unmet_or_unknown_verdict_has_the_reason(tmp_path: Path) -> None:
     for number, case in enumerate((*NOT_MET, *UNKNOWN)):
         folder = tmp_path / str(number)
         state, sentence = verdict_on(case.change(a_serving_node(folder)), case.name)
@@ -394,7 +394,7 @@ def test_driver_expectation_ignores_nvlink_switches(tmp_path: Path) -> None:
     assert state is VerdictState.MET
 
 
-def test_expectation_that_is_not_known_is_refused() -> None:
+def test_unknown_name_of_an_expectation_is_refused() -> None:
     with pytest.raises(
         BadInputError, match=r"--only: 'gpus' is not an expectation .* 'gpu', 'driver'"
     ):

@@ -190,7 +190,7 @@ def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
             expect.gpus_driven(evidence, named)
 
 
-def test_number_of_gpus_is_unknown_if_a_function_reads_all_ones(tmp_path: Path) -> None:
+def test_gpu_count_is_unknown_if_a_function_reads_all_ones(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 

@@ -38,7 +38,7 @@ def judged(folder: Path, log: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("log", PUBLIC_LOGS, ids=lambda log: log.source)
-def test_verdict_on_a_public_kernel_log_is_that_of_its_report(
+def test_verdict_on_a_public_kernel_log_is_the_expected_verdict(
     tmp_path: Path, log: PublicLog
 ) -> None:
     state, sentence = judged(tmp_path, log.text)
@@ -111,7 +111,7 @@ def test_gpu_error_is_quoted_among_application_errors(tmp_path: Path) -> None:
         ((14,), "The kernel log has no GPU error."),
     ],
 )
-def test_number_of_errors_caused_by_applications_is_reported(
+def test_count_of_errors_that_applications_caused_is_reported(
     tmp_path: Path, numbers: tuple[int, ...], words: str
 ) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in numbers)
@@ -122,7 +122,7 @@ def test_number_of_errors_caused_by_applications_is_reported(
     assert words in sentence
 
 
-def test_last_of_two_errors_of_gpus_is_quoted(tmp_path: Path) -> None:
+def test_last_of_two_gpu_errors_is_quoted(tmp_path: Path) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:0{n % 10}:00): {n}, pid=1\n" for n in (48, 79))
 
     assert "there are 2 lines with an error; the last is '[ 1.79]" in judged(tmp_path, log)[1]
@@ -140,7 +140,7 @@ def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
     )
 
 
-def test_gpus_that_are_refused_are_compared_as_a_whole(tmp_path: Path) -> None:
+def test_gpus_refused_requires_exactly_the_refused_gpus(tmp_path: Path) -> None:
     log = "".join(
         f"NVRM: The NVIDIA GPU 0000:0{n}:00.0 (PCI ID: 10de:2bb{n})\n"
         "NVRM: installed in this system is not supported by the\n"
@@ -155,7 +155,7 @@ def test_gpus_that_are_refused_are_compared_as_a_whole(tmp_path: Path) -> None:
     assert "that ['2bb1', '2bb5'] are not." in judged(tmp_path, log)[1]
 
 
-def test_cause_is_quoted_rather_than_its_consequences(tmp_path: Path) -> None:
+def test_error_quotes_a_cause_and_not_its_consequences(tmp_path: Path) -> None:
     log = (
         "[ 5.0] NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
         "               NVRM: BAR1 is 0M @ 0x0 (PCI:0000:05:00.0)\n"

@@ -100,7 +100,9 @@ def test_as_many_gpus_as_expected_are_accepted(tmp_path: Path, count: int) -> No
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("other", [2, 12])
-def test_another_number_of_gpus_is_refused(tmp_path: Path, count: int, other: int) -> None:
+def test_more_or_fewer_gpus_than_expected_are_refused(
+    tmp_path: Path, count: int, other: int
+) -> None:
     """Expectations that check every present GPU accept any number of GPUs."""
     expected = set() if count == other else {"gpus_on_bus", "gpus_driven", "driver_names_gpus"}
 
@@ -287,7 +289,7 @@ def test_node_is_accepted_if_all_sources_name_the_same_kernel_and_version(tmp_pa
 
 
 @pytest.mark.parametrize(("kernel", "other"), [(SHORT, LONG), (LONG, SHORT)])
-def test_kernel_of_a_similar_name_is_refused(tmp_path: Path, kernel: str, other: str) -> None:
+def test_kernel_with_a_similar_name_is_refused(tmp_path: Path, kernel: str, other: str) -> None:
     folder = a_node(tmp_path, kernel=other)
 
     expect.no_module_for(folder.evidence, kernel)
@@ -309,7 +311,9 @@ def test_kernel_of_a_similar_name_is_refused(tmp_path: Path, kernel: str, other:
 
 
 @pytest.mark.parametrize(("version", "other"), [(OLD, NEW), (NEW, OLD)])
-def test_driver_of_a_similar_version_is_refused(tmp_path: Path, version: str, other: str) -> None:
+def test_driver_with_a_similar_version_is_refused(
+    tmp_path: Path, version: str, other: str
+) -> None:
     assert refusing(a_node(tmp_path, version=other), judge_driver(SHORT, version)) == {
         "module_built_for",
         "record_names",
@@ -443,7 +447,7 @@ FOLDER = f"/lib/modules/{SHORT}/updates/dkms"
 
 
 @pytest.mark.parametrize("name", ["nvidia-drm.ko.xz", "nvidia.kobj", "nvidia.o", "xnvidia.ko"])
-def test_file_of_a_similar_name_is_not_the_module(tmp_path: Path, name: str) -> None:
+def test_file_with_a_similar_name_is_not_the_module(tmp_path: Path, name: str) -> None:
     folder = a_node(tmp_path)
     folder.paths(f"f 644 1 1.0 {FOLDER}/{name}")
     with pytest.raises(ExpectationError, match=r"'nvidia\.ko' .* was expected"):
@@ -492,7 +496,9 @@ def test_each_loaded_module_of_the_driver_is_an_artefact(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["nvidia_wmi_ec_backlight", "nvidiafb", "i2c_nvidia_gpu"])
-def test_kernels_own_module_of_a_similar_name_is_not_the_driver(tmp_path: Path, name: str) -> None:
+def test_kernels_own_module_with_a_similar_name_is_not_the_driver(
+    tmp_path: Path, name: str
+) -> None:
     evidence = a_stripped_node(tmp_path).modules(name).evidence
 
     expect.no_module_loaded(evidence)
@@ -500,7 +506,7 @@ def test_kernels_own_module_of_a_similar_name_is_not_the_driver(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/nvidia-smi.old", "/usr/bin/nvidia-container-runtime"])
-def test_program_of_a_similar_name_is_not_taken_for_the_drivers_program(
+def test_program_with_a_similar_name_is_not_taken_for_the_drivers_program(
     tmp_path: Path, path: str
 ) -> None:
     line = f"f 4755 1 1.0 {path}"
@@ -523,7 +529,7 @@ NEAR_IMAGES = (
 
 
 @pytest.mark.parametrize("image", NEAR_IMAGES)
-def test_image_of_a_similar_name_is_not_taken_for_the_expected_image(
+def test_image_with_a_similar_name_is_not_taken_for_the_expected_image(
     tmp_path: Path, image: str
 ) -> None:
     listed = f"mcr.example/first:1\n{image}\n"
@@ -541,7 +547,7 @@ NEAR_UNITS = ("a.service.d.mount", "xa.service", "a.serv.service", "a@1.service"
 
 
 @pytest.mark.parametrize("unit", NEAR_UNITS)
-def test_unit_of_a_similar_name_is_not_taken_for_the_expected_unit(
+def test_unit_with_a_similar_name_is_not_taken_for_the_expected_unit(
     tmp_path: Path, unit: str
 ) -> None:
     listing = f"{unit} loaded active running A\n"
@@ -594,7 +600,9 @@ def test_failed_unit_with_a_similar_name_is_not_a_gpu_service(tmp_path: Path, un
     ],
     ids=["circle", "star", "only in the list of all", "starred in the list of all", "second"],
 )
-def test_failed_gpu_service_is_seen_however_it_is_listed(tmp_path: Path, change: Change) -> None:
+def test_failed_gpu_service_is_found_in_each_form_of_its_listing(
+    tmp_path: Path, change: Change
+) -> None:
     with pytest.raises(ExpectationError, match=r"but \['kubelet\.service'\] have"):
         expect.gpu_services_up(change(a_serving_node(tmp_path)).evidence)
 
@@ -706,14 +714,14 @@ def test_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
         ),
     ],
 )
-def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) -> None:
+def test_unit_with_a_similar_name_does_not_serve_gpus(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(ExpectationError, match="was expected to be"):
         expect.gpu_services_up(
             a_serving_node(tmp_path).command("units", RUNNING.replace(old, new)).evidence
         )
 
 
-def test_containerd_has_to_run_beside_another_runtime(tmp_path: Path) -> None:
+def test_containerd_must_be_active_if_docker_runs_the_pods(tmp_path: Path) -> None:
     """Docker, which `cri-docker` uses, starts its containers through containerd."""
     units = RUNNING.replace(
         "containerd.service loaded active", "containerd.service loaded activating"
@@ -826,7 +834,7 @@ def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: 
 
 
 @pytest.mark.parametrize("seen", ["8", "840", "-84", "0"])
-def test_exit_code_of_similar_digits_is_refused(tmp_path: Path, seen: str) -> None:
+def test_exit_code_with_similar_digits_is_refused(tmp_path: Path, seen: str) -> None:
     folder = a_serving_node(tmp_path).outcome(exit_code=84).file(EXIT_CODE_PATH, f"{seen}\n")
     with pytest.raises(ExpectationError):
         expect.provisioned(folder.evidence, exit_code=84)
@@ -853,7 +861,7 @@ def test_similar_prebake_line_is_refused(tmp_path: Path, line: str) -> None:
         expect.prebake_line(evidence.evidence, **wanted)
 
 
-def test_step_and_event_of_a_similar_name_are_refused(tmp_path: Path) -> None:
+def test_step_and_event_with_a_similar_name_are_refused(tmp_path: Path) -> None:
     steps = [{"name": "install-driver-2", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps).event("2", "AKS.CSE.xy").evidence
 
@@ -883,7 +891,7 @@ def test_run_ended_at_refuses_a_similar_error_of_the_run(tmp_path: Path, error: 
         expect.run_ended_at(evidence, "install-driver")
 
 
-def test_last_of_eight_artefacts_is_seen(tmp_path: Path) -> None:
+def test_last_of_eight_driver_artefacts_is_found(tmp_path: Path) -> None:
     kernels = [f"6.1.0-{number}" for number in range(1, 9)]
     folders = [f"d 755 1 1.0 /lib/modules/{kernel}" for kernel in kernels]
     left = f"/lib/modules/{kernels[-1]}/updates/dkms/nvidia.ko.zst"

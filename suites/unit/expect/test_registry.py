@@ -86,7 +86,7 @@ def test_pull_answered_checks_only_the_numbered_pull() -> None:
             expect.pull_answered(log, number, status=status)
 
 
-def test_shortest_pause_between_tries_decides() -> None:
+def test_pulls_paused_checks_the_shortest_pause_between_tries() -> None:
     with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
         expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 
@@ -119,6 +119,6 @@ def test_registry_log_without_a_pull_has_zero_tries() -> None:
     [{"status": 200}, {"blob_status": 200}, {"cut_after_bytes": -1}, {"bytes_per_s": 0}],
     ids=str,
 )
-def test_pull_fault_without_an_effect_is_refused(field: dict[str, int]) -> None:
+def test_pull_fault_that_would_have_no_effect_is_refused(field: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="use "):
         PullFault(**field)

@@ -62,7 +62,7 @@ def test_change_of_one_attribute_is_refused(after: PathState, seen: str) -> None
     assert "1 items differ" in message
 
 
-def test_new_and_vanished_path_is_refused() -> None:
+def test_new_path_and_vanished_path_are_refused() -> None:
     both = {"/a": a_file()}
 
     assert "+ /b: kind f, mode 0755, owner 0:0, size 10" in difference(
@@ -165,7 +165,7 @@ def test_allowed_pattern_must_match_the_whole_path() -> None:
     assert "+ /opt/gpu/x" in difference(a_state(), a_state({"/opt/gpu/x": a_file()}), allow)
 
 
-def test_text_in_place_of_patterns_is_refused() -> None:
+def test_string_in_place_of_a_list_of_patterns_is_refused() -> None:
     with pytest.raises(
         BadInputError, match="key 'paths': A list of patterns was expected, but this is a text"
     ):
@@ -224,7 +224,7 @@ def test_difference_of_forty_lines_is_shown_whole() -> None:
     assert "more" not in message
 
 
-def test_message_begins_with_the_difference() -> None:
+def test_message_begins_with_the_first_difference() -> None:
     one = difference(a_state(), a_state({TOOL: a_file()}))
     two = difference(a_state(), a_state({TOOL: a_file(), "/opt/x": a_file()}))
 

@@ -80,7 +80,9 @@ def test_unit_ready_before_refuses_a_unit_that_was_ready_only_after_the_other_st
         (unit(PLUGIN, 100, 200), unit(KUBELET, 0, 0, active="inactive")),
     ],
 )
-def test_order_without_a_timestamp_is_unknown(tmp_path: Path, first: str, then: str) -> None:
+def test_start_order_of_units_without_a_timestamp_is_unknown(
+    tmp_path: Path, first: str, then: str
+) -> None:
     with pytest.raises(HarnessError, match="systemd has no timestamp of when the unit"):
         expect.unit_ready_before(evidence(tmp_path, first, then), PLUGIN, KUBELET)
 
@@ -143,7 +145,7 @@ def test_unit_job_requires_the_exact_kind_of_the_job(tmp_path: Path) -> None:
             expect.unit_job(seen, name, kind)
 
 
-def test_enablement_comes_from_the_units_file(tmp_path: Path) -> None:
+def test_unit_enablement_is_the_state_of_the_unit_file(tmp_path: Path) -> None:
     seen = evidence(tmp_path, unit(DCGM, enablement="masked"))
 
     expect.unit_enablement(seen, DCGM, "masked")
@@ -261,7 +263,7 @@ def test_unit_job_ignores_jobs_of_other_units(tmp_path: Path) -> None:
                 expect.unit_job(seen, name, kind)
 
 
-def test_empty_queue_is_reported(tmp_path: Path) -> None:
+def test_error_says_that_the_job_queue_is_empty(tmp_path: Path) -> None:
     with pytest.raises(ExpectationError, match=r"systemd's jobs are: none\."):
         expect.unit_job(evidence(tmp_path), DCGM, "start")
 

@@ -284,7 +284,7 @@ def test_command_without_an_answer_makes_dependent_results_unknown(
 
 
 @pytest.mark.parametrize("command", NEVER_SILENT)
-def test_empty_answer_of_a_command_that_always_prints_makes_the_result_unknown(
+def test_empty_output_of_a_command_that_always_prints_makes_the_result_unknown(
     whole_nodes: list[tuple[EvidenceFolder, list[str]]], command: str
 ) -> None:
     for folder, alike in whole_nodes:
@@ -359,7 +359,7 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(
     assert passed == without_files | known
 
 
-def test_missing_file_is_unknown_if_there_is_only_evidence_of_the_host(tmp_path: Path) -> None:
+def test_missing_file_is_unknown_if_only_the_host_gathered_evidence(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).trace().evidence
 
     with pytest.raises(HarnessError, match="of the guest is not complete, so missing items may"):
@@ -382,7 +382,7 @@ CUT = {
 
 
 @pytest.mark.parametrize("path", CUT)
-def test_file_that_is_cut_makes_dependent_results_unknown(tmp_path: Path, path: str) -> None:
+def test_truncated_file_makes_dependent_results_unknown(tmp_path: Path, path: str) -> None:
     def pad(folder: EvidenceFolder) -> None:
         with (folder.root / "files" / path.lstrip("/")).open("a") as file:
             file.truncate(FILE_LIMIT_KIB << 10)
@@ -392,7 +392,7 @@ def test_file_that_is_cut_makes_dependent_results_unknown(tmp_path: Path, path: 
             judged(case, tmp_path / case, pad)
 
 
-def test_missing_line_is_unknown_if_the_log_is_cut(tmp_path: Path) -> None:
+def test_missing_line_is_unknown_if_the_log_is_truncated(tmp_path: Path) -> None:
     line = "AKS_GPU_PREBAKE event=decision\n"
     text = line + "x" * (FILE_LIMIT_KIB << 10)
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, text).evidence

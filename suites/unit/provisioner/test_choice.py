@@ -27,7 +27,7 @@ def test_provisioner_may_be_chosen_by_the_path_of_its_file(project: Project) -> 
     assert choose_provisioner(str(path)).name == "mine"
 
 
-def test_unknown_name_is_refused() -> None:
+def test_unknown_name_of_a_provisioner_is_refused() -> None:
     with pytest.raises(
         BadInputError, match=r"^--provisioner: There is no provisioner 'mine', only 'gpu-node'"
     ):

@@ -31,7 +31,7 @@ def is_noted(provisioner: Provisioner) -> bool:
     "shebang",
     ["#!/bin/bash", "#!/usr/bin/env bash", "#! /usr/bin/bash -eu", "#!/usr/bin/env -S bash -e"],
 )
-def test_bash_script_notes_its_failed_command(shebang: str) -> None:
+def test_bash_script_gets_a_trap_that_records_the_failed_command(shebang: str) -> None:
     provisioner = a_provisioner(f"{shebang}\nmain\n")
 
     assert is_noted(provisioner)
@@ -81,12 +81,12 @@ def test_declared_bash_env_is_not_overridden() -> None:
     assert provisioner.guest_command("boot")[-5:] == ("env", "BASH_ENV=", "A=b", MAIN, "boot")
 
 
-def test_note_of_a_failed_command_is_parsed() -> None:
+def test_record_of_a_failed_command_is_parsed() -> None:
     assert parse_failed_command("7\n26\n/opt/lib.sh\nx <<END\ntext\nEND\n") == FailedCommand(
         command="x <<END\ntext\nEND", exit_code=7, file="/opt/lib.sh", line=26
     )
 
 
 @pytest.mark.parametrize("text", ["", "1\n2\n/x", "a\n2\n/x\ny\n", "1\n-2\n/x\ny\n"])
-def test_damaged_note_of_a_failed_command_is_parsed_as_none(text: str) -> None:
+def test_damaged_record_of_a_failed_command_is_parsed_as_none(text: str) -> None:
     assert parse_failed_command(text) is None

@@ -136,7 +136,7 @@ def test_facts_of_the_node_override_declared_values_and_a_request_overrides_both
         (ConfigurationFormat.ENV, "\ud800"),
     ],
 )
-def test_configuration_that_its_format_can_not_hold_is_refused(
+def test_value_that_the_configuration_format_cannot_express_is_refused(
     form: ConfigurationFormat, value: object
 ) -> None:
     configuration = ConfigurationFile(path="/etc/c", format=form)
@@ -153,7 +153,7 @@ def test_variable_that_env_would_misread_is_refused(environment: dict[str, str])
         replace(MINE, environment=environment)
 
 
-def test_digest_of_a_bake_covers_all_that_it_puts_into_the_machine() -> None:
+def test_bake_digest_covers_all_that_the_bake_puts_into_the_machine() -> None:
     file = GuestFile(path="/opt/mine", content=b"1")
     mine = replace(MINE, files=[file], bake=["/opt/mine"])
     configuration = ConfigurationFile(path="/etc/c")

@@ -42,7 +42,7 @@ def test_user_data_keys_that_the_harness_does_not_set_are_added() -> None:
     assert found == {**OURS, "packages": ["jq"], "timezone": "UTC"}
 
 
-def test_equal_values_are_no_conflict() -> None:
+def test_equal_values_in_both_user_data_do_not_conflict() -> None:
     assert merged("disable_root: false\n") == OURS
 
 

@@ -52,7 +52,7 @@ def test_all_keys_of_a_provisioner_file_are_read(project: Project) -> None:
     assert (provisioner.metadata_path, provisioner.timeout_s) == ("/run/my/metadata.json", 90.5)
 
 
-def test_configuration_for_a_shell_is_quoted(project: Project) -> None:
+def test_values_in_a_configuration_for_a_shell_are_quoted(project: Project) -> None:
     *_, configuration = project.read(WHOLE).guest_files({}, {"MY_COUNT": 8})
 
     assert configuration == GuestFile(
@@ -242,7 +242,9 @@ def test_error_for_an_invalid_provisioner_file_names_file_and_key(
     assert "\n" not in message
 
 
-def test_too_large_files_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_too_large_together_are_refused(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The limit applies to the sum of all files."""
     monkeypatch.setattr("harness.provisioner.yaml_file._FILES_LIMIT_MIB", 1)
     project.write("lib/words.sh", "x" * (1 << 19))

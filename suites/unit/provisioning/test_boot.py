@@ -33,7 +33,9 @@ def failure(stdout: str = "", exit_code: int = 1) -> CommandResult:
     return CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="no")
 
 
-def test_prebaked_kernel_takes_fast_path(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_boot_with_the_prebaked_kernel_takes_the_fast_path(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     simulated.build(VERSION, KERNEL)
 
     assert invocation.run("boot", GPU_NODE) == 0
@@ -265,7 +267,7 @@ def test_validation_without_a_driver_configures_one(
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
-def test_node_that_partitions_reboots_at_the_end(
+def test_node_that_partitions_its_gpu_reboots_at_the_end_of_the_boot(
     simulated: SimulatedNode, invocation: Invocation, arch: str
 ) -> None:
     """An arm64 node, whose image contains its driver, partitions its GPU too."""
@@ -301,7 +303,7 @@ def test_boot_takes_the_fast_path_despite_a_container_of_a_killed_run(
     assert actions_run(simulated) == ["install-skip-build"]
 
 
-def test_node_with_cri_o_leaves_containerd_as_it_is(
+def test_boot_of_a_node_with_cri_o_leaves_containerd_unchanged(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

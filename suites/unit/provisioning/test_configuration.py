@@ -29,7 +29,7 @@ def refusal(document: dict[str, object], environment: dict[str, str] | None = No
     return f"accepted as {accepted}"
 
 
-def test_empty_configuration_is_a_node_without_gpu() -> None:
+def test_empty_configuration_describes_a_node_without_gpu() -> None:
     assert parse_configuration({}, {}) == Configuration()
     defaults = Configuration()
     assert not defaults.gpu_node
@@ -104,7 +104,7 @@ def test_host_of_a_registry_may_have_capital_letters() -> None:
     assert configuration.precompiled_image == configuration.mcr_repository_base == name
 
 
-def test_environment_overrides_the_file() -> None:
+def test_environment_overrides_the_configuration_file() -> None:
     configuration = parse_configuration(
         {"gpu_node": True, "gpu_driver_version": "1.2", "gpu_image_sha": "x"},
         {"GPU_NODE": "false", "GPU_IMAGE_SHA": "", "GPU_INSTANCE_PROFILE": "MIG7g", "HOME": "/"},
@@ -241,7 +241,7 @@ def test_error_for_an_unknown_field_lists_the_known_fields() -> None:
         {"mig_node": False, "gpu_instance_profile": "MIG1g"},
     ],
 )
-def test_node_partitions_exactly_when_it_has_a_profile(document: dict[str, object]) -> None:
+def test_node_partitions_its_gpu_only_if_it_has_a_profile(document: dict[str, object]) -> None:
     assert refusal(document) == (
         "The field 'mig_node' contradicts 'gpu_instance_profile': it must be true if and only if "
         "a profile is set."
@@ -273,7 +273,7 @@ def test_error_names_a_file_that_is_not_a_json_object(
     assert str(error.value).startswith(f"The configuration '{path}' {message}")
 
 
-def test_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_configuration_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('\ufeff{"gpu_node": true}')
 
@@ -290,7 +290,7 @@ def test_error_has_the_path_of_an_unreadable_configuration(tmp_path: Path) -> No
         assert str(error.value) == f"The configuration '{path}' cannot be read: {why}."
 
 
-def test_image_tag_has_version_and_sha() -> None:
+def test_image_tag_consists_of_version_and_sha() -> None:
     configuration = parse_configuration(
         {
             "gpu_driver_version": "1.2",

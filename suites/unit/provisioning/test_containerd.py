@@ -58,7 +58,7 @@ def test_container_that_a_killed_run_left_is_removed() -> None:
     assert not action.is_met(CommandResult(argv=(), exit_code=0, stdout="\n", stderr=""))
 
 
-def test_missing_image_is_recognised_by_one_line_of_the_error() -> None:
+def test_missing_image_is_recognised_by_a_single_line_of_the_error() -> None:
     rows = {
         f'ctr: failed to resolve reference "{IMAGE}": {IMAGE}: not found': True,
         f'  ctr: failed to resolve reference "{IMAGE}": {IMAGE}: not found \r\nend\n': True,

@@ -76,7 +76,7 @@ def boot(
 
 
 @pytest.mark.parametrize(("kind", "release"), _releases(lambda kind: kind.gpu))
-def test_gpu_node_is_ready_only_with_the_runtime_in_effect(
+def test_gpu_node_is_ready_only_if_the_nvidia_runtime_is_in_effect(
     simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
 ) -> None:
     simulated.containerd = release
@@ -96,7 +96,7 @@ def test_gpu_node_is_ready_only_with_the_runtime_in_effect(
 
 
 @pytest.mark.parametrize(("kind", "release"), _releases(lambda kind: kind.opted_out))
-def test_opted_out_node_starts_no_pod_by_a_program_of_nvidia(
+def test_opted_out_node_starts_no_pod_with_a_program_of_nvidia(
     simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
 ) -> None:
     simulated.containerd = release
@@ -150,7 +150,7 @@ def test_runc_is_added_beside_the_remaining_runtimes() -> None:
     assert WantedRuntimes(has_nvidia=False).difference(left) is None
 
 
-def test_runc_in_place_of_the_removed_nvidia_runtime_keeps_its_systemd_cgroup_option() -> None:
+def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> None:
     left = non_gpu_configuration(RuntimeFacts(text=EKS, cdi=CdiSupport.NATIVE)) or ""
 
     options = (*TABLE, "containerd", "runtimes", "runc", "options")
@@ -220,7 +220,7 @@ def left_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("names", [("nvidia", "nvidia-cdi"), ("nvidia-cdi", "nvidia")])
-def test_runc_has_the_options_of_the_default_if_there_are_two_runtimes_of_nvidia(
+def test_runc_gets_the_options_of_the_default_if_there_are_two_runtimes_of_nvidia(
     names: tuple[str, str],
 ) -> None:
     default, _ = names
@@ -272,7 +272,7 @@ def test_runtime_keeps_no_key_that_names_nvidias_program() -> None:
     assert "nvidia" not in left
 
 
-def test_default_runtime_of_another_vendor_stays() -> None:
+def test_default_runtime_of_another_vendor_is_kept() -> None:
     default = DEFAULT_NVIDIA.replace('"nvidia"', '"kata"')
     left = left_of(f"version = 2\n{default}{KATA}{NVIDIA}")
 
@@ -307,7 +307,7 @@ def test_table_of_runtimes_depends_on_the_format_and_on_containerd() -> None:
     assert {(text, dump): cri_table(text, dump) for text, dump in rows} == rows
 
 
-def test_program_of_a_runtime_is_read() -> None:
+def test_program_of_a_runtime_is_read_from_its_keys() -> None:
     rows: dict[str, tuple[str | None, bool]] = {
         f'options.BinaryName = "{PROGRAM}"\noptions.Runtime = "crun"\n': (PROGRAM, True),
         f'options.BinaryName = "crun"\noptions.Runtime = "{PROGRAM}"\n': ("crun", False),
@@ -343,7 +343,7 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
 
 
 @pytest.mark.parametrize("key", ["options.Runtime", "runtime_engine"])
-def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys(key: str) -> None:
+def test_only_the_oldest_shim_starts_the_program_that_the_oldest_keys_name(key: str) -> None:
     text = f'{RUNC}{key} = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
@@ -351,7 +351,7 @@ def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys(key: str) ->
     assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE)
 
 
-def test_table_of_the_default_runtime_is_not_a_handler_of_nvidia() -> None:
+def test_table_of_the_default_runtime_does_not_count_as_an_nvidia_runtime() -> None:
     text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\nruntime_engine = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
@@ -372,13 +372,13 @@ def test_strings_are_read_in_either_kind_of_quotes() -> None:
         assert read_runtimes(text, TABLE) == read_runtimes(basic, TABLE), text
 
 
-def test_runtimes_are_read_in_their_order_and_once() -> None:
+def test_each_runtime_is_read_once_in_the_order_of_the_file() -> None:
     text = f"{KATA}{NVIDIA}{RUNC}"
 
     assert [each.name for each in read_runtimes(text, TABLE)] == ["kata", "nvidia", "runc"]
 
 
-def test_node_with_cdi_switched_off_keeps_it_off_beside_a_runtime() -> None:
+def test_cdi_stays_switched_off_on_a_node_with_the_nvidia_runtime() -> None:
     text = f"version = 2\n{RUNC}{NVIDIA}"
     seen = RuntimeFacts(text=text, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
 
@@ -432,7 +432,7 @@ def test_runtime_that_an_imported_file_has_is_not_added_again(number: int, cri: 
     assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)) is None
 
 
-def test_containerd_that_does_not_answer_in_time_accepted_nothing(
+def test_configuration_is_refused_if_containerd_does_not_answer_in_time(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.failing["containerd --config"] = CommandResult(
@@ -496,7 +496,7 @@ def test_dump_in_an_unknown_format_is_not_accepted(answer: str) -> None:
     assert difference is not None
 
 
-def test_file_that_imports_its_own_folder_is_checked_once_it_is_in_place(
+def test_file_that_imports_its_own_folder_is_checked_after_it_is_written(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A temporary file in the same folder would import the old file."""
@@ -697,7 +697,7 @@ def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
 
 
 @pytest.mark.parametrize("release", Release)
-def test_opted_out_node_whose_imported_file_starts_pods_by_nvidia_is_not_ready(
+def test_opted_out_node_whose_imported_file_starts_pods_with_nvidias_program_is_not_ready(
     simulated: SimulatedNode, invocation: Invocation, release: Release
 ) -> None:
     """The main file has no NVIDIA runtime and is kept; `nvidia-ctk` wrote the drop-in."""
@@ -720,7 +720,7 @@ def test_opted_out_node_whose_imported_file_starts_pods_by_nvidia_is_not_ready(
 
 
 @pytest.mark.parametrize("name", ["io.containerd.cri.v1.runtime", CRI])
-def test_cdi_that_is_off_is_found_in_a_dump_of_each_format(name: str) -> None:
+def test_switched_off_cdi_is_detected_in_a_dump_of_each_format(name: str) -> None:
     number = 2 if name == CRI else 3
     dump = f"{RUNC}{NVIDIA}[plugins.'{CRI}']\nenable_cdi = false\n".replace(CRI, name)
     wanted = replace(GPU, is_cdi_on=True)
@@ -730,7 +730,7 @@ def test_cdi_that_is_off_is_found_in_a_dump_of_each_format(name: str) -> None:
     assert wanted.difference(f"version = {number}\n{dump.replace('false', 'true')}") is None
 
 
-def test_runtime_is_a_table_below_the_table_of_runtimes() -> None:
+def test_each_table_below_the_table_of_runtimes_is_read_as_a_runtime() -> None:
     rows: dict[str, list[str]] = {
         f'[plugins."{CRI}".containerd.runtimes]\n': [],
         f'[plugins."{CRI}".containerd.runtimes.kata]\n': ["kata"],
@@ -771,7 +771,7 @@ def test_configuration_is_not_changed_if_an_imported_file_has_the_nvidia_runtime
     assert gpu_configuration(facts) is None
 
 
-def test_runc_has_the_options_of_the_first_runtime_of_nvidia() -> None:
+def test_runc_gets_the_options_of_the_first_runtime_of_nvidia() -> None:
     text = f'version = 2\n{NVIDIA_CDI}Root = "/first"\n{NVIDIA}Root = "/second"\n'
     edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
 

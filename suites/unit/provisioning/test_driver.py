@@ -88,7 +88,7 @@ def test_driver_is_configured_on_request_or_after_a_teardown(
     assert is_configured(configuration, Decision(action=action)) is is_configured_
 
 
-def test_plan_of_validation_has_only_checks() -> None:
+def test_plan_of_validation_contains_only_checks() -> None:
     assert validate_plan(Configuration()).describe() == (
         "validate-probe  # failure: exit 84\n"
         "    nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each\n"
@@ -108,7 +108,7 @@ def test_plan_of_validation_has_only_checks() -> None:
     }
 
 
-def test_validation_of_a_node_with_cri_o_asks_nothing_of_containerd() -> None:
+def test_validation_of_a_node_with_cri_o_does_not_check_containerd() -> None:
     plan = validate_plan(Configuration(container_runtime=Engine.CRI_O))
 
     assert [step.name for step in plan.steps] == [
@@ -131,7 +131,7 @@ def test_validation_of_a_node_with_cri_o_asks_nothing_of_containerd() -> None:
         (VERSION, 0, None),
     ],
 )
-def test_another_loaded_version_is_reported_before_messages_of_the_kernel(
+def test_another_loaded_driver_version_is_reported_before_kernel_messages(
     tmp_path: Path, resident: str | None, exit_code: int, words: str | None
 ) -> None:
     if resident is not None:

@@ -151,7 +151,7 @@ def test_messages_of_several_lines_are_separated() -> None:
     assert messages[1].line == bar.partition("\n")[0]
 
 
-def test_empty_serial_number_does_not_take_the_next_message() -> None:
+def test_empty_serial_number_does_not_consume_the_next_message() -> None:
     serial, loss = parse_messages(f"[ 9.1] NVRM: GPU Board Serial Number: \n[ 9.2] {LOST}\n")
 
     assert serial.words is not None

@@ -46,7 +46,7 @@ def severity_of(message: DriverMessage) -> Severity | None:
     return None if message.words is None else message.words.severity
 
 
-def test_each_row_has_a_meaning_and_a_remedy() -> None:
+def test_each_row_has_a_meaning_and_each_fault_a_remedy() -> None:
     for words in TABLE:
         assert words.source, words
         assert words.meaning.endswith("."), words
@@ -151,7 +151,7 @@ MAY_BUILD = {
 }
 
 
-def test_module_that_is_not_loaded_has_a_remedy() -> None:
+def test_failure_to_load_a_module_is_never_retried_but_may_be_rebuilt() -> None:
     """As gpu-driver-container 44, gpu-operator 553 and 1726, and AKS 5860 report them."""
     found = {output: find_tool_words(output) for output in MAY_BUILD}
 

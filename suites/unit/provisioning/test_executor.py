@@ -110,7 +110,7 @@ def test_step_writes_a_file_makes_a_folder_and_removes_a_file(tmp_path: Path) ->
     assert only(executor).status is StepStatus.DONE
 
 
-def test_details_of_actions_are_joined(tmp_path: Path) -> None:
+def test_report_of_a_step_joins_the_details_of_its_actions(tmp_path: Path) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
     one = Do(description=(), function=lambda _: "One.")
     silent = Do(description=(), function=lambda _: None)
@@ -121,7 +121,7 @@ def test_details_of_actions_are_joined(tmp_path: Path) -> None:
     assert only(executor).detail == "One. Two."
 
 
-def test_fatal_failure_ends_the_run_with_the_steps_code(tmp_path: Path) -> None:
+def test_fatal_failure_ends_the_run_with_the_exit_code_of_the_step(tmp_path: Path) -> None:
     console: list[str] = []
     with ScriptedRunner().expect("a", exit_code=1, stderr="no") as runner:
         executor = Executor(make_node(runner, tmp_path, console=console))
@@ -171,7 +171,9 @@ def test_exit_code_of_a_cause_overrides_the_exit_code_of_the_step(
     assert str(failure.value) == "Step 'one' failed. No."
 
 
-def test_ignored_step_ignores_a_cause_with_its_own_code(tmp_path: Path) -> None:
+def test_step_whose_failure_is_ignored_ignores_a_cause_with_its_own_exit_code(
+    tmp_path: Path,
+) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
     error = ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No.")
 
@@ -242,7 +244,7 @@ def _when(*then: Action) -> When:
     )
 
 
-def test_condition_that_is_not_met_skips_the_step_and_its_event(tmp_path: Path) -> None:
+def test_unmet_condition_skips_the_step_and_its_event(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask", timeout_s=10, stdout="no") as runner:
         executor = Executor(make_node(runner, tmp_path))
         executor.run(Plan((step("one", _when(run("a")), event="E"),)))
@@ -262,7 +264,7 @@ def test_actions_are_run_if_their_condition_is_met(tmp_path: Path) -> None:
     assert only(executor).detail == "Said."
 
 
-def test_condition_that_is_not_met_leaves_the_other_actions(tmp_path: Path) -> None:
+def test_unmet_condition_does_not_skip_the_other_actions_of_the_step(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask").expect("a") as runner:
         executor = Executor(make_node(runner, tmp_path))
         executor.run(Plan((step("one", _when(), run("a")),)))
@@ -280,7 +282,9 @@ def test_step_without_actions_is_skipped_with_a_reason(tmp_path: Path) -> None:
     assert only(executor).detail == "There was nothing to do."
 
 
-def test_time_limit_of_a_condition_command_is_cut_to_the_budget(tmp_path: Path) -> None:
+def test_time_limit_of_a_condition_command_is_reduced_to_the_remaining_budget(
+    tmp_path: Path,
+) -> None:
     with ScriptedRunner().expect("ask", timeout_s=4) as runner:
         executor = Executor(make_node(runner, tmp_path, budget_s=4))
         executor.run(Plan((step("one", _when()),)))

@@ -62,7 +62,7 @@ def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
     )
 
 
-def test_node_without_gpu_runs_few_commands(tmp_path: Path) -> None:
+def test_only_few_commands_run_on_a_node_without_gpu(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write("/etc/os-release", "ID=debian\n")
 
     facts = see(script().expect("uname -n", stdout="Node-A\n"), tmp_path)
@@ -136,7 +136,7 @@ def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
     assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
 
 
-def test_dump_that_is_not_toml_is_ignored(tmp_path: Path) -> None:
+def test_containerd_dump_that_is_not_toml_is_ignored(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
     runner = (
         script()
@@ -170,7 +170,7 @@ def test_containerd_is_not_queried_on_cri_o(tmp_path: Path) -> None:
     )
 
 
-def test_facts_of_the_runtime_include_that_cdi_is_switched_off(tmp_path: Path) -> None:
+def test_runtime_facts_say_whether_cdi_is_switched_off(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
     runner = script_runtime(script().expect("uname -n"))
 
@@ -197,7 +197,7 @@ def test_facts_of_an_opted_out_gpu_node_include_runtime_and_removal(tmp_path: Pa
 
 
 @pytest.mark.parametrize("arch", ["aarch64", "arm64"])
-def test_arm64_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
+def test_arm64_gpu_node_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
     write_tags(NodeFiles(tmp_path))
 
     runner = script_runtime(script(arch=arch).expect("uname -n"))
@@ -228,7 +228,7 @@ def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
     assert facts.record is not None
 
 
-def test_containerd_configuration_that_cannot_be_read_has_its_own_code(tmp_path: Path) -> None:
+def test_unreadable_containerd_configuration_has_its_own_exit_code(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files)
     files.make_directory(CONTAINERD_CONFIG)
@@ -287,7 +287,7 @@ def test_tag_that_disables_the_driver_is_looked_up_before_the_tag_of_the_managed
     assert CACHE_PATH in str(error.value)
 
 
-def test_removal_before_an_install_leaves_the_payload_and_the_caches(tmp_path: Path) -> None:
+def test_teardown_before_an_install_keeps_the_payload_and_the_caches(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files)
     write_record(files, version="570.1")

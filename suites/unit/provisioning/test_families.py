@@ -46,7 +46,7 @@ def test_each_family_has_one_source_of_drivers() -> None:
     }
 
 
-def test_licence_daemon_is_for_grid_on_azure_linux() -> None:
+def test_licence_daemon_is_started_only_for_grid_on_azure_linux() -> None:
     rows: dict[tuple[Family, str], tuple[str, ...]] = {
         (Family.AZURE_LINUX, "grid"): ("nvidia-gridd",),
         (Family.AZURE_LINUX, "grid-v20"): ("nvidia-gridd",),

@@ -54,7 +54,7 @@ def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None
     assert name == "1787313601999.json"
 
 
-def test_events_of_one_millisecond_get_different_numeric_file_names(tmp_path: Path) -> None:
+def test_events_in_one_millisecond_get_different_numeric_file_names(tmp_path: Path) -> None:
     journal = Journal(NodeFiles(tmp_path), FakeClock(), lambda _: None)
 
     for task in ("a", "b", "c"):

@@ -90,7 +90,7 @@ def test_version_and_kernel_are_parsed_from_modinfo() -> None:
     assert file.kernel == KERNEL
 
 
-def test_version_of_a_module_may_hold_a_colon() -> None:
+def test_version_of_a_module_may_contain_a_colon() -> None:
     assert parse_modinfo("version:        1:580.126.09\n").version == "1:580.126.09"
 
 
@@ -207,7 +207,7 @@ def _nvidia(references: int, *holders: str) -> tuple[LoadedModule, ...]:
     )
 
 
-def test_module_is_busy_when_others_hold_it() -> None:
+def test_driver_is_busy_if_anything_but_its_own_modules_references_it() -> None:
     rows = {
         (): False,
         _nvidia(0): False,
@@ -239,7 +239,7 @@ def test_loaded_driver_is_read_from_the_node(tmp_path: Path) -> None:
     ]
 
 
-def test_resident_version_in_sys_is_preferred_to_that_in_proc(tmp_path: Path) -> None:
+def test_driver_version_in_sys_is_preferred_to_the_version_in_proc(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     assert read_resident_version(files) is None
 

@@ -71,7 +71,7 @@ def test_outcome_of_a_boot_has_all_fields(
     }
 
 
-def test_plan_prints_the_steps_that_boot_then_takes(
+def test_plan_prints_the_steps_that_boot_then_runs(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -117,7 +117,7 @@ def test_plan_without_a_decision_prints_only_steps(invocation: Invocation) -> No
     assert invocation.console[0].startswith("configure-containerd")
 
 
-def test_plan_names_the_program_that_its_unit_runs(invocation: Invocation) -> None:
+def test_plan_names_the_program_that_the_mig_unit_runs(invocation: Invocation) -> None:
     assert invocation.run("plan", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
 
     assert f"ExecStart={' '.join(PROGRAM)} mig-partition" in invocation.console[-1]
@@ -164,7 +164,7 @@ def test_error_for_an_unknown_field_is_in_the_outcome_the_console_and_the_log(
     assert outcome["decision"] is None
 
 
-def test_bad_configuration_of_a_plan_goes_to_standard_error(
+def test_plan_prints_the_error_for_a_bad_configuration_on_standard_error(
     invocation: Invocation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invocation.run("plan", {"gpu_node": 1}) == ExitCode.INVALID_CONFIGURATION
@@ -176,7 +176,9 @@ def test_bad_configuration_of_a_plan_goes_to_standard_error(
     )
 
 
-def test_environment_overrides_the_file(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_environment_overrides_the_configuration_file(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     simulated.build(VERSION, KERNEL)
     invocation.environment["GPU_NODE"] = "false"
 

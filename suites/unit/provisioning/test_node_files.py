@@ -52,7 +52,7 @@ def test_written_text_is_read_back_with_its_mode(files: NodeFiles) -> None:
     assert files.at("/etc/deep/y").stat().st_mode & 0o7777 == 0o644
 
 
-def test_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
+def test_file_name_may_be_as_long_as_linux_allows(files: NodeFiles) -> None:
     name = "ä" * 127
     files.write(f"/{name}", "x")
 
@@ -230,7 +230,7 @@ def test_write_replaces_a_symbolic_link_rather_than_its_target(
     assert not files.exists("/nowhere")
 
 
-def test_create_refuses_an_existing_name_and_leaves_no_litter(files: NodeFiles) -> None:
+def test_create_refuses_an_existing_name_and_leaves_no_temporary_file(files: NodeFiles) -> None:
     assert files.create("/events/1.json", "one")
     assert not files.create("/events/1.json", "two")
 
@@ -240,7 +240,7 @@ def test_create_refuses_an_existing_name_and_leaves_no_litter(files: NodeFiles) 
     assert files.create("/events/deeper/still/1.json", "three")
 
 
-def test_create_refuses_a_name_that_is_taken_meanwhile(files: NodeFiles) -> None:
+def test_create_refuses_a_name_that_another_process_creates_meanwhile(files: NodeFiles) -> None:
     """The link stands for a file that another process creates after the check."""
     files.make_directory("/events")
     files.at("/events/1.json").symlink_to("nowhere")
@@ -301,7 +301,7 @@ def test_file_that_is_being_created_is_hidden(
     assert name.startswith(".")
 
 
-def test_append_makes_folders_and_adds(files: NodeFiles) -> None:
+def test_append_makes_missing_folders_and_adds_text(files: NodeFiles) -> None:
     files.append("/var/log/a/b", "one\n")
     files.append("/var/log/a/b", "zwölf\n")
 
@@ -403,7 +403,7 @@ def test_file_that_the_system_fails_to_open_is_unreadable(
     assert str(failure.value) == f"'/x' cannot be read: {os.strerror(error)}."
 
 
-def test_removing_takes_files_and_trees_and_reports_every_error(
+def test_remove_deletes_files_and_trees_and_raises_every_error(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write("/tree/a/b", "")

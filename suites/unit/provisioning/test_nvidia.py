@@ -70,7 +70,7 @@ SIZES = {
 }
 
 
-def test_vm_size_gives_the_driver_type() -> None:
+def test_vm_size_determines_the_driver_type() -> None:
     assert {size: driver_type_for(size) for size in SIZES} == SIZES
 
 

@@ -219,7 +219,7 @@ def test_plan_of_bake_matches_the_contract(tmp_path: Path) -> None:
     expect_golden("plan-bake", plan.describe())
 
 
-def test_events_of_each_step_match_the_dashboards() -> None:
+def test_each_step_has_the_events_that_the_dashboards_read() -> None:
     """The event of the step comes first, then its groups, innermost first."""
     lines = {
         f"{step.name}: {', '.join((step.event or '-', *reversed(step.groups)))}"
@@ -401,7 +401,7 @@ def test_runtime_is_checked_after_a_change_and_on_each_node_with_a_gpu(
         assert steps["validate-runtime"].exit_code is ExitCode.FILE_WATCH_TIMEOUT
 
 
-def test_text_of_opted_out_node_that_cannot_be_edited_has_its_own_exit_code() -> None:
+def test_configuration_of_an_opted_out_node_that_cannot_be_edited_has_its_own_exit_code() -> None:
     broken = "[broken /usr/bin/nvidia-container-runtime"
     seen = facts(
         is_opted_out=True,

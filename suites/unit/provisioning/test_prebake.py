@@ -75,7 +75,7 @@ def test_first_of_two_equal_keys_of_a_record_is_read_even_if_it_is_empty() -> No
     assert record.kernel is None
 
 
-def test_value_may_hold_an_equals_sign() -> None:
+def test_value_of_a_record_may_contain_an_equals_sign() -> None:
     assert parse_record("kernel=a=b\n").kernel == "a=b"
 
 
@@ -163,7 +163,9 @@ def test_no_command_is_run_to_decide_on_a_record_that_does_not_match(
         ),
     ],
 )
-def test_module_without_proof_is_built_again(proof: ModuleProof, reason: Reason) -> None:
+def test_driver_is_built_again_if_its_module_is_not_proved(
+    proof: ModuleProof, reason: Reason
+) -> None:
     assert decide(WANTED, RECORD, lambda: proof) == Decision(action=Action.INSTALL, reason=reason)
 
 

@@ -314,7 +314,7 @@ def test_image_for_the_kernel_is_taken_from_the_registry() -> None:
     assert choice.message == f"'{reference}' was compiled for the kernel '{JAMMY}'."
 
 
-def test_registry_without_the_image_falls_back_to_a_build_with_a_message() -> None:
+def test_driver_is_built_and_a_message_says_so_if_the_registry_lacks_the_image() -> None:
     choice = choose_driver(
         GROUP, repository="r", image="i", version="1", is_available=lambda _: False
     )

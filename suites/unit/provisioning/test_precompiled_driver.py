@@ -122,7 +122,7 @@ def test_image_is_found_in_one_registry_although_another_registry_lacks_it(
     assert set(limits) == {7}
 
 
-def test_missing_image_is_asked_for_once_and_the_driver_is_built(
+def test_missing_image_is_requested_once_and_the_driver_is_built(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {IMAGE, reference(OTHER_KERNEL)}
@@ -247,7 +247,7 @@ def test_install_beside_another_loaded_version_is_not_tried_again(
     assert f"The driver {OTHER_VERSION} is loaded" in str(invocation.outcome()["error"])
 
 
-def test_baked_driver_that_fits_is_used_without_a_question_to_the_registry(
+def test_baked_driver_that_fits_is_used_without_a_request_to_the_registry(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

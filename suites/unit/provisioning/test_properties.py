@@ -114,7 +114,7 @@ RECORDS = st.binary(max_size=64) | st.lists(PIECES, max_size=12).map(b"".join)
 
 
 @given(content=RECORDS, is_gpu_node=st.booleans())
-def test_any_bytes_as_record_give_a_decision(content: bytes, *, is_gpu_node: bool) -> None:
+def test_any_bytes_in_the_record_lead_to_a_decision(content: bytes, *, is_gpu_node: bool) -> None:
     with simulated_node() as simulated:
         place = simulated.files.at(RECORD_PATH)
         place.parent.mkdir(parents=True)

@@ -28,7 +28,7 @@ def test_start_waits_for_the_unit_and_enables_it() -> None:
     ]
 
 
-def test_enqueue_does_not_wait_or_fail() -> None:
+def test_enqueue_neither_waits_for_the_unit_nor_fails() -> None:
     actions = enqueue("nvidia-dcgm", 30, "warning: no")
 
     assert plan_lines(*actions) == [
@@ -52,7 +52,7 @@ def test_reset_failed_runs_systemctl_once_for_several_units() -> None:
     ]
 
 
-def test_unit_is_queried_before_it_is_changed() -> None:
+def test_existence_of_a_unit_is_queried_before_the_unit_is_changed() -> None:
     when = where_loaded("a", *stop("a"))
 
     assert plan_lines(when)[:2] == [

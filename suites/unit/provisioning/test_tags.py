@@ -45,7 +45,9 @@ def test_vm_size_that_is_not_a_string_is_unknown(files: NodeFiles, size: object)
         ("SkipGpuDriverInstal", "true", False),
     ],
 )
-def test_tag_is_on_by_its_whole_name_and_value(name: str, value: str, *, is_on: bool) -> None:
+def test_tag_is_on_only_if_its_whole_name_and_value_match(
+    name: str, value: str, *, is_on: bool
+) -> None:
     metadata = Metadata(tags=(("other", None), (name, value)))
 
     assert metadata.is_on("SkipGpuDriverInstall") is is_on

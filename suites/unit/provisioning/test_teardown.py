@@ -551,7 +551,7 @@ def test_customers_driver_found_only_by_modinfo_is_preserved(tmp_path: Path) -> 
     assert files.exists("/usr/bin/nvidia-smi")
 
 
-def test_commands_of_a_teardown_have_limits(tmp_path: Path) -> None:
+def test_commands_of_a_teardown_have_time_limits(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_record(files)
     files.write("/proc/modules", "nvidia 1 0 - Live 0x0\n")

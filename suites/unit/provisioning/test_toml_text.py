@@ -83,7 +83,7 @@ def test_values_are_read_without_comments() -> None:
     assert get_value(TEXT, ("nothing",)) is None
 
 
-def test_value_ends_where_its_quotes_and_brackets_do() -> None:
+def test_value_ends_where_its_quotes_and_brackets_close() -> None:
     text = (
         "tight=1\n"
         'escaped = "a\\"#b" # comment\n'
@@ -176,20 +176,20 @@ def test_key_and_comment_of_a_replaced_value_stay(
     assert set_value(text, path, "3") == edited
 
 
-def test_new_key_goes_into_the_existing_table() -> None:
+def test_new_key_is_added_to_the_existing_table() -> None:
     text = set_value("[a]\n  x = 1\n\n[b]\n", ("a", "y z"), "2")
 
     assert text == '[a]\n"y z" = 2\n  x = 1\n\n[b]\n'
     assert set_value("  [a]\n  x = 1", ("a", "y"), "2") == "  [a]\n  y = 2\n  x = 1"
 
 
-def test_new_table_goes_to_the_end() -> None:
+def test_new_table_is_added_at_the_end() -> None:
     assert set_value("x = 1", ("a b", "c"), "2") == 'x = 1\n\n["a b"]\nc = 2\n'
     assert set_value("x = 1\n", ("a", "c"), "2") == "x = 1\n\n[a]\nc = 2\n"
     assert set_value("", ("a", "c"), "2") == "\n[a]\nc = 2\n"
 
 
-def test_new_key_without_a_table_goes_to_the_start() -> None:
+def test_new_key_without_a_table_is_added_at_the_start() -> None:
     assert set_value("[a]\nx = 1\n", ("version",), "2") == "version = 2\n[a]\nx = 1\n"
     assert set_value("x = 1\n", ("version",), "2") == "version = 2\nx = 1\n"
 
@@ -255,7 +255,7 @@ def test_rendered_string_is_read_back() -> None:
     assert render_string("\n\x01\x7f") == r'"\n\u0001\u007f"'
 
 
-def test_removing_a_first_table_takes_no_line_before_it() -> None:
+def test_removing_the_first_table_removes_no_line_before_it() -> None:
     assert remove_tables("[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
     assert remove_tables("\n[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
 
@@ -336,7 +336,7 @@ def test_table_inside_an_inline_table_is_not_removed() -> None:
         ("a.'' = 1", ("a", "")),
     ],
 )
-def test_key_may_have_blanks_around_and_be_empty(text: str, path: tuple[str, ...]) -> None:
+def test_key_may_be_empty_or_have_blanks_around_it(text: str, path: tuple[str, ...]) -> None:
     (entry,) = read_entries(text)
 
     assert entry.path == path
@@ -363,7 +363,7 @@ def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
         ("[[a]]\n[[a]]\n", ("a", "y"), "[[a]]\ny = 2\n[[a]]\n"),
     ],
 )
-def test_new_key_goes_to_the_first_place_of_its_table(
+def test_new_key_is_added_to_the_first_part_of_its_table(
     text: str, path: tuple[str, ...], edited: str
 ) -> None:
     assert set_value(text, path, "2") == edited

@@ -120,7 +120,7 @@ def test_runtime_without_cdi_gets_no_annotations() -> None:
     assert text == USERS + RUNTIME + DEFAULT
 
 
-def test_cdi_that_is_off_is_switched_on() -> None:
+def test_switched_off_cdi_is_switched_on() -> None:
     text = gpu_configuration(facts(USERS, CdiSupport.CAPABLE))
 
     assert text is not None
@@ -128,18 +128,18 @@ def test_cdi_that_is_off_is_switched_on() -> None:
     assert "default_runtime_name" not in text
 
 
-def test_configuration_that_names_the_runtime_is_kept() -> None:
+def test_configuration_that_names_the_nvidia_runtime_is_kept() -> None:
     assert gpu_configuration(facts(USERS + RUNTIME)) is None
     assert gpu_configuration(facts(USERS + RUNTIME, CdiSupport.ABSENT)) is None
 
 
-def test_configuration_that_names_the_runtime_still_gets_cdi() -> None:
+def test_cdi_is_switched_on_in_a_configuration_that_names_the_nvidia_runtime() -> None:
     text = gpu_configuration(facts(USERS + RUNTIME, CdiSupport.CAPABLE))
 
     assert text == (USERS + RUNTIME).replace('.cri"]\n', '.cri"]\nenable_cdi = true\n')
 
 
-def test_node_without_a_configuration_gets_one() -> None:
+def test_node_without_a_containerd_configuration_gets_one() -> None:
     text = gpu_configuration(facts(None))
 
     assert text == "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
@@ -192,7 +192,7 @@ def test_file_with_tables_of_format_1_keeps_its_format() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/usr/bin/", ""])
-def test_opted_out_node_loses_only_the_runtime(folder: str) -> None:
+def test_opted_out_node_loses_only_the_nvidia_runtime(folder: str) -> None:
     text = USERS + DEFAULT + RUNTIME.replace("/usr/bin/", folder)
 
     assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace('"nvidia"', '"runc"')
@@ -205,7 +205,9 @@ def test_opted_out_node_keeps_a_default_runtime_that_is_not_nvidias() -> None:
 
 
 @pytest.mark.parametrize("text", [None, USERS])
-def test_opted_out_node_without_the_runtime_keeps_its_configuration(text: str | None) -> None:
+def test_opted_out_node_without_the_nvidia_runtime_keeps_its_configuration(
+    text: str | None,
+) -> None:
     assert non_gpu_configuration(facts(text)) is None
 
 
@@ -234,7 +236,7 @@ def test_toolkit_toml_is_unchanged_on_a_node_without_the_nvidia_runtime() -> Non
 
 
 @pytest.mark.parametrize("text", ["[nvidia-container-runtime]\n", ""])
-def test_toolkit_is_configured_if_the_image_installed_one(tmp_path: Path, text: str) -> None:
+def test_toolkit_is_configured_if_the_image_installed_it(tmp_path: Path, text: str) -> None:
     files = NodeFiles(tmp_path)
     files.write(TOOLKIT_CONFIG, text, mode=0o600)
 

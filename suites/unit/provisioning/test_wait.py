@@ -20,7 +20,7 @@ from harness.provisioning.wait import (
 from suites.fakes.clock import FakeClock
 
 
-def test_deadline_counts_down_to_nothing() -> None:
+def test_remaining_time_of_a_deadline_counts_down_to_zero() -> None:
     clock = FakeClock()
     clock.advance(100)
     deadline = Deadline.after(10, clock)
@@ -89,7 +89,7 @@ def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused
         wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
 
 
-def test_wait_may_return_false() -> None:
+def test_wait_returns_a_value_that_is_false() -> None:
     clock = FakeClock()
 
     assert wait_for("no", lambda: Observation(False, "no"), Deadline.after(1, clock)) is False
