@@ -131,7 +131,7 @@ __all__ = [
     "unit_state",
 ]
 
-# An expectation that a test calls is a step of the report. It is no step if another expectation
-# calls it.
+# An expectation that a test calls is a step of the report. A call by another expectation is no
+# step.
 for _name in __all__:
     globals()[_name] = as_step(_name, globals()[_name])

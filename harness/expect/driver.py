@@ -134,7 +134,7 @@ def no_module_for(evidence: Evidence, kernel: str) -> None:
 
 
 def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module files of `kernel` to be older than this boot: it did not compile them."""
+    """Expect the module files of `kernel` to have been compiled before this boot."""
     files = _module_files(evidence, kernel)
     booted = evidence.booted_at_s
     for path, modified in files.items():
@@ -147,7 +147,7 @@ def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
 
 
 def module_built_since_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module files of `kernel` to be newer than this boot: it compiled them."""
+    """Expect the module files of `kernel` to have been compiled since the start of this boot."""
     files = _module_files(evidence, kernel)
     booted = evidence.booted_at_s
     for path, modified in files.items():
@@ -220,10 +220,10 @@ def _is_of_others(path: str) -> bool:
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to be built for the running kernel, and to have the loaded version.
+    """Expect the module on disk to be for the running kernel, and in the loaded module's version.
 
-    If the driver was updated while its module was loaded, the new libraries have another version
-    than the loaded module, and do not work with it.
+    If the driver was updated while its module was loaded, the new libraries do not work with the
+    loaded module, because their versions differ.
     """
     kernel, loaded = evidence.running_kernel, evidence.driver_version
     if f"/lib/modules/{kernel}" not in evidence.paths:

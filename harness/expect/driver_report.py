@@ -1,8 +1,8 @@
 """Judges what NVIDIA's tool `nvidia-smi -q` reports about each GPU.
 
-The tool loads the driver's module if it is not loaded, so it runs on an existing node only on
-request. https://docs.nvidia.com/deploy/nvidia-smi describes the format: blocks are indented, and
-contain lines `name : value`.
+The tool loads the driver's module if no module is loaded, so the harness runs the tool on an
+existing node only on request. https://docs.nvidia.com/deploy/nvidia-smi describes the format:
+blocks are indented, and contain lines `name : value`.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _judge(values: list[_Value]) -> _Judged:
     for each in (each for each in values if "Processes" not in each.blocks):
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
-        # Values about the fabric do not count: they are printed for a GPU without a fabric too.
+        # Values about the fabric do not count: the tool prints them for a GPU without a fabric too.
         is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []

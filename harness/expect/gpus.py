@@ -211,7 +211,7 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     if unknown:
         raise HarnessError(
             f"The kernel log has no known GPU error, but {len(unknown)} lines of the driver that the "
-            f"harness does not know, so whether there is one is unknown; the last is {unknown[-1]!r}. "
+            f"harness does not know, so there may be an error; the last is {unknown[-1]!r}. "
             "Look this line up in NVIDIA's documentation.",
             evidence=evidence.folder,
         )
@@ -308,7 +308,7 @@ def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list
 
 
 def _id(gpu: GpuModel | str) -> str:
-    """Return the id as `lspci -n` prints it; raises BadInputError for a text that is not an id."""
+    """Return the id as `lspci -n` prints it; raise BadInputError for a text that is not an id."""
     if not isinstance(gpu, str):
         return str(gpu.pci)
     found = _ID.fullmatch(gpu.strip().lower())

@@ -44,7 +44,7 @@ def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
 
 def pull_answered(log: RegistryLog, number: int, *, status: int) -> None:
     """Expect every response in pull `number` to have this status; the first pull has number 1."""
-    # Pull 0 does not exist: it gives an empty set.
+    # There is no pull 0: for that number, the set is empty.
     seen = {each.status for pull in log.pulls[number - 1 : number] for each in pull.requests}
     if seen != {status}:
         raise ExpectationError(

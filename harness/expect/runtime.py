@@ -142,8 +142,8 @@ def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
     other = _stamp(evidence, by, "became ready", evidence.shown_unit(by).ready_us)
     if started > other:
         raise HarnessError(
-            f"The unit '{unit}' started only after '{by}' was ready, so it cannot be told whether "
-            f"'{by}' would have waited for it.",
+            f"The unit '{unit}' started only after '{by}' was ready, so whether '{by}' would have "
+            f"waited for '{unit}' is unknown.",
             evidence=evidence.folder,
         )
     if shown.active == "activating":
@@ -278,7 +278,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
 
 
 def _runtime_refusal(evidence: Evidence) -> str | None:
-    """Return why containerd can't give pods GPUs by NVIDIA's runtime, or None if it can."""
+    """Return why containerd can't give pods GPUs through NVIDIA's runtime, or None if it can."""
     if evidence.is_command_absent("containerd-config"):
         return (
             "containerd was expected to run the node's containers, but it is not installed. Install "

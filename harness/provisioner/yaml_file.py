@@ -157,7 +157,7 @@ def read_provisioner(path: Path) -> Provisioner:
     for name in given.commands:
         if name in {BOOT, BAKE, TEARDOWN}:
             raise BadInputError(
-                f"'{name}' has a key of its own; move the command there.",
+                f"'{name}' has a key of its own; move the command to that key.",
                 source=str(path),
                 line=line_of(path, ("commands", name)),
                 key=f"commands.{name}",

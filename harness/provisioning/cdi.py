@@ -25,7 +25,7 @@ CRI_PLUGINS: dict[int, Key] = {
 }
 """The table of CRI settings in containerd's configuration, by the version of the file.
 
-Later versions have the table of version 3 (containerd-config.toml(5) of containerd 2.3).
+Later versions use the table of version 3 (containerd-config.toml(5) of containerd 2.3).
 """
 
 NATIVE_PREFIX = "cdi.k8s.io/"
@@ -62,7 +62,7 @@ def parse_version(text: str) -> Version | None:
 def detect_support(
     engine: Engine, *, dump: str | None = None, version: str | None = None
 ) -> CdiSupport:
-    """Detect a runtime's CDI support from its configuration, or without that from its version.
+    """Detect a runtime's CDI support from its configuration, or if that is unknown, from its version.
 
     `dump` is the output of `containerd config dump`, and `version` is the output of `containerd
     --version`; each is None if the command failed. An unknown version counts as the oldest.

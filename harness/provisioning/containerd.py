@@ -24,7 +24,7 @@ LOCAL = Retry(timeout_s=60)
 
 
 class ContainerImage(Protocol):
-    """An image with a driver: the name in its registry, and its name in containerd."""
+    """An image with a driver; the image has one name in its registry and one in containerd."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ def pull(image: ContainerImage) -> Run:
 
 
 def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
-    """Return whether a failed pull says that the registry has no image by this name.
+    """Return whether a failed pull says that the registry has no image of this name.
 
     Only an error about resolving the name has this meaning. "not found" may also be about a layer,
     local content or a snapshot of an image that exists; then another try, or another node of the

@@ -1,6 +1,6 @@
 """containerd's configuration: the CRI plugin's settings in the file and in containerd's dump.
 
-`containerd config dump` prints containerd's reading of its file and of all files that it imports.
+`containerd config dump` prints how containerd reads its own file and all imported files.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CriRuntime:
 
 
 def format_of(text: str) -> int | None:
-    """Return the `version` of a configuration: 1 if there is none, None if it is not a number."""
+    """Return the `version` of a configuration: 1 if it is missing, None if it is not a number."""
     version = get_value(text, ("version",)) or "1"
     return int(version) if version.isdigit() else None
 
@@ -81,8 +81,8 @@ def format_of(text: str) -> int | None:
 def cri_table(text: str, dump: str | None = None) -> Key:
     """Return the table of the CRI plugin's runtimes in a file, or in a dump.
 
-    In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless they have the names
-    of format 3 (seen with 2.1.9). The `dump` shows whether the node has containerd 2.
+    In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless these tables have
+    the names of format 3 (seen with 2.1.9). The `dump` shows whether the node has containerd 2.
     """
     number = format_of(text)
     if number == 1 and dump is not None:
@@ -175,7 +175,7 @@ def imports_itself(text: str) -> bool:
 class WantedRuntimes:
     """The wanted content of containerd's dump, for a node with a GPU or a node that opted out.
 
-    A node that opted out must not start its pods by one of NVIDIA's programs.
+    A node that opted out must not start its pods with one of NVIDIA's programs.
     """
 
     has_nvidia: bool

@@ -104,7 +104,7 @@ def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
 
 
 def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
-    """Return the action of a teardown; its description lists the paths that it would remove now."""
+    """Return the action of a teardown; the description lists the paths that it would remove now."""
 
     def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."
@@ -266,7 +266,7 @@ def _install_steps(
         *(fallback if configuration.precompiled_fallback else ()),
         replace(
             remove,
-            # The node has one of these images, depending on the install.
+            # Which of these images the node has depends on the install.
             actions=tuple(
                 replace(containerd.remove(each), is_optional=True) for each in (precompiled, image)
             ),

@@ -21,7 +21,8 @@ _PREFIX = re.compile(
 )
 """The text that `dmesg` or the journal prints before a message; further lines of the message are indented.
 
-The text has the facility and level, the time, and the thread or processor (`CONFIG_PRINTK_CALLER`)."""
+The text consists of the facility and level, the time, and the thread or processor
+(`CONFIG_PRINTK_CALLER`)."""
 _LONGEST_LINE = 4096
 _OF_DRIVER = re.compile(r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |\[drm[^\n]*\[nvidia-drm\]")
 _TELLS_ERROR = re.compile(
@@ -59,7 +60,7 @@ class DriverMessage:
         return version is None or known <= {version}
 
     def describe(self) -> str:
-        """Return the meaning of the message and a remedy, or the line itself if it is unknown."""
+        """Return the message's meaning and a remedy, or the line itself if the message is unknown."""
         if self.words is None:
             return f"The driver logged '{self.line}', an unknown message."
         meaning = self.words.meaning.format_map(defaultdict(lambda: "?", self.fields))
@@ -93,7 +94,7 @@ def find_tool_words(output: str) -> DriverWords | None:
 
 
 def _said(line: str) -> str | None:
-    """Return the driver's text in a line, with single blanks, or None if the line is not its own."""
+    """Return the driver's text in a line, with single blanks, or None if it did not log the line."""
     # The kernel's own lines are shorter; matching a longer line would take a long time.
     line = line[:_LONGEST_LINE]
     found = _NVRM.search(line)

@@ -6,7 +6,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of this program; AKS defines those from 4 to 235, except 70 and 143.
+    """The exit codes of this program; AKS defines the codes from 4 to 235, except 70 and 143.
 
     Callers map a number to its cause, so each cause has its own number. Numbers that AKS does not
     define come with a sentence in the outcome.
@@ -14,7 +14,7 @@ class ExitCode(enum.IntEnum):
 
     OK = 0
     COMMAND_FAILED = 1
-    """`bake` or the unit mig-partition failed; their causes have no numbers of their own."""
+    """`bake` or the unit mig-partition failed; no cause of such a failure has a number of its own."""
     INVALID_CONFIGURATION = 2
     """The configuration or the command line is wrong; argparse uses the same number."""
     UNSUPPORTED_OS = 3

@@ -50,7 +50,7 @@ class NodeFacts:
 
     @property
     def is_kind_recorded(self) -> bool:
-        """Return whether the record has the kind of driver that this node wants."""
+        """Return whether the record names the kind of driver that this node wants."""
         return self.record is not None and is_same_kind(self.record.driver_kind, self.driver_type)
 
     def render_readiness(self) -> str:

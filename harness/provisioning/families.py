@@ -48,7 +48,7 @@ def family_of(os_release: str) -> Family:
 
 
 def driver_source(family: Family) -> DriverSource:
-    """Return the source of the driver: an image that builds it, or packages with a built driver."""
+    """Return the source of the driver: an image that builds the driver, or packages that contain it."""
     return {
         Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
         Family.AZURE_LINUX: DriverSource.PACKAGES,
@@ -57,7 +57,7 @@ def driver_source(family: Family) -> DriverSource:
 
 
 def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
-    """Return the units that a driver needs besides the units that it needs in every family.
+    """Return the units that a driver needs in this family, besides the units of every family.
 
     On Azure Linux provisioning starts the licence daemon, and only for GRID drivers: with any
     other driver the daemon fails, and so would the boot.

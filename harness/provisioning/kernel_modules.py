@@ -109,7 +109,7 @@ class ModuleProof:
     def is_installed(self, *, version: str, kernel: str, arch: str) -> bool:
         """Return whether DKMS has this module installed, not only added or built.
 
-        `dkms status` exits with 0 for any list, so its exit code proves nothing.
+        `dkms status` exits with 0 whatever it lists, so its exit code proves nothing.
         """
         return any(
             entry.module == MODULE
@@ -123,7 +123,7 @@ def prove_module(runner: Runner, kernel: str, *, is_read_only: bool) -> ModulePr
     """Collect the state of the module for `kernel` from the tools on the node.
 
     With `is_read_only` the linker's cache is only read, not rewritten. If a tool fails or is
-    missing, its part of the result stays empty, and no error is raised.
+    missing, that tool's part of the result stays empty, and no error is raised.
     """
     linker = ("ldconfig", "-N", "-X") if is_read_only else ("ldconfig",)
     linker_result = runner.run(linker, timeout_s=QUERY_TIMEOUT_S)

@@ -93,9 +93,9 @@ def render_profile(configuration: Configuration) -> str:
 def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step]:
     """Return the steps of a node that partitions its GPU.
 
-    The unit is started once: until the reboot that switches MIG on, it is expected to fail, and a
-    retry cannot help. A profile that does not exist stays unknown after a reboot, so no reboot is
-    made for such a profile.
+    The unit is started once: until the reboot that switches MIG on, the unit is expected to fail,
+    and a retry cannot help. A profile that does not exist stays unknown after a reboot, so no
+    reboot is made for such a profile.
     """
     restart = Run(
         argv=("systemctl", "restart", UNIT),
@@ -145,7 +145,7 @@ def reboot_step() -> Step:
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     """Return whether a GPU has MIG and is not in MIG mode.
 
-    Raises StepFailedError if the output has no mode: then it is unknown whether a reboot helps.
+    Raises StepFailedError if the output contains no mode: then nobody knows whether a reboot helps.
     """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:

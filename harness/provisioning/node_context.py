@@ -37,7 +37,7 @@ class NodeContext:
         return self.answer("uname", "-r") or ""
 
     def answer(self, *argv: str) -> str | None:
-        """Return the stripped output of a command, or None if it fails."""
+        """Return the stripped output of a command, or None if the command fails."""
         result = self.runner.run(argv, timeout_s=ANSWER_TIMEOUT_S)
         return result.stdout.strip() if result.ok else None
 

@@ -42,7 +42,7 @@ class NodeFiles:
         self.top = top
 
     def at(self, path: str) -> Path:
-        """Return the real path of the node's `path`; refuse a path that may mean `top` itself."""
+        """Return the real path of the node's `path`; refuse a path that may lead to `top` itself."""
         return _place(self.top, path)
 
     def exists(self, path: str) -> bool:
@@ -87,8 +87,8 @@ class NodeFiles:
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist.
 
-        Bytes that are not UTF-8 become U+FFFD, and a byte order mark is left out. A FIFO or a device is
-        refused at once.
+        Bytes that are not UTF-8 become U+FFFD, and a byte order mark is left out. A FIFO or a
+        device raises UnreadableFileError at once.
 
         Raises UnreadableFileError if the path exists but cannot be read.
         """
@@ -96,7 +96,7 @@ class NodeFiles:
         return None if content is None else content.decode("utf-8-sig", "replace")
 
     def read_whole(self, path: str) -> str | None:
-        """Return the text of a file that is to be rewritten, or None if it does not exist.
+        """Return the text of a file that is to be rewritten, or None if the file does not exist.
 
         Bytes that are not UTF-8 become surrogates, which `rewrite` turns into the same bytes again.
 
@@ -213,7 +213,7 @@ class NodeFiles:
                 raise
 
     def create(self, path: str, text: str) -> bool:
-        """Create a file atomically with its text; return False if it exists."""
+        """Create a file atomically with its text; return False if the path exists."""
         target = self.at(path)
         if target.exists():
             # hardlink_to, below, detects a process that creates the file after this check.
@@ -280,7 +280,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _refuse_special(target: Path) -> None:
-    """Refuse a device, FIFO or socket, such as `/dev/null`: renaming a file to its name would destroy it."""
+    """Refuse a device, FIFO or socket, such as `/dev/null`, since a renamed file would replace it."""
     with contextlib.suppress(FileNotFoundError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):

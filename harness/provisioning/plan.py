@@ -35,7 +35,7 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class PermanentFailure:
-    """A failure that a retry cannot repair; `exit_code` is set if the failure has one of its own."""
+    """A failure that a retry cannot repair; `exit_code` is set if the failure has its own exit code."""
 
     message: str
     exit_code: ExitCode | None = None
@@ -148,10 +148,10 @@ Action = Run | Write | MakeDirectory | Remove | When | Do
 class Step:
     """One step of a plan.
 
-    `needs` are steps that must run before this step if the plan has them. A failure ends the run with
-    `exit_code`; if that is None, the failure is only reported. `only_after_failure_of` names a step for
-    which this step is the fallback. `event` is the name of the step's event; `groups` are the names of
-    events that span several steps, outermost first.
+    `needs` are steps that must run before this step if the plan contains them. A failure ends the
+    run with `exit_code`; if `exit_code` is None, the failure is only reported.
+    `only_after_failure_of` names a step for which this step is the fallback. `event` is the name of
+    the step's event; `groups` are the names of events that span several steps, outermost first.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that run before this step, including the step that it is the fallback for."""
+        """Return the steps that run before this step, including the step that it can replace."""
         return (*self.needs, self.only_after_failure_of)
 
     @property
@@ -199,7 +199,7 @@ class Plan:
 
     @classmethod
     def order(cls, steps: list[Step]) -> Plan:
-        """Order steps so that each step runs after the steps in its `needs`; else keep the given order.
+        """Order steps so that each step runs after the steps in its `needs`; otherwise keep their order.
 
         A need that is not in the plan is ignored: the plan of this node does not have that step.
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 RECORD_DIRECTORY = "/opt/azure/aks-gpu"
 DEFAULT_RECORD_PATH = f"{RECORD_DIRECTORY}/dkms-marker"
 PROVISIONAL_RECORD = "state=building\n"
-"""The record that a bake writes before it builds.
+"""The record that a bake writes before it builds the driver.
 
-The record is corrupt on purpose: after a killed bake, it tells a node that there are files to
-remove.
+The record is corrupt on purpose: after a killed bake, the record tells a node that there are files
+to remove.
 """
 
 
@@ -126,7 +126,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The driver that a managed node wants, and the kernel that it runs."""
+    """The driver that a managed node wants, and the kernel that the node runs."""
 
     driver_type: str
     driver_version: str
@@ -137,10 +137,10 @@ class Wanted:
 def decide(
     wanted: Wanted | None, record: Record | None, prove: Callable[[], ModuleProof]
 ) -> Decision:
-    """Decide by the first row of the decision table that matches; raises nothing.
+    """Decide by the first row of the decision table that matches; never raise.
 
     `wanted` is None for a node without a GPU and for a node that opted out. `prove` runs commands,
-    so it is called only if the record allows the fast path.
+    so `prove` is called only if the record allows the fast path.
     """
     if wanted is None:
         if record is None:

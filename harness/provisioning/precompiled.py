@@ -65,7 +65,7 @@ class PrecompiledImage:
 def os_tag(os_release: str) -> str:
     """Return the tag of a system, such as `ubuntu22.04`, by its os-release file.
 
-    The tag has only the major version for Rocky Linux, and for RHEL from 10 on.
+    For Rocky Linux, and for RHEL from 10 on, the tag contains only the major version.
 
     Raises PrecompiledError if the file has no name or version.
     """
@@ -82,8 +82,8 @@ def os_tag(os_release: str) -> str:
 def label_value(kernel: str) -> str:
     """Return a kernel's name as in labels and tags: with `_` for each `+` of Debian 13's versions.
 
-    Node feature discovery writes its label in this way, and strips such characters at the ends, for
-    example the `+` of Container-Optimized OS. A registry refuses a tag with such characters.
+    Node feature discovery writes its label in this way, and strips such characters at both ends,
+    for example the `+` of Container-Optimized OS. A registry refuses a tag with such characters.
     """
     return _NOT_IN_A_TAG.sub("_", kernel).strip("-_.")
 
@@ -91,8 +91,9 @@ def label_value(kernel: str) -> str:
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
 
-    The operator uses the same suffix. Two of its DaemonSets for one kernel, for pages of 4 and of
-    64 KiB, therefore have the same name, and its name for `5.14.0-427.el9.x86_64+rt` is invalid.
+    The operator uses the same suffix. Therefore the operator's two DaemonSets for one kernel with
+    pages of 4 and of 64 KiB have the same name, and the operator's name for
+    `5.14.0-427.el9.x86_64+rt` is invalid.
     """
     name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
     return ".".join(part for each in name.split(".") if (part := each.strip("-")))
@@ -257,5 +258,5 @@ def choose_driver(
 
 
 def may_delete(*, desired: int, misscheduled: int) -> bool:
-    """Return whether a DaemonSet may be deleted: no node should run it, and no node runs it."""
+    """Return whether a DaemonSet may be deleted, because no node runs it and no node should run it."""
     return desired == 0 and misscheduled == 0

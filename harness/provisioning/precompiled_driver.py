@@ -42,7 +42,7 @@ def precompiled_image(configuration: Configuration, facts: NodeFacts) -> Precomp
     except PrecompiledError as error:
         raise ProvisioningError(
             ExitCode.GPU_DRIVERS_START_FAIL,
-            f"A precompiled driver is wanted, but '{OS_RELEASE}' does not say for which system. {error}",
+            f"A precompiled driver is wanted, but '{OS_RELEASE}' does not name the node's system. {error}",
         ) from error
     return PrecompiledImage(
         repository=repository,

@@ -137,9 +137,10 @@ def render_exporter() -> str:
 def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[Step]:
     """Return the steps that bring the managed services up.
 
-    A node may have had the other mode before. That mode's service is stopped first, since both would
-    allocate the same GPU. The node waits for the plugin, since without it no pod gets a GPU. Monitoring
-    is only enqueued, since a slow start of monitoring must not delay the node.
+    A node may have had the other mode before. The service of the other mode is stopped first, since
+    both services would allocate the same GPU. The node waits for the plugin, since no pod gets a
+    GPU without the plugin. Monitoring is only enqueued, since a slow start of monitoring must not
+    delay the node.
     """
     stop_other = _stop_step(mode.other.unit)
     return [

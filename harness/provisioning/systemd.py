@@ -32,7 +32,7 @@ _ENVIRONMENT = re.compile(
 
 
 def reload_units() -> Run:
-    """Make systemd reload the units; if this fails, later commands fail and show it."""
+    """Make systemd reload the units; if the reload fails, later commands fail and show the failure."""
     return Run(argv=("systemctl", "daemon-reload"), retry=Retry(timeout_s=25), is_optional=True)
 
 

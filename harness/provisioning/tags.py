@@ -44,7 +44,7 @@ class Metadata:
 
 
 def read_metadata(files: NodeFiles) -> Metadata:
-    """Read the cache.
+    """Read the cached tags and size.
 
     Raises TagLookupError if the cache is missing, unreadable or not in the expected form: a node
     must not guess whether it opted out.

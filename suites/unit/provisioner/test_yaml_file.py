@@ -207,7 +207,7 @@ REFUSED = {
     **{
         f"command {name!r} with a key of its own": Refused(
             text=whole("{report:", f"{{{name}:"),
-            message=f":10: key 'commands.{name}': '{name}' has a key of its own; move the command there.",
+            message=f":10: key 'commands.{name}': '{name}' has a key of its own; move the command to that key.",
         )
         for name in ("boot", "bake", "teardown")
     },

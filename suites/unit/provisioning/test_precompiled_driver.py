@@ -281,7 +281,7 @@ def test_system_without_a_version_is_refused(
     assert invocation.run("boot", configured()) == 84
 
     assert invocation.outcome()["error"] == (
-        "A precompiled driver is wanted, but '/etc/os-release' does not say for which system. The "
+        "A precompiled driver is wanted, but '/etc/os-release' does not name the node's system. The "
         "os-release file has no ID or no VERSION_ID."
     )
 
