@@ -132,8 +132,8 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
 
     A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point is a
     `NodeExpectation`, or a function that takes evidence and may raise ExpectationError; the first
-    line of the function's docstring says what is expected. An entry point that can't be used is in
-    the list too: its `judge` raises PluginError, so the verdict is unknown.
+    line of the function's docstring says what is expected. For an entry point that can't be used,
+    the result contains an expectation whose `judge` raises PluginError, so the verdict is unknown.
     """
     own = {expectation.name for expectation in NODE_EXPECTATIONS}
     usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)

@@ -253,7 +253,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> list[str]:
-    """Return those device nodes below `root` that this number of GPUs needs and that are missing."""
+    """Return the missing device nodes below `root`, of those that this many GPUs need."""
     names = ("nvidiactl", *(f"nvidia{number}" for number in range(gpus)))
     wanted = [f"{root}/dev/{name}" for name in names]
     return [path for path in wanted if path not in paths or paths[path].kind != "c"]
@@ -263,7 +263,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
     """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
 
     The ids of the named models count too. Raises PluginError if an installed package has models
-    that can't be read, unless the named models give the vendor.
+    that can't be read, unless the named models state the vendor.
     """
     named = tuple(named)
     models = [gpu for gpu in named if isinstance(gpu, GpuModel)]

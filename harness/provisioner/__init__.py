@@ -221,9 +221,9 @@ class Provisioner:
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
         """Return the argv that runs the command `name` in a guest, with the run's folder in RUNS_FOLDER.
 
-        If `output` names a file, the command's output is appended to it too. The exit code is written
-        to a file, since cloud-init only reports *that* a command failed. Raises BadInputError if
-        the command is not declared.
+        If `output` names a file, the command's output is appended to that file too. The exit code
+        is written to a file, since cloud-init only reports *that* a command failed. Raises
+        BadInputError if the command is not declared.
         """
         declared = self.outcome
         paths = (

@@ -91,7 +91,7 @@ class CommandResult:
     def render(self, shown_characters: int = _SHOWN_CHARACTERS) -> str:
         """Render the text that every message about a failed command includes.
 
-        The text has the beginning of a long command, and the end of long output.
+        The text contains the beginning of a long command, and the end of long output.
         """
         limit = " (time limit)" if self.timed_out else ""
         if self.wrote_too_much:
@@ -125,7 +125,7 @@ def _end_of(text: str, most: int) -> str:
 
 
 class CommandError(Exception):
-    """A command failed, although it had to succeed. The message has the end of long output."""
+    """A command failed, although it had to succeed. The message contains the end of long output."""
 
     def __init__(self, purpose: str, result: CommandResult) -> None:
         super().__init__(f"{purpose} failed.\n{result.render()}")

@@ -83,13 +83,13 @@ class Residue:
     present: tuple[str, ...]
     """The existing artefacts of the full list, including DKMS tree, sources and module files."""
     installed_version: str | None = None
-    """The version of the running kernel's module by `modinfo`; only on opted-out nodes."""
+    """The version of the running kernel's module, as `modinfo` prints it; only on opted-out nodes."""
     record_version_files: tuple[str, ...] = ()
     """The module files of the record's version; only if there is a customer's driver."""
 
     @property
     def is_ours_loaded(self) -> bool:
-        """Return whether the loaded driver is the record's driver, not a package's of the same version."""
+        """Return whether the loaded driver is the record's driver, not a package's driver of that version."""
         return (
             self.record is not None
             and self.resident_version == self.record.driver_version
@@ -156,7 +156,7 @@ def _observe_files(node: NodeContext, scope: Scope) -> Residue:
     if scope.is_opted_out:
         listed += (GPU_DEST, PAYLOAD_DIRECTORY, ACTIONS_DIRECTORY, *scope.caches)
     entries = {name: f"{DKMS_TREE}/{name}" for name in files.names(DKMS_TREE)}
-    # Beside versions, DKMS has links `kernel-<kernel>-<arch>` and `original_module`.
+    # Besides folders of versions, DKMS has links `kernel-<kernel>-<arch>` and `original_module`.
     dkms_versions = tuple(
         name
         for name, path in entries.items()
@@ -234,8 +234,9 @@ def customer_version(residue: Residue) -> str | None:
 
     If any part on the node has another version than the record, that version is the customer's,
     even if parts of the baked version exist too. Any version from the distribution's packages is
-    the customer's too; their module has another name in the DKMS tree. If the record has no
-    version, the two cannot be distinguished, and the driver is removed completely.
+    the customer's too; the module of such a package has another name in the DKMS tree. If the
+    record has no version, the two drivers cannot be distinguished, and the driver is removed
+    completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None

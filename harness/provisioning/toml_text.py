@@ -1,4 +1,4 @@
-"""Reads and edits TOML as text, which keeps comments, order and spacing.
+"""Reads and edits TOML as text, so that comments, order and spacing are kept.
 
 Python 3.10 has no TOML parser, and no version of Python has a TOML writer. This module parses
 tables, keys and the extent of values; it does not interpret values.
@@ -38,7 +38,8 @@ _END_OF_STRING = {
 
 _INLINE_END = re.compile(r"\s*\}\s*\Z")
 
-#: No configuration has tables in more tables than this, and Python ends with RecursionError at some 900.
+#: How deeply tables may be nested. No configuration needs more levels, and Python raises
+#: RecursionError at about 900.
 _MOST_LEVELS = 100
 
 _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\"}
@@ -69,7 +70,7 @@ class TomlEntry:
         return self.value is None
 
 
-# Cached, since a boot reads the values of a few texts tens of times.
+# Cached, since a boot reads the values of the same few texts tens of times.
 @functools.lru_cache(maxsize=8)
 def read_entries(text: str) -> tuple[TomlEntry, ...]:
     """Return the headers and keys of a text, each with its full path."""
@@ -247,7 +248,7 @@ def read_strings(value: str) -> tuple[str, ...]:
 
 
 def set_value(text: str, path: Key, value: str) -> str:
-    """Return the text with one key set and everything else unchanged.
+    """Return the text with the value at `path` set and everything else unchanged.
 
     Raises TomlTextError if the table is written inline, because lines cannot be added to it.
     """
@@ -289,7 +290,7 @@ def set_value(text: str, path: Key, value: str) -> str:
 
 
 def remove_tables(text: str, table: Key) -> str:
-    """Return the text without a table, its subtables, and dotted keys of it.
+    """Return the text without a table, the table's subtables, and the table's dotted keys.
 
     The empty line before a header is removed too, so that removing reverses adding. `table` may be
     the path of a key.
@@ -349,5 +350,5 @@ def _escaped(escape: re.Match[str]) -> str:
 
 
 def _escape(value: str) -> str:
-    # JSON's escapes are valid in TOML, and TOML needs one more, for DEL.
+    # JSON's escapes are valid in TOML, and TOML needs one more escape, for DEL.
     return json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")

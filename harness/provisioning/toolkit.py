@@ -93,9 +93,9 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the present one.
 
     If a runtime with NVIDIA's program is in effect, only CDI is switched on; runc is added if it is
-    the default runtime and missing in the file. On a node whose pods run in CRI-O, containerd runs
-    only the driver image, and keeps its configuration. On other nodes, only the required keys are
-    set, and the new runtime copies the options of `runc`, such as the cgroup driver.
+    the default runtime and missing from the file. On a node whose pods run in CRI-O, containerd
+    runs only the driver image, and its configuration is kept. On other nodes, only the required
+    keys are set, and the new runtime copies the options of `runc`, such as the cgroup driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -140,7 +140,7 @@ def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
 
 
 def _has_runtime(facts: RuntimeFacts) -> bool:
-    """Return whether the file, or a file that it imports, has the nvidia runtime."""
+    """Return whether the file, or a file that it imports, declares the nvidia runtime."""
     text = _with_format(facts.text or "")
     if has_nvidia_runtime(text, cri_table(text, facts.dump)):
         return True
@@ -151,9 +151,9 @@ def _with_format(text: str) -> str:
     """Return the text with the key `version` added, unless that would change the text's meaning.
 
     A file without `version` has format 1, whose tables containerd 2 ignores (containerd 8275). A
-    file keeps its format if it has `version`, tables of plugins or short names of plugins. In
-    another format the tables have other names, and containerd does not start if the file has a
-    short name, as the file of Docker's package has.
+    file keeps its format if it contains `version`, tables of plugins or short names of plugins. In
+    another format the tables have other names, and containerd does not start if the file contains a
+    short name, as the file of Docker's package does.
     """
     if has_short_names(text):
         return text
@@ -189,8 +189,8 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return the configuration of a node that opted out, or None to keep the present one.
 
     A runtime that starts one of NVIDIA's programs is removed if it has one of NVIDIA's names. A
-    runtime with another name is kept but starts runc, because pods may request it by name. A
-    default with one of NVIDIA's names is replaced by runc if there is no such runtime.
+    runtime with another name is kept but starts runc, because pods may request it by name. If the
+    default runtime has one of NVIDIA's names and does not exist, runc becomes the default.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -326,7 +326,7 @@ def render_hook() -> str:
 def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:
     """Return the configuration of the nvidia runtime with the chosen mode.
 
-    The annotation prefix is set only if it is not the default of the runtime.
+    The annotation prefix is set only if it is not the runtime's default.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -340,7 +340,7 @@ def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:
 
 
 def configure_toolkit(choice: RuntimeChoice) -> Do:
-    """Set the mode of the nvidia runtime, on a node whose driver image installed one."""
+    """Set the mode of the nvidia runtime, on a node whose driver image installed this runtime."""
 
     def configure(node: NodeContext) -> str | None:
         text = node.files.read_whole(TOOLKIT_CONFIG)
@@ -373,10 +373,10 @@ def tolerate_early_refresh() -> tuple[Action, ...]:
 
 
 def regenerate_spec() -> tuple[Action, ...]:
-    """Write the CDI spec again, now that the driver works, and check it.
+    """Write the CDI spec again, now that the driver works, and check the spec.
 
-    The drop-in that ignores early failures also hides permanent ones (kaito 2326), so success of
-    the service proves nothing, and the spec itself is checked.
+    The drop-in that ignores early failures also hides permanent failures (kaito 2326). So success
+    of the service proves nothing, and the spec itself is checked.
     """
     service, path = f"{REFRESH_UNIT}.service", f"{REFRESH_UNIT}.path"
     return (
@@ -419,7 +419,7 @@ def _expect_spec_action() -> Do:
 
 
 def has_spec(node: NodeContext) -> bool:
-    """Return whether the CDI spec exists and has a GPU."""
+    """Return whether the CDI spec exists and lists a GPU."""
     text = node.files.read_or_none(CDI_SPEC)
     return text is not None and offers_device(text, CDI_DEVICE_KIND)
 

@@ -89,12 +89,12 @@ class Deadline:
 
 
 class WaitTimeoutError(Exception):
-    """A wait reached its deadline; the message has the last observation."""
+    """A wait reached its deadline; the message contains the last observation."""
 
 
 @dataclass(frozen=True)
 class Observation(Generic[T]):
-    """The result of one check: a value if the wait is over, and a description of the state seen."""
+    """The result of one check: a value if the wait is over, and a description of the observed state."""
 
     value: T | None
     seen: str

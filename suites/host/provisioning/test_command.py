@@ -96,7 +96,7 @@ def test_command_that_stops_reading_its_input_is_killed_at_its_limit() -> None:
     assert (result.exit_code, result.timed_out) == (124, True)
 
 
-def test_input_that_is_not_read_is_not_an_error() -> None:
+def test_command_that_does_not_read_its_input_succeeds() -> None:
     assert RUNNER.run(("true",), timeout_s=30, stdin="x" * 300_000).ok
 
 
@@ -224,7 +224,7 @@ class Killable:
         self.is_killed = True
 
 
-def test_process_that_starts_after_its_caller_gave_up_is_killed(
+def test_process_is_killed_if_it_starts_after_its_caller_was_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = Killable()

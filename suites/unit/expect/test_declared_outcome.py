@@ -490,7 +490,7 @@ def test_evidence_contains_the_declaration_of_the_provisioner(tmp_path: Path) ->
     assert (found.files, found.commands) == (("/var/log/my/*",), ("mounts",))
 
 
-def test_evidence_without_a_declaration_is_read_as_that_of_the_harnesss_provisioner(
+def test_evidence_without_a_declaration_is_read_with_the_harnesss_own_declaration(
     tmp_path: Path,
 ) -> None:
     assert read_declaration(tmp_path) == GPU_NODE

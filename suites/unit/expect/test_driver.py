@@ -120,9 +120,7 @@ def with_record(folder: EvidenceFolder, **fields: str) -> EvidenceFolder:
 
 @pytest.mark.parametrize("key", FIELDS)
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_record_without_one_of_its_keys_is_refused(
-    tmp_path: Path, key: str, *, is_loaded: bool
-) -> None:
+def test_record_that_lacks_a_key_is_refused(tmp_path: Path, key: str, *, is_loaded: bool) -> None:
     folder = a_serving_node(tmp_path)
     if not is_loaded:
         folder.without(VERSION_FILE)
@@ -253,7 +251,7 @@ def test_driver_installed_requires_each_file_of_the_driver(tmp_path: Path, path:
 
 
 @pytest.mark.parametrize("mode", ["755", "2755"])
-def test_setuid_bit_of_another_program_is_not_taken_for_that_of_nvidia_modprobe(
+def test_setuid_bit_of_another_program_does_not_count_for_nvidia_modprobe(
     tmp_path: Path, mode: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths(

@@ -250,7 +250,7 @@ def test_unknown_state_of_the_fabric_makes_the_health_unknown(tmp_path: Path, ol
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-def test_gpu_without_a_fabric_has_no_fault(tmp_path: Path) -> None:
+def test_gpu_without_a_fabric_is_reported_as_healthy(tmp_path: Path) -> None:
     without = re.sub(r": \w+\n", ": N/A\n", FABRIC)
     report = HEAD + FIRST + without + SECOND + without
 
@@ -457,7 +457,7 @@ def test_fields_of_a_nested_block_do_not_belong_to_the_outer_block(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2), (2, 1)])
-def test_health_is_unknown_if_the_number_of_attached_gpus_differs_from_the_blocks(
+def test_health_is_unknown_if_the_count_of_attached_gpus_differs_from_the_blocks(
     tmp_path: Path, said: int, count: int
 ) -> None:
     report = HEAD.replace(": 2", f": {said}") + "".join((FIRST, SECOND)[:count])

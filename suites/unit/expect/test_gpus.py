@@ -149,7 +149,7 @@ def test_error_lists_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_error_lists_each_other_bound_driver_once(tmp_path: Path) -> None:
+def test_error_lists_each_other_driver_that_is_bound_once(tmp_path: Path) -> None:
     drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
     bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
 

@@ -47,7 +47,7 @@ def test_verdict_on_a_public_kernel_log_is_the_expected_verdict(
     assert log.words in sentence
 
 
-def test_log_of_sound_gpus_has_no_error(tmp_path: Path) -> None:
+def test_kernel_log_of_sound_gpus_is_accepted(tmp_path: Path) -> None:
     assert judged(tmp_path, SOUND) == ("met", "The kernel log has no GPU error.")
 
 

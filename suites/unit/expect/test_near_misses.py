@@ -196,7 +196,9 @@ def test_last_gpu_whose_configuration_space_is_all_ones_is_refused(
         expect.every_gpu_driven(folder.evidence)
 
 
-def test_refusal_of_one_of_two_equal_gpus_does_not_refuse_the_other(tmp_path: Path) -> None:
+def test_refusal_of_one_of_two_equal_gpus_does_not_count_for_the_second_gpu(
+    tmp_path: Path,
+) -> None:
     log = load_recording("dmesg/2.38.1-nvidia-refusal").text
     folder = a_serving_node(tmp_path).command("dmesg", log * 3)
 
@@ -798,7 +800,7 @@ def test_nvidia_runtime_is_found_in_format_4_of_containerds_configuration(tmp_pa
 @pytest.mark.parametrize(
     "kind", ["nvidia.com/gpu2", "xnvidia.com/gpu", "nvidia.com/mig", "nvidiaxcom/gpu"]
 )
-def test_other_kind_of_cdi_device_is_not_a_gpu(tmp_path: Path, kind: str) -> None:
+def test_cdi_device_of_another_kind_is_not_a_gpu(tmp_path: Path, kind: str) -> None:
     spec = json.dumps({"kind": kind, "devices": [{"name": "0"}]})
 
     with pytest.raises(ExpectationError, match="offer none"):

@@ -175,7 +175,7 @@ REPORTS = (
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=[each.source for each in REPORTS])
-def test_verdict_on_the_node_of_a_public_report_is_the_expected_one(
+def test_verdict_on_the_node_of_a_public_report_is_the_expected_verdict(
     tmp_path: Path, report: Report
 ) -> None:
     folder = report.change(a_serving_node(tmp_path))

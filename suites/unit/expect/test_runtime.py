@@ -24,7 +24,7 @@ def spec_with(kind: str, *nodes: str) -> str:
     "kind",
     ["k8s.gpu.nvidia.com/claim", "management.nvidia.com/gpu", "vendor.example/nic"],
 )
-def test_missing_gpu_device_node_is_noticed_if_the_spec_offers_the_gpu_to_no_pod(
+def test_missing_gpu_device_node_is_reported_if_the_spec_offers_the_gpu_to_no_pod(
     tmp_path: Path, kind: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
@@ -91,7 +91,7 @@ PLUGIN = "nvidia-device-plugin.service loaded active running x\n"
 @pytest.mark.parametrize(
     ("unit", "is_fault"), [("crio.service", False), ("k3s.service", False), ("cri-docker.service", True)]
 )  # fmt: skip
-def test_failed_containerd_is_a_fault_only_if_it_is_used(
+def test_failed_containerd_is_a_fault_only_if_a_runtime_uses_it(
     tmp_path: Path, unit: str, source: str, *, is_fault: bool
 ) -> None:
     state = "failed" if source == "units" else "inactive"

@@ -77,7 +77,7 @@ def test_file_written_again_with_the_same_content_is_unchanged() -> None:
     expect.unchanged(a_state({TOOL: before}), a_state({TOOL: rewritten(before)}))
 
 
-def test_other_content_of_the_same_size_is_refused() -> None:
+def test_file_with_other_content_of_the_same_size_is_refused() -> None:
     before = a_file(sha256="a" * 64)
     after = rewritten(before, sha256="b" * 64)
 

@@ -213,7 +213,7 @@ def test_only_the_timestamps_of_the_given_units_are_compared(tmp_path: Path, ord
             expect.unit_ready_before(seen, then, first)
 
 
-def test_unit_is_found_by_its_alias(tmp_path: Path) -> None:
+def test_state_of_a_unit_is_found_by_an_alias_of_the_unit(tmp_path: Path) -> None:
     """Systemd lists only the main name: `ssh.service`, whose alias is `sshd.service`."""
     folder = EvidenceFolder(tmp_path)
     folder.command("units", "ssh.service loaded active running S\n")
@@ -275,7 +275,7 @@ def test_similar_enablement_state_is_refused(tmp_path: Path, seen: str) -> None:
 
 
 @pytest.mark.parametrize("listed", ["active", "activating"])
-def test_state_of_a_listed_unit_is_taken_from_the_list(tmp_path: Path, listed: str) -> None:
+def test_state_of_a_listed_unit_comes_from_the_list(tmp_path: Path, listed: str) -> None:
     """The output of `systemctl show` is used only for a unit that is not in the list."""
     folder = EvidenceFolder(tmp_path).command("units", f"{KUBELET} loaded {listed} x K\n")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))
@@ -285,7 +285,7 @@ def test_state_of_a_listed_unit_is_taken_from_the_list(tmp_path: Path, listed: s
 
 
 @pytest.mark.parametrize("active", ["failed", "active"])
-def test_state_of_a_unit_that_is_not_listed_is_taken_from_systemctl_show(
+def test_state_of_a_unit_that_is_not_listed_comes_from_systemctl_show(
     tmp_path: Path, active: str
 ) -> None:
     folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")

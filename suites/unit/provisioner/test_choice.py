@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from suites.unit.provisioner.builders import Project
 
 
-def test_provisioner_of_the_harness_is_chosen_by_default() -> None:
+def test_provisioner_of_the_harness_is_the_default() -> None:
     provisioner = choose_provisioner(Settings().provisioner)
 
     assert (provisioner.name, provisioner.where) == ("gpu-node", "harness.provisioning")

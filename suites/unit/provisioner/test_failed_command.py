@@ -65,7 +65,7 @@ def test_script_is_a_bash_script_if_the_declared_shell_is_bash() -> None:
         "export BASH_ENV=/etc/ours\n",
     ],
 )
-def test_script_with_its_own_err_trap_gets_no_trap(own: str) -> None:
+def test_script_with_an_err_trap_of_its_own_gets_no_trap(own: str) -> None:
     assert not is_noted(a_provisioner("#!/bin/bash\n" + own))
     assert not is_noted(a_provisioner("#!/bin/bash\n", own))
 

@@ -135,7 +135,7 @@ def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 
 
-def test_error_for_conflicting_user_data_file_names_its_line(project: Project) -> None:
+def test_error_for_conflicting_user_data_names_the_line_in_the_file(project: Project) -> None:
     path = project.write("user-data.yaml", "#cloud-config\ntimezone: UTC\nhostname: other\n")
     provisioner = project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 

@@ -90,7 +90,7 @@ TAG = f"{VERSION}-{SHA}"
     ("driver_type", "tags"),
     [("cuda", ("1-a", "0-a")), ("cuda-lts", ("2-b",)), ("grid", ("3-c", "4-d")), ("gri", ())],
 )
-def test_listed_tags_of_an_image_are_found_by_its_whole_name(
+def test_listed_tags_of_an_image_are_found_by_the_images_whole_name(
     driver_type: str, tags: tuple[str, ...]
 ) -> None:
     """The name of one driver type may be a prefix of another."""

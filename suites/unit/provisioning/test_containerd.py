@@ -34,7 +34,9 @@ SOVEREIGN = DriverImage(
         (load_recording("ctr/1.7.24-images-ls").text, False),
     ],
 )
-def test_image_is_absent_when_its_name_is_not_listed(stdout: str, *, is_absent: bool) -> None:
+def test_image_is_absent_if_containerd_does_not_list_its_name(
+    stdout: str, *, is_absent: bool
+) -> None:
     result = CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")
 
     assert fetch(CANONICAL).is_met(result) is is_absent

@@ -417,7 +417,7 @@ def test_disabled_cri_plugin_is_reported_before_its_consequences() -> None:
         ),
     ],
 )
-def test_wanted_runtimes_of_a_gpu_node_follow_the_configuration_and_its_cdi_support(
+def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_gpu_node(
     facts: RuntimeFacts, wanted: WantedRuntimes
 ) -> None:
     assert wanted_of_gpu_node(facts) == wanted
@@ -781,7 +781,7 @@ def test_runc_gets_the_options_of_the_first_runtime_of_nvidia() -> None:
 
 
 @pytest.mark.parametrize("answer", ["[broken", "version = 2\n"])
-def test_error_says_that_the_configuration_is_left_as_it_was_only_if_that_is_true(
+def test_error_says_only_if_true_that_the_configuration_is_left_as_it_was(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     left = "'/etc/containerd/config.toml' is left as it was."

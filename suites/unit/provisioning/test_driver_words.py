@@ -437,7 +437,7 @@ def test_xid_has_the_class_of_the_catalogue(address: str) -> None:
     assert seen == _OF_CLASS
 
 
-def test_xid_45_is_an_error_of_the_gpu_if_the_xid_that_caused_it_is_one() -> None:
+def test_xid_45_is_a_gpu_error_if_the_xid_that_caused_it_is_a_gpu_error() -> None:
     """Xid 45 names the Xid before it, which an application may have caused."""
     condemning = set()
     for xid in range(180):

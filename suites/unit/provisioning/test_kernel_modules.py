@@ -50,7 +50,7 @@ INSTALLED = DkmsEntry(
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installedDeprecated feature: REMAKE_INITRD\n\n",
     ],
 )
-def test_dkms_line_of_either_release_is_read(line: str) -> None:
+def test_dkms_line_is_parsed_in_the_form_of_either_release(line: str) -> None:
     assert parse_dkms_status(line) == (INSTALLED,)
 
 
@@ -173,7 +173,7 @@ PROC_MODULES = (
 )
 
 
-def test_loaded_modules_are_read_with_their_holders() -> None:
+def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
     modules = parse_proc_modules(f"garbage\nx 1 - -\nx 1 2\n{PROC_MODULES}nouveau 1 0 -\n")
 
     assert modules[3] == LoadedModule(
@@ -272,7 +272,7 @@ def test_installed_files_are_the_modules_of_the_driver(tmp_path: Path) -> None:
     assert kernels(files) == (KERNEL,)
 
 
-def test_newest_kernel_is_chosen_by_number_among_those_with_headers(tmp_path: Path) -> None:
+def test_newest_kernel_with_headers_is_chosen_by_version_number(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     assert newest_kernel_with_headers(files) is None
 
@@ -286,7 +286,7 @@ def test_newest_kernel_is_chosen_by_number_among_those_with_headers(tmp_path: Pa
     assert newest_kernel_with_headers(files) == "6.1.0-56-amd64"
 
 
-def test_versions_sort_by_their_numbers() -> None:
+def test_versions_are_sorted_by_number() -> None:
     versions = ["6.1.0-56", "5.15.0-1041-azure", "6.1.0-9", "6.1.0", "6.10.0-1", "6.10~rc2-1"]
 
     assert sorted(versions, key=version_key) == [
@@ -311,7 +311,7 @@ def test_versions_sort_by_their_numbers() -> None:
         ("installed-and-built", [(OTHER_KERNEL, DkmsState.BUILT), (KERNEL, DkmsState.INSTALLED)]),
     ],
 )
-def test_recorded_dkms_status_is_understood(
+def test_recorded_dkms_status_is_parsed(
     case: str, states: list[tuple[str | None, DkmsState]]
 ) -> None:
     entries = parse_dkms_status(load_recording(f"dkms/3.0.10-{case}").text)

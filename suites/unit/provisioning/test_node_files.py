@@ -37,7 +37,7 @@ def test_empty_relative_root_or_parent_path_is_refused(files: NodeFiles, path: s
     )
 
 
-def test_paths_lie_below_the_root(files: NodeFiles, tmp_path: Path) -> None:
+def test_paths_of_the_node_lead_below_the_root(files: NodeFiles, tmp_path: Path) -> None:
     assert files.at("/etc/x") == tmp_path / "etc/x"
     assert files.at("//etc/x") == tmp_path / "etc/x"
     assert NodeFiles(Path("/")).at("/etc/x") == Path("/etc/x")

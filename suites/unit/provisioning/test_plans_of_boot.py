@@ -231,7 +231,7 @@ def test_each_step_has_the_events_that_the_dashboards_read() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_needs_determine_the_order_of_steps(name: str) -> None:
+def test_needs_of_steps_determine_their_order(name: str) -> None:
     """In any order of the list, each step comes after all steps that it needs."""
     steps = PLANS[name]().steps
     shuffled = Plan.order(sorted(steps, key=lambda step: step.name, reverse=True)).steps

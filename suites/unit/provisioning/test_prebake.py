@@ -79,7 +79,7 @@ def test_value_of_a_record_may_contain_an_equals_sign() -> None:
     assert parse_record("kernel=a=b\n").kernel == "a=b"
 
 
-def test_written_record_is_read_back(tmp_path: Path) -> None:
+def test_written_record_has_the_same_fields_when_it_is_read(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
 
     write_record(files, "/opt/record", RECORD)
@@ -91,7 +91,9 @@ def test_written_record_is_read_back(tmp_path: Path) -> None:
     )
 
 
-def test_missing_record_is_read_as_none_and_a_folder_as_a_corrupt_record(tmp_path: Path) -> None:
+def test_missing_record_is_none_and_a_folder_in_its_place_is_a_corrupt_record(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     files.make_directory("/opt/folder")
 

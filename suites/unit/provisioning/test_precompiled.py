@@ -133,7 +133,7 @@ def labelled(name: str, kernel: str, tag: str, **labels: str) -> ClusterNode:
     return ClusterNode(name=name, os_tag=tag, labels={KERNEL_LABEL: kernel, **own})
 
 
-def test_one_kernel_on_two_systems_gives_two_groups() -> None:
+def test_nodes_with_one_kernel_on_two_systems_form_two_groups() -> None:
     kernel = "5.14.0-427.13.1.el9_4.x86_64"
     grouping = group_by_kernel(
         [
@@ -157,7 +157,7 @@ def test_one_kernel_on_two_systems_gives_two_groups() -> None:
     assert grouping.warnings == ()
 
 
-def test_one_kernel_on_two_processors_gives_two_groups() -> None:
+def test_nodes_with_one_kernel_on_two_processors_form_two_groups() -> None:
     """The kernel names of Ubuntu do not contain the architecture."""
     grouping = group_by_kernel(
         [
@@ -291,7 +291,7 @@ def test_group_whose_selector_finds_nodes_of_another_group_gets_a_warning() -> N
     )
 
 
-def test_image_for_the_kernel_is_taken_from_the_registry() -> None:
+def test_image_for_the_kernel_is_chosen_if_the_registry_has_it() -> None:
     asked: list[str] = []
 
     def is_available(reference: str) -> bool:

@@ -216,7 +216,7 @@ def test_missing_image_is_recognised_by_its_name_in_the_error(
 
 
 @pytest.mark.parametrize("answer", OTHER_ANSWERS)
-def test_any_other_error_of_a_registry_is_retried(
+def test_pull_is_retried_after_any_other_error_of_a_registry(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     """A missing layer or missing local content is not a missing image."""
@@ -350,7 +350,7 @@ def test_driver_is_built_if_the_precompiled_image_cannot_be_installed(
     assert simulated.images == (set() if has_fallback else {reference()})
 
 
-def test_driver_of_another_version_is_torn_down_before_the_precompiled_one_is_installed(
+def test_driver_of_another_version_is_torn_down_before_the_precompiled_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(OTHER_VERSION, KERNEL)

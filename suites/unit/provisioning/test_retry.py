@@ -34,7 +34,7 @@ def test_command_that_succeeds_is_tried_once(tmp_path: Path) -> None:
     assert clock.sleeps == []
 
 
-def test_failure_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+def test_failed_command_is_tried_again_after_a_pause(tmp_path: Path) -> None:
     clock = FakeClock()
     with ScriptedRunner().expect("work hard", exit_code=1, times=2).expect("work hard") as runner:
         detail = try_command(make_node(runner, tmp_path, clock), command(3))
@@ -268,6 +268,8 @@ def test_verdict_of_the_judge_ends_the_tries_with_its_own_exit_code(
     assert clock.sleeps == [5]
 
 
-def test_success_stays_a_success_if_the_judge_has_no_verdict(tmp_path: Path) -> None:
+def test_successful_command_stays_successful_if_the_judge_returns_no_verdict(
+    tmp_path: Path,
+) -> None:
     with ScriptedRunner().expect("work hard", stdout="fine") as runner:
         assert try_command(make_node(runner, tmp_path), command(judge=_judge)) is None

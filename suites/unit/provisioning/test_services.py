@@ -54,7 +54,7 @@ def action(name: str, index: int = 0) -> Do:
         (False, False, True, Mode.DRA),
     ],
 )
-def test_mode_of_the_managed_services_follows_the_tag_and_the_configuration(
+def test_tag_and_configuration_determine_the_mode_of_the_managed_services(
     mode: Mode | None, *, is_tagged: bool, is_on: bool, is_dra: bool
 ) -> None:
     configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=is_dra)

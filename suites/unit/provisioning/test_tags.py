@@ -21,7 +21,7 @@ def files(tmp_path: Path) -> NodeFiles:
     return NodeFiles(tmp_path)
 
 
-def test_tags_and_size_are_read(files: NodeFiles) -> None:
+def test_tags_and_vm_size_are_read_from_the_cache(files: NodeFiles) -> None:
     write_tags(files, ("a", "1"), ("b", ""), vm_size="Standard_NC6")
 
     assert read_metadata(files) == Metadata(tags=(("a", "1"), ("b", "")), vm_size="Standard_NC6")

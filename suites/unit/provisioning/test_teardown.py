@@ -142,7 +142,7 @@ def test_teardown_without_a_record_does_nothing(teardown: Teardown) -> None:
     assert teardown.files.exists("/usr/bin/nvidia-smi")
 
 
-def test_empty_driver_folders_are_removed_and_other_folders_kept(teardown: Teardown) -> None:
+def test_empty_driver_folders_are_removed_and_other_folders_are_kept(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.build(VERSION, OTHER_KERNEL)
     theirs = f"/lib/modules/{OTHER_KERNEL}/updates/dkms/zfs.ko"
@@ -267,7 +267,7 @@ def test_teardown_is_incomplete_if_the_record_cannot_be_removed(
     assert teardown.console[1] == line("incomplete", marker="true")
 
 
-def test_sources_that_a_teardown_could_not_remove_are_removed_by_a_later_one(
+def test_sources_that_a_teardown_could_not_remove_are_removed_by_a_later_teardown(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teardown.node.build(OTHER_VERSION, KERNEL)
@@ -494,7 +494,7 @@ def test_original_modules_of_dkms_do_not_count_as_a_customers_driver(teardown: T
     assert teardown.run() is TeardownStatus.CLEANED
 
 
-def test_module_without_a_version_is_left_to_the_customer(
+def test_module_without_a_version_is_kept_as_the_customers(
     teardown: Teardown,
 ) -> None:
     install_customers(teardown)
@@ -599,7 +599,7 @@ def test_grid_node_logs_the_removed_driver(record: Record | None, kind: str) -> 
     )
 
 
-def test_payload_and_caches_stay_beside_a_customers_driver(teardown: Teardown) -> None:
+def test_payload_and_caches_are_kept_beside_a_customers_driver(teardown: Teardown) -> None:
     kept = ("/usr/local/nvidia/x", "/opt/gpu/x", "/opt/actions/x", "/opt/dcgm-exporter/x")
     install_customers(teardown)
     for path in kept:

@@ -170,7 +170,7 @@ def test_existing_value_is_replaced_in_its_place() -> None:
         ("a = [ # first\n  1,\n]   # last \nb = 2\n", ("a",), "a = 3  # last\nb = 2\n"),
     ],
 )
-def test_key_and_comment_of_a_replaced_value_stay(
+def test_key_and_comment_of_a_replaced_value_are_kept(
     text: str, path: tuple[str, ...], edited: str
 ) -> None:
     assert set_value(text, path, "3") == edited
@@ -244,7 +244,7 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
         ("'''\na\\n'''", "a\\n"),
     ],
 )
-def test_string_value_is_read(value: str, string: str) -> None:
+def test_content_of_a_string_value_is_read(value: str, string: str) -> None:
     assert read_string(value) == string
 
 

@@ -95,7 +95,7 @@ OTHER_RELEASES = ["470.82.01", VERSION.rpartition(".")[0], f"{VERSION}.1"]
 
 
 @pytest.mark.parametrize("release", OTHER_RELEASES)
-def test_refusal_by_another_release_does_not_keep_this_one_from_a_build(
+def test_refusal_by_another_release_does_not_prevent_a_build_of_this_release(
     simulated: SimulatedNode, invocation: Invocation, release: str
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -169,7 +169,7 @@ def test_driver_is_probed_again_only_if_that_can_help(
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_messages_of_an_earlier_driver_do_not_keep_this_one_from_a_build(
+def test_messages_of_an_earlier_driver_do_not_prevent_a_build_of_this_driver(
     simulated: SimulatedNode, invocation: Invocation, log: PublicLog
 ) -> None:
     """The earlier driver may have had the other kind of kernel modules, open or proprietary."""
