@@ -8,8 +8,9 @@
 # event files and the log that the provisioner declares, or empty. The output is also appended to
 # OUTPUT and shown on the console. Under cloud-init OUTPUT is empty, since cloud-init does both itself.
 #
-# The folder of a run describes the files before the run; harness.evidence.runs reads it. This script's
-# variables have a prefix, since an assignment to an exported variable would change the program's environment.
+# The folder of a run describes the files before the run; harness.evidence.runs reads that folder. The
+# variables of this script have a prefix, since an assignment to an exported variable would change the
+# program's environment.
 runner_name=$1 runner_outcome=$2 runner_events=$3 runner_log=$4 runner_output=$5
 shift 5
 runner_latest=/run/gpu-node-exit-code
