@@ -136,8 +136,8 @@ class EvidenceDeclaration:
 class Provisioner:
     """A program that provisions nodes, as a project declares it.
 
-    Commands are lists of words; they run as root. cloud-init writes `files` and runs `run` at the
-    first boot; `bake` runs instead if an image is baked; a test runs the other commands by
+    Commands are lists of words, and run as root. cloud-init writes `files` and runs `run` at the
+    first boot, or `bake` instead if an image is baked. A test runs the other commands by
     `Node.provision`.
     """
 

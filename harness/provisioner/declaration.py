@@ -49,7 +49,7 @@ class Declaration:
         return f"{exit_code} (without a name in 'outcome.exit_codes' of '{self.source}')"
 
     def exit_code(self, expected: int | str) -> int:
-        """Return the exit code of this name, or the number itself.
+        """Return the exit code with this name; return a number unchanged.
 
         Raises BadInputError if no exit code has the name.
         """

@@ -65,7 +65,7 @@ def detect_support(
     """Detect a runtime's CDI support from its configuration, or if that is unknown, from its version.
 
     `dump` is the output of `containerd config dump`, and `version` is the output of `containerd
-    --version`; each is None if the command failed. An unknown version counts as the oldest.
+    --version`; each is None if its command failed. An unknown version counts as the oldest version.
     containerd 2.4 removed the key `enable_cdi` because CDI is always on there (containerd 14166),
     so a missing key has opposite meanings in old and new releases.
     """

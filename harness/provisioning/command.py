@@ -312,9 +312,10 @@ class _Pipes:
         os.close(self._ending)
 
     def transfer(self, until: float, *, until_exit: bool = False) -> None:
-        """Transfer data until the process has ended and, unless `until_exit`, its output is closed.
+        """Transfer data until the process has ended and its output is closed.
 
-        The transfer also stops when the output is longer than the limit.
+        With `until_exit`, the output need not be closed. The transfer also stops when the output is
+        longer than the limit.
         """
         while not self.is_full and (not self._has_exited or (self._held and not until_exit)):
             left_s = until - time.monotonic()

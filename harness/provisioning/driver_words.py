@@ -59,7 +59,7 @@ class DriverWords:
     can_retry_help: bool = True
     can_rebuild_help: bool = True
     is_refusal: bool = False
-    """The driver, or this kind of it, does not support the GPU."""
+    """The driver, or this kind of driver, does not support the GPU."""
 
     @property
     def condemns_node(self) -> bool:

@@ -6,10 +6,10 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of this program; AKS defines the codes from 4 to 235, except 70 and 143.
+    """The exit codes of this program; AKS defines the codes from 4 to 235, except for 70 and 143.
 
-    Callers map a number to its cause, so each cause has its own number. Numbers that AKS does not
-    define come with a sentence in the outcome.
+    Callers map a number to its cause, so each cause has its own number. For a number that AKS does
+    not define, the outcome contains a sentence about the cause.
     """
 
     OK = 0
@@ -34,7 +34,7 @@ class ExitCode(enum.IntEnum):
     GPU_DEVICE_PLUGIN_START_FAIL = 86
     """The device plugin did not start."""
     GPU_INFO_ROM_CORRUPTED = 87
-    """The infoROM of the GPU is corrupted; the machine needs repair, a retry cannot help."""
+    """The infoROM of the GPU is corrupted; the machine needs repair, and a retry cannot help."""
     ENABLE_MANAGED_GPU_EXPERIENCE = 123
     """Both managed modes are on."""
     DRA_DRIVER_START_FAIL = 129
@@ -42,13 +42,13 @@ class ExitCode(enum.IntEnum):
     TERMINATED = 143
     """The run was terminated by a signal, for example by `timeout(1)`."""
     NVIDIA_DRIVER_INSTALL = 224
-    """Whether the node opted out of the driver could not be looked up."""
+    """Looking up whether the node opted out of the driver failed."""
     MANAGED_NVIDIA_EXP_INSTALL_FAIL = 227
     """A managed package is not in the image's cache."""
     NVIDIA_DCGM_EXPORTER_FAIL = 229
     """The managed services could not be configured; the cause has no number of its own."""
     LOOKUP_ENABLE_MANAGED_GPU_EXPERIENCE_TAG = 230
-    """Whether the node opted in to the managed services could not be looked up."""
+    """Looking up whether the node opted in to the managed services failed."""
     NVIDIA_DCGM_INSTALL = 235
     """The managed packages could not be prepared; the cause has no number of its own."""
 

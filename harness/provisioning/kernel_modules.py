@@ -166,8 +166,8 @@ def driver_modules(modules: tuple[LoadedModule, ...]) -> tuple[LoadedModule, ...
 def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
     """Return whether the driver's modules are used by anything except each other.
 
-    The dependent modules hold one to three references to `nvidia`, and idle modules have device nodes
-    too. So neither a count above zero nor `/dev/nvidia0` means that the GPU is in use (AgentBaker
+    The dependent modules hold one to three references to `nvidia`, and idle modules have device
+    nodes too. So the GPU may be idle despite a count above zero or `/dev/nvidia0` (AgentBaker
     8955).
     """
     ours = {module.name for module in modules}

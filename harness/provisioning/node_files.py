@@ -301,7 +301,7 @@ def _left_over(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _without_left_over(target: Path) -> Iterator[None]:
-    """Remove the temporary files of earlier writes of a target, unless another process is writing now.
+    """Remove temporary files that earlier writes of a target left, unless another process writes now.
 
     Each writer holds a shared lock on the folder, and the lock ends with the writer's process. So a
     process that gets the exclusive lock knows that no temporary file in the folder is in use.

@@ -139,7 +139,7 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
 
     A node may have had the other mode before. The service of the other mode is stopped first, since
     both services would allocate the same GPU. The node waits for the plugin, since no pod gets a
-    GPU without the plugin. Monitoring is only enqueued, since a slow start of monitoring must not
+    GPU without the plugin. The start of monitoring is only enqueued, since a slow start must not
     delay the node.
     """
     stop_other = _stop_step(mode.other.unit)
