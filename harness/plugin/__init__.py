@@ -65,8 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--machine-shell-command",
         metavar="COMMAND",
-        help="with --machine-shell=instead: run this in the machine instead of a shell, and end with its exit "
-        "code; words are split as a shell does",
+        help="with --machine-shell=instead: run this command in the machine instead of a shell, and end with its "
+        "exit code; the text is split into words as a shell splits text",
     )
     group.addoption(
         "--machine-plan",
@@ -98,7 +98,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     report_files.add_options(parser)
 
 
-# This runs before the hooks of pytest's JUnit plugin and of Allure, which read where reports go.
+# This hook runs first, since pytest's JUnit plugin and Allure's plugin read the paths of reports in
+# the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--shard") or config.getoption("--report-dir"):
@@ -154,13 +155,14 @@ def _require_named(settings: Settings, *, image: str) -> None:
             f"There is no program '{settings.qemu}' on this host.", source="--qemu"
         )
     if image != TESTED_IMAGES:
-        # Runs of specs need no images, and should not load the module that reads them.
+        # A run of specs needs no images, so it should not load the module that reads recipes.
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415
 
         try:
             catalogue = load_catalogue(*settings.image_folders)
         except BadInputError:
-            # Fixtures may still write recipes into an empty folder, so the use of the folder reports it.
+            # Fixtures may still write recipes into an empty folder, so the error is reported only when
+            # the folder is used.
             return
         for name in settings.images:
             # Files and URLs are checked when they are used.
@@ -169,14 +171,17 @@ def _require_named(settings: Settings, *, image: str) -> None:
 
 
 def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
-    """Return the option's value; with --pdb NEVER, since saving a machine would unplug its GPUs."""
+    """Return the option's value, or NEVER with --pdb, since saving a machine would unplug its GPUs."""
     if config.getoption("usepdb", default=False):
         return FailureCheckpoint.NEVER
     return FailureCheckpoint(config.getoption("--failure-checkpoint"))
 
 
 def _machine_shell(config: pytest.Config) -> MachineShell | None:
-    """Return the option's value; raises BadInputError if xdist's workers would have no terminal."""
+    """Return the option's value.
+
+    Raises BadInputError if workers of xdist run the tests, since workers have no terminal.
+    """
     word = config.getoption("--machine-shell")
     if word is None:
         return None
@@ -189,9 +194,10 @@ def _machine_shell(config: pytest.Config) -> MachineShell | None:
 
 
 def _provisioner(word: str, root: Path) -> str:
-    """Return the provisioner's name, or its file's absolute path; raises BadInputError if it is wrong.
+    """Return the provisioner's name, or the absolute path of its file.
 
-    Without this check, each test of a node would report the error.
+    Raises BadInputError if there is no such provisioner. Without this check, each test of a node
+    would report the error.
     """
     if word == PROVISIONER:
         return word

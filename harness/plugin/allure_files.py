@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 #: The limits of the fields that may be longer than a message.
 _LONGER = {"trace": TRACE_KIB, "description": TRACE_KIB, "descriptionHtml": TRACE_KIB}
-#: Attachments that are read as text, and may contain a guest's output.
+#: The suffixes of attachments that readers open as text, and that may contain a guest's output.
 _TEXTS = (".txt", ".json", ".xml", ".csv", ".tsv", ".yaml", ".uri")
 
 
@@ -32,8 +32,8 @@ class AllureFiles(AllureFileLogger):
     """Replaces Allure's own writer, and writes the same files.
 
     A lone surrogate or a full disk makes Allure's own writer end the run. This writer escapes
-    unprintable characters and goes on when a file can't be written; `error` then names the first
-    such file, with the reason.
+    unprintable characters, and goes on when it can't write a file. `error` then has the name of the
+    first such file and the reason.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class AllureFiles(AllureFileLogger):
     @override
     @allure_commons.hookimpl
     def report_attached_file(self, source: str, file_name: str) -> None:
-        # A missing source is the caller's error, so it is raised here.
+        # A missing source file is the caller's error, so `stat` may raise it.
         size = Path(source).stat().st_size
         if size > ATTACHMENT_MIB.bytes:
             note = f"{ATTACHMENT_MIB.error(str(source))} The file has {size} bytes.\n"
@@ -89,7 +89,7 @@ class AllureFiles(AllureFileLogger):
         except OSError as error:
             if self.error is None:
                 self.error = (name, error)
-            # Remove half-written files, whose names have this ending.
+            # Allure's writer gives this suffix to files that are only partly written.
             for part in self._report_dir.glob("*.tmp"):
                 with contextlib.suppress(OSError):
                     part.unlink()

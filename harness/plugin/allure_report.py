@@ -66,7 +66,10 @@ _CATEGORIES = (
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Complete Allure's results, if this run writes them; raises BadInputError for a wrong severity."""
+    """Register the plug-in that completes Allure's results, if this run writes results.
+
+    Raises BadInputError for an unknown severity.
+    """
     folder = config.getoption("allure_report_dir", None)
     if not folder or config.option.collectonly:
         return
@@ -135,8 +138,8 @@ class AllureReport:
         plugins.register(self._files)
         plugins.register(self)
 
-    # This runs before other hooks, which may fail: at the end, Allure's plugin needs Allure's
-    # writer.
+    # This hook runs first, since later hooks may fail: at the end of the run, Allure's plugin needs
+    # Allure's own writer again.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._listening is None or self._files is None:
@@ -163,7 +166,7 @@ class AllureReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the facts of a worker's machines, and the error if the worker could not write a file."""
+        """Store the facts of a worker's machines, and the worker's error if it could not write a file."""
         self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)
@@ -231,8 +234,8 @@ class AllureReport:
         present = {parameter.name for parameter in result.parameters}
         for name, value in facts.items():
             if name not in present:
-                # In Allure's history, a run under another VM driver is another test, but a run on
-                # another host is the same test.
+                # In Allure's history, a test counts as another test under another VM driver, but as
+                # the same test on another host.
                 is_variant = name == "machine_driver" and value != MachineDriver.QEMU.value
                 result.parameters.append(
                     Parameter(name=name, value=value, excluded=None if is_variant else True)

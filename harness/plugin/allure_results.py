@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True, kw_only=True)
 class TestWords:
-    """A title, and the rest of a test's docstring."""
+    """A test's title in Allure, and the rest of the test's docstring."""
 
     __test__ = False
 
@@ -32,12 +32,12 @@ class TestWords:
 
 
 def docstring_of(item: object) -> str | None:
-    """Return the docstring of a test; None for a test that is not a function."""
+    """Return the docstring of a test, or None if the test is not a function."""
     return getattr(getattr(item, "function", None), "__doc__", None)
 
 
 def words_of(docstring: str | None, case: str | None) -> TestWords:
-    """Return a test's first sentence with the id of its parameters as title, and the rest of the docstring."""
+    """Return a docstring's first sentence, with the parameters' id, as title; and the other sentences."""
     text = inspect.cleandoc(docstring or "")
     if not text:
         return TestWords(title=None, description=None)
@@ -88,9 +88,9 @@ def shown_parameters(
 ) -> dict[str, str]:
     """Return the parameters of a test as texts that are the same in each process and checkout.
 
-    Allure recognises a test in other runs by these texts. If a value's text has a memory address,
-    or equals another value's text, it is replaced by `case`, which is pytest's id of the
-    parameters. `root` is the checkout.
+    Allure recognises a test in other runs by these texts. `case`, pytest's id of the parameters,
+    replaces a text that has a memory address or equals another value's text. `root` is the
+    checkout.
     """
     return {
         name: (_text(value) or case or type(value).__qualname__).replace(f"{root}/", "")
@@ -99,7 +99,7 @@ def shown_parameters(
 
 
 def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
-    """Return the id that Allure 2 gives a test in all runs, for any order of parameters.
+    """Return the id by which Allure 2 recognises a test in all runs, whatever the order of parameters.
 
     Allure 3 makes its own id from the same values.
     """

@@ -1,4 +1,4 @@
-"""The harness's steps as steps of Allure, in the test or the fixture that takes them."""
+"""Shows the harness's steps as Allure's steps of the test or the fixture that runs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StepResults(Protocol):
-    """Allure's open results, by their ids."""
+    """Finds an open result of Allure by the result's id."""
 
     def get_item(self, uuid: str) -> TestStepResult | None: ...
 
@@ -26,7 +26,8 @@ class AllureSteps:
     """Reports steps to Allure.
 
     Inner steps that are reported after their outer step has ended are added to Allure's object of the
-    outer step, which is written with its test or fixture. They replace inner steps reported earlier.
+    outer step. Allure writes this object with its test or fixture. The added steps replace inner steps
+    that were reported earlier.
     """
 
     def __init__(self, results: StepResults) -> None:

@@ -1,4 +1,4 @@
-"""Attaches files of kept evidence to Allure's result, with types and names, in a step per folder."""
+"""Attaches files of kept evidence to Allure's result, each with type and name, in a step for each folder."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _TYPES = {
     ".png": AttachmentType.PNG,
     ".xml": AttachmentType.XML,
 }
-#: Players recognise a recording by this ending; Allure has no type for recordings.
+#: Terminal players recognise a recording by this suffix; Allure has no type for recordings.
 _RECORDING = ".cast"
 _RECORDING_TYPE = "application/x-asciicast"
 
@@ -133,7 +133,7 @@ def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
 
 
 def _declaration(folder: Path) -> Declaration | None:
-    """Return the declaration of the provisioner in the evidence; None if it is damaged."""
+    """Return the provisioner's declaration from the evidence, or None if the declaration is damaged."""
     # Imported here, since a run of specs has no evidence and should not load pydantic.
     from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
 

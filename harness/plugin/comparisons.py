@@ -1,4 +1,4 @@
-"""The text of an `assert a == b` for two node states, units, records and other values of the harness."""
+"""Explains a failed `assert a == b` of two node states, units, records or other values of the harness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATE = "harness.evidence.state"
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Return the lines that show the differences of two values of one kind; None for other values."""
+    """Return lines that show how two values of the same class differ, or None for other values."""
     kind = type(left)
     is_ours = kind.__module__.partition(".")[0] == "harness"
     if op != "==" or kind is not type(right) or not is_ours or not dataclasses.is_dataclass(left):

@@ -39,7 +39,8 @@ class NodeEvidenceSource:
         """Keep all evidence that the test has gathered, the latest in the top folder.
 
         If the error refers to none of this evidence, evidence is gathered once more, because the node
-        may have changed. If gathering fails, the earlier evidence is kept before the error is raised.
+        may have changed. If gathering fails, the earlier evidence is kept, and gathering's error is
+        then raised.
         """
         gathered, failed = self.node.gathered, None
         if not gathered or not (error is None or _is_about(error, gathered)):
@@ -67,7 +68,7 @@ def _is_about(error: BaseException, gathered: Sequence[Evidence]) -> bool:
 
 @dataclass(frozen=True)
 class MachineEvidenceSource:
-    """Evidence of a live machine that is not a node; its tests gather no evidence themselves."""
+    """Evidence of a live machine that is not a node; tests of such a machine gather no evidence."""
 
     machine: LabMachine
 

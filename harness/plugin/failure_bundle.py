@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 DIFFERENCE = "difference-at-failure.txt"
-#: The traceback's file, in the folder of the test, since it does not belong to one machine.
+#: The traceback's file, in the folder of the test, since a traceback does not belong to one machine.
 TRACEBACK = "traceback.txt"
 #: The file that lists parts that could not be added, with the reasons.
 _LEFT_OUT = "left-out.txt"
@@ -61,7 +61,7 @@ def _add_history(machine: LabMachine, folder: Path) -> None:
 
 
 def _add_difference(machine: LabMachine, folder: Path) -> None:
-    """Write the changes of the node since the last state that the test recorded, if there is one."""
+    """If the test recorded a state of the node, write how the node has changed since then."""
     before = machine.last_state
     if before is None:
         return
@@ -141,7 +141,7 @@ def _archive(
             now_s=now_s,
             run_started_s=run_started_s,
         )
-        # Another worker may be writing its folder now.
+        # Other workers may be writing into this folder now.
         if bundle.name != test.name
     ]
     for bundle in removed:

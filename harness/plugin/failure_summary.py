@@ -31,7 +31,7 @@ _FINDINGS = 3
 
 
 def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterable[Path]) -> None:
-    """Note in a test's report why it failed, by its error and evidence, or which requirement the host lacks."""
+    """Note in a report why its test failed, from error and evidence, or which requirement the host lacks."""
     if report.skipped and isinstance(error.__context__, RequirementError):
         report.user_properties.append((_MISSING, str(error)))
     if not report.failed:
@@ -71,7 +71,7 @@ def write_causes(
 
 
 def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the missing requirements of this host: nobody finds them in the count of skipped tests."""
+    """List the requirements that this host lacks, since the count of skipped tests does not show them."""
     if set(terminalreporter.config.option.reportchars) & {"s", "a", "A"}:
         return
     missing = Counter(

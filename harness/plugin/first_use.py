@@ -27,7 +27,7 @@ _IMAGE_S, _PACKAGE_S = 60.0, 2.0
 #: Seconds to compile the driver's module, for a recipe with a licence.
 _COMPILE_S = 300.0
 #: Seconds under KVM to make a node image from a cloud image, a bake, and a saved state. Under TCG,
-#: they are multiplied by TCG's factor.
+#: these times are multiplied by TCG's factor.
 _PREPARE_KVM_S, _BAKE_KVM_S, _STATE_KVM_S = 12.0, 12.0, 6.0
 #: The worker of xdist that makes the announcement.
 _SPEAKER = "gw0"
@@ -53,7 +53,7 @@ def register(
 
 
 class FirstUse:
-    """Prints the announcement below the number of tests; a worker of xdist sends it as progress."""
+    """Prints an announcement below the count of tests; a worker of xdist sends the text as progress."""
 
     def __init__(self, settings: Settings, listener: Callable[[], ProgressListener]) -> None:
         self._settings = settings
@@ -99,7 +99,7 @@ class FirstUse:
                     )
                 )
         except (HarnessError, OSError):
-            # The first test that needs a missing requirement reports it.
+            # A missing requirement is reported by the first test that needs it.
             return []
         return render(makings, cache=str(self._settings.cache))
 

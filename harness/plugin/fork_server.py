@@ -1,8 +1,8 @@
 """Runs chosen tests again and again, each time in a fork of one pytest that has collected them.
 
-`harness mutate` starts it in a copy of a project, and talks with it in lines of JSON through a
-socket. So Python and the tests' modules are loaded once for all defects, and changes that a test
-makes to its process end with the fork.
+`harness mutate` starts this server in a copy of a project, and exchanges lines of JSON with the
+server through a socket. So Python and the tests' modules are loaded once for all defects, and a
+test's changes to its process are lost when the fork ends.
 
 In the mode `collected`, the server forks after collection. Tests that read the script during
 collection would then not see the defect; for them, in the mode `collecting`, each fork collects.
@@ -86,7 +86,7 @@ class ForkServer:
 
     @property
     def is_fork(self) -> bool:
-        """Whether this process runs the tests of a request."""
+        """Return whether this process is a fork, which runs the tests of a request."""
         return self.request is not None
 
     # --- hooks of pytest -----------------------------------------------------------------
@@ -138,14 +138,14 @@ class ForkServer:
             return
         if report.failed:
             self.failed.append(report.nodeid)
-            # Even without tracebacks, pytest keeps the place and the message of the failure.
+            # Even without tracebacks, pytest keeps the failure's message and its line of source.
             crash = getattr(report.longrepr, "reprcrash", None)
             self._why = self._why or str(crash.message if crash else report.longreprtext)
         self._tell({"after": report.nodeid})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """End a fork before pytest prints its summary, for which plug-ins load many modules."""
+        """End a fork before pytest prints its summary, since plug-ins load many modules for the summary."""
         if self.is_fork:
             self.finish()
 
@@ -177,7 +177,7 @@ class ForkServer:
         os.ftruncate(1, 0)
 
     def _prepare(self, config: pytest.Config) -> None:
-        """Switch the recording of lines on or off; a fork passes lines on as an xdist worker does."""
+        """Switch the recording of lines on or off; `workeroutput` gets the lines, as in a worker of xdist."""
         request = self.request or {}
         config.option.maxfail = 1
         if request.get("traces"):
@@ -282,7 +282,7 @@ class _Lines:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return the whole lines that have arrived; None at the end."""
+        """Return the complete lines that have arrived, or None at the end of the pipe."""
         chunk = os.read(self._reading, _CHUNK)
         if not chunk:
             return None
@@ -291,7 +291,7 @@ class _Lines:
 
 
 def _processes() -> Iterator[tuple[int, int, float]]:
-    """Yield each process of this host: its id, its parent, and the processor time that it has used."""
+    """Yield the id, the parent's id and the used processor time of each process of this host."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Writes JUnit's file with a failure if the node is wrong, and an error if the harness could not tell.
+"""Writes JUnit's file: a failure means that the node is wrong, an error that the harness could not tell.
 
 If the run ended during a test, the file has no case for that test: pytest's case would have no name
 and no verdict, and readers would count it as passed.
@@ -24,9 +24,9 @@ from harness.visible_text import visible
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-#: The end of an example's node id, if another example of the spec has the same name.
+#: The suffix of an example's node id, if another example of the spec has the same name.
 _LINE = re.compile(r" <line \d+>\Z")
-#: The property that marks a case whose failure is an error; the written file does not have it.
+#: The property that marks a case whose failure is an error; the written file does not contain it.
 _MARK = "harness_error_in_call"
 
 
@@ -62,13 +62,13 @@ class JUnitErrors:
             self._broken.discard(report.nodeid)
         elif report.when == "call" and report.failed and is_broken(report):
             self._broken.add(report.nodeid)
-            # If the teardown fails too, pytest takes the properties of this report.
+            # If the teardown fails too, pytest writes the properties of this report.
             report.user_properties.append((_MARK, "true"))
         elif report.when == "teardown" and report.passed and report.nodeid in self._broken:
             report.user_properties.append((_MARK, "true"))
 
-    # This is the innermost wrapper, because pytest's terminal prints the file's name right after
-    # it.
+    # This hook is the innermost wrapper, because pytest's terminal prints the file's name right
+    # after it.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Let pytest write into memory, then write a temporary file and rename it.
@@ -142,7 +142,7 @@ def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
 
 
 def tell_apart(root: ET.Element) -> int:
-    """Turn the failures of marked test cases into errors, correct the counts, and return their number."""
+    """Turn the failures of marked test cases into errors, correct the totals, and return how many changed."""
     changed = 0
     for suite in root.iter("testsuite"):
         for case in suite.iter("testcase"):
@@ -161,7 +161,7 @@ def tell_apart(root: ET.Element) -> int:
 
 
 def remove_unfinished(root: ET.Element) -> int:
-    """Remove the test cases without a name, and return their number."""
+    """Remove the test cases without a name, and return how many there were."""
     removed = 0
     for suite in root.iter("testsuite"):
         for case in suite.findall("testcase"):

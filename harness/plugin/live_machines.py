@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 NOT_SAVED = "not-saved.txt"
 _START_S = 20.0
 _HELD_S = 180.0
-#: Starts a process that outlives this one; its machine ends at its time limit or by `harness gc`.
+#: Starts a process that outlives this process and holds a machine, until the machine's time limit or
+#: until `harness gc` ends the machine.
 _DETACH = 'exec </dev/null >"$1" 2>&1; shift; "$@"; echo "ended: $?"'
 _ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
@@ -122,7 +123,7 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
 
 
 def ways_in(machines: Iterable[LabMachine]) -> list[str]:
-    """Return the command that enters each running machine from another terminal."""
+    """Return a command for each running machine, which enters the machine from another terminal."""
     return [f"harness shell --machine {each.folder.name}" for each in machines if each.has_vm]
 
 
@@ -145,7 +146,7 @@ def _own_terminal(config: pytest.Config) -> Iterator[None]:
 
 
 def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
-    """Open a shell in a machine, at this process's terminal; the run continues when it ends."""
+    """Open a shell in a machine, at this process's terminal; the run continues when the shell ends."""
     with _own_terminal(config):
         sys.stderr.write(
             f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on when the shell ends\n"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def traced_if_asked(
     config: pytest.Config, request: NodeRequest, provisioner: Provisioner
 ) -> NodeRequest:
-    """Return the request; if this run records coverage, a copy that makes the node trace its shell code."""
+    """Return the request, or if this run records coverage, a copy by which the node traces its shell code."""
     sources = tuple(config.getoption("--shell-cov"))
     if not sources:
         return request

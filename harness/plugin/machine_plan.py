@@ -1,4 +1,4 @@
-"""`--machine-plan`: lists the needs of the selected tests' machines, and runs nothing."""
+"""`--machine-plan`: lists what the machines of the selected tests need, and runs nothing."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _names(item: pytest.Item, lab: CachedOnlyLab) -> set[str]:
     """Return the shared fixtures that a test uses, and the state from which its nodes start."""
     names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
     if "boot_node" in _fixture_names(item) and lab.machine_start is not MachineStart.COLD:
-        # Further fixtures of a test are known only when it runs.
+        # Fixtures that a test requests while it runs are not known yet.
         names |= {"driver_baked"} if _BAKED in names else set()
         names |= {"node_booted"} if names - _NO_STATES == {_IMAGE} else set()
     return names
@@ -236,7 +236,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
-    """Return the image or saved state of a fixture, and whether it is cached; None for other fixtures."""
+    """Return the image or saved state that a fixture gives, and its status; None for other fixtures."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)

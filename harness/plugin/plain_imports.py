@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PlainImports(MetaPathFinder):
-    """Finds the modules of `harness` as Python does; Python asks it before pytest's own finder."""
+    """Finds the modules of `harness` as Python does; Python asks this finder before pytest's finder."""
 
     @override
     def find_spec(

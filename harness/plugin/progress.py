@@ -36,7 +36,7 @@ _USUAL_SIZE = (80, 24)
 
 
 class ProgressReporter:
-    """Shows progress, or sends it to the process that shows it; opens nothing before the first event."""
+    """Shows progress, or sends events to the process that shows them; is idle before the first event."""
 
     def __init__(self, config: pytest.Config, *, is_ci: bool) -> None:
         self._config = config
@@ -143,7 +143,7 @@ class ProgressReporter:
         if self._shown is not None:
             self._shown.go_on()
 
-    # This runs before the summary, which may contain lines of progress but no rows.
+    # This hook runs before the summary, which may contain lines of progress but no rows.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if self._shown is not None and self._is_live:
@@ -154,7 +154,7 @@ class ProgressReporter:
 
 
 def progress_of(config: pytest.Config) -> ProgressReporter:
-    """Return the plugin of a run."""
+    """Return the ProgressReporter of a run."""
     plugin = config.pluginmanager.getplugin(PROGRESS)
     assert isinstance(plugin, ProgressReporter)  # noqa: S101 - the plugin registers it
     return plugin
@@ -207,7 +207,7 @@ def _write_all(descriptor: int, text: str) -> None:
 def _routed(reporter: pytest.TerminalReporter, region: LiveRegion) -> Iterator[None]:
     """Hide the rows while pytest writes.
 
-    The reporter has no public hook for this, but all of its output goes through this writer's file.
+    The reporter has no public hook for this, but all its output goes through the file of its writer.
     """
     writer = reporter._tw  # noqa: SLF001
     file = writer._file  # noqa: SLF001
@@ -219,7 +219,7 @@ def _routed(reporter: pytest.TerminalReporter, region: LiveRegion) -> Iterator[N
 
 
 class _RoutedFile:
-    """A file; the rows are hidden during each write to it."""
+    """Passes text on to a file; hides the rows during each write."""
 
     def __init__(
         self, file: TextIO, writing: Callable[[], contextlib.AbstractContextManager[None]]

@@ -1,4 +1,4 @@
-"""Reports: keep and attach evidence, and count the two error families separately."""
+"""Keeps and attaches evidence, and counts unmet expectations and errors of the harness separately."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class EvidenceSource(Protocol):
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Write all available evidence to `folder`, replacing the evidence of an earlier run.
 
-        Yield the old and the new path of each folder of evidence when it has been kept. `error` is
-        the error that ended the test, or None if it passed.
+        Yield the old and the new path of each folder of evidence when that folder has been kept.
+        `error` is the error that ended the test, or None if the test passed.
         """
         ...
 
@@ -122,7 +122,7 @@ class Reporter:
                 run_started_s=self._started_s,
             )
         if error is not None:
-            # The message names a folder that is removed after the test, so correct it first.
+            # The message names a folder that is removed after the test, so correct the message first.
             _point(error, kept)
             hide_own_frames()
         made = yield
@@ -135,7 +135,7 @@ class Reporter:
             made.user_properties.append((_MISWRITTEN, "true"))
         elif made.failed and error is not None and not is_verdict(error):
             mark_broken(made)
-            # JUnit takes its properties from the teardown's report, which copies the item's
+            # JUnit's file gets the properties of the teardown's report, which copies the item's
             # properties.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
@@ -322,7 +322,7 @@ def _note_title(item: pytest.Item) -> None:
 
 
 def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
-    """Let an error and its causes name the folders to which the evidence was moved."""
+    """Make an error and its causes name the folders to which the evidence was moved."""
     moved = {origin: place for one in kept for origin, place in one.moved.items()}
     for each in errors_in(error, EvidencedError):
         if each.evidence is not None:

@@ -93,8 +93,9 @@ def _send_reports_to(folder: Path, config: pytest.Config) -> None:
 class ShardPlugin:
     """Selects the tests of a shard, and records which tests ran.
 
-    With xdist, workers select the tests, and the controller records them: it has `reports`, the folder
-    of this start. If the scheduler lost the node and started the job again elsewhere, this run ends.
+    With xdist, workers select the tests, and the controller records which tests ran. Only the
+    controller has `reports`, the folder for this start of the shard. If the scheduler lost the node
+    and started the job again elsewhere, this run ends.
     """
 
     shard: Shard | None
@@ -114,7 +115,7 @@ class ShardPlugin:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
 
-    # This runs after all hooks that deselect or reorder tests.
+    # This hook runs after all hooks that deselect or reorder tests.
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -165,7 +166,7 @@ class ShardPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """Take a worker's selection; all workers select the same tests."""
+        """Store a worker's selection; all workers select the same tests."""
         output = getattr(node, "workeroutput", {}).get(_CARRIED)
         if output is None:
             return

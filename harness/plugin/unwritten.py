@@ -45,5 +45,5 @@ def require_writable(folder: Path, *, option: str) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether a report is written to a temporary file and renamed; not for a link or a device."""
+    """Return whether a temporary file may replace a report: not if the report is a link or a device."""
     return not path.is_symlink() and (path.is_file() or not path.exists())

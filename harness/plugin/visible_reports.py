@@ -59,7 +59,7 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Guard the id of a test in a file whose name is not text: xdist and Allure can't encode it."""
+        """Guard the id of a test in a file whose name is not text, since xdist and Allure can't encode it."""
         shown = visible(item.nodeid)
         if shown == item.nodeid:
             return
@@ -71,7 +71,7 @@ class ReportGate:
         setattr(item, name, value)
         vars(item)["location"] = location
 
-    # This runs before other hooks read the message.
+    # This hook runs before other hooks read the message.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
