@@ -1,4 +1,4 @@
-"""The CPU time and the wall time of a command with all its processes."""
+"""Measures the CPU time and the wall time of a command with all its processes."""
 
 from __future__ import annotations
 

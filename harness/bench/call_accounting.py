@@ -1,4 +1,4 @@
-"""The CPU time of each call of given commands by any shell of a run."""
+"""Measures the CPU time of each call of given commands by any shell of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long cold boots and clones of a checkpoint take."""
+"""Measures how long cold boots and clones of a checkpoint take."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEASURES: Mapping[str, str] = {
     "answer_s": "from the start of `harness shell` to the output of a command typed at once at its prompt",
     "command_s": "the whole of `harness shell -- true`, with an emulated GPU",
     "ping_ms": "a round trip to the guest's agent",
-    "exec_ms": "a round trip that runs true",
+    "exec_ms": "a round trip to the guest's agent that runs the command `true`",
     "private_mib": "memory that an idle clone shares with no other process",
 }
 

@@ -1,4 +1,4 @@
-"""The number of accesses per second that an emulated GPU answers, for each transport."""
+"""Measures how many accesses per second an emulated GPU answers, for each transport."""
 
 from __future__ import annotations
 

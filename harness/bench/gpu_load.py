@@ -1,7 +1,7 @@
-"""A process in QEMU's role: it accesses an emulated GPU as fast as the GPU answers, and prints the rate.
+"""A program in QEMU's role: accesses an emulated GPU as fast as the GPU answers, and prints the rate.
 
-`harness bench gpu` starts a separate process, since QEMU and the device share no interpreter
-either.
+`harness bench gpu` runs this program in a process of its own, as QEMU too runs in another process
+than the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.gpu.transport import Transport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The address that the load gives BAR 0 behind mpqemu, whose requests have addresses.
+#: The address that this program assigns to BAR 0 under mpqemu, whose requests contain addresses.
 _BAR_0 = 0xE0000000
 _BATCH = 200
 _PATIENCE_S = 10.0
@@ -82,7 +82,7 @@ def _ask_once(sock: socket.socket, question: bytes, answer_bytes: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run by `python -m`: transport, what, seconds, and the socket's descriptor or path."""
+    """Run the load; `argv` is the transport, what to access, seconds, and the socket's descriptor or path."""
     transport, what, seconds, place = argv
     with socket.socket(fileno=int(place)) if place.isdigit() else _connected(place) as sock:
         sock.settimeout(_PATIENCE_S)

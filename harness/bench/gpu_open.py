@@ -1,4 +1,4 @@
-"""The time in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it.
+"""Measures the time in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it.
 
 The clone's state has the driver loaded. The driver loads only if there is a GPU, so a GPU is plugged
 while the state is made, and unplugged before the state is saved.
@@ -31,15 +31,15 @@ GPU_OPEN_S = "gpu_open_s"
 #: The measures, in clones whose state has the driver loaded.
 MEASURES: Mapping[str, str] = {
     GPU_OPEN_S: "from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it",
-    "accesses": "accesses of the guest to the GPU until then, each of which is a message",
-    "device_mib": "memory by which the process that serves the GPU grows until then",
+    "accesses": "accesses of the guest to the GPU during gpu_open_s, each of which is a message",
+    "device_mib": "memory by which the process that serves the GPU grows during gpu_open_s",
     "reopen_s": "an `nvidia-smi -L` that opens and closes the GPU again",
-    "reopen_growth_mib": "memory by which the process grows from the first to the last of these further opens",
+    "reopen_growth_mib": "memory by which the process grows while the guest opens the GPU again and again",
 }
 
 #: The number of times that the last clone opens the GPU again.
 REOPENS = 20
-#: The time limit in seconds under KVM; for TCG it is multiplied by TCG's factor.
+#: The time limits in seconds under KVM; for TCG these are multiplied by TCG's factor.
 _LOAD_KVM_S = 60.0
 _OPEN_KVM_S = 30.0
 _MIB = 1 << 20
@@ -47,7 +47,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOpens:
-    """The figures of `MEASURES`; times are spread over runs, all other figures are from the last run."""
+    """The figures of `MEASURES`: times with their spread over all runs, other figures from the last run."""
 
     gpu_open_s: Spread
     accesses: int

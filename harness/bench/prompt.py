@@ -1,4 +1,4 @@
-"""The time until the prompt of `harness shell`, and the time of a command by `harness shell -- CMD`."""
+"""Measures the time until the prompt of `harness shell`, and the time that `harness shell -- CMD` takes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _LIMIT_S = 300.0
 _END_S = 60.0
 _READ_BYTES = 4096
-#: The end of root's prompt.
+#: How root's prompt ends.
 _PROMPT = b"# "
 #: A terminal echoes the typed command, so the quotes keep the answer from being in the command.
 _TYPED, _ANSWER = b"echo answ''ered\n", b"answered\r\n"
 #: Lets Python cache its bytecode, as for a person who runs the harness more than once.
 _KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-#: The most characters of output in an error.
+#: The maximum number of characters of output in an error.
 _SHOWN = 2000
 
 
@@ -59,7 +59,7 @@ def measure_prompt(words: Sequence[str]) -> PromptTimes:
 def seconds_of_command(words: Sequence[str]) -> float:
     """Return the seconds that `harness shell -- true` takes with these options.
 
-    Raises HarnessError with the command's output if it fails.
+    Raises HarnessError with the command's output if the command fails.
     """
     started = time.monotonic()
     with _started([*words, "--", "true"]) as terminal:
@@ -69,7 +69,7 @@ def seconds_of_command(words: Sequence[str]) -> float:
 
 @contextlib.contextmanager
 def _started(words: Sequence[str]) -> Iterator[int]:
-    """Start `harness shell` in a terminal; it has to end with exit code 0 within the context."""
+    """Start `harness shell` in a terminal; the shell has to end with exit code 0 within the context."""
     ours, theirs = pty.openpty()
     with open(ours, "rb", buffering=0):  # noqa: PTH123 - of a descriptor
         try:
@@ -92,7 +92,7 @@ def _started(words: Sequence[str]) -> Iterator[int]:
 def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
     """Read until `is_over` is true for the output, or to the output's end if `is_over` is None.
 
-    Raises HarnessError with the output if that does not happen in time.
+    Raises HarnessError with the output if neither happens in time.
     """
     deadline, printed = Deadline.after(_LIMIT_S), b""
     poll = select.poll()

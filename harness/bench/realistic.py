@@ -1,7 +1,7 @@
-"""The realistic suite: specs and code under test as in a project that provisions nodes.
+"""Writes the realistic suite: specs and code under test as in a project that provisions nodes.
 
-`realistic_library.sh` and `realistic_examples.sh`, beside this module, have the text: function mocks,
-command mocks, jq, sed, awk and date, retries with sleeps, background jobs.
+`realistic_library.sh` and `realistic_examples.sh`, beside this module, contain the code and the
+examples: function mocks, command mocks, jq, sed, awk and date, retries with sleeps, background jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES = 30
-#: The number of times that a file repeats the examples, each time with another number in their text.
+#: How many times a file repeats the examples, each time with another number in their text.
 PARTS = 3
 EXAMPLES_IN_PART = 10
 EXAMPLES = FILES * PARTS * EXAMPLES_IN_PART
@@ -23,7 +23,7 @@ _LIBRARY = Path(__file__).with_name("realistic_library.sh")
 _EXAMPLES = Path(__file__).with_name("realistic_examples.sh")
 
 
-#: All programs that the suite itself runs, whatever the runner, with their Debian packages.
+#: All programs that the suite itself runs, under any runner, with their Debian packages.
 EXTERNAL_COMMANDS = {
     "awk": "mawk",
     "cat": "coreutils",

@@ -43,7 +43,7 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*
 
 @dataclass(frozen=True, kw_only=True)
 class RealisticBench:
-    """The cost of one way to run the realistic suite; medians of several runs.
+    """The cost of the realistic suite under one runner, as medians of several runs.
 
     `shuffled_cpu_s` is the same as `cpu_s`, but with a plugin that shuffles tests; None for shellspec.
     """
@@ -164,7 +164,7 @@ def external_cpu_s(folder: Path) -> float:
     """Run the suite in `folder`, and return the CPU seconds that its own commands used.
 
     A wrapper of `wait4` accounts for each call, and may slow this run down. The run has no sandbox, since
-    files written in a sandbox are lost when it ends.
+    files written in a sandbox are lost when the sandbox ends.
     """
     with call_accounting(EXTERNAL_COMMANDS) as accounting:
         argv = pytest_argv("--shell-time=virtual", "--shell-sandbox=off", "-n", str(_JOBS))
@@ -173,10 +173,10 @@ def external_cpu_s(folder: Path) -> float:
 
 
 def _run_pytest(folder: Path, is_start: bool, *options: str) -> Usage:
-    """Run the specs in `folder`; to measure the start, run without workers and without cached bytecode.
+    """Run the specs in `folder`; if `is_start`, run without workers and without cached bytecode.
 
-    The bytecode cache is in `folder`, so that neither run depends on the environment: many containers
-    set PYTHONDONTWRITEBYTECODE, by which Python compiles modules again in each process.
+    The bytecode cache is in `folder`, so that no run depends on the environment: many containers set
+    PYTHONDONTWRITEBYTECODE, which makes Python compile modules again in each process.
     """
     return run_accounted(
         pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS), *options),

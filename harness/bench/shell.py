@@ -1,4 +1,4 @@
-"""The cost of an example of a `*_spec.sh`."""
+"""Measures what an example of a `*_spec.sh` costs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShellBench:
-    """The figures; `workers_speedup` is 0 if this measurement was left out.
+    """The figures; `workers_speedup` is 0 if the speedup was not measured.
 
     `shellspec` has the realistic figures of shellspec; None if shellspec is not on PATH.
     """

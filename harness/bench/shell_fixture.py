@@ -1,4 +1,4 @@
-"""The cost of a test with the `shell` fixture."""
+"""Measures what a test with the `shell` fixture costs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure_fixture(*, rounds: int) -> FixtureBench:
 
 
 def _case_ms(pool: WarmShellPool, library: Path, count: int) -> float:
-    """Return the cost of a test: a shell, the code, and the reset for the next test."""
+    """Return the time of a test: to take a shell, run the code, and reset the shell for the next test."""
 
     def case() -> None:
         shell = Shell(pool, virtual=True, timeout_s=_TIMEOUT_S)

@@ -30,23 +30,23 @@ class _Command(NamedTuple):
 #: The commands, each with its module and its line in `harness --help`. Only the module of the given
 #: command is loaded, since all modules together load more slowly than a shell in a clone starts.
 _COMMANDS = {
-    "bench": _Command("bench", "measure on this host"),
+    "bench": _Command("bench", "run a benchmark on this host"),
     "checkpoints": _Command("checkpoints", "list, verify and remove saved states of machines"),
     "completion": _Command(
-        "completion", "print the completion of commands and options for a shell"
+        "completion", "print a script that completes commands and options in a shell"
     ),
     "console": _Command(
         "shell", "show a running machine's serial console, and type on it; Ctrl-] leaves"
     ),
     "coverage": _Command(
-        "coverage", "combine and report the coverage of shell code of several runs"
+        "coverage", "combine the coverage of shell code from several runs, and report it"
     ),
     "demo": _Command("demo", "bake a driver, boot three nodes in virtual machines, check them"),
     "docs": _Command("docs", "show a page of the documentation, or list them"),
     "doctor": _Command("doctor", "check what machines need on this host"),
     "gc": _Command(
         "machines",
-        "list what killed runs left, machines that were kept and old bundles, and remove them",
+        "list and remove kept machines, folders that killed runs left, and old bundles",
     ),
     "gpu": _Command("gpus", "list the models of GPUs, and the GPUs of this host"),
     "image": _Command("images", "build, fetch, bake, verify and remove images"),
@@ -60,11 +60,11 @@ _COMMANDS = {
     ),
     "node": _Command("existing_nodes", "check an existing node without changing it"),
     "payload": _Command("payload", "build the zipapp that provisions a node"),
-    "ps": _Command("machines", "list the machines that run now, and for which test"),
+    "ps": _Command("machines", "list the running machines, each with its test"),
     "qemu": _Command("qemu", "install a newer QEMU beside the host's own"),
     "replay": _Command("replay", "play the serial console of a test's machine"),
     "report": _Command("report", "merge the reports of the shards of a run"),
-    "rerun": _Command("tests", "run one test again, from a saved state or from cold"),
+    "rerun": _Command("tests", "run one test again, from a saved state or from a cold boot"),
     "resume": _Command(
         "resume", "continue the machine that a failed test left, in a shell or with a command"
     ),
@@ -97,8 +97,8 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: The ends of the errors of Python and of the dynamic loader, if there is no memory for a thread or
-#: a module, or a limit forbids it.
+#: How the error messages of Python and of the dynamic loader end if a thread can't start or a module
+#: can't load, because memory is used up or a limit is reached.
 _LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 

@@ -35,7 +35,7 @@ def print_artifacts_json(artifacts: Iterable[CachedArtifact]) -> None:
 def print_verification(
     artifacts: Sequence[CachedArtifact], *, key_digits: int, as_json: bool
 ) -> int:
-    """Print which of the verified folders are sound; return 2 if one is damaged, else 0."""
+    """Print which of the verified folders are undamaged; return 2 if a folder is damaged, else 0."""
     if as_json:
         print_artifacts_json(artifacts)
     else:
@@ -47,14 +47,14 @@ def print_verification(
 
 
 def print_damage(artifacts: Iterable[CachedArtifact]) -> None:
-    """Print to stderr why damaged folders are refused."""
+    """Print to stderr what is wrong with each damaged folder."""
     for artifact in artifacts:
         if artifact.damage is not None:
             print(f"harness: {artifact.damage}", file=sys.stderr)
 
 
 def short_key(artifact: CachedArtifact, digits: int) -> str:
-    """Return the first digits of a key, without the algorithm of a digest."""
+    """Return the first digits of a key, without a prefix such as `sha256:`."""
     return artifact.key.rpartition(":")[2][:digits]
 
 

@@ -85,7 +85,7 @@ def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> No
     source = load_catalogue(*settings.image_folders).get(settings.image)
     if arguments.driver is not None and isinstance(source, Recipe):
         raise BadInputError(
-            f"The recipe of '{settings.image}' names its driver; change it there.",
+            f"The recipe of '{settings.image}' names the driver; change that recipe.",
             source="--driver",
         )
 

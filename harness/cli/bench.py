@@ -121,7 +121,7 @@ def _show_clones(bench: CloneBench) -> None:
 
 def _add_gpu(subjects: Actions) -> None:
     parser = subjects.add_parser(
-        "gpu", help="measure accesses to an emulated GPU, by each transport"
+        "gpu", help="measure accesses to an emulated GPU through each transport"
     )
     add_machine_options(parser)
     add_gpu_options(parser)

@@ -134,8 +134,8 @@ def _remove(arguments: argparse.Namespace) -> int:
     left = [folder for folder in chosen if folder.exists()]
     for folder in left:
         print(
-            f"harness: '{folder.name}' is kept, since a machine uses it, or a checkpoint made from it; `harness ps` "
-            "lists machines.",
+            f"harness: '{folder.name}' is kept, since a machine uses this checkpoint or a checkpoint made from "
+            "it; `harness ps` lists machines.",
             file=sys.stderr,
         )
     return 2 if left else 0

@@ -15,7 +15,7 @@ _WORDS = "argv"
 
 
 def add_command_words(parser: argparse.ArgumentParser, *, metavar: str, about: str) -> None:
-    """Let a command have words after `--`, as `argv` of its arguments; `about` is their help text."""
+    """Let a command accept words after `--`, which are parsed as `argv`; `about` is their help text."""
     parser.add_argument(_WORDS, nargs="*", default=[], metavar=metavar, help=about)
 
 

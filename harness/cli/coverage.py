@@ -1,4 +1,4 @@
-"""`harness coverage`: reports which lines of shell code ran, in unit tests and in machines."""
+"""`harness coverage`: reports which lines of shell code ran in unit tests and in machines."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
         console = Console()
         console.print(table)
         if packages := [each.package for each in findings if each.package is not None]:
-            # A bare container's root has no sudo.
+            # In a minimal container, root has no sudo.
             sudo = "" if os.geteuid() == 0 else "sudo "
             console.print(
                 f"To install all that is missing: {sudo}apt-get install --no-install-recommends "
@@ -122,8 +122,8 @@ def _program(
             package=package,
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
-    # Some programs print their version with an exit code other than 0; these codes mean that the
-    # program did not run.
+    # Some programs exit with another code than 0 when they print their version. Only the codes below
+    # mean that the program did not run.
     if answer.timed_out or answer.exit_code < 0 or answer.exit_code in {126, 127}:
         return RequirementCheck(
             requirement=requirement,
@@ -189,8 +189,8 @@ def _transport(
         return RequirementCheck(
             requirement=name,
             is_met=False,
-            found="It depends on QEMU and the accelerator, and one of them is missing.",
-            remedy="Install those first.",
+            found="The transport depends on QEMU and the accelerator, and one of the two is missing.",
+            remedy="Install what is missing first.",
         )
     try:
         transport = find_transport(settings.qemu, accelerator.accel, runner)

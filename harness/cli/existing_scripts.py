@@ -1,4 +1,4 @@
-"""A project around existing shell scripts, for `harness init --provisioner DIR`."""
+"""Makes a project around existing shell scripts, for `harness init --provisioner DIR`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _FUNCTION = re.compile(
     re.MULTILINE,
 )
 _EXIT = re.compile(r"\bexit[ \t]+(\d{1,3})\b")
-#: Words in the name of a script that is probably the main program, without `uninstall` and `runtime`.
+#: Whole words that the name of a main program is likely to contain; `uninstall` and `runtime` do not match.
 _MAIN_NAME = re.compile(
     r"(?<![a-z])(main|(provision|install|prepare|bootstrap)(er|or|ing)?|set-?up|start(up)?|run)(?![a-z])",
     re.IGNORECASE,
 )
-#: The condition before a script's last command, by which the script does nothing when it is sourced.
+#: Variables in the condition by which a script does not call its main function when it is sourced.
 _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
 #: The use of `$0`: in a sourced script, `$0` is the shell's name, so it does not lead to the
 #: script's folder.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
-#: Debian's packages of tools that scripts use and that no shipped image has, by the tool's name.
+#: Tools that scripts use and that no shipped image has, each with its Debian package.
 _PACKAGES = {
     "dmidecode": "dmidecode",
     "envsubst": "gettext-base",
@@ -64,7 +64,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class FoundScript:
-    """A script of the folder, with the facts in its text."""
+    """A script of the folder, and what its text shows."""
 
     path: Path
     text: str
@@ -83,7 +83,7 @@ class FoundScript:
 
     @property
     def exit_codes(self) -> Sequence[int]:
-        """Return the exit codes above 0 that the text has as numbers, in order."""
+        """Return the exit codes above 0 that the script's text contains as numbers, sorted."""
         return sorted({code for word in _EXIT.findall(self.text) if 0 < (code := int(word)) < 256})
 
 
@@ -152,7 +152,7 @@ def packages_of(scripts: Sequence[FoundScript]) -> list[str]:
 
 
 def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
-    """Return the YAML file of the provisioner; `source` leads from it to the folder of scripts."""
+    """Return the provisioner's YAML file; `source` is the path from this file to the folder of scripts."""
     name = re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-") or "my-node"
     place = f"/opt/{name}"
     run = f"{place}/{main.path.relative_to(folder).as_posix()}"
@@ -204,7 +204,7 @@ def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuMo
 
 
 def render_unit_test(scripts: Sequence[FoundScript], source: str, folder: Path) -> str:
-    """Return a test of a function in a shell; if no function can be sourced, a test of the scripts' texts."""
+    """Return a test that sources a script, or if no script can be sourced, a test of their syntax."""
     paths = {
         script.path: f"{source}/{script.path.relative_to(folder).as_posix()}" for script in scripts
     }

@@ -1,4 +1,4 @@
-"""`harness gpu firmware`: firmware files without a licence, for emulated GPUs that NVIDIA's driver opens."""
+"""`harness gpu firmware`: the harness's own firmware files, for emulated GPUs that NVIDIA's driver opens."""
 
 from __future__ import annotations
 

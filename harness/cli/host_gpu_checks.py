@@ -142,7 +142,7 @@ def _locked_memory() -> RequirementCheck:
 def _folder(pool: GpuPool) -> RequirementCheck:
     name = "leases of GPUs"
     if pool.folder.exists():
-        # The survey has read the folder, so it can be used.
+        # The survey of the GPUs has read the folder, so the folder can be used.
         return _check(name, f"They are in '{pool.folder}'.", is_met=True)
     if os.geteuid() == 0:
         found = f"'{pool.folder}' is created when it is first used, for root alone."

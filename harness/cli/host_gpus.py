@@ -53,7 +53,7 @@ def add_parser(commands: Actions) -> None:
 
     restore = actions.add_parser(
         "restore",
-        help="bind GPUs to their earlier drivers if the process with their lease was killed",
+        help="bind GPUs to their earlier drivers if the process that leased them was killed",
     )
     add_host_gpu_options(restore)
     restore.set_defaults(run=_restore)

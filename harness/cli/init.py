@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def project_files() -> dict[str, tuple[bytes, bool]]:
-    """Return the files of a new project by path: content, and whether it is a program."""
+    """Return the files of a new project by path: content, and whether the file is executable."""
     version = importlib.metadata.version(APPLICATION).encode()
     return {
         path.relative_to(TEMPLATE).as_posix(): (
@@ -216,7 +216,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[tuple[list[Path], list[Path]]]:
-    """Yield lists for the folders and files that the block makes, which are removed if it raises."""
+    """Yield two lists, of folders and files that the block makes; remove these if the block raises."""
     folders: list[Path] = []
     files: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""`harness ps`, `logs` and `gc`: the machines that run, and leftovers of killed runs."""
+"""`harness ps`, `logs` and `gc`: the running machines, and what killed runs left."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_to_command(gc, "--bundle-limit-days", "--bundle-limit-mib")
     gc.add_argument(
-        "--dry-run", action="store_true", help="only list them; end and remove nothing"
+        "--dry-run", action="store_true", help="only print the list; end and remove nothing"
     )
     add_json_option(ps)
     ps.set_defaults(run=_ps)

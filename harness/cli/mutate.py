@@ -47,13 +47,13 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--machines",
         action="store_true",
-        help="run tests on machines, too, for each defect that they reach",
+        help="also run tests on machines, for each defect that these tests reach",
     )
     parser.add_argument(
         "--minutes",
         type=float,
         metavar="M",
-        help="stop after this number of minutes; the same command continues there (default: no limit)",
+        help="stop after this number of minutes; to continue, run the same command again (default: no limit)",
     )
     parser.add_argument(
         "--since",
@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--messages",
         action="store_true",
-        help="change messages, too: the words of 'echo', 'printf' and log functions",
+        help="also plant defects in messages: the arguments of 'echo', 'printf' and log functions",
     )
     parser.add_argument(
         "--workers",
@@ -136,7 +136,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _reports(arguments: argparse.Namespace) -> list[Path]:
-    """Return the files into which the reports are written."""
+    """Return the paths to which the reports are written."""
     return [path for name in _REPORTS if (path := getattr(arguments, name)) is not None]
 
 

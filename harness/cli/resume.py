@@ -102,7 +102,7 @@ def resume(
     uri: str | None = None,
     until: float | None = None,
 ) -> int:
-    """Continue the machine that a test left in a folder or an archive, and enter it.
+    """Continue the machine that a test left in a folder or an archive, and enter the machine.
 
     `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, keep the machine
     until then without entering it.

@@ -135,7 +135,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
             entered = lab.roster.find(machine.folder.name)
             if not arguments.argv:
-                # The shell shows its prompt first; it gets the typed text when the GPU is plugged.
+                # The shell shows its prompt at once, and gets the typed text after the GPU is plugged.
                 return run_in(entered, before_input=plug)
             plug()
             return run_in(entered, arguments.argv)

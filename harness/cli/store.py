@@ -117,7 +117,7 @@ def _push(arguments: argparse.Namespace) -> int:
 
 
 def _require_movable(folder: Path) -> None:
-    """Refuse a folder whose disk has a backing file on this host that is in no cache."""
+    """Refuse a folder whose disk refers to a backing file by an absolute path on this host."""
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(

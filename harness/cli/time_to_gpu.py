@@ -59,7 +59,9 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "emulated node compiles for about an hour (default: %(default)s)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="run for a few minutes; too few samples for claims"
+        "--quick",
+        action="store_true",
+        help="run for a few minutes; the samples are too few for conclusions",
     )
     parser.add_argument(
         "--samples",
@@ -78,7 +80,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--trims",
         type=whole_number,
         metavar="N",
-        help="how many nodes for each trim of the boot path; 0 for none "
+        help="how many nodes measure each trim of the boot path; 0 for none "
         + _DEFAULT.format(_FULL.trims, NVIDIA.trims),
     )
     parser.add_argument(
@@ -97,7 +99,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         + _DEFAULT.format("all", Mode.PREBAKED.value),
     )
     parser.add_argument(
-        "--no-registry", action="store_true", help="measure no precompiled drivers, and no trims"
+        "--no-registry", action="store_true", help="measure neither precompiled drivers nor trims"
     )
     parser.add_argument(
         "--padding-mib",

@@ -97,7 +97,7 @@ def _read(folder: Path, bundle: Path) -> Timeline:
 
 
 def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
-    """Return the timelines, titled by their paths from the first part in which these differ."""
+    """Return the timelines; their titles are their paths from the first part in which the paths differ."""
     parts = [bundle.absolute().parts for bundle in bundles]
     common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), None)
     if common is None:

@@ -126,7 +126,7 @@ def makings_of(
         for each in times
     ]
     speed = statistics.median(made) if made else max(1.0, load)
-    by_recipe = "by its recipe" + (" and what was made here before" if made else "")
+    by_recipe = "estimated from its recipe" + (" and earlier builds on this host" if made else "")
     order = {kind: place for place, kind in enumerate(Kind)}
     for need in sorted(missing, key=lambda need: (order[need.kind], need.name)):
         if need.kind is Kind.CHECKPOINT:
@@ -136,7 +136,7 @@ def makings_of(
             what, basis = f"{need.kind.value} {need.name}", by_recipe
             seconds = speed * _by_recipe(need.name, catalogue, patience, is_derived=is_derived)
             if (need.name, is_derived) in last:
-                seconds, basis = last[need.name, is_derived], "as the last time"
+                seconds, basis = last[need.name, is_derived], "as long as the last time"
         else:
             continue
         yield Making(what=what, seconds=seconds, basis=basis)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MARKER = (
     "vm_driver(*drivers, reason): run the test only under these VM drivers; under any other "
-    "it is deselected, and the summary prints the reason"
+    "driver the test is deselected, and the summary prints the reason"
 )
 _OUTPUT_KEY = "harness_left_out"
 

@@ -156,7 +156,7 @@ class MachinePlan:
             try:
                 lab = opened.enter_context(open_to_look(self._settings))
             except RequirementError as error:
-                yield f"  This host can't run them: {error}"
+                yield f"  This host can't run these tests: {error}"
                 return
             needs = needs_of(config, items, lab)
         missing = any(need.status.startswith("not cached") for need in needs)

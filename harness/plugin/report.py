@@ -296,7 +296,8 @@ def shell_before(config: pytest.Config, machine: LabMachine) -> None:
         if command is not None and moment is MachineShell.INSTEAD:
             code = run_command(config, machine, command)
             pytest.exit(
-                f"The command in machine '{machine.name}' ended with {code}.", returncode=code
+                f"The command in machine '{machine.name}' ended with exit code {code}.",
+                returncode=code,
             )
         open_shell(
             config, machine, f"{moment.value} {'of ' * (moment is MachineShell.INSTEAD)}the test"

@@ -83,7 +83,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report what no verdict shows: a refused sandbox, jobs that did not end, notes on the run."""
+    """Report what the results of tests do not show: a refused sandbox, jobs that did not end, notes."""
     if _REFUSAL in terminalreporter.config.stash:
         terminalreporter.write_line(terminalreporter.config.stash[_REFUSAL], red=True)
     for report in itertools.chain(*terminalreporter.stats.values()):
@@ -216,8 +216,8 @@ def _raise(error: HarnessError) -> None:
 def _is_let_in(item: SpecItem) -> bool:
     """Start the first shell of this process; return whether this host can run specs.
 
-    If it cannot, a run without xdist ends here. An xdist worker reports no examples, only the
-    refusal.
+    If the host cannot run specs, a run without xdist ends here, and an xdist worker reports the
+    refusal and no examples.
     """
     config = item.config
     try:
@@ -234,7 +234,7 @@ def _is_let_in(item: SpecItem) -> bool:
 
 
 def _following(item: SpecItem, nextitem: pytest.Item | None) -> Case | None:
-    """Return the next example if it is in the same file, else None."""
+    """Return the next item if it is an example of the same file, else None."""
     if isinstance(nextitem, SpecItem) and nextitem.file is item.file:
         return nextitem.case
     return None

@@ -41,7 +41,7 @@ class SpecFileCollector(pytest.File):
     spec: SpecFile
     project: Project
     chosen: set[int] | None = None
-    """The numbers of the examples that the command line names; None if it names the whole file."""
+    """`Case.number` of each example that the command line names; None if the whole file runs."""
 
     @override
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
@@ -228,7 +228,7 @@ class SpecItem(pytest.Item):
 def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items with the examples of each spec file together and in the file's order.
 
-    They stand where the first of them stood.
+    The examples of a file stand where the first of these examples stood.
     """
     of_file: dict[SpecFileCollector, list[SpecItem]] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""Carries the reports of passed examples to the xdist controller in batches."""
+"""Sends the reports of passed examples to the xdist controller in batches."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ReportBatch:
     """In an xdist worker: passed examples that wait to be sent to the controller together.
 
     A message to the controller takes longer than an example, so passed examples are sent as a batch.
-    The batch is sent with the report of the next example if the batch is full, or if it has waited for
-    a quarter of a second. It is also sent with an example that fails or has output, and with the last
-    example of the file.
+    A batch that is full, or has waited for a quarter of a second, is sent with the report of the next
+    example. A batch is also sent with an example that fails or has output, and with the last example
+    of the file.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ _PROTOCOL_HOOKS = (
 )  # fmt: skip
 _KNOWN_PLUGINS = {
     "_pytest", "xdist", "harness", "_hypothesis_pytestplugin",
-    "pytest_randomly",  # it seeds Python's random numbers
+    "pytest_randomly",  # seeds Python's random numbers
     "__channelexec__",  # execnet's name for xdist.remote in a worker
 }  # fmt: skip
 """Packages whose hooks do nothing for an example that passes without output."""
@@ -76,7 +76,7 @@ class SpecRuns:
 
     @functools.cached_property
     def is_fast(self) -> bool:
-        """Whether examples may run without the phases that pytest runs for each test."""
+        """Return whether examples may run without the phases that pytest runs for each test."""
         config = self.config
         return not (
             config.getoption("setupshow", default=False)
@@ -89,9 +89,9 @@ class SpecRuns:
         return chosen_sandbox(self.config)
 
     def enter(self, file: CollectedFile) -> None:
-        """Start the first shell of this process, to find out whether the host grants the sandbox.
+        """Start the first shell of this process, to find out whether the host allows the sandbox.
 
-        Raises RequirementError if the host does not grant it.
+        Raises RequirementError if the host does not allow the sandbox.
         """
         self.has_entered = True
         self._explained(file, lambda: self._run_of(file).enter())
@@ -204,7 +204,7 @@ class SpecRuns:
 def chosen_sandbox(config: pytest.Config) -> Sandbox:
     """Return the sandbox for shell code that the options of this run select.
 
-    Raises RequirementError if this host does not allow it.
+    Raises RequirementError if this host does not allow the sandbox.
     """
     network = Network(config.getoption("--shell-network", "loopback"))
     return choose_sandbox(config.getoption("--shell-sandbox", "auto"), network=network)

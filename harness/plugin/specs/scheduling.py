@@ -19,8 +19,8 @@ class SpecScheduling(LoadScheduling):  # type: ignore[misc]
     """Load scheduling that sends a spec file to one worker as a whole.
 
     Examples of a file share the set-up of their groups, and may read files that earlier examples
-    wrote. If one worker runs them in order, each run has the same result. A file that has more
-    than half of a worker's share of all tests is split between its groups.
+    wrote. If one worker runs these examples in order, each run has the same result. A file that has
+    more than half of a worker's share of all tests is split between its groups.
     """
 
     @override
@@ -28,7 +28,7 @@ class SpecScheduling(LoadScheduling):  # type: ignore[misc]
         super()._send_tests(node, self._whole_files(num))
 
     def _whole_files(self, num: int) -> int:
-        """Return how many pending tests to send: about `num`, but no file in parts."""
+        """Return how many pending tests to send: about `num`, but no file is split."""
         collection = self.collection or []
         pending = self.pending
         if not 0 < num < len(pending):
@@ -54,5 +54,5 @@ def _group(nodeid: str) -> str:
 
 
 def make_scheduler(config: pytest.Config, log: Producer) -> SpecScheduling | None:
-    """Return the scheduler for `--dist=load`, which `-n` implies; None keeps xdist's scheduler."""
+    """Return a scheduler for `--dist=load`, which `-n` implies, or None to keep xdist's scheduler."""
     return SpecScheduling(config, log) if config.getvalue("dist") == "load" else None

@@ -30,7 +30,7 @@ class Selection:
     names: set[str] = field(default_factory=set)
 
     def chosen(self, cases: Mapping[str, Case], source: str) -> set[int]:
-        """Return the numbers of the selected cases; the ids of `cases` do not include the file's.
+        """Return `Case.number` of each selected case; the ids in `cases` begin after the file's path.
 
         Raises BadInputError if a line or a name has no example.
         """
@@ -111,5 +111,5 @@ def _parts(argument: str) -> tuple[str, list[int], list[str]]:
 
 
 def selection_of(config: pytest.Config, path: Path) -> Selection | None:
-    """Return the part of this file that the command line names; None if the whole file runs."""
+    """Return the part of this file that the command line names, or None if the whole file runs."""
     return config.stash.get(_SELECTIONS, {}).get(path.resolve())

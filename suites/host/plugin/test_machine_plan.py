@@ -113,6 +113,6 @@ def test_first_run_prints_what_it_will_make_before_it_begins(inner: Inner, worke
 
     output = f"{result.stderr}\n{result.stdout}" if workers != "0" else str(result.stdout)
     assert "first use: this run makes 3 items first, which takes about " in output
-    assert re.search(r"^  image debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
-    assert re.search(r"^  bake debian-12 +about \d+ \w+, by its recipe", output, re.MULTILINE)
+    assert re.search(r"^  image debian-12 +about \d+ \w+, estimated from its recipe", output, re.MULTILINE)
+    assert re.search(r"^  bake debian-12 +about \d+ \w+, estimated from its recipe", output, re.MULTILINE)
     assert output.index("first use") < output.index("it was begun")

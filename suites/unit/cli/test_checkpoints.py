@@ -208,7 +208,7 @@ def test_rm_keeps_a_checkpoint_in_use_and_exits_with_2(
 
     assert parent.folder.exists()
     assert not child.folder.exists()
-    assert "is kept, since a machine uses it" in capsys.readouterr().err
+    assert "is kept, since a machine uses this checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("two")

@@ -44,9 +44,9 @@ def test_plan_lists_images_first_and_leaves_out_items_without_an_estimate() -> N
 def test_first_build_time_is_estimated_from_the_recipe() -> None:
     found = estimated(IMAGE, BAKE, LICENSED, CLOUD)
 
-    assert found["image debian-12"] == (106, "by its recipe")
-    assert found["bake debian-12"] == (120, "by its recipe")
-    assert found["image debian-12-cloud"] == (120, "by its recipe")
+    assert found["image debian-12"] == (106, "estimated from its recipe")
+    assert found["bake debian-12"] == (120, "estimated from its recipe")
+    assert found["image debian-12-cloud"] == (120, "estimated from its recipe")
     assert found["image debian-13-nvidia"][0] > 300
 
 
@@ -69,8 +69,8 @@ def test_estimate_of_repeated_work_is_the_earlier_time() -> None:
 
     found = estimated(IMAGE, BAKE, times=times, load=20.0)
 
-    assert found["image debian-12"] == (400, "as the last time")
-    assert found["bake debian-12"] == (90, "as the last time")
+    assert found["image debian-12"] == (400, "as long as the last time")
+    assert found["bake debian-12"] == (90, "as long as the last time")
 
 
 def test_estimate_for_a_new_image_uses_the_measured_speed_of_the_host() -> None:
@@ -78,7 +78,7 @@ def test_estimate_for_a_new_image_uses_the_measured_speed_of_the_host() -> None:
 
     found = estimated(BAKE, times=times, load=20.0)
 
-    assert found["bake debian-12"] == (360, "by its recipe and what was made here before")
+    assert found["bake debian-12"] == (360, "estimated from its recipe and earlier builds on this host")
 
 
 def test_measured_time_of_a_removed_image_is_used_in_the_estimate() -> None:
@@ -110,7 +110,7 @@ def test_only_one_worker_announces_the_first_use(worker: str | None, *, speaks: 
 def test_announcement_has_each_item_and_the_total_time() -> None:
     lines = render(
         [
-            Making(what="image a", seconds=240.0, basis="by its recipe"),
+            Making(what="image a", seconds=240.0, basis="estimated from its recipe"),
             Making(what="saved state b", seconds=61.0, basis=""),
         ],
         cache="/cache",
@@ -118,7 +118,7 @@ def test_announcement_has_each_item_and_the_total_time() -> None:
 
     assert lines == [
         "first use: this run makes 2 items first, which takes about 5 min here:",
-        "  image a        about 4 min, by its recipe",
+        "  image a        about 4 min, estimated from its recipe",
         "  saved state b  about 60 s",
         "  Progress is shown meanwhile; later runs take these items from '/cache'.",
     ]
