@@ -1,4 +1,4 @@
-"""Figures of clones, by what machines took."""
+"""How the figures about clones are computed from measured times and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_clone_is_compared_with_a_cold_boot_by_medians() -> None:
     assert (bench.speedup, bench.prompt_speedup) == (40.0, 10.0)
 
 
-def test_each_measure_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_measure_of_clones_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     medians = {name: float(number) for number, name in enumerate(MEASURES, start=1)}
     plain = ("clone_ready_s", "ping_ms", "exec_ms", "private_mib")
     prompt = SimpleNamespace(prompt_s=medians["prompt_s"], answer_s=medians["answer_s"])
@@ -76,7 +76,7 @@ def test_memory_of_a_clone_is_the_memory_that_its_process_has_written(
 
 
 def test_each_call_has_the_cpu_time_of_its_own_process(tmp_path: Path) -> None:
-    """A shell also waits for other processes, and a process id may be used again."""
+    """A shell also waits for other processes, and the kernel may reuse a process id."""
     (tmp_path / "calls").write_text(
         "exec 7 jq\nexec 8 sed\nwait 9 1\nwait 8 2500\nwait 7 1000000\nexec 7 awk\nwait 7 3\nwait 7 500\nexec 10 jq\n"
     )

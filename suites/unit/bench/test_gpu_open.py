@@ -1,4 +1,4 @@
-"""The measure of how long a clone takes to open a GPU, beside a machine that only notes what it is told."""
+"""How long a clone takes to open a GPU, measured with a fake machine that records its calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A100 = load_catalogue().get("a100-sxm4-40gb")
 
 @dataclass
 class NotingMachine:
-    """Its guest's `nvidia-smi` prints `listed`."""
+    """Records its calls; `nvidia-smi` in its guest prints `listed`."""
 
     listed: str
     done: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class NotingMachine:
 
 @dataclass
 class LabOfOneMachine:
-    """Makes each saved state on the machine that all clones are."""
+    """Plays a lab that has one machine: each saved state is made on it, and each clone is it."""
 
     machine: NotingMachine
 
@@ -86,7 +86,7 @@ class LabOfOneMachine:
         yield self.machine
 
 
-def test_driver_is_loaded_before_the_clones_and_the_gpu_plugged_in_each() -> None:
+def test_driver_is_loaded_before_the_clones_start_and_a_gpu_is_plugged_into_each_clone() -> None:
     machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
 
     opens = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=2)
@@ -101,7 +101,7 @@ def test_driver_is_loaded_before_the_clones_and_the_gpu_plugged_in_each() -> Non
     ]
 
 
-def test_accesses_are_counted_for_the_first_open() -> None:
+def test_only_the_accesses_of_the_first_open_are_counted() -> None:
     machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
 
     opens = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _REPORT = "PASSED a_spec.sh::one - two\nFAILED a_spec.sh::three - a reason\n1 failed, 1 passed\n"
 
 
-def test_overhead_excludes_external_commands() -> None:
+def test_overhead_of_an_example_excludes_the_time_of_external_commands() -> None:
     bench = RealisticBench(cpu_s=10.0, external_cpu_s=1.0, wall_s=6.0, startup_cpu_s=0.5)
 
     assert bench.overhead_ms == pytest.approx(9000 / EXAMPLES)
@@ -31,8 +31,8 @@ def test_error_for_a_missing_command_has_the_package_to_install(
         check_commands()
 
 
-def test_reports_are_identical_if_each_example_passes_in_all_of_them() -> None:
-    """One example failed once, one was missing once, and one always failed."""
+def test_runs_are_identical_if_each_example_passes_in_each_run() -> None:
+    """Reports with an example that failed once, is missing once, or always failed are not identical."""
     passed = _REPORT.replace("FAILED", "PASSED")
 
     same = compare_reports([passed, passed])
@@ -46,7 +46,7 @@ def test_reports_are_identical_if_each_example_passes_in_all_of_them() -> None:
     assert not any(each.are_identical for each in (once, unreported, always))
 
 
-def test_suite_has_the_stated_number_of_examples(tmp_path: Path) -> None:
+def test_realistic_suite_has_the_stated_number_of_examples(tmp_path: Path) -> None:
     write_suite(tmp_path)
 
     texts = [path.read_text() for path in sorted((tmp_path / "spec").iterdir())]

@@ -1,4 +1,4 @@
-"""What several runs of a measurement come down to."""
+"""The median and the 95th percentile of several runs of a measurement."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 from harness.bench.spread import Spread
 
 
-def test_median_and_95th_percentile_of_twenty_runs() -> None:
+def test_median_and_95th_percentile_of_20_runs_are_interpolated() -> None:
     spread = Spread.of([float(sample) for sample in range(1, 21)])
 
     assert (spread.median, spread.runs) == (10.5, 20)
     assert spread.p95 == pytest.approx(19.05)
 
 
-def test_median_of_a_single_run_is_that_run() -> None:
+def test_median_and_95th_percentile_of_one_run_are_its_result() -> None:
     assert Spread.of([0.5]) == Spread(median=0.5, p95=0.5, runs=1)

@@ -1,4 +1,4 @@
-"""A simulated host with GPUs."""
+"""Fixtures that simulate a host with GPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 @pytest.fixture
 def kernel(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    """Return the kernel that answers the commands; leases are in a folder of this test."""
+    """Return the simulated kernel that the commands see; leases are in a folder of this test."""
     kernel = FakeKernel(host)
     tmp_path.chmod(0o755)
 

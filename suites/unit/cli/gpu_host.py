@@ -1,4 +1,4 @@
-"""The GPUs of the simulated host."""
+"""The PCI addresses of the simulated host's GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `harness bench`."""
+"""The options and exit codes of `harness bench`."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_plan_for_the_stand_in_driver_has_14_minutes_and_a_registry() -> None:
     assert not planned("--payload=nvidia").has_registry
 
 
-def test_plan_has_each_mode_of_the_command_line() -> None:
+def test_time_to_gpu_plan_has_each_mode_that_the_command_line_names() -> None:
     modes = [Mode.NEAR, Mode.PREBAKED]
     words = [f"--mode={mode.value}" for mode in modes]
 

@@ -1,4 +1,4 @@
-"""`harness checkpoints`: what it shows, what it removes, and its exit codes."""
+"""What `harness checkpoints` shows and removes, and with which exit codes it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _make(place: CheckpointPlace) -> Mapping[str, str]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
-    """Return the store that the command will look at."""
+    """Return the store that the command will read."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return CheckpointStore(
         Settings().checkpoint_store,
@@ -43,7 +43,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
 
 @pytest.fixture
 def two(store: CheckpointStore) -> tuple[Checkpoint, Checkpoint]:
-    """Return a checkpoint and one on top of it, neither in use."""
+    """Return a checkpoint and a checkpoint made from it, neither in use."""
     deadline = Deadline.after(60)
     with (
         store.use("booted", {}, _make, memory_mib=1, deadline=deadline) as parent,

@@ -1,4 +1,4 @@
-"""The command line: its exit codes, and what it prints where."""
+"""The exit codes of `harness` commands, and what they print to stdout and stderr."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_fetch_refuses_a_recipe_and_build_refuses_a_cloud_image(
 
 
 def _cached_cloud_image(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Fetch the tiny image into a cache of its own, and return its disk."""
+    """Fetch the tiny image into a cache of this test, and return the image's disk."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(top / "cache"))
     (top / "stick").mkdir()
     for name, content in published_files().items():
@@ -276,7 +276,7 @@ def test_exit_code_of_image_verify_is_2_for_a_damaged_image(
 
 @dataclass
 class FakeCache:
-    """A cache with one folder, which is damaged if it is named so."""
+    """Plays a cache with one folder, which is damaged if the cache's name is 'damaged'."""
 
     name: str
     asked: list[dt.timedelta]
@@ -296,7 +296,7 @@ class FakeCache:
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_all_caches_of_images_are_verified_and_cleaned(
+def test_verify_and_gc_of_images_process_all_image_caches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damaged: int
 ) -> None:
     asked: list[dt.timedelta] = []
@@ -466,7 +466,7 @@ def _accept(_: Evidence) -> None:
 
 
 def test_expectations_after_an_unmet_expectation_are_judged_too(tmp_path: Path) -> None:
-    """The folder of the evidence is printed only if the evidence is kept."""
+    """The first expectation is not met, and the second is met."""
     scenario = Scenario(
         title="other kernel",
         request=None,  # type: ignore[arg-type]  # judging looks at evidence alone
@@ -482,7 +482,7 @@ def test_expectations_after_an_unmet_expectation_are_judged_too(tmp_path: Path) 
 
 
 class DemoLab:
-    """A lab whose node 'one' is not as expected, or can't be provisioned."""
+    """Plays a lab whose node 'one' does not meet an expectation, or can't be provisioned."""
 
     accelerator = SimpleNamespace(reason="it is the only one")
 

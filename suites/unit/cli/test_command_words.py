@@ -1,4 +1,4 @@
-"""Words after `--`: they are the command's, wherever its options are."""
+"""Words after `--` are arguments of the command to run, wherever the options are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which page `harness docs` shows, and how pages refer to each other in a terminal."""
+"""Which page `harness docs` shows, and how a terminal shows links between pages."""
 
 from __future__ import annotations
 

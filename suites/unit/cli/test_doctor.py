@@ -1,4 +1,4 @@
-"""What the doctor finds, on hosts that lack this or that."""
+"""What `harness doctor` reports on hosts that lack programs, disk space, memory or rights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GIB = 1 << 30
 
 @dataclass
 class Host:
-    """A host with these programs on PATH, and what they answer."""
+    """Simulates a host with all required programs on PATH, and what these programs print."""
 
     folder: Path
     qemu_version: str = "QEMU emulator version 7.2.22 (Debian 1:7.2)\n"
@@ -141,11 +141,11 @@ def test_doctor_prints_one_command_that_installs_all_missing_packages(
     user: int,
     command: str,
 ) -> None:
-    # mke2fs is found in the folders of the administrator too.
+    # mke2fs is also looked for in /usr/sbin and /sbin, whatever PATH is.
     for program in set(PROGRAMS) - {"mke2fs"}:
         host.remove(program)
     found = examine(settings, host)
-    # Two requirements may need one package.
+    # Two requirements may need the same package.
     monkeypatch.setattr(doctor, "examine", lambda *_: [*found, *found])
     monkeypatch.setattr("os.geteuid", lambda: user)
 
@@ -340,10 +340,10 @@ def test_exit_code_of_the_doctor_is_2_if_the_host_lacks_a_needed_requirement(
     assert main(["doctor", *options]) == code
 
 
-def test_table_escapes_markup(
+def test_doctor_escapes_markup_in_its_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path may look like the table's own markup."""
+    """A path may contain text that rich would interpret as markup."""
     findings = [RequirementCheck(requirement="disk", is_met=True, found="[/red] [bold]x")]
     monkeypatch.setattr(doctor, "examine", lambda *_: findings)
 

@@ -1,4 +1,4 @@
-"""`harness node judge` says of a node what is so, and ends accordingly."""
+"""`harness node judge`: its verdicts about a node, and its exit codes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_exit_code_is_2_for_an_invalid_address_or_expectation_before_evidence_is
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """Let each node answer, about which three things are expected; return the commands beside the usual ones."""
+    """Give each node evidence and three expectations; return which additional commands were requested."""
     commands: list[set[str]] = []
 
     def collect(node: ExistingNode, folder: Path, *, additional: AdditionalEvidence) -> Evidence:

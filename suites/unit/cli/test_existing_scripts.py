@@ -1,4 +1,4 @@
-"""`harness init --provisioner` writes a project around scripts that exist."""
+"""`harness init --provisioner` writes a project around existing scripts."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_project_in_its_folder_of_scripts_has_the_folders_name_and_no_tests_from
 def test_script_that_uses_dollar_0_for_its_folder_is_not_sourced_by_the_unit_test(
     project: Path, text: str
 ) -> None:
-    """In a shell that sources it, `$0` is the name of that shell."""
+    """In a sourced script, `$0` is the name of the shell that sources the script."""
     guard = '[ "${BASH_SOURCE[0]}" != "$0" ] || main\n'
     script = project / "ops/scripts/a.sh"
     script.write_text(text + guard)

@@ -1,4 +1,4 @@
-"""Files for GPUs that NVIDIA's driver opens: `harness gpu firmware` and `harness gpu release`."""
+"""`harness gpu firmware` and `harness gpu release` write files for GPUs that NVIDIA's driver opens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLD, NEW = "535.261.03", "550.163.01"
 
 
 def a_release(release: str, *, number: int = 1) -> ReleaseFile:
-    """Return the small data of a release."""
+    """Return minimal data of a driver's release."""
     return ReleaseFile(
         schema=1,
         release=release,
@@ -30,7 +30,7 @@ def a_release(release: str, *, number: int = 1) -> ReleaseFile:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str], Path]]:
-    """Make releases without a compiler, and return of which folder and files, and where."""
+    """Fake `make_release`; return its calls: the source folder, its files, and the work folder."""
     seen: list[tuple[Path, list[str], Path]] = []
 
     def make_release(source: Path, work: Path, _runner: object) -> ReleaseFile:
@@ -76,7 +76,7 @@ def test_data_of_a_release_are_written_and_compared_with_the_release_before(
     (own / "releases/540.1.json").write_text(render_release(a_release("540.1")))
     monkeypatch.chdir(tmp_path)
 
-    # The second time its own data are known, which say nothing of what has changed.
+    # At the second time, the data of the same release are known, and must not be compared.
     for _ in range(2):
         assert main(["gpu", "release", "source", f"--output={own}", f"--gpu-models={own}"]) == 0
 

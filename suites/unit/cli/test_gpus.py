@@ -1,4 +1,4 @@
-"""`harness gpu ls` prints the catalogue, a user's own models among it."""
+"""`harness gpu ls` prints the catalogue, including a user's own models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of a host's GPUs."""
+"""What `harness doctor` reports about a host's GPUs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def settings(tmp_path: Path, host: FakeHost, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def inventory(tmp_path: Path, settings: Settings) -> Settings:
-    """Return settings with an inventory, by which the GPUs are for tests."""
+    """Return settings with an inventory, which says that the host's GPUs are for tests."""
     (tmp_path / "gpus.yaml").write_text("schema: 1\n")
     return replace(settings, gpu_inventory=tmp_path / "gpus.yaml")
 
@@ -87,7 +87,7 @@ def test_host_with_usable_gpus_meets_every_requirement(host: FakeHost, settings:
 def test_doctor_has_no_gpu_rows_for_a_host_with_only_a_display_controller(
     host: FakeHost, settings: Settings
 ) -> None:
-    """The display of a laptop or of a server's BMC is not such a GPU."""
+    """The display controller of a laptop or of a server's BMC is no GPU for tests."""
     host.remove(GPU)
     host.remove(SECOND)
     host.add_function("0000:00:02.0", group=1, class_code=VGA_CLASS, vendor=0x8086, boot_vga=True)
@@ -98,7 +98,7 @@ def test_doctor_has_no_gpu_rows_for_a_host_with_only_a_display_controller(
 def test_nvidia_3d_controller_has_a_row_whatever_its_model(
     host: FakeHost, settings: Settings
 ) -> None:
-    """One of the GPUs may have no IOMMU group, as in a virtual machine."""
+    """A GPU without an IOMMU group has a row too; a virtual machine may have such a GPU."""
     host.add_function("0000:67:00.0", group=None, device=0x1234)
     host.add_function("0000:68:00.0", group=8, vendor=0x1002)
     host.add_function("0000:69:00.0", group=9, class_code=VGA_CLASS, device=0x1234)
@@ -190,7 +190,7 @@ def test_leased_gpu_meets_its_requirement_and_its_holder_is_shown(
     rows = {check.requirement: check for check in checks}
     assert rows[f"GPU {GPU}"].is_met
     assert "It is held by 'a suite'" in rows[f"GPU {GPU}"].found
-    # The lease is of another GPU.
+    # The second GPU is not leased.
     assert not rows[f"GPU {SECOND}"].is_met
 
 
@@ -202,7 +202,7 @@ def test_limit_of_locked_memory_is_checked_for_ordinary_users(
     monkeypatch: pytest.MonkeyPatch, limit: int, *, is_met: bool
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    # A person may raise the limit to the second number, but has not.
+    # The second number is the hard limit, to which the user has not raised the soft limit.
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, resource.RLIM_INFINITY))
 
     row = host_gpu_checks._locked_memory()
@@ -241,7 +241,7 @@ def test_gpu_requirement_is_needed_only_if_an_inventory_gives_gpus_to_tests(
 
     assert not missing(host, settings)["IOMMU"].is_needed
     assert missing(host, inventory)["IOMMU"].is_needed
-    # The host's own, which no option names.
+    # The host has an inventory of its own, which applies without an option.
     (tmp_path / "absent.yaml").write_text("schema: 1\n")
     assert missing(host, settings)["IOMMU"].is_needed
 

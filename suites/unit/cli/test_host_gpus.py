@@ -1,4 +1,4 @@
-"""`harness gpu host`: GPUs of a simulated host."""
+"""`harness gpu host` lists and leases the GPUs of a simulated host."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_gpus_of_a_dead_holder_are_restored(
 @pytest.mark.parametrize(
     ("restored", "code"), [([], 0), ([True, True], 0), ([True, False], 2), ([False, True], 2)]
 )
-def test_exit_code_of_restore_is_0_only_if_each_gpu_is_restored(
+def test_restore_exits_with_0_only_if_each_gpu_is_restored(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     restored: list[bool],

@@ -1,4 +1,4 @@
-"""`harness init` writes all of a project, or nothing."""
+"""`harness init` writes a whole project, or nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_init_writes_a_project_and_prints_the_next_commands(
     assert f"cd '{folder}' && harness doctor && pytest" in capsys.readouterr().out
 
 
-def test_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_into_the_current_folder_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").write_text("ours")
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'ours'\n")
@@ -136,8 +138,8 @@ def test_file_in_place_of_a_folder_is_refused(
     assert [one for one in tmp_path.rglob("*") if one.is_dir()] == [*{path.parent} - {tmp_path}]
 
 
-def test_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    """The test fails a write in the middle of a file, as a full disk does."""
+def test_failed_write_leaves_no_file_of_the_project(tmp_path: Path) -> None:
+    """The test makes a write fail in the middle of a file, as a full disk does."""
     files = init.project_files()
     files["tests/unit/unwritable"] = (cast("bytes", "no bytes"), False)
 

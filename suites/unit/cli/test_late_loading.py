@@ -1,4 +1,4 @@
-"""Modules that load when something of them is used."""
+"""Modules that load when one of their attributes is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines that run: `harness ps`, `logs` and `gc`."""
+"""`harness ps`, `logs` and `gc`: what they print and end, with simulated machines."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class _Terminal(io.TextIOWrapper):
 def test_logs_removes_control_sequences_other_than_colours_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: bytes
 ) -> None:
-    """Otherwise the guest could set title and clipboard, and type answers into the shell."""
+    """By other sequences, a guest could set the title or the clipboard, or type into the user's shell."""
     log = tmp_path / "serial.log"
-    # A character of two bytes is read in two parts.
+    # The two bytes of a character are read in two parts.
     before = b"x" * ((1 << 16) - PRINTED.index(b"\xc3") - 1)
     log.write_bytes(before + PRINTED)
     machine = SimpleNamespace(id="one", serial_log=log)
@@ -126,7 +126,7 @@ def test_memory_of_a_machine_excludes_pages_shared_with_files(
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_console_is_followed_until_its_machine_ends(
+def test_console_is_printed_until_its_machine_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: bool
 ) -> None:
     log = tmp_path / "serial.log"
@@ -137,7 +137,7 @@ def test_console_is_followed_until_its_machine_ends(
         yield [machine]
         log.write_bytes(b"12")
         yield [machine]
-        # What it printed last is read after it was seen to have ended.
+        # The console's last output must be read although the machine has ended.
         log.write_bytes(b"123")
         yield []
 
@@ -151,7 +151,7 @@ def test_console_is_followed_until_its_machine_ends(
 
 
 class Removing:
-    """Notes what `harness gc` ends and removes."""
+    """Records what `harness gc` ends and removes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, running: list[RunningMachine]) -> None:
         self.done: list[str] = []
@@ -219,7 +219,7 @@ def test_gc_refuses_to_end_the_machine_of_a_running_test(
 def test_gc_ends_the_process_that_holds_a_kept_machine(
     running: list[RunningMachine], monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock
 ) -> None:
-    """Other machines that are kept for the same test continue to run."""
+    """Other kept machines of the same test continue to run."""
     asked: list[tuple[int, int]] = []
     running += [a_machine("one", process=7, user=9, until=9.0), a_machine("two")]
     monkeypatch.setattr("harness.lease.abandoned", lambda _: [])

@@ -1,4 +1,4 @@
-"""With which code `harness mutate` ends, and what it writes."""
+"""The exit codes and the reports of `harness mutate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.mutate.run import Report, Result
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the runs that were asked for; each of them tries nothing."""
+    """Return the requests for mutation runs; each run tries no defect."""
     asked: list[Any] = []
 
     def run(request: Any) -> Report:

@@ -1,4 +1,4 @@
-"""What commands print can't control a terminal, and errors are bounded."""
+"""The output of commands can't control a terminal, and errors are limited in length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast `harness replay` plays a console."""
+"""How `harness replay` plays a console: pauses, interruption, refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With which code `harness report merge` ends."""
+"""The exit codes and the output of `harness report merge`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.merging.merge import SUMMARY
 
 @pytest.fixture
 def asked() -> list[object]:
-    """Return what was asked for."""
+    """Return the arguments of each merge."""
     return []
 
 
 @pytest.fixture
 def merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object]) -> list[object]:
-    """Return a list for what the merge gives."""
+    """Fake `merge`, which returns the last element of the returned list."""
     results: list[object] = []
 
     def merge(folders: list[Path], to: Path, *, is_partial: bool, root: Path) -> object:

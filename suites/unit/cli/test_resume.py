@@ -1,4 +1,4 @@
-"""What a saved machine is resumed with: the driver and the accelerator that ran it."""
+"""`harness resume` uses the VM driver and the accelerator with which the saved machine ran."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_resume_uses_the_accelerator_that_ran_the_machine(
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock) -> list[object]:
-    """Return what is asked for; the machine runs until 5000 s have passed."""
+    """Return what `harness resume` calls; the machine runs until 5000 s have passed."""
     asked: list[object] = []
 
     class Vm:

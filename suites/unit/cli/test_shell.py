@@ -1,4 +1,4 @@
-"""`harness shell` and `ssh`: which machine is entered, with which GPUs, and in which order."""
+"""`harness shell` and `ssh`: which machine they enter, and when GPUs are plugged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ H100, T4 = "h100-sxm5-80gb", "t4-16gb"
 
 
 class Machine:
-    """A clone or a node that notes what happens to it."""
+    """Plays a clone or a node; records the calls of its methods."""
 
     folder = Path("/runs/shell-1")
 
@@ -47,7 +47,7 @@ class Machine:
 
 
 class LabWithAnImage:
-    """A lab whose machines are fakes; its `settings` are the defaults."""
+    """Plays a lab whose machines are fakes."""
 
     def __init__(self, done: list[object]) -> None:
         self.done = done
@@ -65,7 +65,7 @@ class LabWithAnImage:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return what is done, in order; a command in a machine ends with 7."""
+    """Return the recorded actions, in order; a command in a machine ends with exit code 7."""
     done: list[object] = []
 
     @contextlib.contextmanager
@@ -173,7 +173,7 @@ def test_ssh_command_is_quoted_for_the_shell_of_the_guest(
 
 @pytest.mark.parametrize("name", ["booted", "cloud-init-done"])
 def test_saved_state_has_a_slot_for_each_requested_gpu(name: str) -> None:
-    """A fifth `--gpu` was refused: 'All 4 root ports of machine 'shell' are in use'."""
+    """With 4 slots, a fifth `--gpu` failed: 'All 4 root ports of machine 'shell' are in use'."""
     lab = cast("Any", LabWithAnImage([]))
 
     assert saved_state_of(lab, name, 8).slots == 8

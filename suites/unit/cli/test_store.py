@@ -1,4 +1,4 @@
-"""Images and checkpoints that a registry shares: `harness store push`, `pull` and `ls`."""
+"""`harness store` pushes, pulls, lists and removes the images and checkpoints of a registry."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_folder(folder: Path, backing: str = "") -> Path:
 
 @dataclass
 class FakeShared:
-    """One cache in the store: what it has, what is pushed to it, and what is pulled from it."""
+    """Plays a cache in the store; records what is pushed to, pulled from and removed from the cache."""
 
     stored: list[StoredArtifact] = field(default_factory=list)
     refusal: str = ""
@@ -84,7 +84,7 @@ class FakeShared:
 
 @dataclass
 class Caches:
-    """The two caches of a host, and the store of both."""
+    """The two local caches of a host, and a shared cache for each."""
 
     folder: Path
     images: FakeShared = field(default_factory=FakeShared)

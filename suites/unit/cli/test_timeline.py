@@ -1,4 +1,4 @@
-"""Which machines `harness timeline` shows, and what it prints."""
+"""Which machines `harness timeline` shows, and what the command prints and writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return the folders of which timelines are read."""
+    """Return the folders from which timelines are read."""
     read: list[Path] = []
 
     def read_timeline(folder: Path) -> Timeline:

@@ -1,4 +1,4 @@
-"""Allure's files: safe to show, bounded, and no end of the run."""
+"""Allure's files are safe to show and limited in size, and an unwritten file does not end the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which labels and severities Allure's results have."""
+"""Labels, severities, history ids and statuses of Allure's results, and the writer of the files."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_allure_status_is_that_of_the_first_error_of_the_current_test() -> None:
 
 
 class Listening:
-    """A run's configuration with Allure's plug-in, as far as it is asked."""
+    """Plays the configuration of a run that has Allure's plug-in; has only what AllureReport uses."""
 
     def __init__(self, **output: dict[str, Any]) -> None:
         listener = SimpleNamespace(allure_logger=SimpleNamespace(get_item=lambda _: None))
@@ -139,7 +139,7 @@ def loggers() -> list[AllureFileLogger]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[AllureFileLogger]:
-    """Give Allure its own writer, into another folder."""
+    """Register only Allure's own writer, which writes into another folder."""
     before = loggers()
     for each in before:
         allure_commons.plugin_manager.unregister(each)
@@ -173,10 +173,10 @@ def test_allure_files_are_written_once_and_allures_own_logger_is_restored(
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("has_environment", [False, True])
-def test_run_fails_with_the_first_allure_file_that_a_worker_could_not_write(
+def test_run_fails_and_names_the_first_allure_file_that_a_worker_could_not_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_environment: bool
 ) -> None:
-    """Files that the run itself could not write are reported later."""
+    """The run names a worker's file even if the controller could not write a file either."""
     outputs: list[dict[str, Any]] = []
     for names in (("a.txt", "b.txt"), ("c.txt",), ()):
         config: Any = Listening(workeroutput={})

@@ -19,13 +19,13 @@ ROOT = Path("/checkout")
 
 
 class Way(enum.Enum):
-    """A parameter."""
+    """An enum whose members are parameters of a test."""
 
     COLD = "cold"
 
 
 class Unnamed:
-    """A parameter without a text of its own."""
+    """A parameter whose text is Python's default, with a memory address."""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_allure_suites_of_a_test_follow_from_its_folder_and_file(
     assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites
 
 
-def test_severity_of_the_innermost_folder_applies_to_a_test() -> None:
+def test_severity_of_a_test_is_that_of_the_innermost_listed_folder() -> None:
     given = {"suites": "minor", "suites/e2e/record": "critical", "suites/e2e": "normal"}
     for severities in (given, dict(reversed(given.items()))):
         assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"
@@ -82,7 +82,7 @@ def test_severity_of_the_innermost_folder_applies_to_a_test() -> None:
         assert severity_of("tests/test_a.py", severities) is None
 
 
-def test_parameters_are_the_same_in_each_process_and_checkout() -> None:
+def test_parameter_texts_are_the_same_in_each_process_and_checkout() -> None:
     shown = shown_parameters(
         {
             "image": "/checkout/own.qcow2",
@@ -108,7 +108,7 @@ def test_parameters_are_the_same_in_each_process_and_checkout() -> None:
     }
 
 
-def test_history_does_not_depend_on_the_order_of_parameters() -> None:
+def test_history_id_does_not_depend_on_the_order_of_parameters() -> None:
     one = history_id("a#b", [("x", "1"), ("y", "2")])
 
     assert one == history_id("a#b", [("y", "2"), ("x", "1")])

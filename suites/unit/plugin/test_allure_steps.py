@@ -1,4 +1,4 @@
-"""Which steps Allure is told, and what others reported of them afterwards."""
+"""Which steps are reported to Allure, and which inner steps are added to a step after its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeListener:
-    """Plays Allure's own plug-in: it forgets a step that has ended."""
+    """Plays Allure's own plug-in, which forgets a step when the step ends."""
 
     def __init__(self) -> None:
         self.taken: list[model2.TestStepResult] = []

@@ -1,4 +1,4 @@
-"""What of kept evidence is attached to a report."""
+"""Which files of kept evidence are attached to a report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_empty_stderr_is_attached_and_an_empty_console_log_is_not(tmp_path: Path
     assert {path.name for path in found} == {"stderr.log", "argv.txt"}
 
 
-def test_damaged_declaration_is_the_only_file_attached(tmp_path: Path) -> None:
+def test_only_the_declaration_is_attached_if_it_is_damaged(tmp_path: Path) -> None:
     (tmp_path / DECLARATION_NAME).write_text("{")
 
     declaration = _declaration(tmp_path)
@@ -63,7 +63,7 @@ def test_damaged_declaration_is_the_only_file_attached(tmp_path: Path) -> None:
 def test_attachments_with_the_same_name_are_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events have the names of their tasks, and other files the names of their paths."""
+    """An event is named after its tasks, and any other file after its path."""
     seen: list[str] = []
 
     def step(title: str) -> nullcontext[None]:
@@ -99,7 +99,7 @@ def test_attachments_with_the_same_name_are_numbered(
 def test_files_that_a_guest_can_write_are_attached_as_plain_text_or_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A browser runs scripts in pages and pictures, so files of a guest are plain text."""
+    """Browsers run scripts in web pages and pictures, so a guest's files are attached as text."""
     shown: dict[str, AttachmentType] = {}
 
     def attach_file(_path: str, *, name: str, attachment_type: AttachmentType) -> None:

@@ -1,4 +1,4 @@
-"""What an assertion on two values of the harness says."""
+"""The explanation of a failed assertion that compares two values of the harness."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_comparison_of_many_fields_has_40_lines_without_fields_with_compare_fals
     assert (len(lines), lines[-1].strip()) == (40, last)
 
 
-def test_explanation_for_states_without_a_difference_says_so() -> None:
+def test_explanation_says_if_two_states_have_no_difference() -> None:
     lines = pytest_assertrepr_compare("==", _state({}), _state({}))
 
     assert lines is not None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeNode:
-    """A fake node, as far as its evidence needs one."""
+    """Plays a node; has only what NodeEvidenceSource uses."""
 
     gathered: tuple[Evidence, ...] = ()
     fresh: Evidence | None = None
@@ -43,7 +43,7 @@ class FakeNode:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add nothing to what was gathered; `test_failure_bundle` is about that."""
+    """Add no further files to the evidence; `test_failure_bundle` tests these files."""
     monkeypatch.setattr(
         "harness.plugin.evidence_sources.completed", lambda _machine, folder, _error: folder
     )
@@ -55,8 +55,8 @@ def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> 
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_all_judged_evidence_is_kept_and_the_new_folders_are_returned(tmp_path: Path) -> None:
-    """The latest evidence is in the top folder; the failure may refer to earlier evidence."""
+def test_all_gathered_evidence_is_kept_and_the_new_folders_are_returned(tmp_path: Path) -> None:
+    """The latest evidence is in the top folder, and earlier evidence in folders below."""
     names = ("first", "second", "third")
     node = FakeNode(
         gathered=tuple(
@@ -78,7 +78,7 @@ def test_all_judged_evidence_is_kept_and_the_new_folders_are_returned(tmp_path: 
 
 @pytest.mark.parametrize("has_states", [True, False])
 @pytest.mark.parametrize("kind", [NodeEvidenceSource, MachineEvidenceSource])
-def test_error_about_states_refers_to_their_kept_difference(
+def test_error_about_two_states_refers_to_the_kept_file_of_their_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, *, has_states: bool
 ) -> None:
     fresh = EvidenceFolder(tmp_path / "fresh").file("/a.txt", "").evidence
@@ -144,7 +144,7 @@ def test_no_evidence_is_gathered_if_the_test_passed_or_its_error_refers_to_judge
 def test_evidence_is_gathered_again_if_the_error_does_not_refer_to_it(
     tmp_path: Path, error: BaseException
 ) -> None:
-    """Evidence from before a reboot does not show its result."""
+    """Evidence from before a reboot does not show the result of the reboot."""
     node = FakeNode(
         gathered=(EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence,),
         fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence,
@@ -155,7 +155,7 @@ def test_evidence_is_gathered_again_if_the_error_does_not_refer_to_it(
     assert files == ["earlier-1/files/judged.txt", "files/fresh.txt"]
 
 
-def test_evidence_is_gathered_if_the_test_gathered_none(tmp_path: Path) -> None:
+def test_evidence_is_gathered_if_the_test_did_not_gather_evidence(tmp_path: Path) -> None:
     node = FakeNode(fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence)
 
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]

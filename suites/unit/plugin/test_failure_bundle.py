@@ -1,4 +1,4 @@
-"""What is added to the evidence of a machine that is kept."""
+"""What is added to the kept evidence of a failed test, and which older bundles are removed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def a_call(error: BaseException | None) -> Any:
 
 
 def a_bundle(evidence: Path, name: str, made_s: float) -> Path:
-    """Write what a failed test left, and return the folder of its machine."""
+    """Write the bundle of a failed test, and return the folder of the test's machine in this bundle."""
     machine = evidence / name / "node"
     machine.mkdir(parents=True)
     (machine / VERSIONS).write_text('{"schema": 1, "harness": "1", "payload": "", "agent": ""}')

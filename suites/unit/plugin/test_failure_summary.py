@@ -1,4 +1,4 @@
-"""What the summary says of a failure that explains itself."""
+"""What the summary says about a failure whose cause is known, and about missing requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says that it makes first, and how long that takes."""
+"""The announcement of the images and states that a run makes first, with estimated times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_estimate_for_a_new_image_uses_the_measured_speed_of_the_host() -> None:
 
     found = estimated(BAKE, times=times, load=20.0)
 
-    assert found["bake debian-12"] == (360, "estimated from its recipe and earlier builds on this host")
+    assert found["bake debian-12"] == (
+        360,
+        "estimated from its recipe and earlier builds on this host",
+    )
 
 
 def test_measured_time_of_a_removed_image_is_used_in_the_estimate() -> None:

@@ -1,4 +1,4 @@
-"""Modules of fixtures that a project has already loaded by itself."""
+"""Modules of fixtures that a project has loaded before the plugin registers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures and errors told apart in JUnit's file."""
+"""JUnit's file distinguishes failures from errors, and is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_config(path: Path) -> Any:
 
 
 class Run:
-    """Plays a run of pytest that writes `path`, with pytest's own writer."""
+    """Plays a run of pytest in which pytest's own writer writes JUnit's file to `path`."""
 
     def __init__(self, path: Path) -> None:
         self.xml = LogXML(str(path), None, logging="no")
@@ -122,7 +122,7 @@ def test_failed_write_of_the_junit_file_leaves_no_earlier_or_partial_file(
     *,
     is_link: bool,
 ) -> None:
-    """A link or device at that path is kept."""
+    """A link or a device at the file's path is kept."""
     path = tmp_path / "junit.xml"
     (tmp_path / "earlier.xml").write_text("earlier")
     if is_link:
@@ -179,7 +179,7 @@ def test_junit_names_of_an_example_are_its_groups_and_its_description(
 def phases(
     monkeypatch: pytest.MonkeyPatch, *phases: tuple[str, str], tests: str = "x"
 ) -> Sequence[tuple[str, bool]]:
-    """Report phases of tests in turns, each with its outcome; return which of them were marked."""
+    """Report phases with their outcomes, for one test after the other; return which phases were marked."""
     config: Any = SimpleNamespace(stash=pytest.Stash())
     errors = JUnitErrors(Path("out.xml"), config)
     monkeypatch.setattr(junit, "is_broken", lambda report: report.outcome == "broken")
@@ -233,7 +233,7 @@ def test_repeated_test_is_marked_as_error_only_in_the_run_that_broke(
 def test_interleaved_reports_of_two_tests_are_marked_separately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reports of two workers come in any order."""
+    """Two workers send the reports of their tests in any order."""
     calls = ("call", "broken"), ("call", "passed")
 
     found = phases(monkeypatch, SETUP, SETUP, *calls, TEARDOWN, TEARDOWN, tests="xy")

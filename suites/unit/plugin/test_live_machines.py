@@ -1,4 +1,4 @@
-"""Which machines are saved and kept, and what people are told of them."""
+"""Which machines are saved and kept, and which commands to enter machines are printed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FakeMachine:
-    """A machine as far as it is saved."""
+    """Plays a machine that can be saved."""
 
     name = "node"
     has_vm = True
@@ -160,7 +160,7 @@ def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
 def test_control_characters_in_the_announcement_of_a_shell_are_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The id of a test contains its parameters unescaped."""
+    """The id of a test contains the unescaped text of its parameters."""
     order: list[str] = []
 
     class Capture:

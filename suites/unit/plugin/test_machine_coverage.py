@@ -1,4 +1,4 @@
-"""What ran in machines joins the coverage of the run; what could not be read is said."""
+"""Lines that ran in machines are added to a run's coverage; missing traces are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FakeConfig:
-    """A run with or without `--shell-cov`."""
+    """Plays the configuration of a run with or without `--shell-cov`."""
 
     def __init__(self, *sources: Path) -> None:
         self.stash = pytest.Stash()
@@ -38,7 +38,7 @@ class FakeConfig:
 
 @dataclass
 class FakeNode:
-    """A node whose guest gives `answer`, or does not answer."""
+    """Plays a node whose guest answers with `answer`, or does not answer if `answer` is None."""
 
     request: NodeRequest
     answer: str | None
@@ -102,7 +102,7 @@ def test_coverage_note_has_the_name_of_the_machine_that_sent_no_traces(
     assert "console" not in note, "One line of the error is enough."
 
 
-def test_run_without_coverage_traces_no_machine(request_of_node: NodeRequest) -> None:
+def test_machine_is_not_traced_in_a_run_without_coverage(request_of_node: NodeRequest) -> None:
     config = FakeConfig()
     provisioner = Provisioner(name="p", run=["true"])
 

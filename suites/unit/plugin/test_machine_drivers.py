@@ -1,4 +1,4 @@
-"""Tests that are for some VM drivers only."""
+"""Tests whose marker names the VM drivers under which they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machines of a selection of tests need, and which of it is there."""
+"""Which images and saved states the selected tests need, and which of these are cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def a_fixture(
     make: Callable[..., object], *arguments: str, place: str = "", scope: str = "session"
 ) -> object:
-    """Return a fixture of the harness, which has the given arguments."""
+    """Return a fixture of the harness that requests the fixtures `arguments`."""
 
     def func(**_: object) -> object:
         return make()
@@ -54,7 +54,7 @@ FIXTURES = {
 
 
 def an_item(*names: str, image: str = "debian-12", known: Mapping[str, object] = FIXTURES) -> Any:
-    """Return a test that uses fixtures by their names."""
+    """Return a test that uses the fixtures `names`."""
     definitions = {name: [each] for name, each in known.items()}
     manager = SimpleNamespace(getfixturedefs=lambda name, _: definitions.get(name))
     return SimpleNamespace(
@@ -66,7 +66,7 @@ def an_item(*names: str, image: str = "debian-12", known: Mapping[str, object] =
 
 
 def needed(*items: Any, start: MachineStart = MachineStart.CLONE, **more: bool) -> list[Any]:
-    """Return kind, name, whether it is missing, and the number of tests of each need."""
+    """Return for each need: kind, name, whether the cache lacks it, and how many tests have it."""
     lab: Any = SimpleNamespace(
         machine_start=start,
         settings=Settings(),

@@ -1,4 +1,4 @@
-"""Names of evidence folders."""
+"""The names of evidence folders, made from node ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.plugin.node_ids import folder_name
         ("test_boot.py::test_kernel[noble]@group1", "test_boot.py-test_kernel-noble"),
     ],
 )
-def test_plain_ids_stay_readable(node_id: str, name: str) -> None:
+def test_folder_name_of_a_plain_node_id_is_readable(node_id: str, name: str) -> None:
     assert folder_name(node_id) == name
 
 
@@ -45,11 +45,11 @@ def test_at_sign_in_a_parameter_id_changes_the_folder_name() -> None:
     ],
 )
 def test_similar_node_ids_get_different_folders(first: str, second: str) -> None:
-    """This holds also on a file system that ignores case."""
+    """The folders differ also on a file system that ignores case."""
     assert folder_name(first).casefold() != folder_name(second).casefold()
 
 
-def test_repeat_of_a_test_has_a_folder_of_its_own() -> None:
+def test_each_run_of_a_repeated_test_has_its_own_folder() -> None:
     names = {folder_name("a.py::t", repeat=number) for number in (1, 2, 3)}
 
     assert len(names) == 3
@@ -67,12 +67,12 @@ IDS = st.from_regex(r"([aAb]/|a-)?[aA]\.py(::[aAt]){1,2}(\[[aA./:-]{0,3}\])?", f
 
 
 @given(IDS, IDS)
-def test_two_ids_never_share_a_folder(first: str, second: str) -> None:
+def test_different_node_ids_have_different_folder_names(first: str, second: str) -> None:
     assert (folder_name(first).lower() == folder_name(second).lower()) == (first == second)
 
 
 @given(st.text())
-def test_any_id_becomes_one_harmless_folder_name(node_id: str) -> None:
+def test_folder_name_of_any_node_id_has_only_harmless_characters(node_id: str) -> None:
     name = folder_name(node_id)
 
     assert re.fullmatch(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*", name)

@@ -1,4 +1,4 @@
-"""How progress is written beside what pytest prints."""
+"""How progress is shown without disturbing what pytest prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_line_is_open_after_pytest_has_written_a_new_part_of_it() -> None:
+def test_terminal_line_is_open_while_pytest_has_written_only_a_part_of_the_line() -> None:
     writer = SimpleNamespace(width_of_current_line=0)
     is_open = _OpenLine(SimpleNamespace(_tw=writer))  # type: ignore[arg-type]
 
@@ -173,7 +173,7 @@ def test_workers_share_one_progress_receiver_and_are_forgotten_when_they_end(
 
     (receiver,) = made
     assert {worker.workerinput["harness_progress"] for worker in workers} == {receiver.place}
-    # Its events may still be on their way.
+    # Events of the worker may still arrive after its end.
     reporter.pytest_testnodedown(workers[1])
     reporter._take("boots", "gw0")  # type: ignore[arg-type]
     reporter.pytest_testnodedown(workers[2])

@@ -1,4 +1,4 @@
-"""When evidence of a test is kept, where it is, and what the summary counts."""
+"""When and where the evidence of a test is kept, and what the summary counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeSource:
-    """Plays a node, of whose evidence a part lay in the folder `origin`."""
+    """Plays a node; a part of its evidence was in the folder `origin` before it was kept."""
 
     name: str = "node"
     origin: Path = Path("/run/evidence")
@@ -129,7 +129,7 @@ def test_error_refers_to_the_folder_to_which_its_evidence_was_moved(tmp_path: Pa
 
 @dataclass
 class FakeMachineSource(FakeSource):
-    """Plays a node with a machine."""
+    """Plays a node that has a machine."""
 
     machine: Any = None
 
@@ -215,7 +215,7 @@ BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test
 def test_properties_of_a_test_have_the_kind_of_error_and_the_evidence_folder(
     monkeypatch: pytest.MonkeyPatch, when: str, error: Any, of_test: Any, of_phase: Any
 ) -> None:
-    """JUnit shows the properties of the test, and the summary the properties of the phase."""
+    """JUnit's file shows the properties of a test; the summary counts the properties of a phase."""
     monkeypatch.setattr("harness.plugin.report.hide_own_frames", lambda: None)
     reporter = Reporter(Settings(evidence_folder=Path("/kept")))
     reporter.add(FakeSource())
@@ -268,7 +268,7 @@ def test_summary_separates_unmet_expectations_from_harness_errors() -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what shells were opened for."""
+    """Return a list of the texts with which shells were opened."""
     words: list[str] = []
     monkeypatch.setattr(live_machines, "open_shell", lambda *arguments: words.append(arguments[2]))
     monkeypatch.setattr(live_machines, "run_command", lambda *_: 3)

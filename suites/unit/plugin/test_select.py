@@ -1,4 +1,4 @@
-"""Markers are parsed as data."""
+"""How the harness's markers are read, and which wrong markers are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from harness.settings import Settings
 pytestmark = pytest.mark.gpu_script("gpu0", is_dead=True)
 
 
-def test_marker_of_the_module_applies_to_its_tests(request: pytest.FixtureRequest) -> None:
+def test_gpu_script_marker_of_a_module_applies_to_its_tests(
+    request: pytest.FixtureRequest,
+) -> None:
     assert gpu_scripts(request.node) == {"gpu0": GpuScript(is_dead=True)}
 
 
@@ -30,7 +32,7 @@ def test_gpu_script_markers_apply_to_the_gpu_that_they_name(
 
 
 @pytest.mark.gpu_script("gpu0", is_inforom_corrupted=True)
-def test_marker_of_the_test_overrides_the_marker_of_the_module(
+def test_gpu_script_marker_of_a_test_overrides_the_marker_of_its_module(
     request: pytest.FixtureRequest,
 ) -> None:
     assert gpu_scripts(request.node) == {"gpu0": GpuScript(is_inforom_corrupted=True)}
@@ -52,7 +54,9 @@ def test_gpu_script_marker_without_a_device_id_is_refused(request: pytest.Fixtur
         gpu_scripts(request.node)
 
 
-def test_test_without_a_marker_pins_no_provisioner(request: pytest.FixtureRequest) -> None:
+def test_test_without_a_provisioner_marker_pins_no_provisioner(
+    request: pytest.FixtureRequest,
+) -> None:
     assert pinned_provisioner(request.node) is None
 
 
@@ -133,7 +137,7 @@ def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused(
         (Settings(is_gpu_required=True), False),
     ],
 )
-def test_missing_requirement_is_a_failure_in_ci_and_where_a_gpu_is_required(
+def test_missing_requirement_fails_a_test_in_ci_and_where_a_gpu_is_required(
     settings: Settings, is_skipped: bool
 ) -> None:
     for error in (

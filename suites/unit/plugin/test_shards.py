@@ -1,4 +1,4 @@
-"""Which tests a shard runs, and what is recorded of them."""
+"""Which tests a shard runs, and what a shard records about its tests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class FakeItem:
-    """Plays a test: `fixtures` has the arguments of each, by its name."""
+    """Plays a test; `fixtures` maps the name of each fixture to the fixtures that it requests."""
 
     nodeid: str
     fixtures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scopes: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     overridden: str | None = None
-    """A fixture that the suite 'own' has again, for a module."""
+    """A fixture that the suite 'own' defines anew."""
     provisioner: str = ""
 
     @property
@@ -65,7 +65,7 @@ class FakeHook:
 
 
 def select(plugin: ShardPlugin, items: list[FakeItem]) -> tuple[list[str], list[str]]:
-    """Return the tests that stay, in their order, and those that do not."""
+    """Return the selected tests, in their order, and the deselected tests."""
     hook = FakeHook()
     left: Any = list(items)
     config: Any = SimpleNamespace(hook=hook)
@@ -102,7 +102,7 @@ def test_run_without_shards_keeps_all_tests_in_their_order() -> None:
     assert select(a_plugin(slow=9), items) == (["b.py::quick", "a.py::slow"], [])
 
 
-def test_both_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
+def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
     """The group that xdist appends is not part of the test name."""
     items = [FakeItem("a.py::x@one"), FakeItem("a.py::y"), FakeItem("a.py::x@one")]
 
@@ -143,7 +143,7 @@ def a_report(test: str, when: str, duration: float = 1.5) -> Any:
 def test_shard_record_has_ended_tests_and_their_durations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The clock of the wall is set back by an hour meanwhile.
+    # The system clock is set back by an hour meanwhile.
     walls, seconds = iter([3600.0 * 10, 3600.0 * 9]), iter([100.0, 104.0, 130.0])
     clocks = SimpleNamespace(time=lambda: next(walls), monotonic=lambda: next(seconds))
     plugin = a_plugin(2, 3, tmp_path)
@@ -159,7 +159,7 @@ def test_shard_record_has_ended_tests_and_their_durations(
             plugin.pytest_runtest_logreport(a_report(test, when))
     plugin.pytest_runtest_logreport(a_report("z", "setup"))
     plugin.pytest_runtest_call()
-    # As xdist reports a worker that crashed in the test.
+    # xdist reports a worker that crashed in a test in this way.
     for when in ("setup", "???"):
         plugin.pytest_runtest_logreport(a_report("crashed", when, 0.5))
     config = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
@@ -186,7 +186,7 @@ def test_shard_record_has_ended_tests_and_their_durations(
 
 
 class FakeConfig:
-    """What a run's command line asks for, and the plugins that it registers."""
+    """Plays the configuration of a run: its options, and the plugins that the run registers."""
 
     def __init__(self, root: Path, report_dir: str | None = None, **options: object) -> None:
         self.rootpath = root
@@ -260,7 +260,7 @@ def test_run_that_writes_no_reports_makes_no_folder(
 
 
 def test_worker_has_the_report_paths_of_the_controller(tmp_path: Path) -> None:
-    """A worker parses the command line again but is not a new start."""
+    """A worker parses the command line again, but does not count as a new start of the shard."""
     config = FakeConfig(tmp_path, "r")
     started = registered(config)
     node: Any = SimpleNamespace(workerinput={})
@@ -288,7 +288,7 @@ def test_workers_of_a_shard_take_one_test_at_a_time(
 
 
 def test_sigterm_ends_the_run_of_a_shard_like_ctrl_c(tmp_path: Path) -> None:
-    """Machines are ended and reports are written."""
+    """After either signal, machines end and reports are written."""
     config: Any = FakeConfig(tmp_path, "r")
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -324,7 +324,7 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_start_of_the_shard_is_the_earliest_test_of_all_workers(
+def test_start_time_of_a_shard_is_that_of_the_earliest_test_of_all_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugin = a_plugin(1, 2)

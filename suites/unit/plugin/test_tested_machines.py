@@ -1,4 +1,4 @@
-"""The facts of a test's machines, for its reports."""
+"""The facts of a test's machines, as the test's reports show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A value of an option that pytest took for a test is refused if it kept an ini file from being read."""
+"""If pytest took an option's value for a test and so read no ini file, the harness refuses to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports that can't be written."""
+"""How reports that can't be written are noticed and reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_unwritable_report_path_is_refused_with_its_option(tmp_path: Path) -> No
 def test_full_disk_is_refused_before_the_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder can be made on a disk without space for a byte."""
+    """A full disk may still have room for a new folder, but not for a byte of content."""
 
     class FullFile:
         def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from harness.plugin.verdicts import is_verdict
 
 
 class SeveralError(Exception):
-    """Plays a group of errors, which Python 3.10 lacks."""
+    """Plays an ExceptionGroup, a class that Python 3.10 lacks."""
 
     def __init__(self, *exceptions: BaseException) -> None:
         super().__init__()

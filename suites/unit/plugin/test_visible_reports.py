@@ -1,4 +1,4 @@
-"""The gate for what pytest reports."""
+"""The gate that escapes and shortens the text of pytest's reports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_control_characters_are_escaped_in_each_part_of_a_report(
     shown = "\n".join(map(str, (report.longreprtext, report.nodeid, *dicts)))
     shown += "".join(part for pair in report.sections for part in pair)
     shown += "".join(map(str, report.user_properties))
-    # A character that str() of a dict or a tuple would show by itself.
+    # str() of a dict or a tuple escapes these values already, so join the values themselves.
     values = [*report.keywords, vars(report)["of_a_plugin"]["plain"], *report.location]
     values += [part for pair in report.user_properties for part in pair[:1]]
     shown += "".join(map(str, values))
@@ -229,7 +229,7 @@ def test_report_that_is_escaped_twice_equals_a_report_that_is_escaped_once(
 def test_control_characters_are_escaped_in_terminal_text_outside_of_reports(
     tmp_path: Path,
 ) -> None:
-    """Examples are a warning and the name of a file."""
+    """Such text is, for example, a warning or the name of a file."""
     file = io.StringIO()
     writer = SimpleNamespace(_file=file, hasmarkup=True)
     reporter = object.__new__(pytest.TerminalReporter)
