@@ -64,7 +64,7 @@ FAULTS = (
     Fault(
         campaign="resources",
         what="pytest ended with an internal error if the JUnit file could be neither written nor removed",
-        test="suites/host/plugin/test_hostile_reports.py::test_folder_of_reports_that_is_gone_is_reported_in_a_sentence",
+        test="suites/host/plugin/test_hostile_reports.py::test_removed_folder_of_reports_is_reported_in_a_sentence",
     ),
     Fault(
         campaign="resources",

@@ -1,4 +1,4 @@
-"""Every process of a measured command is accounted for."""
+"""The measured CPU time of a command includes each of its processes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_cpu_time_of_a_process_that_nobody_waited_for_is_counted(tmp_path: Path)
     assert orphaned.cpu_s > waited.cpu_s / 2 > 0
 
 
-def test_failure_of_the_command_is_an_error(tmp_path: Path) -> None:
+def test_failed_measured_command_is_a_harness_error(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="exit code: 3"):
         run_accounted(["sh", "-c", "exit 3"], cwd=tmp_path, timeout_s=60.0)

@@ -1,4 +1,4 @@
-"""The kubelet and the device plugin of a guest, as processes of this host, over the real protocol."""
+"""The kubelet and the device plugin that run in guests, here as processes of this host, over gRPC."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ANSWER_S = 30.0
 
 
 class Pair:
-    """A kubelet and a plugin that are loaded, and the folder that they share."""
+    """A loaded kubelet, a loaded plugin, and the folder that both use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Pair:
         return parse_events(self._events.read_text()) if self._events.exists() else []
 
     def wait_for(self, name: str, *, count: int = 1) -> list[dict[str, object]]:
-        """Wait until there are as many events of a name, and return all events."""
+        """Wait until there are `count` events called `name`, and return all events."""
 
         def look() -> Observation[list[dict[str, object]]]:
             events = self.events()
@@ -57,14 +57,14 @@ class Pair:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder for sockets: their paths have 107 bytes at most, and pytest's folders are long."""
+    """Return a folder with a short path: a socket's path may have 107 bytes, and tmp_path is too long."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
 @pytest.fixture
 def pair(folder: Path) -> Iterator[Pair]:
-    """Return both programs, each waiting for orders; neither serves yet."""
+    """Start both programs, which wait for orders and do not serve yet."""
     pair = Pair(folder)
     events = str(folder / "events.jsonl")
     more = {"kubelet": [], "plugin": [str(folder / "nvidia[0-9]*")]}
@@ -85,8 +85,8 @@ def pair(folder: Path) -> Iterator[Pair]:
         yield pair
 
 
-def test_device_that_appears_is_advertised_and_allocated(pair: Pair) -> None:
-    """A plugin without a device does not register."""
+def test_new_device_is_advertised_to_the_kubelet_and_allocated(pair: Pair) -> None:
+    """The plugin does not register before it finds a device."""
     pair.order("kubelet", "start")
     pair.order("plugin", "start")
     pair.wait_for("plugin-started")
@@ -130,8 +130,8 @@ def test_stopped_plugin_clears_the_capacity(pair: Pair) -> None:
     assert pair.capacities() == [1, 0]
 
 
-def test_allocation_of_a_device_that_cannot_be_opened_names_the_error(pair: Pair) -> None:
-    """The reader of the events judges the error; here a folder cannot be opened for writing."""
+def test_allocation_event_names_the_error_of_a_device_that_cannot_be_opened(pair: Pair) -> None:
+    """The event has the error's name; here the device is a folder, which cannot be opened for writing."""
     pair.device.mkdir()
     pair.order("kubelet", "start")
     pair.order("plugin", "start")
@@ -174,7 +174,7 @@ def _register(sockets: Path, request: Any) -> None:
 
 
 def test_grpc_method_names_are_those_of_the_device_plugin_api() -> None:
-    """A real kubelet calls these method names."""
+    """A real kubelet calls methods by these names."""
     names = {
         f"/{service}/{name}"
         for service in (api.REGISTRATION, api.DEVICE_PLUGIN)

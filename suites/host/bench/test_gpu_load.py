@@ -1,4 +1,4 @@
-"""The load of `harness bench gpu` asks as QEMU does, and gets the device's answers."""
+"""The load of `harness bench gpu` accesses an emulated GPU as QEMU does, and prints the rate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _asked(transport: Transport, folder: Path) -> Iterator[tuple[EmulatedGpu, so
 
 
 @pytest.mark.parametrize("transport", Transport)
-def test_registers_are_read_by_either_transport(transport: Transport, tmp_path: Path) -> None:
+def test_load_reads_registers_through_each_transport(transport: Transport, tmp_path: Path) -> None:
     with _asked(transport, tmp_path) as (gpu, sock):
         assert ask(sock, render_load(transport, "bar"), 0.0) >= 0
 
@@ -48,7 +48,7 @@ def test_registers_are_read_by_either_transport(transport: Transport, tmp_path: 
 
 
 @pytest.mark.parametrize("transport", Transport)
-def test_configuration_space_is_read_by_either_transport(
+def test_load_reads_configuration_space_through_each_transport(
     transport: Transport, tmp_path: Path
 ) -> None:
     with _asked(transport, tmp_path) as (gpu, sock):
@@ -58,7 +58,7 @@ def test_configuration_space_is_read_by_either_transport(
     assert {one.value for one in reads} == {0x233010DE}
 
 
-def test_closed_connection_is_reported(tmp_path: Path) -> None:
+def test_closed_connection_to_a_gpu_is_an_error(tmp_path: Path) -> None:
     with _asked(Transport.MPQEMU, tmp_path) as (_, sock):
         sock.sendall(b"\xff" * 64)
         load = render_load(Transport.MPQEMU, "bar")

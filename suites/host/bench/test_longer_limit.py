@@ -1,4 +1,4 @@
-"""The provisioner's program with a longer limit for installing the driver, by this host's interpreter."""
+"""The provisioner with a longer time limit for installing the driver, run by this host's Python."""
 
 from __future__ import annotations
 

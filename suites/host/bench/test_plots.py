@@ -1,4 +1,4 @@
-"""The plots of a report, drawn by matplotlib in both schemes."""
+"""The plots of a report, which matplotlib draws in both colour schemes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _FIGURES = figures_of(
 )
 
 
-def test_each_measured_quantity_has_a_plot() -> None:
+def test_report_has_a_plot_of_each_measured_quantity() -> None:
     names = [plot.name for plot in plots_of(_FIGURES)]
 
     assert names == ["waits", "critical-path", "distribution", "savings"]
 
 
-def test_unmeasured_values_have_no_plot() -> None:
+def test_report_has_no_plot_of_unmeasured_quantities() -> None:
     assert "savings" not in [plot.name for plot in plots_of(figures_of(benchmark()))]
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=lambda scheme: scheme.name)
-def test_plots_have_the_scheme_of_the_page(scheme: Scheme) -> None:
+def test_plots_have_the_background_of_their_colour_scheme(scheme: Scheme) -> None:
     for plot in plots_of(_FIGURES):
         assert scheme.background.encode() in render(plot, _FIGURES, scheme)
 
 
-def test_same_samples_give_the_same_bytes() -> None:
+def test_plots_of_the_same_samples_are_equal_byte_for_byte() -> None:
     plot = plots_of(_FIGURES)[0]
 
     assert render(plot, _FIGURES, LIGHT) == render(plot, _FIGURES, LIGHT)

@@ -1,4 +1,4 @@
-"""Times to a prompt, with a program in place of `harness shell`."""
+"""How the times of `harness shell` are measured, with a script in place of `harness shell`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: It looks like `python -m harness.cli shell OPTIONS`, and like bash in a guest.
+#: A script that plays `python -m harness.cli shell OPTIONS`, and bash in a guest.
 SHELL = r"""#!/bin/sh
 [ "$*" = "-m harness.cli shell --image=mine" ] || exit 64
 printf '[machines] wait: for room\r\nroot@clone:~# '
@@ -71,7 +71,7 @@ def test_error_for_a_shell_without_a_prompt_quotes_its_output(program: Path) -> 
         measure_prompt([])
 
 
-def test_failed_command_is_an_error(program: Path) -> None:
+def test_failed_benchmarked_command_is_a_harness_error(program: Path) -> None:
     _write(program, "exit 3\n")
 
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The realistic suite passes, and the calls of its own commands are accounted for."""
+"""The realistic suite passes, and the CPU time of each command that it calls is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 120.0
 
 
-def test_examples_pass_and_run_the_accounted_commands(tmp_path: Path) -> None:
+def test_examples_of_the_realistic_suite_pass_and_run_each_accounted_command(
+    tmp_path: Path,
+) -> None:
     write_suite(tmp_path)
 
     with call_accounting(EXTERNAL_COMMANDS) as accounting:

@@ -1,4 +1,4 @@
-"""The program that switches one trim of the boot path off, before programs that print their words."""
+"""`trim.sh`, which switches off one trim of the boot path, with fake programs that print their arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFER = "systemctl restart --no-block nvidia-dcgm-exporter"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[str, Trim], str]:
-    """Return a function that runs a command with a trim switched off, and returns what it became."""
+    """Return a function that runs a command with a trim switched off, and returns the changed command."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("ctr", "systemctl"):
@@ -66,13 +66,15 @@ def test_command_is_unchanged_if_no_trim_is_switched_off(
         (Trim.DEFERRED, _DEFER, "systemctl restart nvidia-dcgm-exporter"),
     ],
 )
-def test_switched_off_trim_changes_its_command(
+def test_switched_off_trim_changes_the_command_that_it_trims(
     run: Callable[[str, Trim], str], trim: Trim, words: str, expected: str
 ) -> None:
     assert run(words, trim) == expected
 
 
 @pytest.mark.parametrize("trim", list(Trim))
-def test_other_commands_are_unchanged(run: Callable[[str, Trim], str], trim: Trim) -> None:
+def test_switched_off_trim_does_not_change_other_commands(
+    run: Callable[[str, Trim], str], trim: Trim
+) -> None:
     for words in ("ctr -n k8s.io image pull registry/driver:1", "systemctl enable nvidia-dcgm"):
         assert run(words, trim) == words

@@ -1,4 +1,4 @@
-"""A virtual environment with the wheel of this repository and a package that adds to it."""
+"""Virtual environments with this repository's wheel and packages that have entry points for the wheel."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _RUN_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class PluginSite:
-    """An environment with the wheel, in which packages with entry points are installed."""
+    """A virtual environment with the wheel, in which packages with entry points are installed."""
 
     venv: Path
     wheel: InstalledWheel
 
     def install(self, sources: Path) -> None:
-        """Build and install a package, without what it depends on: the wheel is there.
+        """Build and install a package without its dependencies, since the wheel is installed already.
 
-        This run's pip builds it, with the locked setuptools.
+        The pip of this run builds the package, with the locked setuptools.
         """
         (site,) = self.venv.glob("lib/python*/site-packages")
         argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
@@ -53,7 +53,7 @@ class PluginSite:
 
 
 def _make(folder: Path, wheel: InstalledWheel) -> PluginSite:
-    """Make an environment that sees the packages of the wheel's."""
+    """Make an environment that can import the packages of the wheel's environment."""
     shutil.rmtree(folder, ignore_errors=True)
     argv = [sys.executable, "-m", "venv", str(folder)]
     LocalRunner().run(argv, timeout_s=_BUILD_S).check("Making a virtual environment")
@@ -82,7 +82,7 @@ def sample_site(
 
 @pytest.fixture
 def broken_site(sample_site: PluginSite, tmp_path: Path) -> PluginSite:
-    """Return an environment with the sample package, and with one that raises on import."""
+    """Return an environment with the sample package, and with a package that raises when imported."""
     sources = tmp_path / "broken"
     (sources / "broken_gpus").mkdir(parents=True)
     (sources / "broken_gpus/__init__.py").write_text("raise RuntimeError('no licence')\n")

@@ -1,4 +1,4 @@
-"""A package of a third party adds to the installed wheel; one that is broken breaks nothing else."""
+"""A third party's package adds models, recipes and more to the wheel; a broken package harms nothing else."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_judge_command_applies_the_expectation_of_the_package(
 
 
 @pytest.mark.parametrize("option", ["--provisioner=acme", "--machine-driver=acme-cloud"])
-def test_run_chooses_a_driver_of_the_package_by_name(
+def test_option_selects_a_provisioner_or_vm_driver_of_the_package_by_name(
     sample_site: PluginSite, tmp_path: Path, option: str
 ) -> None:
     (tmp_path / "test_one.py").write_text("def test_one(settings): assert settings.images\n")
@@ -111,7 +111,9 @@ def test_run_chooses_a_driver_of_the_package_by_name(
     assert f"'{option.partition('=')[2]}s'" in unknown.stderr
 
 
-def test_broken_package_breaks_nothing_else(broken_site: PluginSite, tmp_path: Path) -> None:
+def test_broken_package_harms_no_other_package_and_no_test(
+    broken_site: PluginSite, tmp_path: Path
+) -> None:
     (tmp_path / "test_one.py").write_text(
         "def test_one(h100): assert h100.name == 'h100-sxm5-80gb'\n"
         "def test_acme(gpu_catalogue): assert gpu_catalogue.get('acme-a1')\n"

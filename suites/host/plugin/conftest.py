@@ -1,4 +1,4 @@
-"""Gives the tests of the plugin a pytest of their own."""
+"""A fixture by which tests of the plugin run another pytest."""
 
 from __future__ import annotations
 

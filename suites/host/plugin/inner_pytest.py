@@ -1,4 +1,4 @@
-"""A pytest of its own with the plugin, run inside this one."""
+"""Runs another pytest with the plugin, inside the pytest that runs these tests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def settings(pytestconfig):
 
 
 class Inner:
-    """A pytest run with the plugin, in its own folder."""
+    """Runs pytest with the plugin, in a folder of the test."""
 
     def __init__(self, pytester: pytest.Pytester, *, is_installed: bool) -> None:
         self.folder: Path = pytester.path
@@ -81,7 +81,7 @@ class Inner:
         return self._pytester.runpytest_inprocess(*self._options, *options)
 
     def run_apart(self, source: str, *options: str) -> pytest.RunResult:
-        """Run in a process of its own: of what a run in this one imports, PyYAML fails in the next."""
+        """Run pytest in another process: PyYAML can't be imported again by a later run in this process."""
         self._pytester.makepyfile(test_inner=source)
         return self._pytester.runpytest_subprocess(*self._options, *options)
 
@@ -90,7 +90,7 @@ class Inner:
         return [*self._plugin, "-p", "no:cacheprovider", "-p", "no:randomly"]
 
     def kept(self) -> list[str]:
-        """Return the files below the evidence folder, relative to it."""
+        """Return the paths of the files below the evidence folder, relative to that folder."""
         folder = self.folder / "evidence"
         return sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
@@ -125,7 +125,7 @@ MIXED = """
 def prepare(
     pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Inner:
-    """Prepare such a run, independent of the options of this one."""
+    """Prepare an inner run that does not depend on the options of the outer run."""
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
     # An installed plugin is loaded by its entry point, and cannot be loaded twice.

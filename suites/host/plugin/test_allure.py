@@ -1,4 +1,4 @@
-"""What a run writes for Allure: names, steps, evidence, machines, and the files of the whole run."""
+"""Which results a run writes for Allure: names, steps, evidence, machines, and files about the run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ IMAGE = '@pytest.mark.parametrize("image", ["{root}/own.qcow2", "debian-12"])'
 
 
 def results(inner: Inner) -> dict[str, Any]:
-    """Return Allure's results by the test's name."""
+    """Return Allure's results by the name of the test function."""
     found = [json.loads(p.read_text()) for p in (inner.folder / "results").glob("*-result.json")]
     return {each["fullName"].partition("#")[2]: each for each in found}
 
@@ -71,7 +71,7 @@ def labels(result: dict[str, Any]) -> dict[str, str]:
 
 
 def outline(steps: list[dict[str, Any]]) -> list[object]:
-    """Return titles and status of steps, each with those in it."""
+    """Return the title and the status of each step, with its inner steps."""
     return [
         (each["name"], each["status"], *outline(each["steps"]))
         if "steps" in each
@@ -80,7 +80,7 @@ def outline(steps: list[dict[str, Any]]) -> list[object]:
     ]
 
 
-def test_steps_of_a_test_come_from_its_machine_and_its_name_from_its_docstring(
+def test_allure_result_has_the_steps_of_the_machine_and_the_name_in_the_docstring(
     inner: Inner,
 ) -> None:
     inner.run(STEPS, "--alluredir=results")
@@ -88,7 +88,7 @@ def test_steps_of_a_test_come_from_its_machine_and_its_name_from_its_docstring(
     found = results(inner)
     assert found["test_wrong"]["name"] == "A node has its own kernel: with a colon"
     assert found["test_wrong"]["description"] == "The rest of it."
-    # Without a docstring it is called by its function.
+    # A test without a docstring has the name of its function.
     assert found["test_unknown"]["name"] == "test_unknown"
     assert outline(found["test_wrong"]["steps"]) == [
         ("Provision node 'node'", "passed", ("install-driver", "failed", ("apt", "passed"))),
@@ -173,7 +173,7 @@ def test_title_suite_and_severity_set_by_a_test_are_kept(inner: Inner) -> None:
     assert labels(result)["severity"] == "minor"
 
 
-def test_severity_and_tag_come_from_folder_and_marker(inner: Inner) -> None:
+def test_allure_severity_comes_from_the_folder_and_the_tag_from_the_marker(inner: Inner) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = test_inner.py: critical")
 
     inner.run(
@@ -188,7 +188,7 @@ def test_severity_and_tag_come_from_folder_and_marker(inner: Inner) -> None:
 
 
 def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], str]:
-    """Return the ids of the tests by their parameters."""
+    """Return the history ids of the tests by the values of their parameters."""
     inner.run(source, "--alluredir=results", "--clean-alluredir", *options)
     found = [json.loads(p.read_text()) for p in (inner.folder / "results").glob("*-result.json")]
     return {
@@ -197,8 +197,8 @@ def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], s
     }
 
 
-def test_history_id_of_a_test_is_the_same_in_every_run(inner: Inner) -> None:
-    """This holds under xdist, with parameters in another order, and in another checkout."""
+def test_allure_history_id_of_a_test_is_the_same_in_every_run(inner: Inner) -> None:
+    """The id is also the same under xdist, with parameters in another order, and in another checkout."""
     image = IMAGE.format(root=inner.folder)
 
     plain = history(inner, VARIANTS.format(first=image, second=WAY))
@@ -241,7 +241,7 @@ def test_evidence_files_are_attached_with_their_types_to_a_step_for_each_folder(
         for where, within in [("", step), *((each["name"], each) for each in step["steps"])]
     }
     assert step["name"] == "Evidence of 'node'"
-    # A file without content tells nothing.
+    # The empty file argv.txt is not attached.
     assert attached == {
         "": {"timeline.html": "text/html"},
         "Host: console, command line, events, traces": {
@@ -254,7 +254,7 @@ def test_evidence_files_are_attached_with_their_types_to_a_step_for_each_folder(
     assert (inner.folder / "results" / html["source"]).read_text() == "<p>"
 
 
-def test_earlier_evidence_has_a_step_of_its_own(inner: Inner) -> None:
+def test_earlier_evidence_is_attached_to_its_own_step(inner: Inner) -> None:
     source = """
         def test_kernel(add):
             add("other")
@@ -294,7 +294,7 @@ def test_allure_status_is_failed_for_a_node_error_and_broken_for_a_harness_error
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_run_has_files_of_categories_and_of_the_host_environment(
+def test_run_writes_allure_files_of_categories_and_of_the_host_environment(
     inner: Inner, workers: str
 ) -> None:
     inner.run("def test_kernel():\n    pass\n", "--alluredir=results", "-n", workers)
@@ -349,12 +349,12 @@ FACTS = {
 }
 
 
-def test_machines_of_a_test_are_its_parameters_and_labels(inner: Inner) -> None:
+def test_facts_of_a_machine_are_parameters_and_labels_of_its_test(inner: Inner) -> None:
     inner.run(MACHINES, "--alluredir=results", "-n", "1")
 
     (result,) = results(inner).values()
     assert FACTS.items() <= labels(result).items()
-    # They are not part of its history: another host may have another accelerator.
+    # These parameters do not change the history id, since another host may have another accelerator.
     assert {
         each["name"]: each["value"] for each in result["parameters"] if each["excluded"]
     } == FACTS

@@ -1,4 +1,4 @@
-"""The suite for a node that exists, where there is none."""
+"""The suite for an existing node, run where no GPU node exists."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_suite_without_machine_driver_node_fails_and_boots_no_machine(tmp_path: 
     assert "the harness could not tell: 9" in result.stdout
 
 
-def test_this_host_has_failed_expectations_with_evidence(tmp_path: Path) -> None:
+def test_evidence_is_kept_for_each_expectation_that_this_host_does_not_meet(
+    tmp_path: Path,
+) -> None:
     """Unmet expectations count as failures on any host, and their evidence is kept."""
     result = judge(tmp_path, "--machine-driver=node")
 

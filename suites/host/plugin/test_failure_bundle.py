@@ -27,7 +27,7 @@ def a_machine(before: NodeState | None = None, after: NodeState | None = None) -
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the evidence of a machine whose guest answers."""
+    """Return the evidence folder of a machine whose guest responds."""
     monkeypatch.setattr("harness.plugin.failure_bundle.collect_history", lambda *_: None)
     monkeypatch.setattr("harness.plugin.failure_bundle.versions_of", lambda *_: {"schema": 1})
     return a_node_that_built(tmp_path / "node").write()
@@ -42,7 +42,7 @@ def test_machine_of_a_failed_test_gets_versions_and_a_timeline(folder: Path) -> 
     assert not (folder / "left-out.txt").exists()
 
 
-def test_only_a_timeline_is_added_if_the_test_passed(folder: Path) -> None:
+def test_only_a_timeline_is_added_to_the_evidence_of_a_passed_test(folder: Path) -> None:
     before = set(folder.rglob("*"))
 
     assert completed(a_machine(), folder, None) == folder
@@ -51,7 +51,7 @@ def test_only_a_timeline_is_added_if_the_test_passed(folder: Path) -> None:
     assert added == {"timeline.html"}
 
 
-def test_difference_since_the_state_that_the_test_took_is_written(folder: Path) -> None:
+def test_change_since_the_state_that_the_test_recorded_is_written_to_a_file(folder: Path) -> None:
     before = a_state(items={StateKind.PACKAGES: {"adduser": {"version": "3.134"}}})
     after = a_state(items={StateKind.PACKAGES: {"adduser": {"version": "3.137"}}})
 

@@ -1,4 +1,4 @@
-"""The server that runs chosen tests in forks of one pytest, asked by its protocol with short limits."""
+"""The server that runs chosen tests in forks of one pytest, tested by its protocol with short limits."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hello_and_ask(folder: Path) -> Iterator[tuple[Mapping[str, Any], Callable[..., Any]]]:
-    """Start the server; give its first message, and a function that asks it for tests."""
+    """Start the server; yield its first message, and a function that requests a run of tests."""
     own, other = socket.socketpair()
     scripts = [str(folder / name) for name in ("collected.sh", "run.sh")]
     what = json.dumps({"scripts": scripts, "machines": False, "tests": [str(folder)]})
@@ -133,7 +133,9 @@ def ask(hello_and_ask: tuple[Mapping[str, Any], Callable[..., Any]]) -> Callable
     return hello_and_ask[1]
 
 
-def test_each_test_has_the_whole_limit_of_processor_time(ask: Callable[..., Any]) -> None:
+def test_limit_of_processor_time_applies_to_each_test_of_a_request_separately(
+    ask: Callable[..., Any],
+) -> None:
     answer = ask(*(f"test_some_work[{number}]" for number in range(3)), cpu_s=0.25)
     assert answer["failed"] == []
     assert answer["cpu_s"] >= 0.45
@@ -147,7 +149,7 @@ def test_each_test_has_the_whole_limit_of_processor_time(ask: Callable[..., Any]
 def test_test_that_exceeds_a_limit_is_ended_and_reported(
     ask: Callable[..., Any], test: str, limits: Mapping[str, float]
 ) -> None:
-    """The limit includes what children of the test use."""
+    """The limit includes the processor time of the test's child processes."""
     answer = ask("test_first_in_its_process", test, **limits)
     assert (answer["timed_out"], answer["died"]) == (True, False)
     assert answer["after"] == f"test_it.py::{test}"
@@ -187,7 +189,7 @@ def test_first_failure_of_a_test_is_reported_with_its_reason(ask: Callable[..., 
 def test_executed_lines_of_both_tiers_are_returned_on_request(
     ask: Callable[..., Any], *, traces: bool
 ) -> None:
-    """The list of lines exceeds the size of a pipe."""
+    """The list of lines is longer than the buffer of a pipe."""
     answer = ask("test_runs_lines_in_both_tiers", traces=traces)
 
     assert answer["failed"] == []

@@ -1,4 +1,4 @@
-"""What a run reports is safe to show, whole and true, whatever tests, guests and the disk do."""
+"""Reports are safe to show, complete and true, despite hostile text, odd tests and a full disk."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def require_visible(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_text_of_a_guest_controls_no_report(tmp_path: Path, workers: str) -> None:
+def test_control_characters_of_guests_tests_and_file_names_reach_no_report(
+    tmp_path: Path, workers: str
+) -> None:
     (tmp_path / "test_hostile.py").write_text(_HOSTILE)
     (tmp_path / ".shellspec").write_text("--shell bash\n")
     (tmp_path / "a_spec.sh").write_bytes(_SPEC)
@@ -136,7 +138,7 @@ def test_text_of_a_guest_controls_no_report(tmp_path: Path, workers: str) -> Non
         [text for each in root.iter() for text in (*each.attrib.values(), each.text or "")]
     )
     results = list((tmp_path / "r/start-1/allure").glob("*.json"))
-    # A test with an error in its body and one in its teardown has two cases there.
+    # A test with an error in its body and another error in its teardown has two cases in JUnit's file.
     count = len([path for path in results if path.name.endswith("-result.json")])
     assert count == len(list(root.iter("testcase")))
     for path in results:
@@ -145,7 +147,7 @@ def test_text_of_a_guest_controls_no_report(tmp_path: Path, workers: str) -> Non
         require_visible([path.read_text()])
 
 
-def test_long_message_is_in_a_file_that_the_reports_name(tmp_path: Path) -> None:
+def test_long_message_is_written_to_a_file_whose_path_the_reports_have(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("def test_it():\n    assert False, 'y' * 3_000_000\n")
 
     result = run(tmp_path, "-n0", "--report-dir=r")
@@ -186,7 +188,9 @@ def test_exit_status_that_a_plug_in_sets_is_recorded_for_the_shard(
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_repeated_test_has_the_outcome_of_its_last_run(tmp_path: Path, workers: str) -> None:
+def test_repeated_test_counts_with_the_outcome_of_its_last_run(
+    tmp_path: Path, workers: str
+) -> None:
     (tmp_path / "test_a.py").write_text(
         "import pathlib\n"
         "def test_it():\n"
@@ -241,7 +245,7 @@ def test_merge_finds_tests_of_groups_classes_modules_and_specs_in_the_junit_repo
 def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A limit on file sizes stands in for a full disk."""
+    """A limit on the size of files simulates a full disk."""
     (tmp_path / "conftest.py").write_text(
         "import resource\n"
         "def pytest_sessionstart():\n"
@@ -266,7 +270,7 @@ def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
     assert "wrote no 'shard.json'" in capsys.readouterr().err
 
 
-def test_folder_of_reports_that_is_gone_is_reported_in_a_sentence(tmp_path: Path) -> None:
+def test_removed_folder_of_reports_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(
         "from pathlib import Path\ndef test_it(): Path('r').rename('moved'); Path('r').touch()\n"
     )
@@ -280,7 +284,7 @@ def test_folder_of_reports_that_is_gone_is_reported_in_a_sentence(tmp_path: Path
 
 
 @pytest.mark.parametrize("option", ["--report-dir", "--alluredir", "--junitxml"])
-def test_impossible_folder_for_reports_is_refused_before_the_run(
+def test_unusable_folder_for_reports_is_refused_before_the_run(
     tmp_path: Path, option: str
 ) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")

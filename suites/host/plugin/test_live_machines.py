@@ -1,4 +1,4 @@
-"""Which machines are saved and kept, and what people are told of them."""
+"""A process that outlives the run holds a kept machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file of the program that runs in place of `harness resume`."""
+    """Return the path of a script that the test writes, and that runs in place of `harness resume`."""
     program = tmp_path / "python"
     monkeypatch.setattr(sys, "executable", str(program))
     return program

@@ -1,4 +1,4 @@
-"""`--machine-plan`: what a selection of tests needs, of which nothing runs."""
+"""`--machine-plan` lists what the selected tests need, and runs none of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def empty_cache(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_plan_lists_what_is_missing_and_runs_nothing(inner: Inner, workers: str) -> None:
+def test_machine_plan_lists_what_the_cache_lacks_and_runs_no_test(
+    inner: Inner, workers: str
+) -> None:
     result = inner.run_apart(_TESTS, "--machine-plan", "--image=debian-12", "-n", workers)
 
     assert result.ret == 0
@@ -95,7 +97,7 @@ _OF_A_BAKE = """
     def test_of_a_bake(boot_node, baked_image):
         raise AssertionError("it was begun")
     """
-#: The first test begins by a build, which this ends.
+#: This fixture fails in place of the build with which the first test would begin.
 _NO_BUILD = """
     import pytest
     from harness.lab.images import LabImages
@@ -108,11 +110,17 @@ _NO_BUILD = """
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_first_run_prints_what_it_will_make_before_it_begins(inner: Inner, workers: str) -> None:
+def test_first_run_prints_what_it_will_make_before_its_first_test(
+    inner: Inner, workers: str
+) -> None:
     result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", "-n", workers)
 
     output = f"{result.stderr}\n{result.stdout}" if workers != "0" else str(result.stdout)
     assert "first use: this run makes 3 items first, which takes about " in output
-    assert re.search(r"^  image debian-12 +about \d+ \w+, estimated from its recipe", output, re.MULTILINE)
-    assert re.search(r"^  bake debian-12 +about \d+ \w+, estimated from its recipe", output, re.MULTILINE)
+    assert re.search(
+        r"^  image debian-12 +about \d+ \w+, estimated from its recipe", output, re.MULTILINE
+    )
+    assert re.search(
+        r"^  bake debian-12 +about \d+ \w+, estimated from its recipe", output, re.MULTILINE
+    )
     assert output.index("first use") < output.index("it was begun")

@@ -1,4 +1,4 @@
-"""The plugin in a pytest of its own, run inside this one."""
+"""The plugin in an inner pytest: kept evidence, options, images, and JUnit's file."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ FINDS_WRONG = """
     """
 
 
-def test_message_names_the_folder_of_kept_evidence(inner: Inner) -> None:
-    """The evidence was in the folder of the machine, which is removed with the machine."""
+def test_error_message_has_the_path_of_the_kept_evidence(inner: Inner) -> None:
+    """The evidence was in the machine's folder, which is removed when the machine ends."""
     sentence = (
         "ExpectationError: Wrong kernel. The evidence is in "
         f"'{inner.folder}/evidence/test_inner.py-test_kernel/node/earlier-1'."
@@ -90,8 +90,8 @@ TOLD_WRONG = """
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
-def test_every_form_of_the_message_has_the_path_of_the_kept_evidence(inner: Inner) -> None:
-    """The message is in a cause, in a group of errors, or comes with partly kept evidence."""
+def test_every_form_of_an_error_has_the_path_of_the_kept_evidence(inner: Inner) -> None:
+    """The forms are an error, its cause, a group of errors, and an error with partly kept evidence."""
     result = inner.run(TOLD_WRONG)
 
     assert "The evidence is in '/gone" not in result.stdout.str()
@@ -100,7 +100,7 @@ def test_every_form_of_the_message_has_the_path_of_the_kept_evidence(inner: Inne
         result.stdout.fnmatch_lines([f"*Wrong kernel. The evidence is in '{kept}'*"])
 
 
-def test_test_that_passed_unexpectedly_keeps_its_evidence(inner: Inner) -> None:
+def test_evidence_of_a_strict_xfail_test_that_passed_is_kept(inner: Inner) -> None:
     inner.run(
         "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_kernel(node):\n    pass\n"
     ).assert_outcomes(failed=1)
@@ -132,7 +132,7 @@ def test_junit_report_names_the_evidence_folder_once(
         ("--machine-shell=before -n 1", r"--machine-shell: .*add '-n 0'"),
     ],
 )
-def test_error_for_a_bad_option_says_what_is_allowed(
+def test_invalid_option_value_is_a_usage_error_that_says_what_is_allowed(
     inner: Inner, option: str, words: str
 ) -> None:
     result = inner.run(PASSES, *option.split())
@@ -141,7 +141,7 @@ def test_error_for_a_bad_option_says_what_is_allowed(
     assert re.search(words, result.stderr.str())
 
 
-def test_options_become_settings(inner: Inner) -> None:
+def test_command_line_options_become_settings(inner: Inner) -> None:
     source = """
         def test_settings(settings, pytestconfig):
             assert (settings.accelerator.value, settings.qemu) == ("tcg", "sh")
@@ -213,8 +213,8 @@ OF_NODES = """
     """
 
 
-def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
-    """Tests of one image run together, so that few workers make its saved states."""
+def test_test_that_uses_an_image_runs_with_both_default_images(inner: Inner) -> None:
+    """Tests of the same image run together, so that few workers make the saved states of that image."""
     result = inner.run(OF_NODES, "-v", "-s")
 
     result.assert_outcomes(passed=4)
@@ -227,7 +227,7 @@ def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
     )
 
 
-def test_further_images_can_be_deselected(inner: Inner) -> None:
+def test_tests_with_further_images_can_be_deselected(inner: Inner) -> None:
     images = "debian-13,debian-12,ubuntu-22.04"
 
     result = inner.run(OF_NODES, "-v", f"--image={images}", "-m", "not further_image")

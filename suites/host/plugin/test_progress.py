@@ -1,4 +1,4 @@
-"""What a run of pytest shows of machines while its tests run, past its capture."""
+"""Progress of machines that a run of pytest shows while tests run, although pytest captures output."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def input_comes():
     with open("go-on") as pipe:
         pipe.read()
 """
-#: What begins the drawing of rows, and removes them.
+#: The control sequences that begin the drawing of rows, and that remove rows.
 _DRAWN, _REMOVED = "\x1b7", "\x1b[J"
 
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Path:
-    """Give the folder of tests that say what machines do."""
+    """Return a folder with tests that announce what machines do."""
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_machines.py").write_text(_TESTS)
     return tmp_path
@@ -67,7 +67,7 @@ def machines(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def live(machines: Path) -> Path:
-    """Give the folder of tests that go on when something is written to `go-on` there."""
+    """Return a folder with tests that wait until the pipe `go-on` in this folder is written to."""
     (machines / "test_machines.py").write_text(_LIVE)
     LocalRunner().run(["mkfifo", str(machines / "go-on")], timeout_s=10.0).check("A pipe")
     return machines
@@ -75,7 +75,7 @@ def live(machines: Path) -> Path:
 
 def _argv(folder: Path, *options: str, environment: tuple[str, ...] = ()) -> list[str]:
     return [
-        # A shell starts what is in its background with Ctrl-C ignored, perhaps this run.
+        # A shell starts background processes with SIGINT ignored, and this run may be one of these.
         *("env", "--default-signal=INT", "-C", str(folder)),
         *("-u", "CI", "-u", "NO_COLOR", "-u", "PYTEST_ADDOPTS"),
         *("TERM=xterm", *environment),
@@ -92,7 +92,7 @@ def _at_a_terminal(argv: list[str], columns: int = 80) -> Iterator[pexpect.spawn
     try:
         yield terminal
     finally:
-        # A run that is still there, after a failure, would wait for its pipe.
+        # After a failure, the inner run may still wait for its pipe.
         terminal.close(force=True)
 
 
@@ -156,7 +156,7 @@ def test_progress_rows_are_removed_when_a_person_interrupts_the_run(
         assert "node-1" not in below
 
 
-def test_rows_fit_the_terminal_and_have_no_colours_if_none_are_wanted(live: Path) -> None:
+def test_rows_fit_the_terminal_and_have_no_colours_if_no_color_is_set(live: Path) -> None:
     argv = _argv(live, "-k", "of_a_machine", "-n", "0", environment=("NO_COLOR=1",))
     with _at_a_terminal(argv, columns=40) as terminal:
         terminal.expect(r"\x1b\[2K([^\r]*node-1[^\r]*)\x1b8")
@@ -174,7 +174,7 @@ def test_progress_rows_of_a_killed_worker_are_removed(live: Path) -> None:
         terminal.expect(r"node-2.*boots.*\x1b8")
         (live / "go-on").write_text("")
         terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
-        # Rows are drawn again before the end of the worker is noticed, too.
+        # Rows may also be drawn again before pytest notices that the worker has ended.
         terminal.expect(r"\x1b\[J((?!node-2|\x1b8).)*node-1((?!node-2|\x1b8).)*\x1b8")
         (live / "go-on").write_text("")
 

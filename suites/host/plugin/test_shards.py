@@ -1,4 +1,4 @@
-"""Shards of a run of pytest, and their reports, from the start to the merge."""
+"""Shards of a run of pytest: which tests they run, what they record, and the merge of their reports."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_recorded_durat
 
 
 def test_shard_that_gets_no_tests_succeeds(project: Path) -> None:
-    """This is the second start of the shard."""
+    """The run is the second start of the shard."""
     (project / "r/start-1").mkdir(parents=True)
 
     result = run(project, "-n0", "--shard=13/13", "--report-dir=r")
@@ -128,7 +128,7 @@ _MARK = (
 def test_shard_has_the_tests_of_one_image_and_provisioner(
     project: Path, images: str, mark: str
 ) -> None:
-    """Such tests share saved states, which a shard makes once; their names alternate."""
+    """These tests share saved states, which a shard makes once; tests of both kinds alternate."""
     tests = "".join(
         f"{mark}\ndef test_{name}(baked{', number' if mark else ''}): ...\n" for name in "abcd"
     )
@@ -146,7 +146,7 @@ def test_shard_has_the_tests_of_one_image_and_provisioner(
     assert len({line.partition("[")[2] for line in chosen}) == 1, chosen
 
 
-def test_wrong_shard_is_a_usage_error(project: Path) -> None:
+def test_shard_number_above_the_number_of_shards_is_a_usage_error(project: Path) -> None:
     result = run(project, "--shard=3/2")
 
     assert result.exit_code == pytest.ExitCode.USAGE_ERROR
@@ -169,7 +169,7 @@ def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path)
 
 
 def test_shard_runs_tests_in_folders_with_their_own_conftest(project: Path) -> None:
-    """With several conftest.py files, pytest keeps the plugins of the run in sets."""
+    """With several conftest.py files, pytest keeps plugins in sets, so plugins must be hashable."""
     for name in ("one", "two"):
         (project / name).mkdir()
         (project / name / "conftest.py").touch()
@@ -203,8 +203,8 @@ def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path
     assert [case.get("name") for case in cases] == ["test_first"]
 
 
-def test_workers_of_a_shard_divide_the_longest_tests_among_them(project: Path) -> None:
-    """By default, xdist sends a worker an eighth of the tests at once, here four."""
+def test_longest_tests_of_a_shard_are_divided_among_its_workers(project: Path) -> None:
+    """By default, xdist sends an eighth of the tests, here four, to a worker at once."""
     (project / "test_suite.py").write_text(
         "import os, pathlib, pytest\n"
         "@pytest.mark.parametrize('number', range(32))\n"

@@ -1,4 +1,4 @@
-"""What the start of a run with specs alone imports, and how."""
+"""Which modules a run with only specs imports, and by which loader."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ It 'passes'
   The status should be success
 End
 """
-#: Notes every module of a run; before that, it marks `harness` as pytest marks the modules of an
-#: installed distribution (an editable installation has no list of them).
+#: A plugin that writes the name and the loader of each imported module. The plugin first marks `harness`
+#: for rewriting, as pytest does for an installed distribution but not for an editable installation.
 _OBSERVER = """\
 import sys
 import pytest
@@ -53,7 +53,7 @@ def test_run_of_specs_imports_nothing_that_only_machines_need(tmp_path: Path) ->
     assert not _UNNEEDED & _modules(tmp_path).keys()
 
 
-def test_modules_of_the_plugin_are_not_rewritten(tmp_path: Path) -> None:
+def test_assertions_in_modules_of_the_plugin_are_not_rewritten(tmp_path: Path) -> None:
     rewritten = {
         name
         for name, loader in _modules(tmp_path).items()

@@ -1,4 +1,4 @@
-"""What the end of a run says, where a run that is wrong ends at its start."""
+"""The summary at the end of a run, and runs that a wrong option ends at the start."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_summary_shows_the_cause_within_80_columns(
     assert all(len(line) <= 80 for line in said)
 
 
-def test_failure_has_its_cause_with_the_remedy(
+def test_report_of_a_failure_has_its_cause_and_the_remedy(
     inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text has both; pytest's summary line has the cause in place of the error if it fits."""
+    """The line that pytest prints for a failure shows the cause in place of the error, if it fits."""
     monkeypatch.setenv("COLUMNS", "200")
 
     result = inner.run(CAUSE)
@@ -75,7 +75,7 @@ def test_failure_has_its_cause_with_the_remedy(
 
 
 def test_summary_shows_the_cause_for_a_failed_assertion_too(inner: Inner) -> None:
-    """An assertion of a test often finds the effect of a full disk."""
+    """An assertion of a test often fails because of a full disk."""
     source = CAUSE.replace("raise HarnessError(", "assert 2 == 0, (")
 
     result = inner.run(source)
@@ -83,7 +83,7 @@ def test_summary_shows_the_cause_for_a_failed_assertion_too(inner: Inner) -> Non
     result.stdout.fnmatch_lines(["why test_node_with_a_full_disk*", "  no space on the guest's*"])
 
 
-def test_assertion_without_a_machine_has_no_cause(inner: Inner) -> None:
+def test_no_cause_is_shown_for_a_failed_test_without_a_machine(inner: Inner) -> None:
     result = inner.run("def test_text():\n    assert 'No space left on device' == ''\n")
 
     result.assert_outcomes(failed=1)

@@ -1,4 +1,4 @@
-"""The plugin where xdist spreads tests over workers."""
+"""The plugin in a run whose tests xdist distributes to workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_failed_and_broken_tests_are_counted_across_workers(inner: Inner) -> Non
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
 
 
-def test_reason_why_a_test_is_left_out_comes_from_the_workers(inner: Inner) -> None:
+def test_summary_has_the_reason_for_which_workers_deselected_a_test(inner: Inner) -> None:
     source = """
         import pytest
         @pytest.mark.vm_driver("qemu", reason="it is about QEMU")

@@ -1,4 +1,4 @@
-"""A Slurm cluster on this host's loopback: a controller and two nodes, each a daemon of the test."""
+"""A Slurm cluster on this host: a controller and two nodes, each a daemon that listens on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES = ("one", "two")
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
 _COMMAND_S = 30.0
 _START_S = 40.0
-#: Seconds without an answer after which a node counts as dead.
+#: If a node has not answered for this number of seconds, Slurm takes the node for dead.
 _LOST_S = 10
 
 _CONFIGURATION = """\
@@ -64,7 +64,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @dataclass
 class Cluster:
-    """A running cluster; its commands find it by SLURM_CONF."""
+    """A running cluster; Slurm's commands find the cluster by SLURM_CONF."""
 
     folder: Path
     daemons: dict[str, ChildProcess] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class Cluster:
         return self.run(*argv).check(argv[0]).stdout
 
     def start_node(self, name: str) -> None:
-        """Start the daemon of a node; its configuration is that of the whole cluster."""
+        """Start the daemon of a node, with the configuration of the whole cluster."""
         self._start(name, "slurmd", "-N", name)
 
     def jobs(self, *options: str) -> list[list[str]]:
-        """Return id, state, node and number of restarts of each job that has not ended."""
+        """Return the id, state, node and reason for the state of each job that has not ended."""
         lines = self.output("squeue", "-h", "-r", "-o", "%i|%T|%N|%r", *options).splitlines()
         return [line.split("|") for line in lines]
 
@@ -98,7 +98,7 @@ class Cluster:
         wait_for("all jobs to end", poll, Deadline.after(timeout_s), interval_s=1.0)
 
     def kill_node(self, name: str) -> None:
-        """Kill a node's daemon, as a node dies."""
+        """Kill a node's daemon, to simulate a dead node."""
         end(self.daemons.pop(name))
 
     def _start(self, name: str, program: str, *options: str) -> None:
@@ -114,7 +114,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """Run a cluster until the block ends; raises RequirementError if the host can't."""
+    """Run a cluster until the block ends.
+
+    Raises RequirementError if Slurm is not installed, or this process does not run as root.
+    """
     missing = [program for program in _PROGRAMS if _path_of(program) is None]
     if missing:
         raise RequirementError(
@@ -155,7 +158,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def _kill_steps(folder: Path) -> None:
-    """Kill what a test that failed left: the steps of jobs outlive their node's daemon."""
+    """Kill the steps of jobs that a failed test left, since steps outlive the daemon of their node."""
     mark = f"SLURM_CONF={folder}/slurm.conf".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

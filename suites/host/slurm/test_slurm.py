@@ -1,4 +1,4 @@
-"""The recipes of Slurm on a real cluster of two nodes: shards, a dead node, cancellation, the merge."""
+"""The recipes for Slurm, run on a cluster of two nodes: shards, a dead node, cancellation, the merge."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with running_cluster(folder) as running:
             yield running
     except RequirementError as error:
-        # Not in `./dev setup`: it is a service of many megabytes that most hosts have no use for.
+        # `./dev setup` does not install Slurm, which is large and useless on most hosts.
         pytest.skip(str(error))
 
 
@@ -51,7 +51,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def submit(cluster: Cluster, project: Path, *, shards: int) -> None:
-    """Submit the recipe for machines without KVM, of this Python and of the project's tests."""
+    """Submit the recipe for hosts without KVM, with this Python and the project's tests."""
     options = "-n0 -v -p no:cacheprovider -p no:randomly --rootdir ."
     cluster.run(
         *("env", "--chdir", str(project), str(REPOSITORY / FOLDER / "slurm-submit.sh")),
@@ -121,8 +121,8 @@ def test_shard_of_a_dead_node_runs_again_and_the_report_says_so(
     cluster.kill_node(node)
     wait_until_pending(cluster)
     cluster.start_node(node)
-    # Slurm lets a requeued job wait two minutes. It must not start within the second in which the node's
-    # daemon revoked the job's credential: times of credentials are whole seconds.
+    # Slurm lets a requeued job wait two minutes. The job must not start within the second in which the
+    # node's daemon revoked the job's credential, since credentials record whole seconds.
     ((job, *_),) = [row for row in cluster.jobs() if row[0].endswith("_1")]
     cluster.output("scontrol", "update", f"JobId={job}", "StartTime=now+3")
     wait_for_files(project, "reports/1/start-2", 1)
@@ -145,7 +145,7 @@ def test_cancelled_job_leaves_no_process(cluster: Cluster, project: Path) -> Non
 
     wait_until_gone(project)
     merged = (project / "merge.log").read_text()
-    # The run ended in the first test of each.
+    # The run of each shard ended in its first test.
     assert "Shard 1/2 has no result of 3 of its 3 tests" in merged
     assert "Shard 2/2 has no result of 3 of its 3 tests" in merged
     summary = (project / "reports-merged/summary.md").read_text()

@@ -1,4 +1,4 @@
-"""Gives these tests the installed wheel."""
+"""Imports the fixture of the installed wheel for the tests in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user with only the wheel reads the documentation in the terminal."""
+"""A user who has only the wheel can read the documentation in a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_page_is_printed_as_markdown(
     assert "](../" not in shown.stdout
 
 
-def test_terminal_gets_a_page_with_its_tables_drawn(
+def test_page_is_shown_with_drawn_tables_on_a_terminal(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     child = pexpect.spawn(

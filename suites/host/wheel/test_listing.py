@@ -1,4 +1,4 @@
-"""What the wheel has: all that the code reads, and nothing of this repository's own tests."""
+"""The wheel contains all files that the code reads, and no tests of this repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from suites.installed_wheel import InstalledWheel
 
-#: Folders of the package that stay here, and where they are links to.
+#: Folders of the package that the wheel lacks, and symbolic links to folders of this repository.
 _TEST_DATA = ("fixtures/data", "fixtures/dialogues", "fixtures/recordings")
 _LINKS = ("fixtures", "images")
 
@@ -83,7 +83,7 @@ def _without_folder(names: list[str], ending: str) -> list[str]:
 
 
 def test_package_has_no_tests_and_no_caches(installed_wheel: InstalledWheel) -> None:
-    """The tests in the new-project folder are templates."""
+    """The tests in the folder `new_project` are templates, so this test skips that folder."""
     with zipfile.ZipFile(installed_wheel.wheel) as archive:
         names = archive.namelist()
 
@@ -100,7 +100,7 @@ def test_package_has_no_tests_and_no_caches(installed_wheel: InstalledWheel) -> 
 
 
 def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> None:
-    """The key of a recipe and its image depend on the mode."""
+    """The key of a recipe, and the image built from it, depend on the modes of files."""
     (site,) = installed_wheel.venv.glob("lib/python*/site-packages")
 
     assert {
@@ -110,8 +110,8 @@ def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> N
     } == set()
 
 
-def test_sdist_builds_without_the_repository(installed_wheel: InstalledWheel) -> None:
-    """The wheel is built from the sdist, which contains no link that leads outside."""
+def test_sdist_has_no_links_and_no_suites(installed_wheel: InstalledWheel) -> None:
+    """The wheel is built from the sdist, so the sdist must contain no link."""
     with tarfile.open(installed_wheel.sdist) as archive:
         members = archive.getmembers()
 
@@ -133,7 +133,7 @@ for name, source in load_catalogue().entries.items():
 def test_installed_wheel_gives_images_the_same_keys_as_the_repository(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
-    """Both share a cache, and users boot the images that are tested here."""
+    """So the wheel and the repository share cached images, and users boot images that tests have booted."""
     own = [
         f"{name} {source.key(builder='b')}"
         for name, source in load_catalogue().entries.items()

@@ -1,4 +1,4 @@
-"""What a new user does: install the wheel, `harness init` in a folder, and run pytest."""
+"""A new user installs the wheel, runs `harness init` in a folder, and runs pytest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def project(tmp_path: Path, installed_wheel: InstalledWheel) -> Path:
-    """Return the folder of a new project, with a blank in its path."""
+    """Return the folder of a new project; the folder's path contains a space."""
     installed_wheel.run("harness", "init", "my project", cwd=tmp_path).check("harness init")
     return tmp_path / "my project"
 
@@ -52,7 +52,7 @@ def test_node_tests_of_a_new_project_boot_its_image(
 
 @pytest.fixture
 def without_qemu(tmp_path: Path) -> Path:
-    """Return a folder for PATH with the programs of this host that are not QEMU's."""
+    """Return a folder for PATH with all programs of this host except QEMU's."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for folder in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
@@ -91,10 +91,10 @@ def test_project_may_have_packages_and_a_fixture_with_names_of_the_harness(
     assert "apt-get install qemu-system-x86" in result.stdout
 
 
-def test_lines_of_the_readme_put_scripts_on_a_machine(
+def test_readme_commands_make_a_project_that_runs_scripts_on_a_machine(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
-    """`suites/e2e/test_installed_wheel.py` runs the scripts on a machine."""
+    """`suites/e2e/test_installed_wheel.py` runs the same scripts on a machine."""
     write_scripts(tmp_path)
     first, *rest = lines_for_scripts()
     installed_wheel.run("sh", "-euc", first, cwd=tmp_path).check(first)

@@ -141,7 +141,7 @@ def test_doctor_prints_one_command_that_installs_all_missing_packages(
     user: int,
     command: str,
 ) -> None:
-    # mke2fs is also looked for in /usr/sbin and /sbin, whatever PATH is.
+    # The doctor also finds mke2fs in this host's /usr/sbin, whatever PATH is.
     for program in set(PROGRAMS) - {"mke2fs"}:
         host.remove(program)
     found = examine(settings, host)

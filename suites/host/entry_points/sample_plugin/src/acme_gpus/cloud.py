@@ -1,4 +1,4 @@
-"""A VM driver: that of QEMU, with a report of its own."""
+"""A VM driver that runs machines as QEMU's driver does, and reports when it is open."""
 
 from __future__ import annotations
 
