@@ -1,4 +1,4 @@
-"""Timeouts for a cluster's autoscaler, from measured node starts; pure.
+"""Computes timeouts for a cluster's autoscaler from measured node starts; pure.
 
 Times are in the unit of the samples. `docs/time-to-gpu.md` has the method and its assumptions.
 """
@@ -19,21 +19,21 @@ MARGIN = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """The advice from one mode's samples."""
+    """The timeouts that follow from one mode's samples."""
 
     max_node_provision_time: float
-    """The worst sample, with the margin; a node that takes longer is unlike all measured nodes."""
+    """The worst sample, with the margin; no measured node took longer than that sample."""
     unneeded_time: float
     """The node start at the quantile, with the margin: an idle node is kept while a new node would start."""
     delay_after_add: float
-    """Equal to `unneeded_time`, so that a new node is not judged before it can have a GPU."""
+    """Equal to `unneeded_time`, so that a new node is not judged before the node can have a GPU."""
     quantile: float
     margin: float
     n: int
 
 
 def advise(node_starts: Sequence[float], *, q: float = QUANTILE, margin: float = MARGIN) -> Advice:
-    """Return the timeouts for nodes that start like the samples.
+    """Return the timeouts for nodes that start as the measured nodes did.
 
     `q` is a share between 0 and 1, and `margin` is added as a share. Raises ValueError without samples.
     """

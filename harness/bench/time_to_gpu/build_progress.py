@@ -29,13 +29,13 @@ _LAST_LINE = (
 def build_progress(
     guest: Guest, tell: Callable[[str], None], *, every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Call `tell` every `every_s` seconds with the latest line of the guest's log, if it is new."""
+    """Call `tell` every `every_s` seconds with the latest line of the guest's log, if the line is new."""
     is_over = threading.Event()
 
     def watch() -> None:
         told = ""
         while not is_over.wait(every_s):
-            # If the guest is too busy to answer or has ended, the command's own wait reports it.
+            # If the guest is too busy to answer, or has ended, the command that runs reports the error.
             with contextlib.suppress(HarnessError, CommandError):
                 last = guest.output_of("sh", "-c", _LAST_LINE).strip()
                 if last and last != told and not is_over.is_set():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The p below which a change is significant: less than 5 %, since a comparison tests a dozen groups
 #: at once. With five samples in each run, a test can reach this p.
 SIGNIFICANCE = 0.01
-#: The share by which a wait may grow before this is a regression.
+#: The share by which a wait may grow; a larger growth is a regression.
 LIMIT = 0.10
 
 
@@ -47,7 +47,7 @@ class Comparison:
         return self.is_changed and self.shift.value > 1.0 + self.limit
 
     def verdict(self) -> str:
-        """Return in a few words how the wait changed."""
+        """Return how the wait changed, in a few words."""
         if self.smallest_p > SIGNIFICANCE:
             return "too few samples to tell"
         if self.is_regression:
@@ -65,7 +65,7 @@ class Compared:
     is_relative: bool
     """Waits were divided by each run's own build at boot, since seconds under emulation mean nothing."""
     only_in: tuple[tuple[str, str], ...]
-    """Groups that only one of the runs has: the run, and the group's name."""
+    """The groups that only one run has, each as the name of the run and the name of the group."""
 
     @property
     def regressions(self) -> list[Comparison]:

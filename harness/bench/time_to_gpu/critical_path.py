@@ -1,4 +1,4 @@
-"""The successive parts of the wait for a GPU, from a guest's events and a provisioner's steps."""
+"""Divides the wait for a GPU into parts, by a guest's events and a provisioner's steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BETWEEN = "between steps"
 REGISTRATION = "registration"
 PROVISIONER = "provisioner"
-#: The error with which NVIDIA's own driver refuses to open a GPU that has no engine.
+#: The error with which NVIDIA's own driver refuses to open an emulated GPU, which has no engine.
 NO_ENGINE = "EIO"
 
 
@@ -35,7 +35,7 @@ class TimedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """The content of a guest's events, in seconds of its monotonic clock."""
+    """When a guest's events happened, in seconds of the guest's monotonic clock."""
 
     ready_s: float
     ready_wall_s: float
@@ -45,17 +45,17 @@ class Moments:
     capacity_s: float
     """When the GPU capacity was advertised for the last time."""
     allocated_s: float | None
-    """When an allocated GPU was opened; None if the driver refused, as NVIDIA's own driver may."""
+    """When an allocated GPU was opened; None if the driver refused to open the GPU."""
 
 
 def moments_of(
     events: Sequence[Mapping[str, object]], payload: Payload = Payload.STAND_IN
 ) -> Moments | None:
-    """Return the summary of the events of one sample; None before the events of its end.
+    """Return the moments of one sample, or None if the sample has not ended.
 
-    The end is the first allocation after the kubelet's last start; the provisioner's command has to
-    have ended too. Raises ExpectationError for a GPU that cannot be opened, unless the GPU is emulated
-    and the payload is NVIDIA's own driver; HarnessError if the events can never reach the end.
+    A sample ends with the first allocation after the kubelet's last start, if the provisioner's
+    command has ended too. Raises ExpectationError for a GPU that cannot be opened, unless the GPU is
+    emulated and the payload is NVIDIA's own driver. Raises HarnessError if the sample can never end.
     """
 
     def stamp(event: Mapping[str, object], clock: str = "monotonic_s") -> float:
@@ -102,10 +102,10 @@ def moments_of(
 def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
     """Return the parts of the wait in their order; their sum is the wait.
 
-    Steps run one after another; the gaps between them are the provisioner's own time. The time after
-    the last step that began before the end is the registration with the kubelet. A step without a
-    start follows the step before it. A step that began after the end does not count; a step that
-    overlaps the end counts up to the end.
+    Steps run one after another; the gaps between steps are the provisioner's own time. The time after
+    the last step that began before the end of the wait is the registration with the kubelet. A step
+    without a start begins when the step before it ends. A step that began after the end of the wait
+    does not count; a step that overlaps the end counts up to the end.
     """
     end = moments.capacity_s - moments.ready_s
     ended = min(end, moments.ended_s - moments.ready_s)
@@ -120,7 +120,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
         found.append(Segment(name=step.name, start_s=start, duration_s=stop - start))
         now = stop
     if now < ended and all(step.start_s is None for step in steps):
-        # The provisioner's own time may be between any steps.
+        # The provisioner's own time may lie between any two steps.
         gap += ended - now
         now = ended
     if gap > 0:
@@ -131,7 +131,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
 
 
 def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return the share of each part in the wait, the largest first; parts below all clocks are left out."""
+    """Return the median share of each part in the wait, the largest first; waits of 0 do not count."""
     by_name: dict[str, list[float]] = defaultdict(list)
     counted = [sample for sample in samples if sample.segments and sample.wait_s > 0]
     names = {segment.name for sample in counted for segment in sample.segments}
@@ -146,7 +146,7 @@ def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
 
 
 def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return the share of the wait after which each unit was ready; earlier units come first."""
+    """Return for each unit the share of the wait after which the unit was ready; earlier units come first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for unit in sample.units if sample.wait_s > 0 else ():

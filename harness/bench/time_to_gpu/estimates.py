@@ -1,4 +1,4 @@
-"""Medians and their ratios, with bootstrap intervals; pure and deterministic."""
+"""Computes medians and their ratios, with bootstrap intervals; pure and deterministic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEED = 20260801
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value with its interval; `n` is the number of samples, of the smaller group if there are two groups."""
+    """A value with its interval; `n` is the number of samples, or of the smaller of two groups of samples."""
 
     value: float
     low: float
@@ -48,7 +48,7 @@ class Estimate:
 def reached_confidence(n: int) -> float:
     """Return the confidence that the range of n samples has for the median: 1 - 2^(1-n).
 
-    No interval of the median has a higher confidence, since each lies within that range.
+    No interval of the median has a higher confidence, since each interval lies within that range.
     """
     return min(CONFIDENCE, 1.0 - 2.0 ** (1 - n))
 

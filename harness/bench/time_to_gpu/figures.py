@@ -1,4 +1,4 @@
-"""The conclusions from the samples: ratios, savings, advice; and the document that `--json` prints."""
+"""Draws conclusions from the samples: ratios, savings, advice; makes the document that `--json` prints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Published:
         return self.seconds / self.baseline_s
 
 
-#: The figures that `--json` prints besides those of each mode; each has an interval and n.
+#: The figures that `--json` prints besides the figures of each mode; each has an interval and n.
 MEASURES: Mapping[str, str] = {
     "ratio_prebaked": "the wait of fresh prebaked nodes, divided by the wait with a build at boot",
     "ratio_precompiled_near": "the wait with a precompiled driver from a near registry, divided by the same wait",
@@ -79,7 +79,7 @@ PUBLISHED_TEARDOWN = Published(
 
 
 def percent(value: float) -> str:
-    """Render a share for people."""
+    """Render a share as a percentage."""
     return f"{100 * value:.1f} %"
 
 
@@ -95,17 +95,17 @@ def share_of(estimate: Estimate) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeFigures:
-    """One mode in one experiment."""
+    """The figures of one mode in one experiment."""
 
     mode: Mode
     waits: tuple[float, ...]
     wait: Estimate
     ratio: Estimate | None
-    """The wait divided by the wait of the build at boot; None for that build, or without its wait."""
+    """The wait divided by the wait of the build at boot; None for the build itself, or if it has no wait."""
     parts: Mapping[str, Estimate]
     """Shares of the wait, the largest first."""
     units: Mapping[str, Estimate]
-    """The share of the wait after which each unit was ready, by systemd's timestamps, in this order."""
+    """The share of the wait after which each unit was ready, by systemd's timestamps, earliest first."""
     compile_share: Estimate | None
     published: tuple[Published, ...] = ()
 
@@ -140,7 +140,7 @@ class ModeAdvice:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """All content of a report."""
+    """The content of a report."""
 
     benchmark: Benchmark
     experiments: Mapping[Experiment, tuple[ModeFigures, ...]]
@@ -158,7 +158,7 @@ class Figures:
 
 
 def figures_of(benchmark: Benchmark, *, q: float = QUANTILE, margin: float = MARGIN) -> Figures:
-    """Compute all content of a report."""
+    """Compute the content of a report."""
     experiments = {
         experiment: tuple(
             _mode_figures(benchmark, experiment, mode) for mode in benchmark.modes(experiment)
@@ -298,7 +298,7 @@ def _advice_document(each: ModeAdvice) -> dict[str, object]:
 
 
 def conclusions(figures: Figures) -> list[str]:
-    """Return the claims that the samples support and the claims that they do not, one sentence each."""
+    """Return a sentence for each claim that the samples support, and for each that they do not support."""
     lines = []
     for experiment, modes in figures.experiments.items():
         lines += [_conclusion(experiment, each) for each in modes if each.ratio is not None]

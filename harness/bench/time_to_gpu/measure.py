@@ -71,7 +71,7 @@ class Plan:
     """The number of these nodes whose policy is reset once."""
     trims: int
     teardowns: int
-    """The number of teardowns of each way."""
+    """The number of teardowns of each kind."""
     is_judged: bool
     """Whether the first teardown of each kind is compared with a node that never had the driver."""
     modes: Sequence[Mode]
@@ -81,7 +81,7 @@ class Plan:
 def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
     """Return the tasks to measure, in rounds over all variants.
 
-    So a run that stops early has about the same number of samples of each variant.
+    Since tasks run in rounds, a run that stops early has about as many samples of each variant.
     """
     rounds = max(plan.scale_ups, plan.trims, plan.teardowns)
     return [task for number in range(1, rounds + 1) for task in _round(fleet, plan, number)]
@@ -214,7 +214,7 @@ def _wait_for_gpu(node: Node, payload: Payload) -> Moments:
 
 
 def _compilation(stamps: Sequence[str], moments: Moments) -> float | None:
-    """Return how long DKMS compiled, if that was within this wait."""
+    """Return how long DKMS compiled, if the compilation was within this wait."""
     if len(stamps) < 2:
         return None
     began, ended = float(stamps[-2]), float(stamps[-1])
@@ -249,7 +249,7 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
     try:
         steps = evidence.steps or ()
     except BadInputError:
-        # The provisioner does not declare steps.
+        # The declaration of the provisioner lists no steps.
         return []
     started = evidence.step_starts
     declared = evidence.provisioner.outcome.file
@@ -270,7 +270,7 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
 
 
 def _expect_mode(mode: Mode, evidence: Evidence) -> None:
-    """Expect the node to have got its driver in the way of `mode`."""
+    """Expect that the node got its driver in the way that `mode` describes."""
     if mode is Mode.PREBAKED:
         expect.decided(evidence, "install-skip-build", reason="ok")
     elif mode in {Mode.BUILD, Mode.OTHER_KERNEL}:

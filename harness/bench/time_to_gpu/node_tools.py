@@ -58,8 +58,8 @@ def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequen
     `packages` is a requirements file with digests, by default the file for the kubelet and the
     device plugin.
 
-    pip downloads them once and checks their digests. Raises RequirementError if the wheels can't
-    be downloaded.
+    pip downloads the wheels once and checks their digests. Raises RequirementError if the wheels
+    can't be downloaded.
     """
     key = hashlib.sha256(packages.read_bytes()).hexdigest()[:16]
     top = make_private_folder(cache / "guest-packages")
@@ -130,7 +130,7 @@ def _install(machine: LabMachine, cache: Path) -> None:
         )
     output_of("sh", "-c", f"echo start >{CONTROL}/kubelet")
     try:
-        # A rehearsed registration, with a plain file as GPU, makes gRPC load its late modules.
+        # A trial registration, with a plain file as GPU, makes gRPC load the modules that it loads late.
         output_of("sh", "-c", _REHEARSE)
     except HarnessError as error:
         found = guest.run("journalctl", "--no-pager", "--unit=time-to-gpu-*").stdout

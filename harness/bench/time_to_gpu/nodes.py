@@ -1,4 +1,4 @@
-"""The nodes of each mode: image, kernel, registry, and the commands that reset them."""
+"""Describes the nodes of each mode: image, kernel, registry, and the commands that reset a node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PADDING_SEED = b"time-to-gpu"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A distance to a registry, made by `tc netem` in the guest."""
+    """Delay and bandwidth of the network to a registry, which `tc netem` simulates in the guest."""
 
     one_way_ms: float
     rate_kbit: int
@@ -59,7 +59,7 @@ FAR = Shape(one_way_ms=40, rate_kbit=50_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """The parts that all nodes of one run share."""
+    """What all nodes of one run share: the lab, images, provisioners and the registry."""
 
     lab: Lab
     gpu: GpuModel
@@ -75,7 +75,7 @@ class Fleet:
 
     @functools.cached_property
     def baked(self) -> Image:
-        """Return the image with the driver baked in; the first use bakes it, unless that is cached."""
+        """Return the image with the driver baked in; the first use bakes the image if it is not cached."""
         if self.payload is Payload.NVIDIA:
             # The recipe has compiled the driver already, on the host's processors.
             return self.node_image
@@ -83,7 +83,7 @@ class Fleet:
 
     @functools.cached_property
     def own_baked(self) -> Image | None:
-        """Return the image that the user's own provisioner baked; None if it declares no bake."""
+        """Return the image that the user's own provisioner baked, or None if it declares no bake."""
         if self.own is None or self.own.bake is None:
             return None
         return bake_node(self.lab, provisioner=self.own)
@@ -175,7 +175,7 @@ class Fleet:
         self.lab.ensure_checkpoint(request.derive(cloud_init_done(state)))
 
     def publish(self, padding_mib: int) -> None:
-        """Push the driver image, and an image that is compiled for the newest kernel and padded.
+        """Push the driver image, and a padded image with the module compiled for the newest kernel.
 
         Raises HarnessError for an image without a driver.
         """
@@ -226,7 +226,7 @@ class Fleet:
         return commands
 
     def can_reset(self, mode: Mode) -> bool:
-        """Return whether a policy reset is possible, for which the provisioner needs a teardown."""
+        """Return whether a policy reset is possible: only if the provisioner declares a teardown."""
         if mode in {Mode.OWN, Mode.OWN_PREBAKED}:
             return self.own is not None and self.own.teardown is not None
         return mode is not Mode.OTHER_KERNEL
@@ -237,12 +237,12 @@ def _derived(state: SavedState, *, cache: Path) -> SavedState:
 
 
 def _padding(mib: int) -> bytes:
-    """Return bytes that do not compress, always the same."""
+    """Return the same incompressible bytes at each call."""
     return random.Random(_PADDING_SEED).randbytes(mib << 20)  # noqa: S311 - nothing here is secret
 
 
 def booted_node(fleet: Fleet, request: NodeRequest) -> _Booted:
-    """Boot a node from its saved state for a `with` block, which keeps its evidence on a failure."""
+    """Boot a node from its saved state for a `with` block; if the block fails, keep the node's evidence."""
     return _Booted(fleet, request)
 
 

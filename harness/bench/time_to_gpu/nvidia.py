@@ -1,4 +1,4 @@
-"""NVIDIA's own driver as the payload: its image, and the time that an emulated node needs to compile it.
+"""NVIDIA's own driver as the payload: its image, and the time limit for compiling it on an emulated node.
 
 The provisioner gives an attempt to install the driver ten minutes, as AKS does. On an emulated
 processor, the compilation takes longer, so each attempt would end at this limit and start anew.
@@ -23,12 +23,12 @@ INSTALL_LIMIT_S = 4 * 3600.0
 #: The provisioner's time limit under KVM; for an emulated node it is multiplied by TCG's factor.
 _TIMEOUT_KVM_S = 1500.0
 _LIMITS = f"{TOOLS}/longer_limit.py"
-#: The number of words before the provisioner's program: `python3 -I -S`.
+#: How many words precede the provisioner's program on the command line: `python3 -I -S`.
 _INTERPRETER_WORDS = 3
 
 
 def with_longer_limit(provisioner: Provisioner) -> Provisioner:
-    """Return the harness's provisioner with `INSTALL_LIMIT_S` for an attempt to install the driver."""
+    """Return the harness's provisioner with the time limit `INSTALL_LIMIT_S` for installing the driver."""
     interpreter, program = (
         provisioner.run[:_INTERPRETER_WORDS],
         provisioner.run[_INTERPRETER_WORDS:],

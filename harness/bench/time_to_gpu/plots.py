@@ -1,4 +1,4 @@
-"""The plots of a report, by matplotlib: as SVG for the page in two schemes, as PNG and SVG for files."""
+"""Draws a report's plots with matplotlib: as SVG in two colour schemes for the page, as PNG and SVG files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WIDTH_IN = 9.2
 _REST = "#B8B8B8"
-#: Parts below this share of a build's wait are shown as one.
+#: Parts below this share of a build's wait are shown together as one part.
 _SMALLEST_PART = 0.025
 _OTHER = "other steps"
 
@@ -101,7 +101,7 @@ def _rows(figures: Figures) -> list[tuple[Experiment, ModeFigures]]:
 
 
 def _unit_of(figures: Figures, experiment: Experiment) -> float:
-    """Return the median of the build at boot in an experiment, or of the first mode without one."""
+    """Return the median of the build at boot in an experiment; if there is none, that of the first mode."""
     modes = figures.experiments[experiment]
     return next((each for each in modes if each.ratio is None), modes[0]).wait.value
 
@@ -194,7 +194,7 @@ def _draw_path(figure: Any, figures: Figures) -> None:
 
 
 def _first_starts(figures: Figures) -> dict[str, float]:
-    """Return the earliest start of each part, by which parts are ordered."""
+    """Return the earliest start of each part; parts are drawn in the order of these starts."""
     starts: dict[str, float] = {}
     for sample in figures.benchmark.samples:
         for segment in sample.segments:

@@ -1,7 +1,7 @@
-"""The test of Mann, Whitney and Wilcoxon for two groups of samples; pure.
+"""The statistical test of Mann, Whitney and Wilcoxon for two groups of samples; pure.
 
-SciPy has the test too, but is not needed otherwise. For the group sizes of a benchmark, counting gives
-the exact result.
+SciPy has this test too, but nothing else here needs SciPy. For the group sizes of a benchmark, counting
+gives the exact result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXACT_PAIRS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class RankTest:
-    """The result of the test.
+    """The result of the rank test.
 
     `u` is the number of pairs in which the second group's sample is larger; a tie counts as a half.
     `superiority` is `u` as a share of all pairs: 0.5 if the groups do not differ, 1 if each sample of
@@ -36,8 +36,9 @@ class RankTest:
 def rank_test(first: Sequence[float], second: Sequence[float]) -> RankTest:
     """Test whether two groups have the same distribution.
 
-    Exact for small groups without ties, else by the normal approximation with a correction for ties
-    and for continuity. Raises ValueError for an empty group, and for NaN, which has no rank.
+    The result is exact for small groups without ties. Otherwise it is the normal approximation with a
+    correction for ties and for continuity. Raises ValueError for an empty group, and for NaN, which has
+    no rank.
     """
     if any(map(math.isnan, (*first, *second))):
         raise ValueError("NaN has no rank.")

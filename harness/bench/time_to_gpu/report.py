@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page, Markdown for a pull request, CSV and JSON, and the plots."""
+"""Writes the report of a run: one HTML page, Markdown for a pull request, CSV and JSON, and the plots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 Cell = str
-#: A table: head, rows, and the positions of the columns with numbers.
+#: A table: head, rows, and the indices of the columns that contain numbers.
 Table = tuple[tuple[str, ...], list[tuple[Cell, ...]], frozenset[int]]
 
 
@@ -225,7 +225,7 @@ def _advice_note(figures: Figures) -> str:
 def render_markdown(
     figures: Figures, *, reference_s: float | None = None, ready_s: float = 0.0
 ) -> str:
-    """Render the report for a pull request."""
+    """Render the report as Markdown for a pull request."""
     lines = ["## Time to GPU", ""]
     if figures.benchmark.conditions.is_emulated:
         lines += [f"> {_EMULATED}", ""]

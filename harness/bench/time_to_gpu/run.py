@@ -1,4 +1,4 @@
-"""Runs the whole benchmark: prepares images, registry and states, and measures by a plan."""
+"""Runs the whole benchmark: prepares images, registry and states, and measures what a plan lists."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Options:
     cpus: int = 1
     """The vCPUs of each machine."""
     minutes: float = MINUTES
-    """Tasks that would not end within this time are left out, and the report has the other samples."""
+    """The time limit: tasks that would not end in time are left out, and the report has the other samples."""
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's provisioner."""
     payload: Payload = Payload.STAND_IN
@@ -176,7 +176,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
     possible = fleet.modes()
     wanted = list(options.modes) or possible
     if options.is_quick:
-        # A user who names a provisioner wants to measure it.
+        # A user who names a provisioner wants to measure that provisioner.
         wanted += [mode for mode in possible if mode in {Mode.OWN, Mode.OWN_PREBAKED}]
     wanted = [mode for mode in possible if mode in wanted or mode is Mode.BUILD]
     for mode in options.modes:

@@ -1,4 +1,4 @@
-"""The measurements as values; written as JSON, and read again for a comparison."""
+"""The measurements of a run, which are written as JSON, and read again for a comparison."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Payload(str, enum.Enum):
 
 
 class Trim(str, enum.Enum):
-    """The variants of the experiment on trims: all trims on, or one switched off."""
+    """The variants of the experiment on trims: all trims on, or one trim switched off."""
 
     NONE_OFF = "all-trims"
     LOCAL_IMAGE = "without-local-image-check"
@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """When a unit last started and was ready, by systemd's timestamps, in seconds since the node was ready."""
+    """When a unit last started and when it was ready, by systemd's timestamps, since the node was ready."""
 
     name: str
     started_s: float
@@ -103,7 +103,7 @@ class Sample:
     experiment: Experiment
     variant: str
     wait_s: Seconds
-    """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
+    """From when the node is ready, or its policy is applied, until its GPU capacity is advertised."""
     allocated_s: Seconds | None
     """From the start of `wait_s` until the kubelet has allocated a GPU and opened its device node.
 
@@ -112,14 +112,14 @@ class Sample:
     segments: tuple[Segment, ...] = ()
     """The parts of the critical path, in order; their sum is the wait."""
     units: tuple[UnitTimes, ...] = ()
-    """The units that were started within the wait, by the moment at which they were ready."""
+    """The units that were started within the wait, ordered by the moment at which each was ready."""
     compile_s: float | None = None
     """The part of the wait in which DKMS compiled, by its log's times; None if DKMS compiled nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeardownSample:
-    """One teardown of a baked driver, in seconds of the guest's clock."""
+    """How long one teardown of a baked driver took, in seconds of the guest's clock."""
 
     way: str
     """`fast` or `dkms-remove`."""
@@ -128,7 +128,7 @@ class TeardownSample:
 
 @dataclass(frozen=True, kw_only=True)
 class OracleResult:
-    """The differences between the whole node after a teardown and a node that never had the driver."""
+    """The differences between a node after a teardown and a node that never had the driver."""
 
     way: str
     differences: tuple[str, ...]
@@ -186,7 +186,7 @@ class Benchmark:
         ]
 
     def modes(self, experiment: Experiment) -> list[Mode]:
-        """Return the modes with samples in an experiment, in their order of presentation."""
+        """Return the modes that have samples in an experiment, in the order in which reports list modes."""
         return [mode for mode in Mode if self.waits(experiment, mode.value)]
 
     def teardown_times(self, way: str) -> list[float]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A measurement on its own machines, of which one runs at a time."""
+    """A measurement on machines of its own, which runs one machine at a time."""
 
     kind: str
     """The kind of measurement; tasks of one kind take about the same time."""
@@ -41,7 +41,7 @@ class Pace:
             return now + self._took_s.get(kind, mean) <= self.until
 
     def note(self, kind: str, took_s: float) -> None:
-        """Remember how long a task took."""
+        """Record how long a task took, to estimate later tasks of its kind."""
         with self._lock:
             self._took_s[kind] = max(took_s, self._took_s.get(kind, 0.0))
 
@@ -77,7 +77,7 @@ def run_tasks(
             for future in done:
                 future.result()
         except BaseException:
-            # The pool would wait for its threads, which may wait minutes for their machines.
+            # Without this call, the pool would wait for its threads, which may wait minutes for machines.
             for future in futures:
                 future.cancel()
             stop()

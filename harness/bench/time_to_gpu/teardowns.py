@@ -34,7 +34,7 @@ _DKMS_REMOVE = (
     "for tree in /var/lib/dkms/nvidia/[0-9]*; do "
     'dkms remove "nvidia/$(basename "$tree")" --all || exit 1; done'
 )
-#: Differences between any two machines, and the files in which harness and provisioner record their runs.
+#: What differs between any two machines, and files in which harness and provisioner record their runs.
 _OWN = AllowedChanges(
     paths=[
         *("/var/lib/cloud/*", "/root/.ssh/*", "/etc/ssh/ssh_host_*", "/dev/disk/by-uuid/*"),
@@ -45,7 +45,7 @@ _OWN = AllowedChanges(
             "/etc/machine-id",
             "/var/lib/dbus/machine-id",
         ),
-        # cloud-init writes the time into these files.
+        # cloud-init writes the time of its run into these files.
         *("/etc/sudoers", "/etc/sudoers.d/90-cloud-init-users"),
         *("/etc/netplan/*", "/etc/systemd/network/*", "/etc/gpu-node/*", "/opt/gpu-node/*"),
         *("/var/lib/gpu-node/*", "/run/gpu-node*", "/opt/azure/containers/*"),
@@ -60,13 +60,13 @@ _OWN = AllowedChanges(
 
 
 def tear_down_once(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> Measured:
-    """Tear down in one way, `FAST` or `DKMS_REMOVE`."""
+    """Tear a node's driver down in one way, `FAST` or `DKMS_REMOVE`."""
     with booted_node(fleet, _bare(fleet, fleet.baked)) as node:
         return Measured(teardowns=(_tear_down(node, way),))
 
 
 def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
-    """Tear down in both ways, and compare each whole node with a node that never had the driver."""
+    """Tear down in both ways, and compare each node as a whole with a node that never had the driver."""
     with booted_node(fleet, _bare(fleet, fleet.node_image)) as node:
         _boot(node)
         pristine = node.state()
@@ -98,7 +98,7 @@ def _tear_down(node: Node, way: str) -> TeardownSample:
 
 
 def _boot(node: Node) -> Evidence:
-    """Provision a node that gets no driver; raises ExpectationError if that fails."""
+    """Provision a node that gets no driver; raises ExpectationError if the provisioner fails."""
     result = node.provision(BOOT)
     if not result.ok:
         raise ExpectationError(

@@ -1,4 +1,4 @@
-"""The device-plugin protocol: its messages and its methods, from the descriptors beside this file.
+"""The messages and methods of the device-plugin protocol, from the descriptors beside this file.
 
 This module runs in the guest beside `kubelet.py` and `plugin.py`, and needs only grpcio and protobuf.
 """
@@ -42,7 +42,7 @@ def message(name: str) -> Any:
 
 
 def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield the methods of a service: name, class of request, class of response, whether it streams."""
+    """Yield each method of a service: name, class of request, class of response, whether it streams."""
     for method in _POOL.FindServiceByName(service).methods:
         yield (
             method.name,
@@ -53,7 +53,7 @@ def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 class Events:
-    """Appends events to a file, each with both clocks of this system, as a line of JSON."""
+    """Appends events to a file, each as a line of JSON with the times of both clocks of this system."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -70,7 +70,7 @@ class Events:
 
 def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) -> None:
     """Run the orders in the named pipe `control`, one on each line, and return after the order `end`."""
-    # The pipe is opened for writing too, since reading a pipe without a writer would end.
+    # The pipe is opened for writing too, since a reader sees the end of a pipe that has no writer.
     with open(os.open(control, os.O_RDWR), encoding="utf-8") as lines:  # noqa: PTH123
         for line in lines:
             order = line.strip()

@@ -1,12 +1,12 @@
-"""A kubelet as device plugins see it: registers them, watches their devices, allocates one.
+"""A kubelet as device plugins see it: registers plugins, watches their devices, allocates a device.
 
 The other tasks of a kubelet on a node (pods, the API server) are missing. Run in the guest as
 
     python3 -m device_plugin.kubelet FOLDER CONTROL EVENTS
 
 FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL a named pipe that takes the orders `start`,
-`stop`, `ready` and `end`; EVENTS the file of events. As a kubelet does, it removes the sockets of
-FOLDER when it starts: a plugin has to register again.
+`stop`, `ready` and `end`; EVENTS the file of events. Like a real kubelet, this program removes the
+sockets in FOLDER when it starts, so a plugin has to register again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Kubelet(api.Restartable):
 
     @override
     def stop(self) -> None:
-        """Stop serving, and end the watches; when this returns, all their events have been written."""
+        """Stop serving, end the watches, and return when the watches have written all their events."""
         with self.lock:
             was_serving = self.server is not None
             super().stop()

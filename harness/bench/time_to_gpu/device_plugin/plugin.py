@@ -6,8 +6,8 @@ Run in the guest as
 
 FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL a named pipe that takes the orders `start`,
 `stop` and `end`; EVENTS the file of events; DEVICES the pattern of the device nodes; each device
-node is a GPU. After its start it waits for a device node and for the kubelet's socket, registers,
-and registers again when the kubelet has restarted.
+node is a GPU. After its start, the plugin waits for a device node and for the kubelet's socket, and
+registers. The plugin registers again when the kubelet has restarted.
 """
 
 from __future__ import annotations

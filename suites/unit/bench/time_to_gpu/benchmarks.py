@@ -1,4 +1,4 @@
-"""Benchmarks for tests, with samples that are given."""
+"""Makes benchmark results for tests, from waits that a test chooses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def conditions(*, is_emulated: bool = True, payload: Payload = Payload.STAND_IN)
 def sample(
     experiment: Experiment, variant: str, wait_s: float, payload: Payload = Payload.STAND_IN
 ) -> Sample:
-    """Return a sample of which four fifths are the install, half of that compilation."""
+    """Return a sample: four fifths of its wait are the install, and half of the install is compilation."""
     install_s = 0.8 * wait_s
     return Sample(
         experiment=experiment,

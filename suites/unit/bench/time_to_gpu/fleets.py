@@ -1,4 +1,4 @@
-"""Fleets that make nothing, and nodes whose guests answer as they are told."""
+"""Fakes: fleets that make no images and no machines, and nodes whose guests give prepared answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def a_fleet(payload: Payload = Payload.STAND_IN) -> Fleet:
-    """Return a fleet whose lab has settings only, so that it can make nothing."""
+    """Return a fleet whose lab has only settings, so that the lab can make nothing."""
     return Fleet(
         lab=cast("Lab", SimpleNamespace(settings=Settings())),
         gpu=a_model(),
@@ -43,7 +43,7 @@ def a_fleet(payload: Payload = Payload.STAND_IN) -> Fleet:
 
 
 def events_of(*named: tuple[str, float] | tuple[str, float, int]) -> list[dict[str, object]]:
-    """Return a guest's events, each with its time and perhaps a count of GPUs."""
+    """Return a guest's events, each with its time, and some with a count of GPUs."""
     return [
         {
             "name": each[0],
@@ -57,9 +57,9 @@ def events_of(*named: tuple[str, float] | tuple[str, float, int]) -> list[dict[s
 
 @dataclass
 class ScriptedNodes:
-    """A lab whose nodes have, one after another, these events, results and states.
+    """Plays a lab whose nodes have the given events, results and states, in the given order.
 
-    Each list is read from its beginning, by one node or by several.
+    Each list is used up from its beginning, whether one node or several nodes read it.
     """
 
     events: Sequence[Sequence[dict[str, object]]] = ()

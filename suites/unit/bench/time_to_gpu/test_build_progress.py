@@ -1,4 +1,4 @@
-"""What is told of a long build while it runs."""
+"""Which lines of its log are reported while a long build runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT_S = 20.0
 
 
 class LoggingGuest:
-    """Has logged one of `lines` at each look, and the last one from then on."""
+    """Plays a guest whose log ends with the next of `lines` at each query, and then stays the same."""
 
     def __init__(self, *lines: str | Exception) -> None:
         self._lines = list(lines)
@@ -38,7 +38,7 @@ def told_by(guest: LoggingGuest) -> list[str]:
     with build_progress(cast("Guest", guest), told.append, every_s=0.001):
         assert guest.is_read.wait(_LIMIT_S)
         guest.is_read.clear()
-        # Looked at twice, it has been told.
+        # After two queries of the same line, the line has been reported.
         assert guest.is_read.wait(_LIMIT_S)
     return told
 
@@ -55,7 +55,7 @@ def test_guest_is_asked_again_after_a_failed_query() -> None:
     assert told_by(guest) == ["make.log: CC a.o"]
 
 
-def test_short_command_reports_no_progress() -> None:
+def test_no_progress_is_reported_for_a_short_command() -> None:
     told: list[str] = []
 
     with build_progress(cast("Guest", LoggingGuest("line")), told.append):
@@ -64,7 +64,7 @@ def test_short_command_reports_no_progress() -> None:
     assert told == []
 
 
-def test_error_of_the_command_ends_the_watch() -> None:
+def test_progress_reports_end_when_the_command_raises_an_error() -> None:
     with (
         pytest.raises(KeyError),
         build_progress(cast("Guest", LoggingGuest("line")), lambda _: None, every_s=0.001),

@@ -1,4 +1,4 @@
-"""What changed between two runs, beyond noise, and when that is a regression."""
+"""Which changes between two runs exceed noise, and which of these are regressions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _prebaked(before: Benchmark, after: Benchmark, limit: float = 0.1) -> Compar
 
 
 def test_slower_waits_beyond_the_limit_are_a_regression() -> None:
-    """All five waits are 50 % longer than all five before, so p is 2/252."""
+    """Each of the five later waits is longer than each of the five earlier waits, so p is 2/252."""
     slower = [wait * 1.5 for wait in PREBAKED]
 
     found = _prebaked(_with([*PREBAKED]), _with(slower))

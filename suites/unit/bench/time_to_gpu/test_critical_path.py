@@ -1,4 +1,4 @@
-"""From a guest's events and a provisioner's steps to the parts of the wait."""
+"""How the wait is divided into parts by a guest's events and a provisioner's steps."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_other_refusal_of_nvidias_driver_is_an_error_of_the_node() -> None:
         moments_of(_events_of_a_refusal("ENXIO"), Payload.NVIDIA)
 
 
-def test_parts_add_up_to_the_wait() -> None:
-    """There is a gap of 1 s before the first step, and of 2 s before the second. The third ends 0.5 s after it."""
+def test_parts_of_the_critical_path_add_up_to_the_wait() -> None:
+    """A gap of 1 s precedes the first step, and 2 s the second; the third ends 0.5 s after the second."""
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
         TimedStep(name="two", start_s=5.0, duration_s=4.0),
@@ -171,7 +171,7 @@ def test_time_after_the_last_step_is_not_a_gap_if_a_step_has_a_timestamp() -> No
     ]
 
 
-def test_provisioner_without_steps_is_one_part() -> None:
+def test_critical_path_of_a_provisioner_without_steps_has_one_part() -> None:
     path = critical_path(_MOMENTS, [])
 
     assert [(part.name, part.duration_s) for part in path] == [

@@ -1,4 +1,4 @@
-"""Medians, ratios and their intervals, against cases worked out by hand."""
+"""Medians, ratios and their intervals, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_interval_of_few_samples_has_less_confidence() -> None:
     assert {n: reached_confidence(n) for n in CONFIDENCES} == CONFIDENCES
 
 
-def test_nothing_is_estimated_without_samples() -> None:
+def test_estimate_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="without samples"):
         median_of([])
 
 
-def test_zero_is_refused_as_a_baseline() -> None:
+def test_ratio_to_a_time_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="above zero"):
         ratio_of([1.0], [0.0])
 

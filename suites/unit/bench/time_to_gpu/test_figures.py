@@ -1,4 +1,4 @@
-"""What follows from the samples, and what is not claimed."""
+"""Which conclusions the samples support, and which claims they do not support."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ratio_is_of_the_medians_in_the_same_experiment() -> None:
     assert reset.ratio.value == 0.25
 
 
-def test_unmeasured_values_are_null() -> None:
+def test_unmeasured_values_are_null_in_the_json_document() -> None:
     document = to_document(figures_of(benchmark()))
 
     assert document["ratio_precompiled_near"] is None
@@ -59,7 +59,7 @@ def test_unmeasured_values_are_null() -> None:
 
 
 def test_share_of_the_compilation_is_a_share_of_the_wait() -> None:
-    """The samples install for 0.8 of their wait, and compile in half of that."""
+    """In each sample, the install is 0.8 of the wait, and half of the install is compilation."""
     given = benchmark()
     found = figures_of(given).mode(Experiment.SCALE_UP, Mode.BUILD)
 

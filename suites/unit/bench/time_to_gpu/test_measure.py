@@ -1,4 +1,4 @@
-"""What is measured in which order, and what of a guest's output belongs to the wait."""
+"""In which order measurements run, and which parts of a guest's output belong to the wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOMENTS = Moments(
 
 
 def kinds(plan: Plan) -> list[str]:
-    """Return what the tasks of a plan measure; they use the fleet only when they run."""
+    """Return what the tasks of a plan measure; tasks use the fleet only when they run."""
     return [task.kind for task in tasks_of(cast("Fleet", object()), plan)]
 
 
@@ -119,7 +119,7 @@ def measured(nodes: ScriptedNodes, plan: Plan, **changes: Any) -> list[Measured]
 def result_of(
     folder: Path, action: str, *steps: tuple[str, str, float, str | None], reason: str = "kernel"
 ) -> Evidence:
-    """Return the evidence of a node with this decision and these steps: status, seconds, and start."""
+    """Return a node's evidence with this decision and these steps, each with status, seconds, and start."""
     folder.mkdir()
     return (
         EvidenceFolder(folder)
@@ -138,7 +138,7 @@ def result_of(
     )
 
 
-def test_fresh_node_and_its_reset_are_two_samples(tmp_path: Path) -> None:
+def test_fresh_node_and_its_policy_reset_are_two_samples(tmp_path: Path) -> None:
     """Each sample has its own events. The capacity counts as cleared until it appears again."""
     steps = (
         ("install-driver", "done", 5.0, "1970-01-01T00:16:51+00:00"),
@@ -203,7 +203,7 @@ def test_steps_of_a_log_become_segments_in_the_order_of_the_log(tmp_path: Path) 
 def test_node_that_installed_its_driver_in_another_way_is_an_error(
     tmp_path: Path, mode: Mode, action: str, reason: str, step: str, *, is_right: bool
 ) -> None:
-    """The step of the other install is in the log, too, but was skipped."""
+    """The log also has the step of the other way to install the driver, but this step was skipped."""
     names = {"install-driver", "install-precompiled-driver"}
     steps = [(name, "done" if name == step else "skipped", 1.0, None) for name in sorted(names)]
     result = result_of(tmp_path / "node", action, *steps, reason=reason)

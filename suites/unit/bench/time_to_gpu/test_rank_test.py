@@ -1,4 +1,4 @@
-"""The rank test, against published and counted cases."""
+"""The rank test, compared with published results and with results counted by hand."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_rank_test_matches_the_example_of_scipy() -> None:
     assert found.p == pytest.approx(1 / 9)
 
 
-def test_equal_groups_do_not_differ() -> None:
+def test_rank_test_finds_no_difference_between_equal_groups() -> None:
     found = rank_test([2.0, 2.0, 2.0], [2.0, 2.0])
 
     assert (found.superiority, found.p) == (0.5, 1.0)
 
 
-def test_ties_count_as_halves() -> None:
+def test_ties_count_as_half_a_pair() -> None:
     """The pairs 1<2, 1<3, 2=2 and 2<3 count as 3.5 of 4."""
     assert rank_test([1, 2], [2, 3]).u == 3.5
 
@@ -46,7 +46,7 @@ def test_many_samples_use_the_normal_approximation() -> None:
     assert found.p == pytest.approx(math.erfc((450 - 0.5) / deviation / math.sqrt(2)))
 
 
-def test_empty_group_is_refused() -> None:
+def test_rank_test_refuses_an_empty_group() -> None:
     with pytest.raises(ValueError, match="Two groups"):
         rank_test([], [1.0])
 

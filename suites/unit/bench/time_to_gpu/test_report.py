@@ -1,4 +1,4 @@
-"""The forms of the report: what they say, and that a page needs no other file."""
+"""What each form of the report says, and that a page needs no other file."""
 
 from __future__ import annotations
 

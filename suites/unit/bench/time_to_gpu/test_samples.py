@@ -1,4 +1,4 @@
-"""What was measured is written and read again; anything else is refused."""
+"""A benchmark's results are written and read again; files with other content are refused."""
 
 from __future__ import annotations
 

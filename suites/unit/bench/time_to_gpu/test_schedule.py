@@ -1,4 +1,4 @@
-"""Tasks run within the time limit."""
+"""Which tasks run within a time limit, and how a failed task ends the run."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def run_all(
     return [sample.way for each in found for sample in each.teardowns]
 
 
-def test_all_tasks_are_done_while_there_is_time() -> None:
+def test_all_tasks_are_done_if_the_time_limit_allows() -> None:
     assert run_all(a_task("a"), a_task("b"), a_task("a"), machines=2) == ["a", "b", "a"]
 
 
-def test_task_is_begun_if_the_longest_of_its_kind_would_end_in_time() -> None:
+def test_task_is_started_if_the_longest_task_of_its_kind_would_end_in_time() -> None:
     """A task of a new kind is estimated by the mean of the other kinds."""
     pace = Pace(until=100.0)
     assert pace.has_time_for("teardown", 99.0)
@@ -58,14 +58,14 @@ def test_task_is_begun_if_the_longest_of_its_kind_would_end_in_time() -> None:
         assert not pace.has_time_for(kind, latest + 0.1), kind
 
 
-def test_tasks_out_of_time_are_left_out() -> None:
+def test_tasks_that_would_exceed_the_time_limit_are_left_out() -> None:
     pace = Pace(until=0.0)
 
     assert run_all(a_task(), pace=pace) == []
 
 
-def test_failed_task_ends_the_run() -> None:
-    """Waiting tasks are not begun, and running tasks are stopped."""
+def test_failed_task_ends_the_benchmark_run() -> None:
+    """Waiting tasks are not started, and running tasks are stopped."""
     stopped, begun = threading.Event(), []
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""What workers tell of shell code, and what becomes of it in the process that started them."""
+"""Coverage, notes and refusals that workers send at their end are merged in the controller."""
 
 from __future__ import annotations
 

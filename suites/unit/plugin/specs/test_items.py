@@ -1,4 +1,4 @@
-"""The ids of examples, which of them run, and in which order."""
+"""The ids of examples, which examples run, and in which order."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _python_test() -> pytest.Item:
     ("tags", "focus", "project", "case", "is_wanted"),
     [
         ({}, False, {}, {}, True),
-        # The tags of the command line and of the project add up.
+        # An example needs a tag of the command line or of the project.
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("b:1",)}, True),
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("a",)}, True),
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("c",)}, False),
         ({"b:2"}, False, {}, {"all_tags": ("b:1", "b:3")}, False),
-        # A pattern matches the example's name, or the name of any group around it.
+        # A pattern matches the name of an example, or the name of any group that contains the example.
         ({}, False, {"examples": ("no", "out*")}, {}, True),
         ({}, False, {"examples": ("inner",)}, {}, True),
         ({}, False, {"examples": ("exa?ple",)}, {}, True),
         ({}, False, {"examples": ("other",)}, {}, False),
         ({"a"}, False, {"examples": ("outer",)}, {}, False),
-        # A focused one passes any filter, and hides all others.
+        # A focused example passes any filter; in a focused run, no other example runs.
         ({"a"}, False, {"examples": ("other",)}, {"is_focused": True}, True),
         ({}, True, {}, {"is_focused": True}, True),
         ({}, True, {}, {}, False),
@@ -57,7 +57,7 @@ def test_example_is_selected_by_tags_names_and_focus(
     assert item.is_wanted(set(tags), focus) is is_wanted
 
 
-def test_ids_are_unique_and_in_the_order_of_the_file() -> None:
+def test_ids_of_examples_are_unique_and_in_the_order_of_the_file() -> None:
     outer, inner, again = (
         Group(name=name, begin=line) for name, line in (("a::b", 1), ("in", 9), ("a::b", 20))
     )
@@ -80,7 +80,7 @@ def test_ids_are_unique_and_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_examples_of_a_file_stay_together_in_its_order() -> None:
+def test_examples_of_a_file_stay_together_in_the_order_of_the_file() -> None:
     first, second = (SpecFileCollector.__new__(SpecFileCollector) for _ in range(2))
     a0, a1, a2 = (_example(first, number) for number in range(3))
     b0, b1 = (_example(second, number) for number in range(2))
@@ -89,7 +89,7 @@ def test_examples_of_a_file_stay_together_in_its_order() -> None:
     assert in_file_order([b1, a2, python, a0, b0, a1]) == [b0, b1, a0, a1, a2, python]
 
 
-def test_python_tests_keep_their_order() -> None:
+def test_python_tests_keep_their_order_beside_spec_files() -> None:
     tests = [_python_test() for _ in range(5)]
 
     assert in_file_order(tests) == tests

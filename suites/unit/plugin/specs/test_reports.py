@@ -1,4 +1,4 @@
-"""Passed examples wait in a worker, and come out in the controller, each once and in order."""
+"""Passed examples wait in a worker, and the controller reports each of them once and in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_batch_is_due_when_it_is_full_or_its_oldest_report_has_waited(
     assert a_batch(*starts).is_due(100.0) is is_due
 
 
-def test_waiting_examples_are_reported_by_the_controller_once() -> None:
+def test_controller_reports_each_waiting_example_once() -> None:
     batch = a_batch(1.0, 2.0)
     carrier, next_one = (passed_report(f"a_spec.sh::{name}", PLACE, 3.0, 0.1) for name in "ab")
     batch.attach(carrier)

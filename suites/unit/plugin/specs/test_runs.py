@@ -1,4 +1,4 @@
-"""What keeps examples from the short way that leaves out pytest's phases, and errors of the host."""
+"""Which plugins and options make examples run through pytest's phases, and how host errors are explained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _config_with(plugin: ModuleType | object, **options: object) -> pytest.Confi
 class _Plugin:
     @pytest.hookimpl
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Have a hook that runs for each test."""
+        """Do nothing; pytest calls this hook for each test."""
 
 
 def test_examples_run_by_the_pytest_protocol_if_another_plugin_hooks_it() -> None:
@@ -74,7 +74,7 @@ def test_setup_show_and_pdb_disable_fast_runs_of_examples(
         (OSError("odd"), "can't run: odd."),
     ],
 )
-def test_operating_system_error_is_explained_with_a_remedy(
+def test_operating_system_error_of_the_shell_is_explained_with_a_remedy(
     tmp_path: Path, error: OSError, shown: str
 ) -> None:
     runs = SpecRuns.__new__(SpecRuns)

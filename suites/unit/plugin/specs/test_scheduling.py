@@ -1,4 +1,4 @@
-"""Workers get whole spec files."""
+"""A worker gets the examples of a spec file as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Node:
 
 
 class _Scheduling(SpecScheduling):
-    """The scheduler with two nodes and a collection, without a session."""
+    """The scheduler with two workers and a list of collected tests, but without a session."""
 
     def __init__(self, collection: list[str], root: Path = Path("/no/project")) -> None:
         self.config = SimpleNamespace(rootpath=root)
@@ -39,7 +39,7 @@ def _file(name: str, count: int, group: str = "g") -> list[str]:
     return [f"{name}_spec.sh::{group}::{number}" for number in range(count)]
 
 
-def test_chunk_continues_to_the_end_of_its_file() -> None:
+def test_chunk_of_tests_continues_to_the_end_of_its_spec_file() -> None:
     files = [_file(name, 5) for name in "abcdefgh"]
     scheduling = _Scheduling([nodeid for ids in files for nodeid in ids])
 
@@ -47,7 +47,7 @@ def test_chunk_continues_to_the_end_of_its_file() -> None:
     assert scheduling.send(5) == files[2]
 
 
-def test_large_file_is_cut_between_its_groups() -> None:
+def test_large_spec_file_is_split_between_its_groups() -> None:
     groups = [_file("a", 5, group) for group in "uvwxyz"]
     scheduling = _Scheduling([nodeid for ids in groups for nodeid in ids])
 
@@ -55,7 +55,7 @@ def test_large_file_is_cut_between_its_groups() -> None:
 
 
 @pytest.mark.parametrize(("size", "sent"), [(3, 6), (4, 4)])
-def test_file_is_split_if_it_exceeds_half_of_a_workers_share(size: int, sent: int) -> None:
+def test_spec_file_is_split_if_it_exceeds_half_of_a_workers_share(size: int, sent: int) -> None:
     """With 28 tests, the share of a worker is 14 tests."""
     large = [*_file("a", size, "u"), *_file("a", size, "v")]
     scheduling = _Scheduling([*large, *_file("b", 28 - len(large))])
@@ -63,14 +63,14 @@ def test_file_is_split_if_it_exceeds_half_of_a_workers_share(size: int, sent: in
     assert scheduling.send(2) == large[:sent]
 
 
-def test_chunk_may_end_at_any_python_test() -> None:
+def test_chunk_of_tests_may_end_at_any_python_test() -> None:
     scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
 
     assert len(scheduling.send(7)) == 7
 
 
 @pytest.mark.parametrize("pattern", ["*.spec.bash", "*/tests/*"])
-def test_files_that_match_the_shellspec_pattern_are_not_split(
+def test_spec_files_that_match_the_shellspec_pattern_are_not_split(
     tmp_path: Path, pattern: str
 ) -> None:
     (tmp_path / ".shellspec").write_text(f"--pattern '{pattern}'\n")

@@ -1,4 +1,4 @@
-"""Which examples `FILE:LINE` and `FILE::NAME` stand for."""
+"""Which examples the arguments `FILE:LINE` and `FILE::NAME` select."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CASES = {
     ("line", "numbers"),
     [(2, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (1, {0, 1, 2, 3})],
 )
-def test_line_selects_its_example_or_the_group_that_begins_there(
+def test_line_selects_the_example_at_that_line_or_the_group_that_begins_there(
     line: int, numbers: set[int]
 ) -> None:
     assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers
@@ -88,7 +88,9 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_file_is_collected_once_for_all_its_parts(tmp_path: Path, spec: Path) -> None:
+def test_spec_file_is_collected_once_for_all_arguments_that_name_parts_of_it(
+    tmp_path: Path, spec: Path
+) -> None:
     config = _config(
         tmp_path, "spec/a_spec.sh:3", f"{spec}:7:9", "spec/a_spec.sh::g [x]::n", "test_a.py::t"
     )
