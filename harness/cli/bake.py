@@ -1,4 +1,4 @@
-"""`harness image bake`: an image with the GPU driver in it, for the cache or as a file."""
+"""`harness image bake`: bakes the GPU driver into an image, for the cache or as a file."""
 
 from __future__ import annotations
 

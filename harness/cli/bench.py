@@ -1,4 +1,4 @@
-"""`harness bench`: measure on this host and print medians of several runs."""
+"""`harness bench`: runs benchmarks on this host, and prints medians of several runs."""
 
 from __future__ import annotations
 

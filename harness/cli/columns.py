@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in the largest unit of which it has two or more."""
+    """Return a duration in the largest unit in which its value is two or more."""
     whole = max(0, int(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= 2 * length:

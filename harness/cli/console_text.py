@@ -24,8 +24,8 @@ def without_commands(
 ) -> Iterator[tuple[float, str]]:
     """Yield the parts of a console's output with their times, without sequences that do more than draw.
 
-    A guest's output may ask the terminal for its size, and the answer would be typed into the user's shell. It
-    may also set the title or the clipboard.
+    A guest's output may ask the terminal for its size, and the terminal would type the answer into the user's
+    shell. A guest's output may also set the title or the clipboard.
     """
     held = ""
     for at, text in printed:

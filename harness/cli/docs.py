@@ -106,7 +106,7 @@ def _search(word: str, pages: Mapping[str, Callable[[], str]]) -> int:
 
 
 def _print_page(text: str) -> None:
-    """Show a page on a terminal, in a pager; elsewhere print it as it is, in Markdown."""
+    """Show a page in a pager if the output is a terminal; otherwise print the page's Markdown."""
     if not sys.stdout.isatty():
         print(text.rstrip())
         return

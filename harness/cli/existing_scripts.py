@@ -204,7 +204,7 @@ def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuMo
 
 
 def render_unit_test(scripts: Sequence[FoundScript], source: str, folder: Path) -> str:
-    """Return a test that sources a script, or if no script can be sourced, a test of their syntax."""
+    """Return a test that sources a script, or a test of the scripts' syntax if none can be sourced."""
     paths = {
         script.path: f"{source}/{script.path.relative_to(folder).as_posix()}" for script in scripts
     }

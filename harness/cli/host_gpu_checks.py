@@ -1,4 +1,4 @@
-"""Obstacles to passing this host's GPUs to machines, for `harness doctor`."""
+"""Checks for `harness doctor` whether machines can get this host's GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate for the output of `harness`, which makes it safe to show and limits the size of errors."""
+"""Makes the output of `harness` safe to show, and limits the size of errors."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def resume(
     """Continue the machine that a test left in a folder or an archive, and enter the machine.
 
     `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, keep the machine
-    until then without entering it.
+    until that time without entering the machine.
     """
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
         saved = read_bundle(folder)

@@ -142,7 +142,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
 
 def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
-    """Provision a node, since a machine with GPUs can't be saved, and enter it."""
+    """Provision a node, since a machine with GPUs can't be saved, and enter the node."""
     from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no node
     from harness.lab.node import NodeRequest  # noqa: PLC0415
 

@@ -51,6 +51,6 @@ def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
 
 
 def become_pytest(node_id: str, *options: str) -> NoReturn:
-    """Replace this process by a run of one test, which gets the terminal."""
+    """Replace this process by pytest, which runs one test and gets the terminal."""
     argv = [sys.executable, "-m", "pytest", node_id, "-n", "0", *options]
     os.execv(argv[0], argv)  # noqa: S606 - pytest takes this process's place

@@ -295,7 +295,7 @@ class AllureReport:
 
 @contextlib.contextmanager
 def _digests_of_any_text() -> Iterator[None]:
-    """Let Allure accept parameters with a lone surrogate, for which its own digest function fails."""
+    """Let Allure accept parameters with a lone surrogate, for which Allure's digest function fails."""
 
     def md5_of_bytes(*parts: object) -> str:
         return str(

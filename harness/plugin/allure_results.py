@@ -1,4 +1,4 @@
-"""The name of a test in Allure: title, suites, severity, labels, and the id of its history; pure."""
+"""How a test appears in Allure: title, suites, severity, parameters, and the id of its history; pure."""
 
 from __future__ import annotations
 

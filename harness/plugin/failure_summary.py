@@ -1,4 +1,4 @@
-"""Prints why tests failed or were skipped, in whole lines, since pytest's summary cuts its lines."""
+"""Prints why tests failed or were skipped, in whole lines, since pytest truncates its summary's lines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterab
 def write_causes(
     terminalreporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]
 ) -> None:
-    """Print the cause of each failure, since pytest cuts the lines of its summary before the cause."""
+    """Print the cause of each failure, since pytest truncates its summary's lines before the cause."""
     for report in reports:
         causes = [value for name, value in report.user_properties if name == _CAUSE]
         if causes:

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def register(config: pytest.Config, *modules: str) -> None:
-    """Register modules of `harness.fixtures`, by name, since they import the plugin themselves.
+    """Register modules of `harness.fixtures`, by name, since these modules import the plugin themselves.
 
-    A list `pytest_plugins` would make pytest mark them for assertion rewriting, and warn if a second
-    run in one process finds them imported.
+    If a list `pytest_plugins` named these modules, pytest would mark them for assertion rewriting, and
+    warn if they are already imported, as in the second run in one process.
     """
     for name in modules:
         full_name = f"harness.fixtures.{name}"

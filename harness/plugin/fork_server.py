@@ -192,7 +192,7 @@ class ForkServer:
         session.testscollected = len(session.items)
 
     def finish(self) -> None:
-        """Report the outcome and end this process, if it is a fork."""
+        """If this process is a fork, report the outcome and end the process."""
         hits: dict[str, list[tuple[int, ...]]] = {}
         request = self.request or {}
         if self._config is not None and request.get("traces"):

@@ -90,7 +90,7 @@ def save_machine(
 
 
 def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
-    """Continue a saved machine in a process that outlives this one; return the machine's id.
+    """Continue a saved machine in a process that outlives this process; return the machine's id.
 
     Raises HarnessError or WaitTimeoutError if the machine does not start.
     """

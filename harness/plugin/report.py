@@ -68,7 +68,7 @@ class EvidenceSource(Protocol):
 
 @dataclass
 class _KeptEvidence:
-    """The kept evidence of one source: its folder, and the error if it is incomplete."""
+    """The kept evidence of one source: the folder, and the error if the evidence is incomplete."""
 
     folder: Path
     moved: dict[Path, Path] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _KeptEvidence:
 
 
 class Reporter:
-    """Keeps the evidence of tests while its sources are still alive."""
+    """Keeps the evidence of tests while the sources of this evidence are still alive."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -238,7 +238,7 @@ class Reporter:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, None, None]:
-        """Print why tests failed, below pytest's short summary, which cuts its lines."""
+        """Print why tests failed below pytest's short summary, whose lines pytest truncates."""
         try:
             return (yield)
         finally:
@@ -285,7 +285,7 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
 
 
 def shell_before(config: pytest.Config, machine: LabMachine) -> None:
-    """Open a shell in a machine before its test uses it, or instead, if `--machine-shell` says so."""
+    """Open a shell in a machine before the test or instead of the test, if `--machine-shell` says so."""
     reporter = config.pluginmanager.getplugin(REPORTER)
     assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
     moment = reporter.settings.machine_shell
@@ -316,7 +316,7 @@ def _names(sources: Iterable[EvidenceSource]) -> list[str]:
 
 
 def _note_title(item: pytest.Item) -> None:
-    """Note a test's title for JUnit, whose names are node ids; a rerun does not add it twice."""
+    """Note a test's title for JUnit, whose names are node ids; a rerun adds no second title."""
     title = words_of(docstring_of(item), None).title
     if title is not None and ("title", title) not in item.user_properties:
         item.user_properties.append(("title", title))

@@ -1,4 +1,4 @@
-"""Markers, and skips of tests whose requirements this host does not meet."""
+"""Declares and reads markers, and skips tests whose requirements this host does not meet."""
 
 from __future__ import annotations
 

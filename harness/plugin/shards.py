@@ -1,4 +1,4 @@
-"""Runs one shard of the tests, and records for `harness report merge` which tests it ran."""
+"""Runs one shard of the tests, and records for `harness report merge` which tests the shard ran."""
 
 from __future__ import annotations
 

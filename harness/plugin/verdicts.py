@@ -23,5 +23,5 @@ def mark_broken(report: pytest.TestReport) -> None:
 
 
 def is_broken(report: pytest.TestReport) -> bool:
-    """Return whether the harness could not tell in this phase."""
+    """Return whether `mark_broken` has marked the report of this phase."""
     return bool(getattr(report, _ATTRIBUTE, False))

@@ -1,7 +1,7 @@
-"""The gate for pytest's reports, which makes them safe to show and limits their size.
+"""The gate for pytest's reports, which makes reports safe to show and limits their size.
 
-Each report passes this gate before the terminal, xdist and JUnit's file get it, so that text of
-guests, files and shell code can't control them. What tests print with `-s` does not pass the gate.
+The terminal, xdist and JUnit's file get reports only through this gate, so that text of guests,
+files and shell code can't control a terminal. Text that tests print under `-s` bypasses the gate.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ReportGate:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a part of a report is short and printable as it is."""
+    """Return whether a part of a report is short and printable, so that it needs no change."""
     kind = type(value)
     if kind is str:
         text = cast("str", value)
@@ -223,7 +223,7 @@ def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
 
 
 def _lines(lines: list[str], most: int, change: Callable[[str, int], str]) -> list[str]:
-    """Change the lines of a traceback's entry; its source and its message have different limits."""
+    """Change the lines of an entry of a traceback; source and message have different size limits."""
     first = next((at for at, line in enumerate(lines) if line.startswith(_MARK)), len(lines))
     parts = ((lines[:first], most), (lines[first:], _REPORTED_BYTES))
     return [

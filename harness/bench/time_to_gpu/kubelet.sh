@@ -1,6 +1,7 @@
 #!/bin/sh
 # The program of the unit kubelet: tells the loaded kubelet to start, and to stop when the unit stops.
-# It is loaded before, since Python takes seconds to load in an emulated guest, and a real kubelet does not.
+# The kubelet is loaded before this unit starts: in an emulated guest, Python takes seconds to load, unlike
+# a real kubelet.
 control=/run/time-to-gpu/kubelet
 trap 'echo stop >"$control"; exit 0' TERM
 echo start >"$control"

@@ -12,6 +12,6 @@ code=$?
 if [ "$code" -eq 0 ] && ! grep -q '"plugin-started"' "$events"; then
     echo start >"$control/plugin"
 fi
-# When this mark is in the events, all earlier orders have been carried out.
+# The kubelet writes this mark into the events after it has carried out all earlier orders.
 echo mark >"$control/kubelet"
 exit "$code"

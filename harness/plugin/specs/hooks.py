@@ -163,10 +163,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpecSch
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run an example without pytest's set-up and teardown phases, where it needs neither.
+    """Run an example without pytest's set-up and teardown phases, if the example needs neither phase.
 
     An example has no fixtures, so these phases have nothing to do while the next test is in the
-    same file, and they take longer than the example itself. Three kinds of examples still run
+    same file. These phases take longer than the example itself. Three kinds of examples still run
     through all phases: examples with a marker, examples of a run in which another plugin
     implements hooks for phases, and the last example of each file.
     """

@@ -193,7 +193,7 @@ class SpecItem(pytest.Item):
         raise_for(self, verdict)
 
     def note_jobs(self, verdict: Verdict) -> None:
-        """Add the processes that the example left running to its report."""
+        """Add to the example's report the names of the processes that the example left running."""
         if verdict.running is not None:
             self.add_report_section("call", "jobs", visible(verdict.running.render()))
 

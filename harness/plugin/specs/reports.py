@@ -12,7 +12,7 @@ _BATCH_WAIT_S = 0.25
 def passed_report(
     nodeid: str, location: tuple[str, int | None, str], start: float, duration_s: float
 ) -> pytest.TestReport:
-    """Return the report of an example that passed without output; it has no set-up or teardown."""
+    """Return the report of an example that passed without output and without set-up and teardown phases."""
     return pytest.TestReport(
         nodeid=nodeid,
         location=location,

@@ -1,4 +1,4 @@
-"""The shell that runs the examples of this process, one spec file after the other."""
+"""Runs the examples of this process in shells, one spec file after the other."""
 
 from __future__ import annotations
 
