@@ -330,7 +330,7 @@ def _conclusion(experiment: Experiment, each: ModeFigures) -> str:
     ratio, subject = each.ratio, f"{experiment.value}, {each.mode.value}"
     if not ratio.is_claimable:
         return (
-            f"{subject}: {share_of(ratio)} of the build at boot; not claimed, which needs "
+            f"{subject}: {share_of(ratio)} of the build at boot; no claim, since a claim needs "
             f"{FEWEST_FOR_CLAIM} samples."
         )
     if not ratio.excludes(1.0):

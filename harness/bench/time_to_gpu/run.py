@@ -32,8 +32,8 @@ _MODEL = "h100-sxm5-80gb"
 #: The padding layer that makes a precompiled image as large as a small real image.
 PADDING_MIB = 8
 _NVIDIA_NOTE = (
-    "NVIDIA's own driver makes the device node of the emulated GPU, by which the GPU is advertised, and "
-    "then refuses to open it, since it has no engine: the wait ends at the capacity, and nothing is computed"
+    "NVIDIA's own driver makes the device node by which the emulated GPU is advertised, and then refuses to "
+    "open the GPU, which has no engine: the wait ends at the capacity, and nothing is computed"
 )
 MINUTES = 14.0
 QUICK_MINUTES = 3.5
@@ -123,8 +123,8 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         notes = []
         if len(measured) < len(tasks):
             notes.append(
-                f"{len(measured)} of {len(tasks)} tasks were done; the rest would not have ended within "
-                f"{options.minutes:g} minutes; --minutes gives them longer"
+                f"{len(measured)} of {len(tasks)} tasks were done; the others would not have ended within "
+                f"{options.minutes:g} minutes; raise this limit with --minutes"
             )
             progress(notes[0])
         conditions = _conditions(
@@ -236,7 +236,7 @@ def _conditions(
     ]
     if any(mode in fleet.shapes for mode in plan.modes):
         notes.append(
-            f"precompiled images carry {options.padding_mib} MiB that do not compress, beside the driver"
+            f"precompiled images contain {options.padding_mib} MiB of incompressible data beside the driver"
         )
     if options.payload is Payload.NVIDIA:
         notes.append(_NVIDIA_NOTE)

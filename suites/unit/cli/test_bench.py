@@ -190,7 +190,7 @@ def test_option_value_of_0_is_not_replaced_by_a_default() -> None:
     assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)
 
 
-def test_nvidias_driver_has_no_time_limit_unless_one_is_given() -> None:
+def test_run_with_nvidias_driver_has_no_time_limit_by_default() -> None:
     assert planned("--payload=nvidia").minutes == math.inf
     assert planned("--payload=nvidia", "--minutes=90").minutes == 90
 

@@ -138,7 +138,9 @@ def test_removed_checkpoint_is_printed_with_the_reason(
 
 
 @pytest.mark.parametrize("wrong", ["--limit-mib=-1", "--limit-mib=many", "--limit-mib=1 --all"])
-def test_invalid_limit_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_checkpoint_size_limit_is_refused(
+    wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["checkpoints", "gc", *wrong.split()])
 
@@ -156,7 +158,7 @@ def test_cell_with_control_characters_stays_in_its_row_and_column(
     assert (header.index("FOR"), last) == (first.index("  x") + 2, "c")
 
 
-def test_age_is_shown_in_one_unit() -> None:
+def test_age_of_a_checkpoint_is_shown_in_one_unit() -> None:
     shown = {-5: "0 s", 119: "119 s", 120: "2 min", 7199: "119 min", 7200: "2 h", 200000: "2 d"}
 
     assert {seconds: duration(seconds) for seconds in shown} == shown

@@ -25,7 +25,7 @@ NAMES = ("index", "images", "own-project", "reference/images", "reference/limits
         ("reference/limits.md", "reference/limits"),
     ],
 )
-def test_page_is_found_by_its_name_or_the_last_part_of_it(word: str, name: str) -> None:
+def test_page_is_found_by_its_name_or_the_last_part_of_the_name(word: str, name: str) -> None:
     assert choose_page(word, NAMES) == name
 
 

@@ -83,7 +83,7 @@ def test_workflow_of_a_new_project_installs_a_pinned_harness_version(tmp_path: P
     ("name", "kind"),
     [("pytest.ini", "file"), ("tests/README.md", "link"), ("scripts/prepare_node.sh", "folder")],
 )
-def test_init_writes_nothing_if_one_of_its_paths_exists(
+def test_init_writes_nothing_if_a_path_of_the_project_exists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
     path = tmp_path / name
@@ -112,7 +112,7 @@ def test_init_writes_nothing_if_one_of_its_paths_exists(
         ("pytest.toml", ""),
     ],
 )
-def test_configuration_of_pytest_that_would_be_ignored_is_refused(
+def test_init_refuses_a_folder_with_configuration_that_pytest_would_ignore(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -124,7 +124,7 @@ def test_configuration_of_pytest_that_would_be_ignored_is_refused(
 
 
 @pytest.mark.parametrize("name", ["project", "project/tests"])
-def test_file_in_place_of_a_folder_is_refused(
+def test_init_refuses_a_file_in_place_of_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     path = tmp_path / name

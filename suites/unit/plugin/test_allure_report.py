@@ -68,7 +68,7 @@ def test_severity_setting_maps_folders_and_files_to_severities() -> None:
 
 
 @pytest.mark.parametrize("line", ["suites/e2e", "suites: worst", ": minor"])
-def test_unknown_severity_is_refused(line: str) -> None:
+def test_unknown_allure_severity_is_refused(line: str) -> None:
     with pytest.raises(BadInputError, match=r"pytest\.ini: key 'allure_severity'"):
         _severities(a_config(line))
 
@@ -103,7 +103,7 @@ def test_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
     assert ids[0] != ids[1] == ids[2]
 
 
-def test_allure_status_is_that_of_the_first_error_of_the_current_test() -> None:
+def test_allure_status_comes_from_the_first_error_of_the_current_test() -> None:
     config: Any = None
     report = AllureReport(config, Settings(), Path("results"), {})
     found = []

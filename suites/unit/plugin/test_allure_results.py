@@ -73,7 +73,7 @@ def test_allure_suites_of_a_test_follow_from_its_folder_and_file(
     assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites
 
 
-def test_severity_of_a_test_is_that_of_the_innermost_listed_folder() -> None:
+def test_severity_of_a_test_comes_from_the_innermost_listed_folder() -> None:
     given = {"suites": "minor", "suites/e2e/record": "critical", "suites/e2e": "normal"}
     for severities in (given, dict(reversed(given.items()))):
         assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"

@@ -51,7 +51,7 @@ def test_empty_stderr_is_attached_and_an_empty_console_log_is_not(tmp_path: Path
     assert {path.name for path in found} == {"stderr.log", "argv.txt"}
 
 
-def test_only_the_declaration_is_attached_if_it_is_damaged(tmp_path: Path) -> None:
+def test_only_the_declaration_is_attached_if_the_declaration_is_damaged(tmp_path: Path) -> None:
     (tmp_path / DECLARATION_NAME).write_text("{")
 
     declaration = _declaration(tmp_path)

@@ -96,7 +96,7 @@ def test_error_about_two_states_refers_to_the_kept_file_of_their_difference(
     assert (kept / "states/difference-1.txt").is_file() is has_states
 
 
-def test_earlier_evidence_is_kept_if_it_cannot_be_gathered_again(tmp_path: Path) -> None:
+def test_earlier_evidence_is_kept_if_gathering_again_fails(tmp_path: Path) -> None:
     class UnreachableNode(FakeNode):
         @override
         def collect_available(self) -> Evidence:
@@ -120,7 +120,7 @@ def test_earlier_evidence_is_kept_if_it_cannot_be_gathered_again(tmp_path: Path)
     [lambda _: None, lambda judged: ExpectationError("Wrong kernel.", evidence=judged.folder)],
     ids=["passed test", "error with judged evidence"],
 )
-def test_no_evidence_is_gathered_if_the_test_passed_or_its_error_refers_to_judged_evidence(
+def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_refers_to_judged_evidence(
     tmp_path: Path, end: Callable[[Evidence], BaseException | None]
 ) -> None:
     judged, later = (
@@ -141,7 +141,7 @@ def test_no_evidence_is_gathered_if_the_test_passed_or_its_error_refers_to_judge
     ],
     ids=["another-node", "broken"],
 )
-def test_evidence_is_gathered_again_if_the_error_does_not_refer_to_it(
+def test_evidence_is_gathered_again_if_the_error_does_not_refer_to_gathered_evidence(
     tmp_path: Path, error: BaseException
 ) -> None:
     """Evidence from before a reboot does not show the result of the reboot."""
@@ -198,7 +198,7 @@ def test_unreachable_machine_leaves_the_reason_and_the_host_evidence(
     assert completed == [(machine, place, error)]
 
 
-def test_gathered_evidence_is_copied_and_its_new_folder_is_returned(tmp_path: Path) -> None:
+def test_gathered_evidence_is_copied_and_the_new_folder_is_returned(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
 
     moved = dict(GatheredEvidenceSource("node", evidence).gather(tmp_path / "kept", None))

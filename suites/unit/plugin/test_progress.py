@@ -142,7 +142,7 @@ def a_worker(name: str) -> Any:
     return SimpleNamespace(workerinput={"workerid": name})
 
 
-def test_workers_share_one_progress_receiver_and_are_forgotten_when_they_end(
+def test_workers_share_one_progress_receiver_which_forgets_workers_that_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[FakeReceiver] = []
@@ -183,7 +183,7 @@ def test_workers_share_one_progress_receiver_and_are_forgotten_when_they_end(
     assert not receiver.folder.exists()
 
 
-def test_workers_without_a_receiver_print_lines_themselves(
+def test_workers_print_progress_lines_if_there_is_no_receiver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object) -> NoReturn:

@@ -168,7 +168,7 @@ def a_config(reporter: Reporter, **options: Any) -> Any:
     return SimpleNamespace(pluginmanager=manager, getoption=options.get)
 
 
-def test_evidence_source_is_used_only_within_its_context(tmp_path: Path) -> None:
+def test_evidence_source_is_used_only_within_its_with_block(tmp_path: Path) -> None:
     reporter = Reporter(Settings(evidence_folder=tmp_path))
     one, two = FakeSource("one"), FakeSource("two")
     until = [contextlib.ExitStack() for _ in (one, two)]
@@ -323,7 +323,9 @@ def test_shell_is_opened_before_a_test_or_instead_of_the_test(
     assert opened == words
 
 
-def test_exit_code_of_a_run_is_that_of_the_command_in_place_of_a_test(opened: list[str]) -> None:
+def test_run_exits_with_the_code_of_the_command_that_runs_instead_of_a_test(
+    opened: list[str],
+) -> None:
     options = {"--machine-shell-command": "true"}
     config = a_config(Reporter(Settings(machine_shell=MachineShell.INSTEAD)), **options)
 

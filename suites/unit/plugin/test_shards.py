@@ -324,7 +324,7 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_start_time_of_a_shard_is_that_of_the_earliest_test_of_all_workers(
+def test_start_time_of_a_shard_is_when_the_first_test_of_any_worker_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugin = a_plugin(1, 2)

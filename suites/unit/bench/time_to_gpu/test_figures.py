@@ -102,7 +102,7 @@ def test_few_samples_support_no_claim() -> None:
         )
     )
 
-    assert "not claimed, which needs 5 samples" in conclusions(figures)[0]
+    assert "no claim, since a claim needs 5 samples" in conclusions(figures)[0]
 
 
 def test_conclusion_of_equal_waits_shows_no_difference() -> None:
