@@ -216,7 +216,8 @@ def _advice_note(figures: Figures) -> str:
     advice = figures.advice[0].advice
     return (
         "Times count from when the node is ready, in multiples of the median build at boot (x); add the time "
-        "until your cloud has a node ready. maxNodeProvisionTime is the worst sample, the other times are the "
+        "until your cloud has a node ready. maxNodeProvisionTime is the worst sample, the other times "
+        "are the "
         f"{advice.quantile:.0%} quantile, "
         f"each with a margin of {advice.margin:.0%}."
     )
