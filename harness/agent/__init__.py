@@ -7,10 +7,10 @@ host is `harness.machine.channels.agent`, which also uses `frames`.
 from __future__ import annotations
 
 PROTOCOL = 2
-"""The protocol version; increased with each change."""
+"""The version of the protocol; increase it with each change."""
 
 OLDEST_PROTOCOL = 1
-"""The oldest version that the client understands; a saved machine has the agent with which it was saved."""
+"""The oldest version that the client understands: a saved machine keeps its old agent."""
 
 TERMINAL_PROTOCOL = 2
 """The first version in which `run` has `terminal` and `fallback`, and which has `resize`."""

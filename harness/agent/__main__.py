@@ -10,7 +10,7 @@ from .processes import Processes
 from .server import Server
 from .system import BorrowedSystem, System
 
-#: The number of new objects after which Python collects cycles: some hundred commands.
+#: Python collects garbage after this number of new objects, which some hundred commands create.
 _GARBAGE = 10_000
 
 

@@ -32,7 +32,7 @@ class Sink:
         return True
 
     def write(self, kind: int, chunk: bytes) -> None:
-        """Receive output; `kind` is the kind of its frame."""
+        """Receive output; `kind` is the kind of the output's frame."""
 
     def took_stdin(self, count: int) -> None:
         """Note that the command has read `count` more bytes."""
@@ -78,7 +78,7 @@ class Command:
         stdin: bytes | None,
         has_more_stdin: bool = False,
     ) -> None:
-        """Start `argv`; raises OSError if the guest lacks the resources to start a process."""
+        """Start `argv`. Raises OSError if the guest lacks the resources to start a process."""
         self._loop = loop
         self._processes = processes
         self._sink = sink

@@ -1,4 +1,4 @@
-"""Files of the guest: read, write atomically, wait for."""
+"""Reads files of the guest, writes them atomically, and waits for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
 
 
 class _Read(Job):
-    """Sends chunks of an open descriptor as the host consumes them, then the size of them all."""
+    """Sends chunks of an open descriptor as the host consumes them, then the total size."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         super().__init__(answers, request)
@@ -75,7 +75,7 @@ class _Read(Job):
 
 
 class FileRead(_Read):
-    """Sends a regular file, then its size; `{"size": null}` if it does not exist."""
+    """Sends a regular file, then its size, or `{"size": null}` if there is no such file."""
 
     def __init__(self, answers: Answers, request: int, path: str) -> None:
         super().__init__(answers, request)

@@ -104,7 +104,7 @@ def to_json(value: object) -> bytes:
 
 
 def parse(payload: bytes) -> Any:
-    """Parse a payload as JSON; raises ProtocolError."""
+    """Parse a payload as JSON. Raises ProtocolError for other data."""
     try:
         text = payload.decode()
         value, end = _decode(text)
@@ -116,7 +116,7 @@ def parse(payload: bytes) -> Any:
 
 
 def from_json(payload: bytes) -> dict[str, object]:
-    """Parse a JSON object; raises ProtocolError."""
+    """Parse a JSON object. Raises ProtocolError for other data."""
     value = parse(payload)
     if not isinstance(value, dict):
         raise ProtocolError(f"A frame has no JSON object: {payload[:80]!r}.")

@@ -19,15 +19,15 @@ _LONGEST_S = 3600.0
 
 
 class Loop:
-    """Calls back for events.
+    """Calls functions when descriptors are ready and when timers expire.
 
     The loop uses poll directly, because each layer above poll costs time in an emulated guest.
     epoll would need more system calls, since the few descriptors are added and removed all the
     time.
 
-    A callback belongs to the `owner` at the time of its registration, as do callbacks that it
-    registers. An exception of a callback goes to `on_error` with its owner; other callbacks
-    continue.
+    A callback belongs to the `owner` at the time of its registration. Callbacks that it registers
+    have the same owner. An exception of a callback goes to `on_error` with its owner; other
+    callbacks continue.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
@@ -52,7 +52,7 @@ class Loop:
             self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        """Call back once, after `seconds`; returns the id for `cancel_timer`."""
+        """Call back once, after `seconds`, and return the id for `cancel_timer`."""
         self._next_timer += 1
         self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
         return self._next_timer

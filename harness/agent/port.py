@@ -40,7 +40,7 @@ class PortDevice:
         return not any(events & select.POLLHUP for _, events in self._poll.poll(0))
 
     def read(self) -> bytes | None:
-        """Return the data, None if there is none, b"" if the host has closed its end."""
+        """Return the data, None if there is none, or b"" if the host has closed its end."""
         try:
             return os.read(self._fd, MAX_PAYLOAD)
         except BlockingIOError:
@@ -51,7 +51,7 @@ class PortDevice:
             return b""
 
     def write(self, data: memoryview) -> int | None:
-        """Return how many bytes were written, None if the host has closed its end."""
+        """Return how many bytes were written, or None if the host has closed its end."""
         try:
             return os.write(self._fd, data)
         except BlockingIOError:

@@ -24,7 +24,8 @@ _NOT_INHERITED = frozenset(
 _OOM_SCORE = "/proc/self/oom_score_adj"
 #: Signals that Python ignores; programs expect the default.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
-#: Signals that a terminal sends; reset too for a command in a terminal, if the agent ignores them.
+#: Signals that a terminal sends. A command in a terminal gets their defaults too, even if the
+#: agent ignores them.
 _SIGNALS_OF_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 #: asm-generic/ioctls.h and termbits.h. The module `termios` has them too, but takes long to import.
 _TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
@@ -60,7 +61,7 @@ class Processes:
         self._oom_fd, self._oom_score = _own_oom_score()
 
     def spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
-        """Start `argv`; raises OSError if that fails, and then leaves no descriptor open."""
+        """Start `argv`. Raises OSError if that fails, and then leaves no descriptor open."""
         opened: list[int] = []
         try:
             out, child_out = os.pipe()

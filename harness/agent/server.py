@@ -269,7 +269,7 @@ class RunJob(Job, Sink):
         start: Callable[..., Command] = Command
         terminal = asked.get("terminal")
         if terminal is not None:
-            from .terminal import TerminalCommand, size_of  # noqa: PLC0415 - for people only
+            from .terminal import TerminalCommand, size_of  # noqa: PLC0415 - rarely needed
 
             fallback = asked.get("fallback")
             start = functools.partial(

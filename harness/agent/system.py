@@ -76,13 +76,17 @@ class BorrowedSystem(System):
         )
 
     def add_entropy(self, entropy: bytes) -> None:
-        raise NotAGuestError(f"the agent refuses to add {len(entropy)} bytes of entropy to it")
+        raise NotAGuestError(
+            f"the agent refuses to add {len(entropy)} bytes of entropy to this system"
+        )
 
     def set_hostname(self, hostname: str) -> None:
-        raise NotAGuestError(f"the agent refuses to set its host name to '{hostname}'")
+        raise NotAGuestError(f"the agent refuses to set this system's host name to '{hostname}'")
 
     def set_instance_id(self, instance_id: str) -> None:
-        raise NotAGuestError(f"the agent refuses to set its instance id to '{instance_id}'")
+        raise NotAGuestError(
+            f"the agent refuses to set this system's instance id to '{instance_id}'"
+        )
 
 
 class NotAGuestError(Exception):

@@ -22,8 +22,9 @@ _END_OF_INPUT = b"\x04"
 class TerminalCommand(Command):
     """A running command in a terminal, whose output is all stdout.
 
-    It ends when its process has ended and the output of that process is read. It does not wait for
-    processes that stay in the terminal; they lose the terminal, as with `ssh -t`.
+    The command ends when its process has ended and the output of that process is read. It does not
+    wait for processes that stay in the terminal; they lose the terminal, as under
+    `ssh -t`.
     """
 
     #: The person's terminal is in raw mode, so a line needs a carriage return too.
@@ -43,7 +44,7 @@ class TerminalCommand(Command):
         size: tuple[int, int],
         fallback: list[str] | None = None,
     ) -> None:
-        """Start `argv`, or `fallback` if there is no such program; raises OSError as `Command` does."""
+        """Start `argv`, or `fallback` if the program is missing. Raises OSError as `Command` does."""
         self._size = size
         self._fallback = fallback
         # The kernel buffers less than this of the process's last output. Processes that are left in
@@ -136,7 +137,7 @@ class TerminalCommand(Command):
 
 
 def size_of(fields: object) -> tuple[int, int]:
-    """Return rows and columns of parsed JSON; raises ProtocolError."""
+    """Return rows and columns of parsed JSON. Raises ProtocolError for other JSON."""
     if isinstance(fields, dict):
         rows, columns = fields.get("rows"), fields.get("columns")
         if isinstance(rows, int) and isinstance(columns, int):

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
-#: The model to emulate if a test requests any GPU.
+#: The model to emulate if a test requests a GPU and names no model.
 _ANY_MODEL = "h100-sxm5-80gb"
 
 
@@ -190,7 +190,7 @@ class Lab(LabImages):
 
     @functools.cached_property
     def provisioner(self) -> Provisioner:
-        """Return the provisioner of the settings; raises BadInputError if there is none."""
+        """Return the provisioner that the settings name. Raises BadInputError if they name none."""
         # Imported late: this import takes longer than restoring a clone, which does not need it.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
@@ -205,11 +205,11 @@ class Lab(LabImages):
         return self.keys()
 
     def node_image(self, name: str | None = None) -> Image:
-        """Return a node image: an image of the catalogue, or an image by its path or URL.
+        """Return the node image `name`: a name in the catalogue, a path, or a URL.
 
-        An image with a recipe is built if it is not in the cache. A cloud image becomes a node image
-        with the guest agent and the stand-ins. The default for `name` is the first image in the
-        settings.
+        An image with a recipe is built if it is not in the cache. A cloud image gets the guest
+        agent and the stand-ins, and so becomes a node image. The default for `name` is the first
+        image in the settings.
         """
         # Imported late: this import takes longer than starting a clone of a known checkpoint.
         from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415
@@ -217,7 +217,7 @@ class Lab(LabImages):
         name = name or self.settings.images[0]
         source = load_catalogue(*self.settings.image_folders).get(name)
         if not isinstance(source, Recipe):
-            from harness.lab.prepared_images import prepare_node_image  # noqa: PLC0415 - few do
+            from harness.lab.prepared_images import prepare_node_image  # noqa: PLC0415 - rarely needed
 
             return prepare_node_image(self, self.cloud_image(name))
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
@@ -235,7 +235,7 @@ class Lab(LabImages):
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
         ):
-            from harness.lab.own_kernels import install_kernel  # noqa: PLC0415 - few do
+            from harness.lab.own_kernels import install_kernel  # noqa: PLC0415 - rarely needed
 
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
@@ -275,12 +275,12 @@ class Lab(LabImages):
         name: str = "cloud-image",
         disk: Path | None = None,
     ) -> Iterator[LabMachine]:
-        """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
+        """Boot a distribution's image by firmware and its boot loader; end the machine afterwards.
 
-        Its disk is `disk`, or an overlay that is larger than the image; cloud-init grows the root
-        file system. The guest agent and a console on the serial port come with cloud-init. `boot`
-        names the firmware, or one kernel of `cloud_image_kernels` to boot without firmware. Raises
-        RequirementError if the host lacks the firmware.
+        The machine's disk is `disk`, or an overlay that is larger than the image; cloud-init grows
+        the root file system. The guest agent and a console on the serial port come with cloud-init.
+        `boot` names the firmware, or one kernel of `cloud_image_kernels` to boot without firmware.
+        Raises RequirementError if the host lacks the firmware.
         """
         folder = self.machines.new_folder(name)
         boot = (boot or CloudImageBoot()).of(image)
@@ -312,7 +312,7 @@ class Lab(LabImages):
         """Start a machine from the checkpoint of a saved state, and end it afterwards.
 
         The checkpoint is made if the cache has none. Every clone has its own disk overlay and maps
-        the checkpoint's memory privately, so that it can't change another clone.
+        the checkpoint's memory privately, so no clone can change another clone.
         """
         description = replace(
             describe_clone(
@@ -333,14 +333,14 @@ class Lab(LabImages):
     def resume(
         self, bundle: MachineBundle, *, base: Path | None = None, kept_until: float | None = None
     ) -> Iterator[LabMachine]:
-        """Continue a saved machine with new GPUs of the same models, and end it afterwards.
+        """Continue a saved machine with new GPUs of the models that it had, and end it afterwards.
 
         `base` is the image below the machine's disk, for an image that is not in the cache. Raises
         BadInputError for a bundle that names files of this host. Raises HarnessError if the base
         image, the QEMU version or the firmware of the machine is missing here; the message says how
-        to get it.
+        to get the missing part.
         """
-        from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - few are
+        from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - rarely needed
 
         folder = self.machines.new_folder(bundle.name)
         with self.machines.running(
@@ -349,7 +349,7 @@ class Lab(LabImages):
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, made if not cached, and keep it until `close`."""
+        """Return the checkpoint of a saved state, or make it, and keep it until `close`."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
@@ -358,13 +358,13 @@ class Lab(LabImages):
 
         Raises BadInputError for a wrong inventory.
         """
-        from harness.lab.gpu_sources import open_gpu_pool  # noqa: PLC0415 - few hosts have GPUs
+        from harness.lab.gpu_sources import open_gpu_pool  # noqa: PLC0415 - rarely needed
 
         return open_gpu_pool(self.settings)
 
     def _any_model(self) -> GpuModel:
-        """Return the model to emulate where any GPU is requested."""
-        from harness.gpu.catalogue import find_model  # noqa: PLC0415 - most tests name a model
+        """Return the model to emulate for a request that names no model."""
+        from harness.gpu.catalogue import find_model  # noqa: PLC0415 - rarely needed
 
         return find_model(_ANY_MODEL, *self.settings.gpu_models)
 
@@ -379,7 +379,7 @@ class Lab(LabImages):
 
     @functools.cached_property
     def machine_start(self) -> MachineStart:
-        """Return whether nodes boot or start as clones by default.
+        """Return how nodes start by default: by a boot, or as clones.
 
         The setting decides, with one exception: nodes boot if NVIDIA's driver has to open GPUs
         behind mpqemu. mpqemu reaches only shared memory, and a clone's memory is private.
@@ -403,7 +403,7 @@ class Lab(LabImages):
 
     @functools.cached_property
     def platform(self) -> Platform:
-        """Return the common part of all machines of this lab.
+        """Return what all machines of this lab have in common.
 
         This property ignores a missing transport, since a machine without a GPU needs none; the
         error is raised when a machine starts with a GPU or gets one plugged in. A GPU of the host
@@ -429,7 +429,7 @@ class Lab(LabImages):
         )
 
     def kill_machines(self) -> None:
-        """End every machine at once, from any thread; threads that wait for a machine get an error."""
+        """Kill every machine, from any thread; threads that wait for a machine get an error."""
         self.machines.kill_all()
 
     def save_evidence(self, evidence: Evidence, name: str) -> Path:
@@ -437,7 +437,7 @@ class Lab(LabImages):
         return evidence.copy_to(self.settings.evidence_folder / name)
 
     def try_save_evidence(self, node: Node, name: str) -> Path | None:
-        """Keep the available evidence of a node that may not answer, and return its folder.
+        """Keep the available evidence of a node that might not answer, and return the folder.
 
         On failure this method reports the reason and returns None, so that the original error is
         not masked.

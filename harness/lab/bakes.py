@@ -47,7 +47,7 @@ def bake_node(
     detect a provisioner that records the running kernel instead of the target kernel. The evidence
     of the bake is published with the image; `bake_evidence` reads it.
 
-    Raises BadInputError if the provisioner declares no bake, HarnessError if it failed.
+    Raises BadInputError if the provisioner declares no bake, and HarnessError if the bake fails.
     """
     provisioner = provisioner or lab.provisioner
     provisioner.command(BAKE)
@@ -70,12 +70,12 @@ def bake_cloud_image(
 ) -> CloudImage:
     """Return a cloud image with the driver baked in; a machine without a GPU runs the bake.
 
-    `driver` is by default the driver in the image's entry. The machine boots an overlay by the
-    image's firmware, and cloud-init runs the provisioner. Then the files of the first boot and of
-    the harness are removed, so that the next boot is a first boot again. The result is one complete
-    file. `bake_evidence` reads the evidence.
+    `driver` is by default the driver that the image's entry names. The machine boots an overlay of
+    the image by firmware, and cloud-init runs the provisioner. Then the files that the first boot
+    and the harness wrote are removed, so that the next boot is a first boot again. The result is
+    one complete file. `bake_evidence` reads the evidence.
 
-    Raises BadInputError if no driver is named, HarnessError if the bake failed.
+    Raises BadInputError if no driver is named, and HarnessError if the bake fails.
     """
     provisioner = provisioner or lab.provisioner
     provisioner.command(BAKE)
@@ -142,7 +142,7 @@ def _make_node(lab: Lab, provisioner: Provisioner, parent: Image, disk: Path) ->
 
 
 def _builder_kernel(parent: Image) -> Kernel:
-    """Return the second newest kernel, or the only one of a cloud image."""
+    """Return the second newest kernel, or the only kernel of a cloud image."""
     return parent.newest_kernel if len(parent.kernels) == 1 else parent.other_kernel
 
 
@@ -179,7 +179,7 @@ def _bake_reporter(lab: Lab, name: str) -> Callable[[str], None]:
 
 
 def _wait_until_baked(lab: Lab, node: Node, folder: Path, report: Callable[[str], None]) -> None:
-    """Wait for a bake, and store its evidence in `folder`; raises HarnessError if it failed."""
+    """Wait for a bake, and store its evidence in `folder`. Raises HarnessError if the bake fails."""
     try:
         node.wait_until_provisioned(report)
     except HarnessError as error:
@@ -205,7 +205,7 @@ def _why(evidence: Evidence) -> str:
 def write_standalone(image: Image | CloudImage, to: Path) -> Path:
     """Write an image to the path `to`, as one complete qcow2 file.
 
-    Raises BadInputError if the path exists, or can't be written.
+    Raises BadInputError if the path exists, or if the image can't be written there.
     """
     if to.exists():
         raise BadInputError("The file exists already.", source=str(to))

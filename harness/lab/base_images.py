@@ -36,7 +36,7 @@ class BaseImage:
 
 
 def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
-    """Describe for a bundle an image whose disk is in a cache of this host."""
+    """Return a bundle's description of an image whose disk is in a cache of this host."""
     parents = tuple(str(lower.parent) for lower in _lower_disks(disk))
     return BaseImage(name=name, digest=digest, folder=str(disk.parent), parents=parents)
 
@@ -44,8 +44,8 @@ def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
 def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
     """Return the disk of the base image in one of the image stores of this host.
 
-    Raises HarnessError if the base image or an image below it is missing, or if an image below it
-    has been built again since. The message says how to get the image.
+    Raises HarnessError if the base image or an image below the base image is missing, or if an
+    image was rebuilt after the image above it was made. The message says how to get the image.
     """
     places = list(stores)
     for store in places:
@@ -66,7 +66,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
 
 
 def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> None:
-    """Raise HarnessError if a disk below `upper` is missing, or was built again."""
+    """Raise HarnessError if a disk below `upper` is missing, or was rebuilt."""
     for lower in _lower_disks(upper):
         if not lower.exists():
             folder = lower.parent
@@ -89,7 +89,7 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the disks below a disk; the last may be missing. Raises HarnessError for a cycle."""
+    """Yield the disks below a disk; the last might not exist. Raises HarnessError for a cycle."""
     seen = {disk.resolve()}
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()
@@ -124,7 +124,7 @@ def _digests(manifest: Path) -> set[str]:
 
 
 def _pinned_digest(manifest: Path) -> str | None:
-    """Return the digest of an image's base image, if the image's manifest names it."""
+    """Return the digest of an image's base image, or None if the image's manifest has none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(parse_json(manifest.read_text())["parent"]["disk_sha256"])
     return None

@@ -23,7 +23,7 @@ _MKCONFIG_S = 600.0
 
 
 def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
-    """Return the entries of a machine's boot menu by kernel; raises HarnessError without a menu."""
+    """Return the entries of a machine's boot menu by kernel. Raises HarnessError without a menu."""
     configuration = guest.read_text(CONFIGURATION)
     if configuration is None:
         raise HarnessError(
@@ -51,8 +51,8 @@ def boot_always(guest: Guest, kernel: str) -> None:
     _entry(guest, kernel)
     guest.write_text(DROP_IN, _SAVED)
     guest.output_of("grub-mkconfig", "-o", CONFIGURATION, timeout_s=_MKCONFIG_S)
-    # The entry is looked up in the new menu: it has another name if another program made the old
-    # menu.
+    # The entry is looked up in the new menu, since another program may have made the old menu,
+    # with other names.
     guest.output_of("grub-set-default", _entry(guest, kernel).path)
 
 

@@ -54,9 +54,9 @@ class _NothingToFetch:
 
 
 class CachedOnlyLab(Lab):
-    """Raises NotCachedError instead of building, fetching, baking or saving anything.
+    """A lab that raises NotCachedError instead of building, fetching, baking or saving anything.
 
-    Open it with `refuse_to_wait` as its listener.
+    Open the lab with `refuse_to_wait` as its listener.
     """
 
     @override

@@ -18,7 +18,7 @@ CALLS = "/var/log/harness-calls"
 #: The first folder in the PATH of cloud-init and of root's shells.
 _FOLDER = "/usr/local/sbin"
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-#: One write for each line, so that lines of several processes do not mix.
+#: The program writes each line by a single write, so that lines of several processes do not mix.
 _SCRIPT = r"""#!/bin/sh
 # Records this call and runs the real command (harness.lab.call_recorder). It uses subshells, since
 # an assignment to an exported variable would change the command's environment.
@@ -79,7 +79,7 @@ class CallRecorder:
 
     @property
     def files(self) -> Sequence[GuestFile]:
-        """Return the programs that replace the real ones in PATH."""
+        """Return the programs that replace the real commands in PATH."""
         return [
             GuestFile(
                 path=f"{_FOLDER}/{name}",

@@ -36,7 +36,7 @@ DISK_GIB = 10
 _FIRST_BOOT_KVM_S = 90.0
 _VARIABLES = "uefi-variables.fd"
 
-#: The files of the built images, among them the agent's.
+#: The folder with the files of the built images, which include the agent's files.
 _AGENT_TREE = SHIPPED_IMAGES / "debian-12/root"
 _LOADER = Path("usr/lib/harness/agent-loader")
 _UNIT = Path("etc/systemd/system/harness-agent.service")
@@ -46,7 +46,8 @@ _WANTS = "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants"
 AGENT_FILES = (f"/{_LOADER}", f"/{_UNIT}", f"{_WANTS}/{_UNIT.name}")
 
 _PUT = 'mkdir -p -- "${1%/*}" && printf %s "$2" | base64 -d >"$1.part" && chmod "$3" "$1.part" && mv -- "$1.part" "$1"'
-#: Sends the journal and a login to the serial port, if the kernel's command line has no console there.
+#: Sends the journal and a login prompt to the serial port, if the kernel's command line has no
+#: console there.
 _CONSOLE = (
     "grep -q 'console=ttyS0' /proc/cmdline && exit 0; "
     "mkdir -p /run/systemd/journald.conf.d && "
@@ -91,9 +92,9 @@ def render_clean(
 class CloudImageBoot:
     """How a cloud image is booted.
 
-    Either its own boot loader boots it, started by `firmware` (None for the type in the image's
-    entry). Or QEMU loads `kernel`, with the command line of the boot loader and `append`. The disk
-    is enlarged to `disk_gib`.
+    Either `firmware` starts the image's own boot loader; None selects the firmware type in the
+    image's entry. Or QEMU loads `kernel`, with the command line of the boot loader and `append`.
+    The disk is enlarged to `disk_gib`.
     """
 
     firmware: FirmwareType | None = None
@@ -112,7 +113,7 @@ class CloudImageBoot:
             )
 
     def of(self, image: CloudImage) -> CloudImageBoot:
-        """Return this boot, with the firmware type of `image` if no firmware is named."""
+        """Return this boot, with the firmware type of `image` if this boot names no firmware."""
         return replace(self, firmware=self.firmware or image.firmware)
 
     def size_gib(self, image: CloudImage) -> int | None:
@@ -195,7 +196,7 @@ class CloudImageSource:
 
     @property
     def first_seed(self) -> SeedFiles:
-        # The seed has no SSH keys: all clones would share the keys of the template.
+        # The seed has no SSH keys, since all clones would share the keys of the template.
         return cloud_image_seed("clone", instance_id="clone")
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
@@ -232,7 +233,7 @@ def _code_digest() -> str:
 def cloud_image_seed(
     hostname: str, *, instance_id: str, access: SshAccess | None = None
 ) -> SeedFiles:
-    """Return a seed that installs the guest agent, and a serial console if there is none.
+    """Return a seed that installs the guest agent, and a serial console if the image has none.
 
     `bootcmd` installs both before cloud-init writes files, so that the agent can report later
     errors.

@@ -31,7 +31,8 @@ SEED = "seed.iso"
 DISK = "disk.qcow2"
 _KERNEL_HEADER = "kernel-header"
 
-#: More than any kernel's set-up code; Documentation/arch/x86/boot.rst limits it to 64 sectors.
+#: Bytes: more than any kernel's set-up code, which Documentation/arch/x86/boot.rst limits to 64
+#: sectors.
 _KERNEL_HEADER_BYTES = 64 << 10
 
 
@@ -70,11 +71,11 @@ class BootSource(DiskSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """The common part of all machines of a run: the accelerator and its QEMU.
+    """What all machines of a run have in common: the accelerator and its QEMU.
 
     All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. `tsc_khz`
-    is the frequency of the host's time stamp counter; an emulated guest gets it as a kernel
-    argument. With `lacks_gpu_interrupts`, guests poll their devices.
+    is the frequency of the host's time stamp counter; an emulated guest gets that frequency as a
+    kernel argument. With `lacks_gpu_interrupts`, guests poll their devices.
     """
 
     accelerator: Accelerator
@@ -178,9 +179,9 @@ def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...
     """Return kernel arguments with the facts that a guest can't find out by itself."""
     if not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
         return ()
-    # On a busy host an emulated guest measures a wrong frequency.
+    # On a busy host an emulated guest measures a wrong frequency of its time stamp counter.
     frequency = () if platform.tsc_khz is None else (f"tsc_early_khz={platform.tsc_khz}",)
-    # `irqpoll` polls at each IRQ 0, which is the timer's only if the local APIC's timer is off.
+    # `irqpoll` polls at each IRQ 0. The timer raises IRQ 0 only if the local APIC's timer is off.
     polling = ("irqpoll", "nolapic_timer") if platform.lacks_gpu_interrupts else ()
     return (*frequency, *polling)
 

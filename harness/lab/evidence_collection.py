@@ -49,12 +49,13 @@ def collect(
 ) -> Evidence:
     """Gather evidence into `folder`, from the host alone if the guest does not answer.
 
-    Without `is_booted` the guest may still boot, so it has only seconds to answer. `kernels` are
-    the kernel versions whose modules are examined; with None the guest lists them. The declaration
-    of the `provisioner` adds files and commands, and says how its result is read. Raises
-    BadInputError if a command in `additional` has the name of another command.
+    Without `is_booted` the guest might still be booting, so it gets only seconds to answer.
+    `kernels` are the kernel versions whose modules are examined; with None the guest lists them.
+    The declaration of the `provisioner` adds files and commands, and says how the provisioner's
+    result is read. Raises BadInputError if a command in `additional` has the name of another
+    command.
     """
-    # Checked first, so that the error is raised even if the guest does not answer.
+    # The names are checked first, so that the error is raised even if the guest does not answer.
     guest_request((), provisioner).extended(additional)
     if provisioner is not None:
         write_declaration(provisioner, make_private_folder(folder))
@@ -82,7 +83,7 @@ def collect_available(
     additional: AdditionalEvidence = NOTHING_MORE,
     provisioner: Provisioner | None = None,
 ) -> Evidence:
-    """Gather the available evidence of a machine that may not answer, into a folder of its own.
+    """Gather the available evidence of a machine that might not answer, into a new folder.
 
     If the guest does not answer, `not-collected.txt` has the error.
     """
@@ -126,8 +127,8 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
 def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
     """Keep the remaining files of a machine that did not start, and return `folder`.
 
-    If there are no files, or nothing can be written, it returns None, so that the original error
-    is not masked.
+    If there are no files, or nothing can be written, this function returns None, so that the
+    original error is not masked.
     """
     try:
         if machine.has_vm:

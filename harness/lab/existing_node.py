@@ -39,7 +39,7 @@ class ExistingNode:
     def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
         """Gather evidence of the node, and the `additional` evidence, into the new `folder`.
 
-        Raises HarnessError if it can't be reached, or does not answer completely.
+        Raises HarnessError if the node can't be reached, or if an answer is incomplete.
         """
         try:
             kernel = self._runner.run(["uname", "-r"], timeout_s=_ANSWER_S).check(

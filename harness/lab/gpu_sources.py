@@ -63,8 +63,8 @@ class GpuSources:
             return gpu
         model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
         if self.emulation is None or (self.emulation is GpuEmulation.GSP and model.gsp is None):
-            # A model without a GSP is served as it is: NVIDIA's driver reports why it can't open
-            # the GPU.
+            # A model without a GSP is emulated without one: NVIDIA's driver reports why it can't
+            # open the GPU.
             return model
         return model.emulated_as(self.emulation)
 
@@ -103,7 +103,7 @@ def _choice(gpu: RequestedGpu) -> GpuChoice:
 
 
 def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
-    """Return the pool; raises BadInputError if the inventory is wrong."""
+    """Return the pool. Raises BadInputError if the inventory is wrong."""
     return GpuPool(settings.gpu_pool_folder, inventory=inventory_of(settings, catalogue))
 
 

@@ -93,12 +93,12 @@ class GuestChannels:
 
     @property
     def has_vm(self) -> bool:
-        """Return whether the VM was started; it may have ended since."""
+        """Return whether the VM was started; the VM may have ended since."""
         return self._vm is not None
 
     @property
     def vm(self) -> Machine:
-        """Return the VM itself; raises HarnessError before it has been started."""
+        """Return the VM itself. Raises HarnessError before the VM has been started."""
         if self._vm is None:
             raise HarnessError(f"Machine '{self.name}' has not been started.")
         return self._vm
@@ -111,7 +111,7 @@ class GuestChannels:
 
     @property
     def agent(self) -> Agent:
-        """Return the guest's agent; the first use in a booted machine waits until it is ready."""
+        """Return the guest's agent; the first use in a booted machine waits for the agent."""
         if not self._is_agent_ready:
             patience_s = READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
             deadline = self.deadline(patience_s)
@@ -142,10 +142,10 @@ class GuestChannels:
     def state(self) -> NodeState:
         """Return the state of the whole guest for `expect.unchanged`; the guest should be idle.
 
-        Parts that can't be read are `unknown` in it. Raises HarnessError if the guest does not
-        answer.
+        Parts that can't be read are `unknown` in the result. Raises HarnessError if the guest does
+        not answer.
         """
-        from harness.evidence.state_capture import take_state  # noqa: PLC0415 - few tests do
+        from harness.evidence.state_capture import take_state  # noqa: PLC0415 - rarely needed
 
         self.last_state = take_state(
             self.agent,
@@ -159,7 +159,7 @@ class GuestChannels:
         """Return SSH access, for people and for machines without an agent.
 
         The guest must have been provisioned with the lab's keys. The first use opens the
-        connection; it ends with the machine.
+        connection, which ends with the machine.
         """
         if self._ssh is None:
             runner = SshRunner(
@@ -174,7 +174,7 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Report `what` as the machine's activity in this context, at most until `deadline`."""
+        """Report `what` as the machine's activity within the context, at most until `deadline`."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:

@@ -55,15 +55,15 @@ class LabImages:
 
     @functools.cached_property
     def cloud_images(self) -> CloudImageStore:
-        """Return the cache of cloud images; loading its reader takes longer than starting a clone."""
-        from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415
+        """Return the cache of cloud images. Loading its module takes longer than starting a clone."""
+        from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415 - loads slowly
 
         return CloudImageStore(self.settings.cloud_image_store)
 
     @functools.cached_property
     def derived(self) -> DerivedStore:
         """Return the cache of data derived from cloud images."""
-        from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - as above
+        from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - loads slowly
 
         return DerivedStore(self.settings.derived_store, source=self._shared_caches.get("derived"))
 
@@ -72,7 +72,7 @@ class LabImages:
 
         The image is fetched if the cache does not have it.
         """
-        from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - as above
+        from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - loads slowly
         from harness.image.cloud.source import (  # noqa: PLC0415
             Algorithm,
             CloudImageRecipe,
@@ -81,7 +81,7 @@ class LabImages:
 
         source = load_catalogue(*self.settings.image_folders).get(name)
         if isinstance(source, LocalImage):
-            from harness.image.cloud.store import open_local  # noqa: PLC0415 - as above
+            from harness.image.cloud.store import open_local  # noqa: PLC0415 - loads slowly
 
             return open_local(source, Algorithm.SHA256)
         if not isinstance(source, CloudImageRecipe):

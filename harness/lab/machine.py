@@ -33,16 +33,17 @@ if TYPE_CHECKING:
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: Seconds after which a delay of the guest is attributed to its GPU.
 _NOTICED_S = 1.0
-#: QEMU's memory in addition to the guest's.
+#: MiB of memory that QEMU needs in addition to the guest's memory.
 _QEMU_MIB = 128
 _CAPACITY_S = 900.0
 
 
 class LabMachine(MachineCloudInit, MachineSaving):
-    """A running machine; ends with its `with` block.
+    """A running machine, which ends with its `with` block.
 
     Without a checkpoint in its description it boots, with the GPUs in their slots from the start;
-    with a checkpoint it continues from there, and the GPUs are plugged as soon as it runs.
+    with a checkpoint it continues from there, and the GPUs are plugged in as soon as the machine
+    runs.
     """
 
     @stepped("Start machine '{0.name}'")
@@ -59,7 +60,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint from which the machine continues; None if it boots."""
+        """Return the checkpoint from which the machine continues, or None if the machine boots."""
         return self.description.checkpoint
 
     def _enter(self) -> None:
@@ -175,7 +176,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
             ) from error
 
     def kill(self) -> None:
-        """End the machine at once, from any thread; a thread that waits for it gets an error."""
+        """Kill the machine, from any thread; threads that wait for the machine get an error."""
         self._is_killed = True
         if self._vm is not None:
             self._vm.kill()

@@ -64,9 +64,10 @@ _MOST_CHARACTERS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class MachineBundle:
-    """A saved machine in `folder`; `spec` has the bundle's own files and no disk.
+    """A saved machine in `folder`; `spec` names only files of the bundle, and no disk.
 
-    `driver` is the name of the VM driver that ran the machine; another driver has other devices.
+    `driver` is the name of the VM driver that ran the machine; the machine of another driver has
+    other devices.
     """
 
     folder: Path
@@ -193,7 +194,7 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 
 
 def read_bundle(folder: Path) -> MachineBundle:
-    """Return the saved machine in `folder` or its `checkpoint`, or the only saved machine below.
+    """Return the saved machine in `folder` or its `checkpoint`, or the only saved machine below it.
 
     Raises BadInputError if no saved machine or several are found, and for a bundle of another
     schema.
@@ -229,7 +230,7 @@ def read_bundle(folder: Path) -> MachineBundle:
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    """Return the text of a key; raises KeyError or ValueError."""
+    """Return the text of a key. Raises KeyError or ValueError if there is none."""
     value = fields[key]
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
@@ -237,14 +238,14 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _texts(values: object, key: str) -> tuple[str, ...]:
-    """Return a list of texts; raises ValueError."""
+    """Return a list of texts. Raises ValueError for any other value."""
     if not isinstance(values, list) or len(values) > _MOST_PORTS:
         raise ValueError(f"'{key}' is not a list of at most {_MOST_PORTS} names")
     return tuple(_text({key: value}, key) for value in values)
 
 
 def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
-    """Return the whole number of a key, at most `most`; raises KeyError or ValueError."""
+    """Return the whole number of a key, at most `most`. Raises KeyError or ValueError."""
     value = fields[key]
     # Python counts JSON's true as the whole number 1.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
@@ -253,10 +254,10 @@ def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
 
 
 def _truth(fields: Mapping[str, Any], key: str) -> bool:
-    """Return the truth value of a key; raises KeyError or ValueError."""
+    """Return the truth value of a key. Raises KeyError or ValueError if there is none."""
     value = fields[key]
     if not isinstance(value, bool):
-        raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - as for other values
+        raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - like other bad values
     return value
 
 
@@ -277,7 +278,7 @@ def _read_base(fields: Mapping[str, Any]) -> BaseImage:
 
 
 def _own_file(name: str) -> str:
-    """Return the name of a file in the bundle; raises ValueError for a path outside the bundle."""
+    """Return the name of a file in the bundle. Raises ValueError for a path outside the bundle."""
     if not re.fullmatch(rf"{_MEMORY}[.\w]*", name):
         raise ValueError(f"'{name}' is not a file of a saved machine")
     return name
@@ -287,7 +288,7 @@ def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpe
     kernel: DirectKernel | Firmware
     described = fields["kernel"]
     if not isinstance(described, dict):
-        raise ValueError("'kernel' is not an object")  # noqa: TRY004 - as for other values
+        raise ValueError("'kernel' is not an object")  # noqa: TRY004 - like other bad values
     if "version" in described:
         kernel = DirectKernel(
             version=_text(described, "version"),
@@ -339,9 +340,9 @@ def _folder_of(folder: Path) -> Path:
 
 
 def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
-    """Remove the oldest saved machines below an evidence folder until the others fit the limit.
+    """Remove the oldest saved machines below an evidence folder until the rest fit in `limit_mib`.
 
-    The rest of the evidence and the saved machine in `newest` stay.
+    All other evidence and the saved machine in `newest` stay.
     """
     found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
     left = limit_mib * (1 << 20)
@@ -359,7 +360,7 @@ def _changed(folder: Path) -> float:
 
 
 def qemu_version(qemu: str) -> str:
-    """Return the version of a QEMU program of this host; raises HarnessError if it prints none."""
+    """Return the version of a QEMU program of this host. Raises HarnessError if it prints none."""
     answer = LocalRunner().run([qemu, "--version"], timeout_s=_QUERY_S)
     if not answer.ok:
         raise HarnessError(f"'{qemu}' does not say its version.\n{answer.render()}")

@@ -71,7 +71,7 @@ class MachineCloudInit(MachineGpuSlots):
         self.agent.wait_for_file(_SEED_LABEL, self.deadline(HOT_PLUG_KVM_S))
 
     def start_cloud_init(self) -> None:
-        """Continue the boot of a machine that stopped before cloud-init; returns at once.
+        """Continue the boot of a machine that stopped before cloud-init, and return immediately.
 
         All stages of cloud-init then run, including its search for a data source (in systemd's
         generator). The result of the earlier search, without a seed, is discarded.

@@ -50,7 +50,7 @@ class ProvidedGpu:
 
 
 class MachineGpus:
-    """Provides the GPUs of the machine of `spec`, with sockets in `folder`, until it is closed.
+    """Provides the GPUs of the machine of `spec`, with sockets in `folder`, until `close`.
 
     `transport` raises RequirementError if QEMU can't take an emulated GPU. `sources` decides which
     GPUs are emulated and which belong to the host. `scripts` describe faults of an emulated GPU,
@@ -100,7 +100,7 @@ class MachineGpus:
     ) -> list[ProvidedGpu]:
         """Start the servers of the emulated GPUs in `requested`; lease the host's GPUs together.
 
-        `report` is called with the reason while GPUs of the host are awaited, and `cancelled`
+        `report` is called with the reason while the machine waits for GPUs of the host. `cancelled`
         returns a reason to stop waiting. Raises RequirementError if this host can't provide them.
         """
         resolved = self._sources.resolve(requested)
@@ -161,9 +161,10 @@ class MachineGpus:
         )
 
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
-        """Start the server of a GPU of this model, which is then plugged into the machine.
+        """Start the server of a GPU of this model; the GPU is then plugged into the machine.
 
-        Raises HarnessError if the transport would hang a machine with that many vCPUs.
+        Raises HarnessError if the transport would hang a machine with as many vCPUs as this one
+        has.
         """
         # Imported late: a machine without GPUs starts faster than this module loads.
         from harness.gpu.serving import serve_gpu  # noqa: PLC0415
@@ -241,7 +242,8 @@ class MachineGpus:
     def gpu(self, device_id: str) -> EmulatedGpu:
         """Return the device model behind a plugged GPU, or behind a GPU that was just unplugged.
 
-        Raises HarnessError if there is none, RequirementError if it belongs to the host.
+        Raises HarnessError if there is no such GPU, and RequirementError if the GPU belongs to the
+        host.
         """
         gpus = self._by_id()
         if device_id in self._leases:
@@ -265,7 +267,7 @@ class MachineGpus:
             server.gpu.mark(words)
 
     def stall_report(self, patience_s: float) -> str | None:
-        """Return a sentence if the guest has been blocked on a GPU for `patience_s`, or None."""
+        """Return a sentence about a GPU that has blocked the guest for `patience_s`, or None."""
         reports = (server.stall_report(patience_s) for server in self._servers.values())
         return next(filter(None, reports), None)
 
@@ -339,7 +341,7 @@ class MachineGpuSlots(GuestChannels):
             self.guest.wait_for_pci(pci, count=count)
 
     def _listed_functions(self) -> Counter[str]:
-        """Count the PCI functions of the guest by vendor and device id; starts no process there."""
+        """Count the guest's PCI functions by vendor and device id; start no process in the guest."""
         listed = self.agent.read_bytes(_PCI_FUNCTIONS, self.deadline(ANSWER_KVM_S)) or b""
         return Counter(
             f"{ids[:4]}:{ids[4:]}"
@@ -368,7 +370,7 @@ class MachineGpuSlots(GuestChannels):
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a plugged GPU, or behind a GPU that was just unplugged.
 
-        Raises HarnessError if there is none.
+        Raises HarnessError if there is no such GPU.
         """
         return self.gpus.gpu(device_id)
 
@@ -377,7 +379,7 @@ class MachineGpuSlots(GuestChannels):
         return self.gpus.traces()
 
     def mark(self, words: str) -> None:
-        """Write a line into the trace of every GPU, as boot stages and steps also do."""
+        """Write a line into the trace of every GPU, as the harness does at boot stages and steps."""
         self.gpus.mark(words)
 
     def failure(self) -> str | None:

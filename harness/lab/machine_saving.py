@@ -36,7 +36,7 @@ _WARM_UP = (
 
 
 def savable_machine(vm: Machine) -> SavableMachine:
-    """Return the machine if it can be saved; raises HarnessError if its driver can't save it."""
+    """Return the machine. Raises HarnessError if the VM driver of `vm` can't save machines."""
     if isinstance(vm, SavableMachine):
         return vm
     raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")
@@ -75,14 +75,14 @@ class MachineSaving(MachineGpuSlots):
     def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         """Save the present state of the machine into the new `folder`, and let its guest continue.
 
-        Its GPUs are unplugged first, and stay unplugged. Raises HarnessError if it can't be saved:
-        its guest does not answer and so can't release a GPU, or its driver can't save machines.
+        Its GPUs are unplugged first, and stay unplugged. Raises HarnessError if the guest does not
+        answer and so can't release a GPU, or if the VM driver can't save machines.
         """
         with self._activity.during("is saved into the evidence"):
             return self._save_bundle(folder, purpose=purpose)
 
     def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
-        from harness.lab.machine_bundle import save_machine  # noqa: PLC0415 - few are
+        from harness.lab.machine_bundle import save_machine  # noqa: PLC0415 - rarely needed
 
         savable = savable_machine(self.vm)
         if not self.vm.is_running:

@@ -86,7 +86,7 @@ class NodeRequest:
     image: Image | CloudImage
     """A built image, with or without the driver baked in, or a cloud image."""
     kernel: Kernel | OwnKernel | None = None
-    """The kernel to boot: a kernel of the image, by default the newest, or one of your own."""
+    """The kernel to boot: a kernel of the image, by default the newest, or your own kernel."""
     provisioner: Provisioner | None = None
     """The provisioner to use; by default the run's provisioner, from `--provisioner`."""
     command: str | None = BOOT
@@ -162,7 +162,7 @@ class NodeRequest:
 
     @property
     def booted_kernel(self) -> Kernel:
-        """Return the kernel that a built image boots; raises HarnessError for a cloud image."""
+        """Return the kernel that a built image boots. Raises HarnessError for a cloud image."""
         if isinstance(self.image, CloudImage):
             raise HarnessError(
                 f"The boot loader of the cloud image '{self.image.name}' selects its kernel; "
@@ -258,7 +258,7 @@ def require_applied_user_data(request: NodeRequest, provisioner: Provisioner) ->
 
 
 def state_of(request: NodeRequest) -> SavedState | None:
-    """Return the saved state from which a clone of the node continues; None if it always boots."""
+    """Return the state from which a clone of the node continues, or None if the node always boots."""
     if isinstance(request.image, CloudImage) or request.may_reboot:
         return None
     state = booted(
@@ -285,8 +285,8 @@ def describe_node(
 ) -> MachineDescription:
     """Describe the machine of a requested node; pure, except that it looks up the host's UEFI firmware.
 
-    The machine continues from the `saved` state of `state_of` and its checkpoint, or boots from cold.
-    `access` are the SSH keys that cloud-init gives to the guest.
+    The machine continues from `saved`, the state from `state_of` with its checkpoint, or boots from
+    cold. `access` are the SSH keys that cloud-init gives to the guest.
     """
     checkpoint = None
     slots, has_iommu, early = max(request.slots, DEFAULT_SLOTS), False, request.early
@@ -496,7 +496,8 @@ class Node:
         decision or an exit code. Expectations on anything else raise HarnessError.
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
-        # Not added to `gathered`: if the test fails, complete evidence is kept.
+        # This evidence is not added to `gathered`: if the test fails, complete evidence is
+        # gathered instead.
         return self._steps.told_by(
             evidence_collection.collect_result(self.machine, folder, provisioner=self.provisioner)
         )
@@ -523,7 +524,7 @@ class Node:
         )
 
     def collect_available(self) -> Evidence:
-        """Gather the available evidence of a node that may not answer; never wait for more.
+        """Gather the available evidence of a node that might not answer; never wait for more.
 
         The evidence has the files and commands of all earlier calls of `evidence`.
         """

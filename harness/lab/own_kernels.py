@@ -57,7 +57,7 @@ def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image
 
     A machine boots the image by its newest kernel, and installs the user's kernel as a person
     would. The result is in the cache of images. Raises BadInputError if the packages have no
-    kernel, HarnessError if they can't be installed.
+    kernel, and HarnessError if they can't be installed.
     """
     parts = {"own-kernel": kernel.digest(), "kind": type(kernel).__name__}
     derived = lab.store.ensure_derived(
@@ -127,7 +127,8 @@ def _install_files(node: Node, kernel: KernelFiles) -> str:
     _stream(node, ["tar", "-C", "/lib/modules", "-xf", "-"], archive.getvalue())
     _put(node, kernel.vmlinuz.read_bytes(), f"/boot/vmlinuz-{version}")
     _run(node, "depmod", version)
-    # A kernel of the image may have the same version; its initrd would be used instead.
+    # A kernel of the image may have the same version; without this, that kernel's initrd would be
+    # used.
     _run(node, "rm", "-f", f"/boot/initrd.img-{version}")
     if kernel.initrd is not None:
         _put(node, kernel.initrd.read_bytes(), f"/boot/initrd.img-{version}")

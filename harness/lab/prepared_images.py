@@ -47,7 +47,7 @@ _CLEAN_KVM_S = 30.0
 _POWER_OFF_KVM_S = 30.0
 _FLATTEN_S = 900.0
 
-#: The services' files, below the shipped images.
+#: The folder of the services' files, in the folder of the shipped images.
 _SERVICES = "stand-ins/services/root"
 #: The folders of the scripts that make the stand-in driver's container image.
 _DRIVER_FOLDERS = ("stand-ins/driver", "driver-image")
@@ -56,7 +56,7 @@ _DRIVER_RECIPE = "debian-12.yaml"
 
 _ARCHIVE = "/run/harness-stand-ins.tar"
 _WORKSHOP = "run/harness-stand-ins"
-#: Keeps the image's own files: an image that has a kubelet needs no stand-in for it.
+#: Keeps the image's own files: an image that has a kubelet needs no stand-in for the kubelet.
 UNPACK = 'tar --extract --skip-old-files --file="$1" --directory="$2" && rm "$1"'
 MISSING = "missing: "
 #: Makes the driver's container image if the cloud image has none, and has the tools for it.
@@ -79,7 +79,8 @@ sh /{_WORKSHOP}/stand-ins/driver/payload.sh
 sh /{_WORKSHOP}/driver-image/build.sh
 """
 _SERIAL = "console=ttyS0"
-#: No provisioner has run, so these paths do not exist; but the script is part of every image's key.
+#: No provisioner has run, so these paths do not exist. They stay in the script because its text is
+#: part of every image's key.
 _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
@@ -109,7 +110,7 @@ def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
     """Return the node image of a cloud image, made if the cache has none.
 
     The kernel is the newest of the image's boot menu, and boots without firmware. Raises
-    HarnessError if no kernel can be read from the disk, or if its first boot fails.
+    HarnessError if no kernel can be read from the disk, or if the image's first boot fails.
     """
     kernels = lab.cloud_image_kernels(image)
     parts = {
@@ -170,7 +171,7 @@ def _change(lab: CloudImageLab, image: CloudImage, machine: LabMachine) -> Drive
 
 
 def wait_until_booted(guest: Guest, name: str, deadline: Deadline) -> None:
-    """Wait until cloud-init has finished; raises HarnessError if it had errors."""
+    """Wait until cloud-init has finished. Raises HarnessError if cloud-init had errors."""
     result = guest.wait_for_cloud_init_result(deadline)
     if result.errors:
         raise HarnessError(

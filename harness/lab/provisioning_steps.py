@@ -52,10 +52,11 @@ class ProvisioningSteps:
     def told_by(self, evidence: Evidence) -> Evidence:
         """Add the runs in `evidence` to the report, and return `evidence`.
 
-        The evidence may also have runs that the test started itself, so the latest runs are taken.
+        The evidence may also have runs that the test started itself, so only the latest runs are
+        added.
         """
         if self._runs and is_followed():
-            from harness.evidence.reported_steps import inner_steps  # noqa: PLC0415 - for reports
+            from harness.evidence.reported_steps import inner_steps  # noqa: PLC0415 - only for reports
 
             # An error is ignored: only the report suffers, and expectations check the evidence.
             with contextlib.suppress(HarnessError, OSError):

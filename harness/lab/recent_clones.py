@@ -55,7 +55,7 @@ class _Found(NamedTuple):
 def recent_clone(
     lab: Lab, state: str, find: Callable[[], SavedState], *, name: str
 ) -> Iterator[LabMachine]:
-    """Start a clone of the saved state that `find` returns, as `Lab.clone`, and end it afterwards.
+    """Start a clone of the saved state that `find` returns, and end the clone afterwards.
 
     `state` is a name for the result of `find` with the lab's settings. `find` is not called if
     nothing has changed since the last clone of that name.
@@ -78,7 +78,7 @@ def recent_clone(
 def _read(
     lab: Lab, kept: Path, holding: contextlib.ExitStack
 ) -> tuple[SavedState, Checkpoint] | None:
-    """Return state and checkpoint of the last clone, now in use; None if a fact has changed."""
+    """Return the last clone's state and checkpoint, kept in use, or None if a fact has changed."""
     try:
         content = kept.read_bytes()
     except OSError:
@@ -86,8 +86,8 @@ def _read(
     digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(_facts(lab) + pickled).digest() != digest:
         return None
-    # Safe to unpickle: the digest shows that this harness wrote these bytes, and that its files are
-    # the same.
+    # Unpickling is safe: the digest shows that this harness wrote these bytes, and that the
+    # harness has not changed since.
     found: _Found
     found, facts = pickle.loads(pickled)  # noqa: S301
     with contextlib.ExitStack() as attempt:
@@ -109,7 +109,7 @@ def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> N
     if folders is None or not isinstance(source, BuiltImageSource):
         return
     if source.image.parent is not None:
-        # A provisioner made the image, and its files may lie anywhere.
+        # A provisioner made the image, and the provisioner's files may lie anywhere.
         return
     # A clone does not need `make`, which can't be pickled unless a module defines it.
     made = replace(state, parent=None, make=None, parts={})
@@ -124,8 +124,8 @@ def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> N
 
 
 def _recipe_folders(lab: Lab) -> tuple[str, ...] | None:
-    """Return the folders with all files of the image's recipe; None if a file is elsewhere."""
-    from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415 - as in `Lab.node_image`
+    """Return the folders with all files of the image's recipe, or None if a file is elsewhere."""
+    from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415 - loads slowly
 
     catalogue = load_catalogue(*lab.settings.image_folders)
     recipe = catalogue.get(lab.settings.images[0])
@@ -183,7 +183,7 @@ def _inode(file: Path) -> tuple[str, list[int]]:
 
 
 def _files_below(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield path and ctime of each file without byte code; a change of mode also sets the ctime."""
+    """Yield path and ctime of each file except byte code; a change of mode also sets the ctime."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == "__pycache__":

@@ -73,7 +73,7 @@ class Machines:
     def created(self, description: MachineDescription) -> Iterator[LabMachine]:
         """Create a machine and its files, to be started within `registered`.
 
-        Its folder is removed with the context.
+        The machine's folder is removed at the end of the context.
         """
         self._require_space()
         folder = description.folder
@@ -125,11 +125,11 @@ class Machines:
             yield started
 
     def stop_reason(self) -> str | None:
-        """Return a reason after `kill_all` was called, else None."""
+        """Return a reason to stop waiting if `kill_all` was called, or None."""
         return "The run is being ended." if self._is_stopping else None
 
     def kill_all(self) -> None:
-        """End every machine at once, from any thread; threads that wait for a machine get an error."""
+        """Kill every machine, from any thread; threads that wait for a machine get an error."""
         self._is_stopping = True
         for machine in list(self._running):
             machine.kill()

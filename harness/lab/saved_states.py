@@ -79,7 +79,7 @@ class SavedStateSource(BootSource, Protocol):
         """Return the seed with which the first machine boots."""
 
     def parts(self) -> Mapping[str, object]:
-        """Return everything on which the saved state depends, beside the command line."""
+        """Return everything on which the saved state depends, in addition to QEMU's command line."""
 
     def wait_until_booted(self, machine: LabMachine) -> None:
         """Wait until the first machine is in the state to be saved."""
@@ -87,9 +87,9 @@ class SavedStateSource(BootSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltImageSource:
-    """A built image and one of its kernels; if it `is_held`, the boot stops before cloud-init.
+    """A built image and one of its kernels; with `is_held`, the boot stops before cloud-init.
 
-    If it `may_reboot`, the machine continues when its guest reboots.
+    With `may_reboot`, the machine continues when its guest reboots.
     """
 
     image: Image
@@ -189,8 +189,8 @@ class SavedState:
         """Return the saved state that `make` makes from this state.
 
         Without `parts`, the state depends on the source of the whole module that defines `make`,
-        since `make` may call other functions of the module. Raises HarnessError if there is no
-        source.
+        since `make` may call other functions of the module. Raises HarnessError if that module has
+        no source file.
         """
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""The stand-ins of node images, and the variables with which a test makes a stand-in slow, or fail."""
+"""The stand-ins of node images, and variables with which a test delays a stand-in or lets it fail."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DriverOpener(Protocol):
-    """Opens a VM driver for as long as the context lasts, and reports the programs that it starts."""
+    """Opens a VM driver until the context ends, and reports the programs that the driver starts."""
 
     def __call__(
         self, settings: Settings, report: Callable[[str], None], /
@@ -37,7 +37,7 @@ _NO_MACHINES_REMEDY = (
 
 @contextlib.contextmanager
 def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[VmDriver]:
-    """Open the VM driver that the settings name, for as long as the context lasts.
+    """Open the VM driver that the settings name, until the context ends.
 
     `report` is called with each program that is started for it. Raises RequirementError if the
     host can't run it.
@@ -64,7 +64,7 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
 
 
 def opener_of(plugin: Plugin) -> DriverOpener:
-    """Return the function of an entry point that opens a VM driver; raises PluginError."""
+    """Return the function that an entry point names to open a VM driver, or raise PluginError."""
     found = plugin.load()
     if not callable(found):
         raise plugin.error(
@@ -93,7 +93,7 @@ def _open_plugin(
 def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[RequirementCheck]:
     """Check the VM driver's own requirements, which are not requirements of every machine."""
     if settings.machine_driver is MachineDriver.LIBVIRT:
-        from harness.machine.libvirt import requirement_checks  # noqa: PLC0415 - as above
+        from harness.machine.libvirt import requirement_checks  # noqa: PLC0415 - loads slowly
 
         return requirement_checks.examine(
             settings.machine_uri, qemu=settings.qemu, accelerator=accelerator

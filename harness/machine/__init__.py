@@ -87,7 +87,7 @@ class Machine(Protocol):
         """Wait until the guest has powered itself off and its disk is complete."""
 
     def kill(self) -> None:
-        """End the machine at once, from any thread; a thread that waits for it gets an error."""
+        """Kill the machine, from any thread; threads that wait for the machine get an error."""
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class SavableMachine(Protocol):
     def saved_whole(self, state: Path) -> AbstractContextManager[None]:
         """Save memory and devices to the new file `state`; the guest continues after the context.
 
-        In the context its disk is complete and does not change.
+        In the context the machine's disk is complete and does not change.
         """
 
     def restore_whole(self, state: Path) -> None:
@@ -106,7 +106,7 @@ class SavableMachine(Protocol):
 
 @runtime_checkable
 class VmDriver(Protocol):
-    """Creates machines; each run has one."""
+    """Creates machines; each run has one VM driver."""
 
     @property
     def name(self) -> str: ...
@@ -122,7 +122,7 @@ class VmDriver(Protocol):
         """
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
-        """Return everything but files on which a saved state of the machine `spec` depends.
+        """Return everything on which a saved state of the machine `spec` depends, except files.
 
         Raises RequirementError if machines can't be saved and restored.
         """

@@ -1,4 +1,4 @@
-"""Chooses KVM or TCG; chooses KVM only after a guest has run a program under it.
+"""Chooses KVM or TCG; chooses KVM only after a guest has run a program under KVM.
 
 A `/dev/kvm` that opens proves nothing: on some nested hosts it opens, reports API version 12 and
 creates a VM, but no guest ever runs. So this module runs a program of some three hundred bytes in a
@@ -40,16 +40,18 @@ if TYPE_CHECKING:
 #: rdtsc; shl rdx, 32; or rax, rdx; ret
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 _INTERVAL_S = 0.02
-#: The number of readings of both clocks; only the quickest counts, since others may be interrupted.
+#: The number of readings of both clocks; only the quickest reading counts, since the others may
+#: have been interrupted.
 _LOOKS = 200
-#: The frequency is rounded, since every other kernel command line needs checkpoints of its own.
+#: The frequency is rounded, since each different kernel command line needs checkpoints of its own.
 _STEP_KHZ = 1000
 
 
 def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
     """Return the frequency of this host's time stamp counter in kHz, in whole MHz.
 
-    Return None if the host has no such counter, or forbids a process to run code that it generated.
+    Return None if the host has no such counter, or does not let a process run code that the process
+    generated.
     """
     if platform.machine() != "x86_64":
         return None
@@ -65,7 +67,7 @@ def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
 def measure_khz(
     counter: Callable[[], int], nanoseconds: Callable[[], int], clock: Clock
 ) -> int | None:
-    """Return the rate of `counter` in kHz, in whole MHz; None if it stands still."""
+    """Return the rate of `counter` in kHz, in whole MHz, or None if the counter stands still."""
     began, from_count = _look(counter, nanoseconds)
     clock.sleep(_INTERVAL_S)
     ended, to_count = _look(counter, nanoseconds)
@@ -88,8 +90,8 @@ def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[f
 
 
 _PROOF_S = 2.0
-#: The time limit if KVM is requested: on a host that is an emulated machine, QEMU starts in
-#: seconds.
+#: The time limit if KVM is requested: on a host that is an emulated machine, QEMU takes seconds to
+#: start.
 _PROOF_ON_REQUEST_S = 20.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
@@ -127,7 +129,8 @@ _PROOF = bytes.fromhex(
 class AcceleratorChoice:
     """The accelerator of a run's machines, and a sentence with the reason for the choice.
 
-    `tsc_khz` is the frequency of the host's time stamp counter; an emulated guest gets it.
+    `tsc_khz` is the frequency of the host's time stamp counter; an emulated guest gets that
+    frequency.
     """
 
     accelerator: Accelerator
@@ -136,7 +139,7 @@ class AcceleratorChoice:
 
 
 def proof_rom() -> bytes:
-    """Return the proof as a 64 KiB firmware image that jumps from the reset vector to its start."""
+    """Return the proof as a 64 KiB firmware image, whose reset vector jumps to the proof's start."""
     rom = bytearray(_ROM_SIZE)
     rom[: len(_PROOF)] = _PROOF
     jump = (_ROM_SIZE - (_RESET_VECTOR + 3)) & 0xFFFF
@@ -177,7 +180,7 @@ def is_proven(result: CommandResult) -> bool:
 
 
 def explain_proof(result: CommandResult) -> str:
-    """Describe the end of the proof in a clause."""
+    """Return a clause that says how the proof ended."""
     if is_proven(result):
         return "it ran a program in long mode correctly"
     words = result.stderr.strip().splitlines()
@@ -265,7 +268,7 @@ def _verdict_key(qemu: str) -> str:
 
 
 def _read_verdicts(path: Path) -> dict[str, str]:
-    """Read the stored verdicts; an unreadable file counts as none, and KVM is tested again."""
+    """Read the stored verdicts; an unreadable file counts as empty, so KVM is tested again."""
     try:
         content = parse_json(path.read_text())
     except (OSError, ValueError):
@@ -276,7 +279,7 @@ def _read_verdicts(path: Path) -> dict[str, str]:
 
 
 def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
-    """Store the verdicts; if that fails, the next run tests again."""
+    """Store the verdicts; if that fails, the next run tests KVM again."""
     make_private_folder(path.parent)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
@@ -289,7 +292,8 @@ def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _PHYSICAL_BITS = re.compile(r"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
-#: Address bits of QEMU's emulated processors (`phys-bits`), or of a host that does not report them.
+#: Address bits of QEMU's emulated processors (`phys-bits`), also assumed for a host that reports
+#: none.
 _USUAL_BITS = 40
 #: Enough for eight GPUs with BARs of 128 GiB, each in a window of 256 GiB.
 _MOST_MIB = 2 << 20

@@ -63,8 +63,8 @@ def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
 def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     """Write memory and devices' state of the paused machine `machine` to a pipe.
 
-    Unlike `save_device_state` it needs no file of the guest's memory. Raises DeviceStateError if
-    QEMU can't, for example with a device that does not support migration.
+    Unlike `save_device_state`, this function needs no file of the guest's memory. Raises
+    DeviceStateError if QEMU can't, for example with a device that does not support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
     # The stopped guest needs no bandwidth, so the migration may use all of it.
@@ -166,7 +166,8 @@ def suffix() -> str:
 def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Save the paused machine `machine` to the new file `state`; its suffix names the compressor.
 
-    Raises DeviceStateError if QEMU can't save it, HarnessError if it can't be written.
+    Raises DeviceStateError if QEMU can't save the machine, and HarnessError if the file can't be
+    written.
     """
     pack, _ = _COMPRESSORS[state.suffix]
     with state.open("xb") as file, _pipe() as (reading, writing):

@@ -46,8 +46,8 @@ class GuestTime:
 class GuestClock:
     """The clock for waits on a machine; it stands still while the host keeps the machine waiting.
 
-    If the kernel does not report waits, for example without CONFIG_SCHED_INFO, it equals the host's
-    clock.
+    If the kernel does not report waits, for example without CONFIG_SCHED_INFO, this clock equals
+    the host's clock.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GuestClock:
 
     @property
     def last_progress(self) -> float:
-        """Return the time of the last progress by this clock, at first the clock's start."""
+        """Return this clock's time of the last progress, or of its start if there was none."""
         return self._progressed
 
     def time(self) -> GuestTime:
@@ -92,7 +92,8 @@ class GuestClock:
         now = self._clock.monotonic()
         waits = self._read()[1]
         waited = max((waits[tid] - self._waits.get(tid, 0.0) for tid in waits), default=0.0)
-        # The kernel adds a thread's wait when the wait ends, so it may exceed the time since the last call.
+        # The kernel adds a thread's wait when the wait ends, so the wait may exceed the time since
+        # the last call.
         kept_waiting_s = self._kept_waiting_s + max(waited, 0.0)
         self._kept_waiting_s = min(kept_waiting_s, now - self._began)
         self._waits = waits

@@ -131,9 +131,10 @@ _LOCKED_MIB_PER_S = 16.0
 
 
 class MonitoredMachine(abc.ABC):
-    """A machine that is controlled over its QEMU's monitor; a subclass starts and ends QEMU.
+    """A machine that QEMU's monitor controls; a subclass starts and ends QEMU.
 
-    It ends with its `with` block. `at_start` are the devices that take the first root ports.
+    The machine ends with its `with` block. `at_start` are the devices that take the first root
+    ports.
     """
 
     console: Console
@@ -299,8 +300,8 @@ class MonitoredMachine(abc.ABC):
     def saved_whole(self, state: Path) -> Iterator[None]:
         """Save memory and devices to the new file `state`; the guest continues after the context.
 
-        In the context its disk is complete and does not change. Raises HarnessError if QEMU
-        refuses, for example with a plugged device that can't be saved.
+        In the context the machine's disk is complete and does not change. Raises HarnessError if
+        QEMU refuses, for example with a plugged device that can't be saved.
         """
         self._pause()
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ProgramAnswers:
-    """Keeps answers in the file `kept`; if this file is unusable, programs are asked again."""
+    """Keeps answers in the file `kept`; if this file is unusable, the programs run again."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept

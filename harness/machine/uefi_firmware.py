@@ -44,7 +44,7 @@ class _FlashFile(pydantic.BaseModel):
 
 
 class _Mapping(pydantic.BaseModel):
-    """A mapping; `mode` exists since QEMU 7.0. Without `mode`, code and variables are two files."""
+    """How firmware is mapped. Without `mode`, from QEMU 7.0, code and variables are two files."""
 
     device: str
     mode: str = "split"
@@ -68,9 +68,9 @@ def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
     """Return the firmware of the first descriptor that fits machines: UEFI, x86-64, q35.
 
     `folders` are in order from the general to the specific folder. A file replaces a file of the
-    same name in a more general folder; an empty file hides it. The first fitting descriptor in the
-    order of file names is used. Raises RequirementError if no descriptor fits, BadInputError for a
-    descriptor that can't be parsed.
+    same name in a more general folder; an empty file hides that file. The first fitting descriptor
+    in the order of file names is used. Raises RequirementError if no descriptor fits, and
+    BadInputError for a descriptor that can't be parsed.
     """
     folders = descriptor_folders() if folders is None else folders
     files = {file.name: file for folder in folders for file in folder.glob("*.json")}

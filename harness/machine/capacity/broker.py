@@ -1,8 +1,8 @@
 """Reserves memory, cores and ports of this host for the machines of all test runs of one user.
 
-A machine waits if the host has too little free capacity for it, and reports who holds the
-capacity, so that the host need not swap. `reservations` stores the reservations; this module
-decides when a reservation is granted.
+So that the host need not swap, a machine waits while the host has too little free capacity for it;
+the wait is reported, with the holders of the capacity. `reservations` stores the reservations; this
+module decides when a reservation is granted.
 
 **Memory** has two rules, and both must hold. First, all reservations together stay within the
 host's memory less a reserve. Second, the kernel's MemAvailable must cover the demand *and* the part
@@ -100,7 +100,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
-        """Return the entry in `text`; raises ValueError, KeyError or TypeError if it has none."""
+        """Return the entry in `text`. Raises ValueError, KeyError or TypeError if `text` has none."""
         fields = parse_json(text)
         user = fields["user"]
         return cls(
@@ -118,8 +118,8 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
     return ReservationFolder(folder, Entry.from_json, owner="broker")
 
 
-#: Limits in percent of the last ten seconds: a task waited for a processor, or all tasks for memory
-#: or disk.
+#: Limits, in percent of the last ten seconds, of the time in which a task waited for a processor,
+#: or all tasks waited for memory or disk.
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
@@ -185,7 +185,8 @@ _RESERVE_SHARE = 10
 _LEAST_RESERVE_MIB = 1024
 _VCPUS_PER_CORE = 4
 _LEAST_VCPUS = 8
-#: The first range outside the kernel's range of ephemeral ports is used.
+#: The broker uses the first of these ranges that lies outside the kernel's range of ephemeral
+#: ports.
 _PORT_RANGES = (range(24000, 26000), range(61000, 63000), range(10000, 12000))
 
 _INTERVAL_S = 0.05
@@ -363,7 +364,8 @@ class Broker:
         available_mib = _field_mib(self._proc / "meminfo", "MemAvailable")
         untouched_mib = sum(entry.demand.memory_mib for entry in held)
         if mine.demand.memory_mib > available_mib - untouched_mib:
-            # Reading the memory use of each process is slow, so it follows the cheap checks.
+            # Reading the memory use of each process is slow, so this check comes after the cheap
+            # checks.
             untouched_mib = self._untouched_mib(held)
         short = _shortages(mine.demand, held, self.capacity, available_mib, untouched_mib)
         is_first = not held or any(entry.process == mine.process for entry in held)
@@ -462,7 +464,7 @@ def _touched_mib(proc: Path, process: int | None) -> int:
 def _ports_beside(path: Path) -> range:
     """Return ports outside the kernel's range of ephemeral ports.
 
-    If that range covers all ports, only the test bind protects against a conflict.
+    If that range covers all ports, only a trial `bind` of each port protects against a conflict.
     """
     try:
         low, high = (int(each) for each in path.read_text().split())

@@ -46,8 +46,8 @@ class SettleResult:
     """The result of giving a clone its own identity.
 
     `nonce` is the nonce that the agent was asked to remember, or None. The guest's clock was
-    `clock_was_off_s` ahead of the host's (behind it, if negative); its error is now at most
-    `clock_error_s`.
+    `clock_was_off_s` ahead of the host's clock (behind, if negative); the remaining error is at
+    most `clock_error_s`.
     """
 
     nonce: str | None
@@ -58,7 +58,7 @@ class SettleResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamResult:
-    """The end of a command whose output went to callbacks; fields as in `CommandResult`."""
+    """The result of a command whose output went to callbacks, with fields as in `CommandResult`."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -115,11 +115,11 @@ class Agent:
 
     @property
     def welcome(self) -> Welcome | None:
-        """Return the agent's welcome message; None before it has arrived."""
+        """Return the agent's welcome message, or None before its arrival."""
         return self._link.welcome
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
-        """Wait for the agent's welcome message; raises HarnessError with any other data received."""
+        """Wait for the agent's welcome message. Raises HarnessError if no such message arrives."""
         return self._link.wait_until_ready(deadline)
 
     def ping(self, deadline: Deadline) -> float:

@@ -55,7 +55,7 @@ class Call:
         self._held_bytes = 0
 
     def put(self, kind: int, payload: bytes) -> None:
-        """Store a frame; raises ProtocolError if the unread frames exceed the limit."""
+        """Store a frame. Raises ProtocolError if the unread frames exceed the limit."""
         with self.changed:
             if self.has_ended:
                 return
@@ -99,7 +99,7 @@ class Call:
             return self.has_ended or self.failure is not None or not deadline.has_passed()
 
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
-        """Return the next frame, or None at the deadline; earlier frames precede a failure.
+        """Return the next frame, or None at the deadline; frames before a failure are returned first.
 
         After the deadline a frame is returned only if the answer has ended or failed: a guest that
         sends without end would otherwise block its reader for ever.
@@ -128,12 +128,12 @@ class AgentLink:
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
         self._name = name
-        #: Returns for a message why the guest may be late; set by code that knows more than the
-        #: agent.
+        #: Returns, for an error message, why the guest may be late. Code that knows more about the
+        #: guest than this class sets this function.
         self.explain_delay: Callable[[], str | None] = lambda: None
-        #: Returns the deadline of a command with a limit in seconds; set by code that knows the
-        #: guest's time. If set, the host ends the command, since the guest does not know for how
-        #: long the host kept it waiting.
+        #: Returns the deadline of a command for the command's limit in seconds. Code that knows
+        #: the guest's time sets this function. Then the host ends the command, since the guest
+        #: does not know for how long the host kept it waiting.
         self.guest_deadline: Callable[[float], Deadline] | None = None
         self._sock = sock
         self._program = program
@@ -385,7 +385,7 @@ class AgentLink:
                 return payload
 
     def next(self, call: Call, deadline: Deadline, seen: str) -> tuple[int, bytes]:
-        """Return the next frame; raises HarnessError at an error and at the deadline."""
+        """Return the next frame. Raises HarnessError for an error and at the deadline."""
         answer = call.next(deadline)
         if answer is None:
             reason = self.explain_delay()
@@ -422,7 +422,7 @@ class AgentLink:
 
     @property
     def welcome(self) -> Welcome | None:
-        """Return the agent's welcome message; None before it has arrived."""
+        """Return the agent's welcome message, or None before its arrival."""
         with self._lock:
             return self._welcome
 
@@ -432,7 +432,7 @@ class AgentLink:
         return self._seen
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
-        """Wait for the agent's welcome message; raises HarnessError with any other data received."""
+        """Wait for the agent's welcome message. Raises HarnessError if no such message arrives."""
         self._wait_for_welcome("its first request", deadline)
         welcome = self.welcome
         if welcome is None:

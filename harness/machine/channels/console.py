@@ -166,8 +166,8 @@ class Console:
         """Wait until the guest prints something that matches the regex `pattern`.
 
         The wait ends early if the guest prints a fatal message, if QEMU closes the console, or if
-        `failure`, which is called every second, returns a reason. Returns the match; raises
-        HarnessError with the console's last lines.
+        `failure`, which is called every second, returns a reason. Returns the match. Raises
+        HarnessError, with the console's last lines, if the wait fails.
         """
         fatal_messages = list(FATAL_MESSAGES)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
@@ -211,7 +211,7 @@ class Console:
         self._spawn.type(content)
 
     def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
-        """Call `tap` with the last output, then with all further output of the guest; b"" is the end.
+        """Call `tap` with the last output, then with all later output of the guest; b"" is the end.
 
         `tap` is called in the thread that reads the console, so it must not block.
         """

@@ -27,7 +27,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class ConsoleRecorder:
-    """Writes its input, with the time of each call, to the new file `path`; the end of the console is b"".
+    """Writes its input, with the time of each call, to the new file `path`; b"" is the console's end.
 
     At the limit of a recording, the last line is a marker that names the limit.
     """
@@ -63,8 +63,8 @@ class ConsoleRecorder:
 
     def _write(self, value: object) -> None:
         self._written_bytes += self._file.write(json.dumps(value) + "\n")
-        # Flushed at once, so that the recording can be read during the run and survives a killed
-        # run.
+        # Each line is flushed immediately, so that the recording can be read during the run and
+        # survives a killed run.
         self._file.flush()
 
     def close(self) -> None:

@@ -80,8 +80,8 @@ class EventLog:
     ) -> QmpEvent:
         """Wait for an event from position `since` of `events` on that `matches`.
 
-        Raises HarnessError at the deadline, at once if QEMU has ended, and the error that `loss`
-        returns for the events seen so far if the connection to QEMU is lost.
+        Raises HarnessError at the deadline, or at once if QEMU has ended. If the connection to QEMU
+        is lost, raises the error that `loss` returns for the events seen so far.
         """
         with self._changed:
             while True:
@@ -110,14 +110,14 @@ class EventLog:
 
 
 def _names_of(events: Sequence[QmpEvent]) -> str:
-    """Return the names of events for a message; of many events only the last names."""
+    """Return the names of events for a message; if there are many, only the last names."""
     left_out = len(events) - _MOST_NAMED
     before = [f"{left_out} others"] if left_out > 0 else []
     return ", ".join([*before, *(event.name for event in events[-_MOST_NAMED:])]) or "no event"
 
 
 def names(*wanted: str) -> Callable[[QmpEvent], bool]:
-    """Return a matcher of events by name."""
+    """Return a function that matches events with any of these names."""
     return lambda event: event.name in wanted
 
 

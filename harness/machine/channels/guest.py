@@ -127,9 +127,9 @@ class Guest:
         return CloudInitReport.from_json(text)
 
     def wait_for_pci(self, ids: str, *, count: int = 1, timeout_s: float = _RUN_S) -> None:
-        """Wait until the guest lists `count` PCI functions with `ids`, as in '10de:2330'.
+        """Wait until the guest lists `count` PCI functions with `ids`, such as '10de:2330'.
 
-        If it does not, raises HarnessError with the functions that the guest lists.
+        Raises HarnessError, with the functions that the guest lists, if that takes too long.
         """
         vendor, _, device = ids.partition(":")
         result = self.run(
@@ -145,8 +145,8 @@ class Guest:
     def users_of(self, pattern: str) -> list[str]:
         """Return the processes that have a file open whose path matches, such as '/dev/nvidia[0-9]*'.
 
-        Each is a phrase with the process's name, its PID and the file. Raises HarnessError if the
-        processes can't be read.
+        A phrase for each process has the process's name, its PID and the file. Raises HarnessError
+        if the processes can't be read.
         """
         listed = self.output_of("sh", "-c", USERS, "users", pattern)
         users = []
@@ -162,7 +162,7 @@ class Guest:
         return sorted(set(users))
 
     def power_off(self) -> None:
-        """Ask systemd to power the guest off; returns at once.
+        """Ask systemd to power the guest off, and return immediately.
 
         `Machine.wait_for_power_off` waits for the power-off. Raises HarnessError if systemd
         refuses.

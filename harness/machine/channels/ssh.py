@@ -111,7 +111,7 @@ def render_remote(argv: Argv, *, timeout_s: float, env: Mapping[str, str], nonce
 
 
 def find_ending(stderr: str, nonce: str) -> Ending | None:
-    """Find the line of the exit code; None if it is missing or truncated.
+    """Find the line with the exit code; return None if the line is missing or truncated.
 
     Output of a background process after that line is part of stderr too.
     """
@@ -202,8 +202,8 @@ class SshRunner:
 
     @staticmethod
     def _is_ready(master: ChildProcess, deadline: Deadline) -> bool:
-        """Wait for the line that ssh's LocalCommand prints after the login, or for ssh's end."""
-        assert master.stdout is not None  # noqa: S101 - a pipe was asked for
+        """Wait for the line that ssh's LocalCommand prints after the login, or until ssh ends."""
+        assert master.stdout is not None  # noqa: S101 - its stdout is a pipe
         readable, _, _ = select.select([master.stdout], [], [], deadline.remaining_s())
         return bool(readable) and master.stdout.readline().strip() == _READY.encode()
 

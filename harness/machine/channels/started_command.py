@@ -38,7 +38,7 @@ class StartedCommand:
         self._has_ended = False
 
     def feed(self, content: bytes) -> None:
-        """Send input; block while the guest does not read. Do nothing after the command's end."""
+        """Send input; block while the guest does not read. Do nothing once the command has ended."""
         rest = memoryview(content)
         while rest:
             with self._changed:
@@ -113,7 +113,7 @@ def started_command(
     With `terminal` (rows and columns), it runs in a terminal of that size, and all its output is
     `frames.STDOUT`; `fallback` then runs if the guest lacks the program of `argv`.
 
-    Raises HarnessError if the guest does not take the request.
+    Raises HarnessError if the guest does not accept the request.
     """
     require_argv(argv)
     head: dict[str, object] = {

@@ -135,7 +135,7 @@ def write_manifest(
 def _make_sparse(ram: Path, runner: Runner, deadline: Deadline) -> None:
     """Free the blocks of zero pages; a failure only wastes disk space.
 
-    `fallocate --dig-holes` does not help: it takes blocks that were allocated but never written
+    `fallocate --dig-holes` does not help: it mistakes blocks that were allocated but never written
     for holes, and leaves them allocated.
     """
     sparse = ram.with_name(f"{ram.name}.sparse")

@@ -237,7 +237,7 @@ class CheckpointStore:
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
         """Protect a checkpoint from `use`, and its parents, from removal during the `with` block.
 
-        The files are not read. Raises GoneError if the checkpoint was removed, HarnessError if
+        The files are not read. Raises GoneError if the checkpoint was removed, and HarnessError if
         another process holds the lock beyond the deadline.
         """
         with contextlib.ExitStack() as holding:
@@ -308,10 +308,11 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def _when_unused(folder: Path, deadline: Deadline) -> Iterator[None]:
-    """Wait until no process uses a damaged checkpoint; others may just have found the damage too.
+    """Wait until no process uses a damaged checkpoint; other users may have found the damage too.
 
-    Clones that started before the damage may continue. But no new checkpoint may replace it before
-    they end: the overlay of a child would then have wrong blocks below it.
+    Clones that started before the damage may continue. But no new checkpoint may replace the
+    damaged one before those clones end: the overlay of a child would then have wrong blocks below
+    it.
     """
     with contextlib.ExitStack() as holding:
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.gpu import Attachment
     from harness.machine.description.spec import Flash, MachineSpec
 
-#: The guest's name of the virtio-serial port on which its agent listens.
+#: The name, in the guest, of the virtio-serial port on which the agent listens.
 AGENT_PORT = "harness.agent"
 #: The root port of the seed volume, which is plugged in at the start or later.
 SEED_PORT = "seed"

@@ -45,11 +45,11 @@ def run_in(
 ) -> int:
     """Run a command in a machine with this process's input and output; return its exit code.
 
-    Without `argv` it runs a login shell. The command has a terminal if both input and output of this
-    process are a terminal. `before_input` runs in a thread, and input is read after its end. In a
-    terminal, input is read only once the command has printed something, or after two seconds, so
-    that a person sees the prompt first. Raises HarnessError if the machine ends first, and any
-    error of `before_input`.
+    Without `argv` the command is a login shell. The command has a terminal if both input and output
+    of this process are a terminal. `before_input` runs in a thread, and input is read once
+    `before_input` has ended. In a terminal, input is read only once the command has printed
+    something, or after two seconds, so that a person sees the prompt first. Raises HarnessError if
+    the machine ends first, and any error of `before_input`.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
     passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
@@ -117,7 +117,7 @@ def _converse(
 
 
 class _Awaited:
-    """Runs a function in a thread; its descriptor becomes readable for select(2) at the end."""
+    """Runs a function in a thread; the descriptor is readable once the function has ended."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act

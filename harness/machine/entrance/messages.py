@@ -66,7 +66,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
-        """Return the request; raises ValueError, KeyError or TypeError for other content."""
+        """Return the request. Raises ValueError, KeyError or TypeError for other content."""
         fields = parse_json(content)
         size = fields["terminal"]
         return cls(
@@ -78,12 +78,12 @@ class Request:
 
 
 def size_from(fields: Mapping[str, object]) -> TerminalSize:
-    """Return a size from parsed JSON; raises KeyError, TypeError or ValueError."""
+    """Return a size from parsed JSON. Raises KeyError, TypeError or ValueError for other JSON."""
     return TerminalSize(rows=int(str(fields["rows"])), columns=int(str(fields["columns"])))
 
 
 def send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
-    """Send one message; raises OSError if the other side has closed the socket."""
+    """Send one message. Raises OSError if the other side has closed the socket."""
     sock.sendall(_HEADER.pack(kind, len(content)) + content)
 
 

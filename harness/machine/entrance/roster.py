@@ -72,7 +72,7 @@ class RunningMachine:
 
     @classmethod
     def from_json(cls, text: str) -> RunningMachine:
-        """Return the machine in `text`; raises ValueError, KeyError or TypeError if it has none."""
+        """Return the machine in `text`. Raises ValueError, KeyError or TypeError if there is none."""
         fields = parse_json(text)
         user, until = fields["user"], fields["until"]
         return cls(
@@ -90,7 +90,7 @@ class RunningMachine:
 
 
 def _process(number: object) -> int:
-    """Return a PID, which must name one process: signals are sent to it; raises ValueError."""
+    """Return a PID. Raises ValueError unless it names a single process, which can get signals."""
     if type(number) is not int or number < 1:
         raise ValueError(f"{number!r} is not a process")
     return number
@@ -107,7 +107,7 @@ class Roster:
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
-        """Write changed facts of a machine under the `name` from `entered`; ignored after its end."""
+        """Write changed facts of a machine under the `name` from `entered`, unless it has ended."""
         with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
             book.write(name, machine)
 

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from harness.machine.channels.console import Console
     from harness.machine.entrance.messages import TerminalSize
 
-#: Seconds of a week: a shell should have no limit, but every wait needs one.
+#: A week in seconds: a shell should have no limit, but every wait needs one.
 _SHELL_S = 7 * 86400.0
 _READY_S = 120.0
 _CLOSE_S = 5.0
 _BACKLOG = 8
 _BY_SIGNAL = 128
-#: The limit of unsent reads of the console for a client; a read has at most 64 KiB.
+#: The most chunks of console output that wait to be sent to one client; a chunk has at most 64
+#: KiB.
 _MOST_UNSENT = 256
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
@@ -152,7 +153,7 @@ class _Server:
 
 
 def _size_of(content: bytes) -> TerminalSize:
-    """Return the size in a message; raises HarnessError if it is invalid."""
+    """Return the size in a message. Raises HarnessError if the size is invalid."""
     try:
         return size_from(parse_json(content))
     except (ValueError, KeyError, TypeError) as error:
@@ -162,7 +163,7 @@ def _size_of(content: bytes) -> TerminalSize:
 
 
 def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:
-    """Put without waiting, from one thread at a time; a full queue drops its oldest chunk."""
+    """Put a chunk without waiting, from one thread at a time; a full queue drops its oldest chunk."""
     if unsent.full():
         # Another thread may have just taken the oldest chunk.
         with contextlib.suppress(queue.Empty):

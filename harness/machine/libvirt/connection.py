@@ -132,8 +132,9 @@ class Connection:
     def open(cls, uri: str, *, deadline: Deadline) -> Connection:
         """Connect.
 
-        Raises BadInputError for an invalid URI, RequirementError if there is no binding, no
-        libvirtd, no permission, or a libvirtd that is too old; LibvirtHangsError at the deadline.
+        Raises BadInputError for an invalid URI; RequirementError if there is no binding, no
+        libvirtd, no permission, or a libvirtd that is too old; and LibvirtHangsError at the
+        deadline.
         """
         parsed = HostUri.parse(uri)
         libvirt = load_libvirt()
@@ -153,7 +154,7 @@ class Connection:
 
     @property
     def raw(self) -> VirConnect:
-        """Return libvirt's own object; raises ConnectionLostError once libvirtd has ended."""
+        """Return libvirt's own object. Raises ConnectionLostError once libvirtd has ended."""
         if self._raw is None or self._lost_why is not None:
             raise lost("a call", self.uri, self._lost_why or "the connection was closed")
         return self._raw
@@ -283,7 +284,7 @@ class Connection:
         self._close_quietly("the end of the connection", raw.close)
 
     def _close_quietly(self, what: str, call: Callable[[], int | None]) -> None:
-        """Make a closing call, which may fail if libvirtd has already ended."""
+        """Make a call that closes something; the call may fail if libvirtd has already ended."""
         try:
             left = watched(f"{what} to '{self.uri}'", call, _CLOSE_S)
         except (self._libvirt.libvirtError, LibvirtHangsError) as error:

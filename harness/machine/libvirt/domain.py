@@ -104,7 +104,7 @@ class Domain:
         )
 
     def _end_late(self, raw: Any) -> None:
-        """End a domain whose start was given up before it returned."""
+        """End a domain whose start was given up before the call returned."""
         try:
             raw.destroy()
         except load_libvirt().libvirtError as error:

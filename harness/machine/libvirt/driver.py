@@ -180,5 +180,5 @@ def qemu_logs(connection: Connection, folder: Path) -> Path:
 
 def parse_security_models(capabilities: str) -> tuple[str, ...]:
     """Return the security models of libvirt's host, from its capabilities."""
-    found = ET.fromstring(capabilities).findall("./host/secmodel/model")  # noqa: S314 - libvirt's
+    found = ET.fromstring(capabilities).findall("./host/secmodel/model")  # noqa: S314 - XML from libvirtd
     return tuple(str(model.text) for model in found)

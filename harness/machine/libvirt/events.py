@@ -112,8 +112,8 @@ class DomainEvents:
     ) -> DomainEvent:
         """Wait for an event from position `since` of `seen` on that `matches`.
 
-        Raises HarnessError at the deadline and at an event that `ends` the wait, by default the
-        domain's stop; ConnectionLostError at once if libvirtd ends.
+        Raises HarnessError at the deadline, and at an event that `ends` the wait: by default the
+        domain's stop. Raises ConnectionLostError at once if libvirtd ends.
         """
         is_final = _is_end if ends is None else ends
         with self._changed:
@@ -215,7 +215,7 @@ class DomainEvents:
 
 
 def kinds(*wanted: EventKind) -> Callable[[DomainEvent], bool]:
-    """Return a test for events by kind."""
+    """Return a function that matches events of any of these kinds."""
     return lambda event: event.kind in wanted
 
 

@@ -47,7 +47,7 @@ _COPIED_BYTES = 4 << 20
 
 
 class LibvirtMachine(MonitoredMachine):
-    """A running domain; ends with its `with` block, with this process, or with its connection.
+    """A running domain, which ends with its `with` block, this process or its connection.
 
     It leaves `domain.xml` and `serial.log` in `folder`, and `stderr.log` if this user may read the
     log that libvirt keeps of QEMU in `qemu_logs`.

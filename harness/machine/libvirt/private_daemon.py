@@ -5,7 +5,7 @@ number of private daemons can run on a host, in addition to the host's libvirtd.
 including its machines, are in the PID namespace, which the kernel ends with the process that
 started the daemon.
 
-The socket is in the folder of the caller, which only its owner may enter.
+The socket is in the caller's folder, which only the folder's owner may enter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
     from harness.provisioning.wait import Deadline
 
-_SOCKET_LIMIT = 107  # sun_path of unix(7), less its final NUL
+_SOCKET_LIMIT = 107  # The length of sun_path in unix(7), without the final NUL.
 _LOOK_S = 0.02
 _SIGNAL_S = 10.0
 _END_S = 10.0
@@ -67,7 +67,7 @@ class PrivateDaemon:
     def start(self, deadline: Deadline) -> None:
         """Start libvirtd, and return once it answers.
 
-        Raises HarnessError with the end of its log if it does not answer.
+        Raises HarnessError, with the end of libvirtd's log, if libvirtd does not answer.
         """
         self.log.touch(mode=0o600)
         with self.log.open("ab") as log:
@@ -255,7 +255,7 @@ def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: D
 
 
 def _answers(path: Path) -> bool | None:
-    """Return True if a process listens at the socket, else None, for `wait_for`."""
+    """Return True if a process listens at the socket, or None, as `wait_for` expects."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

@@ -67,7 +67,7 @@ class Device:
         )
 
     def is_open_to(self, user: int, groups: Collection[int]) -> bool:
-        """Return whether its mode lets the user read and write it."""
+        """Return whether the mode lets the user read and write the device node."""
         if user == 0:
             return True
         shift = 6 if user == self.owner else 3 if self.group in groups else 0
@@ -152,10 +152,10 @@ def _kvm(connection: Connection) -> RequirementCheck:
 def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> RequirementCheck:
     """Check that QEMU's user may open KVM if libvirtd may.
 
-    If only libvirtd, which is root, may open KVM, it probes QEMU some twenty times per start. It
-    finds KVM, sees at each use that QEMU's user may not open KVM, and discards the cached
-    capabilities ('KVM was enabled when probing … but it is not available now'). Such starts
-    took 22 and 92 seconds instead of 0.4.
+    If only libvirtd, which is root, may open KVM, libvirtd probes QEMU some twenty times per start.
+    It finds KVM, sees at each use that QEMU's user may not open KVM, and discards the cached
+    capabilities ('KVM was enabled when probing … but it is not available now'). Such starts took 22
+    and 92 seconds instead of 0.4.
     """
     if device is None:
         return _met(_KVM, f"There is no '{KVM}', so libvirt does not use it.")
@@ -184,7 +184,7 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
 
 def parse_qemu_user(capabilities: str) -> tuple[int, int] | None:
     """Return the user and group of libvirt's QEMU, if libvirt sets them."""
-    host = ET.fromstring(capabilities).find("host")  # noqa: S314 - libvirt's
+    host = ET.fromstring(capabilities).find("host")  # noqa: S314 - XML from libvirtd
     for model in () if host is None else host.findall("secmodel"):
         if model.findtext("model") != "dac":
             continue
@@ -198,7 +198,7 @@ def parse_qemu_user(capabilities: str) -> tuple[int, int] | None:
 
 def parse_emulator(capabilities: str) -> tuple[str, str]:
     """Return path and machine type, from libvirt's answer about an emulator."""
-    tree = ET.fromstring(capabilities)  # noqa: S314 - libvirt's
+    tree = ET.fromstring(capabilities)  # noqa: S314 - XML from libvirtd
     return tree.findtext("path", "?"), tree.findtext("machine", "?")
 
 

@@ -1,4 +1,4 @@
-"""Connects a libvirt stream to a socket, which the code of consoles and agents expects.
+"""Connects a libvirt stream to a socket, because the code of consoles and agents expects a socket.
 
 libvirt's event loop transfers data between the stream and the socket. It reads either end only as
 fast as the other end accepts data, so a guest that writes without end can't fill the memory.
@@ -212,7 +212,8 @@ class StreamSocket:
             if self._is_open:
                 with contextlib.suppress(refused):
                     self._stream.eventRemoveCallback()
-                # A libvirtd that hangs must not block the loop, which has to detect that.
+                # A libvirtd that hangs must not block the loop, since the loop has to detect the
+                # hang.
                 with contextlib.suppress(LibvirtHangsError):
                     watched(f"the end of {self._what}", self._abort, _ABORT_S)
         finally:

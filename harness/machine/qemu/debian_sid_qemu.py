@@ -72,7 +72,7 @@ def ensure_sid_qemu(
     The folder is named after the list of packages and the version of Debian's package, so a newer
     version has another folder, and checkpoints distinguish the versions.
 
-    Raises RequirementError if mmdebstrap is missing, HarnessError if it fails.
+    Raises RequirementError if mmdebstrap is missing, and HarnessError if mmdebstrap fails.
     """
     store = make_private_folder(_store_folder(cache))
     with hold(store / "lock", timeout_s=UNPACK_S, what="QEMU of Debian sid"):

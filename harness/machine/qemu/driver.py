@@ -97,7 +97,7 @@ def parse_processor_s(stat: str) -> float:
 
 
 class QemuMachine(MonitoredMachine):
-    """A running QEMU process; ends with its `with` block, or with this process.
+    """A running QEMU process, which ends with its `with` block, or with this process.
 
     It leaves `argv.txt`, `stderr.log` and `serial.log` in `folder`.
     """
@@ -130,7 +130,7 @@ class QemuMachine(MonitoredMachine):
 
     @property
     def pid(self) -> int:
-        """Return the PID of QEMU; raises HarnessError before the machine has been started."""
+        """Return the PID of QEMU. Raises HarnessError before the machine has been started."""
         if self._process is None:
             raise HarnessError(f"Machine '{self.spec.name}' was never started.")
         return self._process.pid
@@ -148,8 +148,8 @@ class QemuMachine(MonitoredMachine):
     def _start(self) -> None:
         """Start QEMU and negotiate QMP.
 
-        Raises RequirementError if there is no such binary, HarnessError with QEMU's own output
-        if QEMU refuses.
+        Raises RequirementError if there is no such binary, and HarnessError, with QEMU's own
+        output, if QEMU refuses.
         """
         require_qemu(self.spec.qemu)
         if any(isinstance(each, HostGpuAttachment) for each in self._attachments):
@@ -314,7 +314,7 @@ def state_argv(spec: MachineSpec) -> list[str]:
 
 
 class QemuDriver:
-    """Creates machines with the program `qemu`; raises RequirementError if the host lacks it."""
+    """Creates machines with the program `qemu`. Raises RequirementError if the host lacks it."""
 
     name = "qemu"
 
