@@ -21,7 +21,7 @@ KILL_AFTER_S = 5.0
 """Time from SIGTERM at the time limit to SIGKILL, as with `timeout --kill-after=5`."""
 _UNKILLABLE_S = 1.0
 _TIME_LIMIT = 124
-#: Errors by which the kernel refuses any new process; they are not errors of the command.
+#: Errors by which the kernel refuses any new process; these are not errors of the command.
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE})
 
 
@@ -158,7 +158,7 @@ class Command:
     # Input
 
     def feed(self, chunk: bytes) -> None:
-        """Pass input on to the command; discard the input if the command no longer reads it."""
+        """Pass input on to the command; discard the input if the command no longer reads."""
         if self._stdin_fd is None:
             self._sink.took_stdin(len(chunk))
             return
@@ -166,7 +166,7 @@ class Command:
         self._write_stdin()
 
     def feed_end(self) -> None:
-        """Close stdin when all of it has been written."""
+        """Close stdin once all input has been written."""
         self._has_more_stdin = False
         self._write_stdin()
 

@@ -168,7 +168,7 @@ class FileWrite(Job):
 
 
 class FileWait(Job):
-    """Waits until a path exists, by events of the nearest existing folder above it."""
+    """Waits until a path exists, by events of the nearest existing folder above that path."""
 
     def __init__(self, answers: Answers, request: int, path: str) -> None:
         super().__init__(answers, request)
@@ -241,7 +241,7 @@ class Inotify:
         self._watch = -1
 
     def watch(self, folder: str) -> bool:
-        """Watch `folder` in place of the previous one; return False if it was watched already."""
+        """Watch only `folder` from now on; return False if `folder` was watched already."""
         watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), _WATCHED)
         if watch < 0:
             # The folder was removed, so another folder is now the nearest.

@@ -64,7 +64,7 @@ class PortDevice:
 class Port:
     """Frames over a device.
 
-    Answers are sent before queued output of commands, so that output does not delay them.
+    Answers are sent before queued output of commands, so that output does not delay answers.
     `on_frame` gets kind, request and payload; `on_stream_error` a sentence about an invalid stream;
     `on_room` is called when there is room again after `has_room` was False.
     """

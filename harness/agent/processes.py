@@ -24,10 +24,11 @@ _NOT_INHERITED = frozenset(
 _OOM_SCORE = "/proc/self/oom_score_adj"
 #: Signals that Python ignores; programs expect the default.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
-#: Signals that a terminal sends. A command in a terminal gets their defaults too, even if the
-#: agent ignores them.
+#: Signals that a terminal sends. In a terminal, a command gets their default actions too, even if
+#: the agent ignores these signals.
 _SIGNALS_OF_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
-#: asm-generic/ioctls.h and termbits.h. The module `termios` has them too, but takes long to import.
+#: From asm-generic/ioctls.h and termbits.h; the module `termios`, which has these too, loads
+#: slowly.
 _TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
 _IUTF8 = 0o40000
 #: The first field of struct termios (c_iflag), and the length of the whole struct, with a reserve.
@@ -186,7 +187,7 @@ class Processes:
     def signal_group(self, pid: int, number: int) -> None:
         """Signal the group of process `pid`; it is not an error if the process has ended.
 
-        Call it only before `pid` is reaped, because then the pid may be reused.
+        Call this method only before `pid` is reaped, because then the pid may be reused.
         """
         if pid <= 1:
             # 0 is the group of the agent, 1 is the group of init.

@@ -252,7 +252,7 @@ class Server:
 
 
 class RunJob(Job, Sink):
-    """A command whose output is sent to the host as it is written."""
+    """A command whose output is sent to the host as soon as the command writes it."""
 
     def __init__(
         self, answers: Answers, request: int, asked: dict[str, object], stdin: bytes

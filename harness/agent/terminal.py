@@ -23,8 +23,7 @@ class TerminalCommand(Command):
     """A running command in a terminal, whose output is all stdout.
 
     The command ends when its process has ended and the output of that process is read. It does not
-    wait for processes that stay in the terminal; they lose the terminal, as under
-    `ssh -t`.
+    wait for processes that stay in the terminal; those lose the terminal, as with `ssh -t`.
     """
 
     #: The person's terminal is in raw mode, so a line needs a carriage return too.

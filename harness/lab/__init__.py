@@ -191,7 +191,8 @@ class Lab(LabImages):
     @functools.cached_property
     def provisioner(self) -> Provisioner:
         """Return the provisioner that the settings name. Raises BadInputError if they name none."""
-        # Imported late: this import takes longer than restoring a clone, which does not need it.
+        # Imported late: this import takes longer than restoring a clone, and a clone needs no
+        # provisioner.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
         return choose_provisioner(self.settings.provisioner)
@@ -226,7 +227,7 @@ class Lab(LabImages):
     def boot(
         self, request: NodeRequest, *, disk: Path | None = None, start: MachineStart | None = None
     ) -> Iterator[Node]:
-        """Boot a node on an overlay of its own, or on `disk`, and end it afterwards.
+        """Boot a node on an overlay of its own, or on `disk`, and end the node afterwards.
 
         `start` is `COLD` or `CLONE`; None selects `machine_start`. A clone continues from a checkpoint
         of its image and kernel, taken just before cloud-init. A `disk` and a cloud image both need a
@@ -309,7 +310,7 @@ class Lab(LabImages):
         gpu_scripts: Mapping[str, GpuScript] | None = None,
         hostname: str | None = None,
     ) -> Iterator[LabMachine]:
-        """Start a machine from the checkpoint of a saved state, and end it afterwards.
+        """Start a machine from the checkpoint of a saved state, and end the machine afterwards.
 
         The checkpoint is made if the cache has none. Every clone has its own disk overlay and maps
         the checkpoint's memory privately, so no clone can change another clone.
@@ -333,7 +334,7 @@ class Lab(LabImages):
     def resume(
         self, bundle: MachineBundle, *, base: Path | None = None, kept_until: float | None = None
     ) -> Iterator[LabMachine]:
-        """Continue a saved machine with new GPUs of the models that it had, and end it afterwards.
+        """Continue a saved machine with new GPUs of its models, and end the machine afterwards.
 
         `base` is the image below the machine's disk, for an image that is not in the cache. Raises
         BadInputError for a bundle that names files of this host. Raises HarnessError if the base
@@ -406,8 +407,8 @@ class Lab(LabImages):
         """Return what all machines of this lab have in common.
 
         This property ignores a missing transport, since a machine without a GPU needs none; the
-        error is raised when a machine starts with a GPU or gets one plugged in. A GPU of the host
-        has 64-bit BARs under every transport.
+        error is raised when a machine starts with a GPU or when a GPU is plugged into a machine. A
+        GPU of the host has 64-bit BARs under every transport.
         """
         accelerator = self.accelerator.accelerator
         transport = None

@@ -45,7 +45,7 @@ def bake_node(
 
     The machine boots the second newest kernel, while the target kernel is the newest. So tests
     detect a provisioner that records the running kernel instead of the target kernel. The evidence
-    of the bake is published with the image; `bake_evidence` reads it.
+    of the bake is published with the image; `bake_evidence` reads that evidence.
 
     Raises BadInputError if the provisioner declares no bake, and HarnessError if the bake fails.
     """
@@ -82,8 +82,8 @@ def bake_cloud_image(
     image = replace(image, driver=driver or image.driver)
     if image.driver is None:
         raise BadInputError(
-            f"No driver to bake into the image '{image.name}' is named; set the key 'driver' in its "
-            "entry, or pass --driver to the command.",
+            f"No driver is named for a bake of the image '{image.name}'; set the key 'driver' in the "
+            "image's entry, or pass --driver to the command.",
             source=str(image.disk),
         )
     return lab.derived.bake(

@@ -26,7 +26,7 @@ class BaseImage:
     """The image below a machine's disk.
 
     `digest` is from the image's manifest, `folder` is its folder on the host that saved the
-    machine. `parents` are the folders of the images below it, the nearest first.
+    machine. `parents` are the folders of the images below this image, the nearest first.
     """
 
     name: str

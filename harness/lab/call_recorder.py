@@ -55,7 +55,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class CallRecorder:
-    """Records the calls of some commands on a node; add its `files` to the `files` of the request.
+    """Records the calls of some commands on a node; a request needs this recorder's `files`.
 
     The commands are called by name: a call by an absolute path is not recorded.
     """
@@ -103,8 +103,8 @@ class CallRecorder:
         text = evidence.file(CALLS)
         if text is None:
             raise HarnessError(
-                f"The evidence has no '{CALLS}': no command was called, or it was not gathered; add it to "
-                "'files' of `node.evidence`.",
+                f"The evidence has no '{CALLS}': no command was called, or the file was not "
+                "gathered; add the file to 'files' of `node.evidence`.",
                 evidence=evidence.folder,
             )
         return parse_calls(text)

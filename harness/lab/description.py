@@ -66,7 +66,7 @@ class BootSource(DiskSource, Protocol):
         """Return the words that are added to the kernel's command line."""
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return the kernel or firmware of a machine; `prepare` has made its files in `folder`."""
+        """Return the kernel or firmware of a machine; `prepare` has made the files in `folder`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,11 @@ class Platform:
 class MachineDescription:
     """A complete machine: `spec`, which the VM driver renders, and the other data for the start.
 
-    `create_files` makes its files in `folder`. Its disk is an overlay of `disk_gib` on `backing`,
-    unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from it; any
-    other machine boots. A machine that boots has the `seed` volume from the start; a machine that
-    continues gets it plugged in later. A restored machine has only the header of the kernel
-    `vmlinuz`, and its guest gets the `hostname`. A machine that a person keeps ends at
+    `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
+    `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from
+    it; any other machine boots. A machine that boots has the `seed` volume from the start; a
+    machine that continues gets it plugged in later. A restored machine gets only the header of the
+    kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person keeps ends at
     `kept_until`, in seconds since the epoch.
     """
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The folder of differences between states, in a machine's folder and in its evidence.
 STATES = "states"
-#: A time limit in seconds under KVM; under TCG it is multiplied by the patience of the run.
+#: A time limit in seconds under KVM; under TCG the limit is multiplied by the patience of the run.
 CONNECT_KVM_S = 10.0
 READY_KVM_S = 30.0
 HOT_PLUG_KVM_S = 10.0
@@ -55,7 +55,7 @@ class MachineServices:
     RequirementError if QEMU can't take an emulated GPU. `patience` multiplies the time limits of a
     guest, which are for KVM on bare metal. `report` is called with the reason while a machine waits
     for capacity, or for GPUs of the host. `roster` lists the machines that run, for `harness ps`;
-    `activities` has their activities.
+    `activities` has the activities of those machines.
     """
 
     driver: VmDriver
@@ -71,7 +71,7 @@ class MachineServices:
 
 
 class GuestChannels:
-    """The VM of a machine, and the channels to its guest; a subclass starts and ends them."""
+    """The VM of a machine, and the channels to its guest; a subclass starts and ends both."""
 
     def __init__(self, description: MachineDescription, services: MachineServices) -> None:
         self.description = description

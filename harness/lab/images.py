@@ -55,7 +55,7 @@ class LabImages:
 
     @functools.cached_property
     def cloud_images(self) -> CloudImageStore:
-        """Return the cache of cloud images. Loading its module takes longer than starting a clone."""
+        """Return the cache of cloud images. Its module loads more slowly than a clone starts."""
         from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415 - loads slowly
 
         return CloudImageStore(self.settings.cloud_image_store)
@@ -70,7 +70,7 @@ class LabImages:
     def cloud_image(self, name: str) -> CloudImage:
         """Return a distribution's image by its name in the catalogue or by its path.
 
-        The image is fetched if the cache does not have it.
+        The image is fetched if the cache has no copy.
         """
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - loads slowly
         from harness.image.cloud.source import (  # noqa: PLC0415
@@ -97,7 +97,7 @@ class LabImages:
     def cloud_image_kernels(self, image: CloudImage) -> tuple[CloudImageKernel, ...]:
         """Return the kernels of a cloud image's boot menu, the oldest first, for `CloudImageBoot`.
 
-        If they are not in the cache, they are extracted from the image's disk, without a boot.
+        Kernels that are not in the cache are extracted from the image's disk, without a boot.
         """
         deadline = Deadline.after(_KERNELS_S)
         return self.derived.kernels(image, deadline=deadline, listener=self.listener)

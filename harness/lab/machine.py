@@ -140,7 +140,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
     def reboot(self, deadline: Deadline) -> None:
         """Reboot the guest within its machine, and wait until its agent answers again.
 
-        A machine can reboot if it boots by firmware, or if the request of its node says that it
+        A machine can reboot if it boots by firmware, or if the request of its node sets
         `may_reboot`; other machines end when their guest reboots. Raises HarnessError if the agent
         does not answer in time.
         """

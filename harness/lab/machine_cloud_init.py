@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     )
 
 
-#: The user-data prints FINISHED; if it is unreadable, only cloud-init's own message is printed.
+#: The user-data prints FINISHED; with unreadable user-data, only cloud-init's own message is
+#: printed.
 _END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
@@ -88,7 +89,7 @@ class MachineCloudInit(MachineGpuSlots):
     ) -> CloudInitResult:
         """Wait until cloud-init has finished, with or without errors, and return its result.
 
-        `progress` is called with boot stages as the console shows them, and with each match of the
+        `progress` is called with each boot stage that the console shows, and with each match of the
         regular expression `step`. Raises HarnessError at the deadline, or at once if the guest
         can't finish any more.
         """
@@ -125,7 +126,7 @@ class MachineCloudInit(MachineGpuSlots):
         return self.guest.wait_for_cloud_init_result(deadline)
 
     def run_cloud_init(self, seed: SeedFiles) -> CloudInitResult:
-        """Run all stages of cloud-init with `seed`, in a machine that stopped before them."""
+        """Run all stages of cloud-init with `seed`, in a machine that stopped before cloud-init."""
         self.plug_seed(write_seed(seed, self.folder / SEED))
         self.start_cloud_init()
         kvm_s = _CLOUD_INIT_KVM_S if self._is_built else _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SSH_S = 60.0
 _KNOWN_HOSTS = "known_hosts"
-#: Adds a key to root's authorized keys, starts the SSH server, and prints its host keys.
+#: Adds a key to root's authorized keys, starts the SSH server, and prints the server's host keys.
 _LET_IN = """
 mkdir -p -m 700 /root/.ssh && file=/root/.ssh/authorized_keys
 grep -qsxF "$1" "$file" || printf '%s\\n' "$1" >>"$file" || exit
@@ -97,8 +97,8 @@ def open_entrance(
 ) -> Iterator[Listing]:
     """List a started VM, record its console and serve its entrance in `folder`, until the context ends.
 
-    `gpus` are the names of its GPUs. `until` is the time at which a kept machine ends, in seconds
-    since the epoch.
+    `gpus` are the names of the VM's GPUs. `until` is the time at which a kept machine ends, in
+    seconds since the epoch.
     """
     listed = RunningMachine(
         id=folder.name,

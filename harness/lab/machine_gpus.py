@@ -174,8 +174,8 @@ class MachineGpus:
         if transport is Transport.MPQEMU and spec.cpus > 1:
             raise HarnessError(
                 f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
-                f"threads that touch one '{transport.value}' at once hang QEMU; give the machine "
-                "one vCPU, or use QEMU 10.1.1 or newer."
+                f"threads that use one '{transport.value}' at the same time hang QEMU; give the "
+                "machine one vCPU, or use QEMU 10.1.1 or newer."
             )
         memory = spec.memory_file
         if (
@@ -351,7 +351,7 @@ class MachineGpuSlots(GuestChannels):
 
     @stepped("Unplug a GPU of machine '{0.name}'")
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
-        """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
+        """Ask the guest to release a GPU, wait until the GPU is removed, and keep its trace.
 
         Raises HarnessError if a process of the guest has a GPU open, unless `in_use` is true.
         With `in_use`, NVIDIA's driver waits until that process ends, and the guest does not answer

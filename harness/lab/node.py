@@ -397,7 +397,7 @@ class Node:
         return self.machine.hot_plug(gpu)
 
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
-        """Ask the guest to release a GPU, and wait until it is removed.
+        """Ask the guest to release a GPU, and wait until the GPU is removed.
 
         Raises HarnessError if a process of the guest has a GPU open, unless `in_use` is true.
         """
@@ -475,8 +475,8 @@ class Node:
         Each call gathers new evidence into a folder of its own, so that earlier evidence does not
         change. `files` adds files of the guest, by absolute paths that may have `*` and `?`; read
         them by `Evidence.file`, `files` and `paths`. `commands` adds the output of commands, argv
-        by name; read it by `Evidence.output_of` and `exit_code_of`. Both are also in the evidence
-        that is kept of a failed test.
+        by name; read it by `Evidence.output_of` and `exit_code_of`. These files and outputs are
+        also in the evidence that is kept of a failed test.
 
         Raises BadInputError if a path or command can't be gathered; the message names it.
         """
@@ -490,7 +490,7 @@ class Node:
 
     @stepped("Gather the result of provisioning of node '{0.request.name}'")
     def result(self) -> Evidence:
-        """Return evidence that has only the reports of provisioning.
+        """Return evidence that contains only the reports of provisioning.
 
         This takes a fraction of the time of `evidence`; use it in tests that are only about a
         decision or an exit code. Expectations on anything else raise HarnessError.
@@ -548,7 +548,7 @@ class Node:
     def power_off(self) -> None:
         """Power the node off and wait until its machine has ended and its disk is complete.
 
-        Raises HarnessError if it does not power off.
+        Raises HarnessError if the node does not power off.
         """
         self.guest.power_off()
         self.machine.vm.wait_for_power_off(self.machine.deadline(_POWER_OFF_KVM_S))

@@ -34,7 +34,7 @@ def precompiled_archive(
 ) -> bytes:
     """Return the driver image, changed so that it installs these modules, compiled for `kernel`.
 
-    `padding` makes it as large as a real driver.
+    `padding` makes the image as large as a real driver.
     """
     entries = {entry.path: entry for entry in _layer_entries(driver_archive)}
     added = [
@@ -77,7 +77,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 def modules_for(lab: Lab, baked: Image, kernel: Kernel) -> dict[str, bytes]:
     """Return the driver's modules for a kernel of a baked image, built in a machine if not cached.
 
-    The cache keeps them by the image's key.
+    The cache keeps the modules by the image's key.
     """
     folder = make_private_folder(lab.settings.cache / "driver-images")
     kept = folder / f"{baked.name}-{baked.key[:KEY_DIGITS]}-{kernel.version}.tar"

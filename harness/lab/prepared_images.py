@@ -150,7 +150,7 @@ def _make(
 
 
 def _change(lab: CloudImageLab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
-    """Add the stand-ins to a machine that has the agent, and power it off; return its driver."""
+    """Add the stand-ins to a machine that has the agent, and power it off; return the driver."""
     guest = machine.guest
     wait_until_booted(guest, image.name, machine.deadline(_FIRST_BOOT_KVM_S))
     deadline = machine.deadline(_STAND_INS_KVM_S)
@@ -185,8 +185,8 @@ def add_driver(
 ) -> DriverImage | None:
     """Make the stand-in driver's image in the guest, and return it.
 
-    If the guest lacks tools for that, the function reports them and returns None. Raises
-    HarnessError if making the image fails.
+    If the guest lacks tools for that, the function reports the missing tools and returns None.
+    Raises HarnessError if making the image fails.
     """
     driver = _stand_in_driver()
     variables = {

@@ -22,7 +22,7 @@ from harness.steps import Step
 class ProvisioningSteps:
     """The runs of a provisioner on one node, oldest first.
 
-    The evidence of a run says more than its console, but a guest that does not answer leaves only
+    The evidence of a run says more than the console, but a guest that does not answer leaves only
     the console.
     """
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.registry import PullFault
     from harness.registry.server import RegistryServer
 
-#: Microsoft's registry, the registry of its cloud in China, and a name for tests.
+#: Microsoft's registry, Microsoft's registry for its cloud in China, and a name for tests.
 REGISTRY_NAMES = ("mcr.microsoft.com", "mcr.azk8s.cn", "registry.test")
 #: Where a node image has its driver's container image (images/driver-image/build.sh).
 DRIVER_ARCHIVE = "/usr/lib/gpu-node/driver-image.tar"

@@ -1,7 +1,7 @@
 """Describes a machine that continues from a bundle, or refuses the bundle.
 
 The bundle may come from somebody else. QEMU opens any file that a disk's header or a link names,
-and the guest could read and write it.
+and the guest could read and write that file.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def resumed_machine(
 ) -> MachineDescription:
     """Describe a machine in `folder` that continues, with new GPUs of the same models.
 
-    Without a folder, the description names the bundle's folder, which is enough to check the bundle.
-    `base` is the image below its disk, if it is not in the cache. Raises BadInputError for a bundle
-    that names files of this host, and HarnessError if the base image, or the machine's version of
-    QEMU or firmware, is missing here.
+    Without a folder, the description names the bundle's folder, which is enough to check the
+    bundle. `base` is the image below the machine's disk, if that image is not in the cache. Raises
+    BadInputError for a bundle that names files of this host, and HarnessError if the base image, or
+    the machine's version of QEMU or firmware, is missing here.
     """
     require_own_files(bundle)
     require_qemu_of(bundle, settings.qemu)

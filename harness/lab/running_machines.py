@@ -1,4 +1,4 @@
-"""Creates a lab's machines, and can end all of them at once."""
+"""Creates a lab's machines, and can end all of them together."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ class Machines:
     ) -> Iterator[Started]:
         """Create a machine, start it by entering the result of `wrapped`, and end it afterwards.
 
-        If the machine does not start, the host's evidence is kept, and the error names its folder.
+        If the machine does not start, the host's evidence is kept, and the error names the folder
+        of that evidence.
         """
         with (
             self.created(description) as machine,

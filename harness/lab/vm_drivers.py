@@ -39,14 +39,14 @@ _NO_MACHINES_REMEDY = (
 def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[VmDriver]:
     """Open the VM driver that the settings name, until the context ends.
 
-    `report` is called with each program that is started for it. Raises RequirementError if the
-    host can't run it.
+    `report` is called with each program that is started for the driver. Raises RequirementError if
+    the host can't run the driver.
     """
     match settings.machine_driver:
         case MachineDriver.QEMU:
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case MachineDriver.LIBVIRT:
-            # Imported late: it would delay runs under QEMU, which do not need it.
+            # Imported late: this import would delay runs under QEMU, which do not need libvirt.
             from harness.machine.libvirt.driver import LibvirtDriver  # noqa: PLC0415
 
             with LibvirtDriver.open(

@@ -51,7 +51,7 @@ class Machine(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Return the PID of QEMU, or None if it does not run on this host."""
+        """Return the PID of QEMU, or None if QEMU does not run on this host."""
 
     @property
     def is_running(self) -> bool: ...

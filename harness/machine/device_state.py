@@ -164,7 +164,7 @@ def suffix() -> str:
 
 
 def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
-    """Save the paused machine `machine` to the new file `state`; its suffix names the compressor.
+    """Save the paused machine `machine` to the new file `state`; the suffix names the compressor.
 
     Raises DeviceStateError if QEMU can't save the machine, and HarnessError if the file can't be
     written.

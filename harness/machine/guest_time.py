@@ -35,8 +35,9 @@ _NS = 1e9
 class GuestTime:
     """The time that the host gave a machine since its start, in seconds.
 
-    `ran_s` is the processor time of all its threads. `kept_waiting_s` is the time that does not
-    count: for each interval between two measurements, the wait of the thread that waited longest.
+    `ran_s` is the processor time of all threads of the machine's QEMU. `kept_waiting_s` is the time
+    that does not count: for each interval between two measurements, the wait of the thread that
+    waited longest.
     """
 
     ran_s: float = 0.0

@@ -8,9 +8,9 @@ module decides when a reservation is granted.
 host's memory less a reserve. Second, the kernel's MemAvailable must cover the demand *and* the part
 of earlier reservations that has not been touched yet. MemAvailable accounts for all other use of
 the host, but memory that was reserved a moment ago still looks free. How much of a reservation has
-been touched is known once `Reservation.used_by` names its process (resident memory without files);
-until then it counts as untouched. Memory that several processes map, such as a template's memory in
-tmpfs, counts once for each process.
+been touched is known once `Reservation.used_by` names its process: that process's resident memory
+without files. Until then the whole reservation counts as untouched. Memory that several processes
+map, such as a template's memory in tmpfs, counts once for each process.
 
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
@@ -56,7 +56,7 @@ _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is o
 
 
 def host_folder() -> Path:
-    """Return the folder of this user's reservations; it is created if missing."""
+    """Return the folder of this user's reservations, and create the folder if it is missing."""
     return private_folder(_SHARED, "gpu-node-harness")
 
 

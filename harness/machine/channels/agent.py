@@ -131,7 +131,7 @@ class Agent:
         return time.monotonic() - started
 
     def remember(self, nonce: str, deadline: Deadline) -> None:
-        """Give the agent a nonce; the agent keeps it only in memory, which checkpoints contain."""
+        """Give the agent a nonce, which stays only in the guest's memory; checkpoints contain it."""
         self._link.ask(
             "the request to remember a nonce", frames.REMEMBER, {"nonce": nonce}, deadline
         )
@@ -145,8 +145,8 @@ class Agent:
     ) -> SettleResult:
         """Give a clone its own time, random numbers and name, in one round trip.
 
-        The request is sent at once, before the agent's welcome message, since it may be a clone's
-        first request. The clone gets the time of this call.
+        The request is sent before the agent's welcome message, since it may be a clone's first
+        request. The clone gets the time of this call.
         """
         sent_ns = 0
 
@@ -244,8 +244,8 @@ class Agent:
                 on_stderr=on_stderr,
             )
         except _CommandLimitError:
-            # The guest has ended the command by now if its agent answers; if the agent hangs, `ping`
-            # raises HarnessError.
+            # If the agent answers, the guest has ended the command by now; if the agent hangs,
+            # `ping` raises HarnessError.
             self.ping(Deadline.after(_GRACE_S))
             return StreamResult(
                 argv=tuple(argv),
@@ -388,7 +388,7 @@ class Agent:
                     feed.credit(payload)
 
     def wait_for_file(self, path: str, deadline: Deadline) -> None:
-        """Wait until something exists at `path`; its folders need not exist yet."""
+        """Wait until something exists at `path`; the folders above `path` need not exist yet."""
         asked = frames.to_json({"path": path})
         render = functools.partial(_render_message, frames.WAIT_FILE, asked)
         with self._link.call(f"the wait for '{path}'", render, deadline) as call:

@@ -227,8 +227,8 @@ class AgentLink:
                 )
                 self._calls.pop(call.request, None)
         # Data that the earlier loader has not read is dropped: the new loader skips everything up
-        # to `SYNC_FRAME`. So the queue has one program at most, even if a guest requests it
-        # repeatedly.
+        # to `SYNC_FRAME`. So the queue has one program at most, even if a guest requests the
+        # program repeatedly.
         self._outbox.clear()
         chunks = range(0, len(self._program), _PROGRAM_CHUNK)
         program = [
@@ -263,7 +263,7 @@ class AgentLink:
 
     def _break(self, reason: str) -> None:
         if self._broken is None:
-            self._broken = f"{reason}; last seen of it: {self._seen}."
+            self._broken = f"{reason}; last seen of the agent: {self._seen}."
         for call in self._calls.values():
             call.fail(f"{self._broken} That ended {call.what}.")
         self._calls.clear()
@@ -373,8 +373,8 @@ class AgentLink:
             if self._welcome is None:
                 raise HarnessError(
                     f"The agent of machine '{self._name}' was not ready in time for {what}; last "
-                    f"seen of it: {self._seen}. The console's log shows how far the guest's boot came."
-                    + deadline.account()
+                    f"seen of the agent: {self._seen}. The console's log shows how far the guest's "
+                    "boot came." + deadline.account()
                 )
 
     def answer(self, call: Call, deadline: Deadline, seen: str = "no answer") -> bytes:

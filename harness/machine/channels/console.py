@@ -213,7 +213,7 @@ class Console:
     def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
         """Call `tap` with the last output, then with all later output of the guest; b"" is the end.
 
-        `tap` is called in the thread that reads the console, so it must not block.
+        `tap` is called in the thread that reads the console, so `tap` must not block.
         """
         return self._spawn.tapped(tap)
 

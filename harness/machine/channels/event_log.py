@@ -98,13 +98,13 @@ class EventLog:
                 if self._ended is not None:
                     why = f" ({self._ended})" if self._ended else ""
                     raise HarnessError(
-                        f"QEMU of machine '{self._machine}' ended{why} while waiting for {what}; "
-                        f"seen: {seen}. {self._advice}"
+                        f"QEMU of machine '{self._machine}' ended{why} during the wait for {what}; "
+                        f"events seen: {seen}. {self._advice}"
                     )
                 if deadline.has_passed():
                     raise HarnessError(
-                        f"Machine '{self._machine}' did not report {what} in time; seen: {seen}."
-                        + deadline.account()
+                        f"Machine '{self._machine}' did not report {what} in time; events "
+                        f"seen: {seen}." + deadline.account()
                     )
                 self._changed.wait(deadline.remaining_s())
 
@@ -112,7 +112,7 @@ class EventLog:
 def _names_of(events: Sequence[QmpEvent]) -> str:
     """Return the names of events for a message; if there are many, only the last names."""
     left_out = len(events) - _MOST_NAMED
-    before = [f"{left_out} others"] if left_out > 0 else []
+    before = [f"{left_out} earlier"] if left_out > 0 else []
     return ", ".join([*before, *(event.name for event in events[-_MOST_NAMED:])]) or "no event"
 
 

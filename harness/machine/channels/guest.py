@@ -67,7 +67,7 @@ class Guest:
     def read_text(self, path: str) -> str | None:
         """Return a file's text, or None if the file does not exist.
 
-        Raises HarnessError if it can't be read.
+        Raises HarnessError if an existing file can't be read.
         """
         script = f'[ -e "$1" ] || exit {_ABSENT}; exec cat -- "$1"'
         result = self.run("sh", "-c", script, "read", path)
@@ -90,7 +90,7 @@ class Guest:
             )
 
     def wait_for_cloud_init_result(self, deadline: Deadline) -> CloudInitResult:
-        """Wait until cloud-init has written its result, and return it.
+        """Wait until cloud-init has written its result, and return that result.
 
         Raises HarnessError at the deadline.
         """
@@ -115,7 +115,7 @@ class Guest:
     def cloud_init_report(self) -> CloudInitReport:
         """Return the errors that cloud-init has reported so far, recoverable or not.
 
-        Raises HarnessError if it has not started.
+        Raises HarnessError if cloud-init has not started.
         """
         path = "/run/cloud-init/status.json"
         text = self.read_text(path)

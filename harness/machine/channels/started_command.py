@@ -108,10 +108,10 @@ def started_command(
     terminal: tuple[int, int] | None = None,
     fallback: Argv = (),
 ) -> Iterator[StartedCommand]:
-    """Start `argv` in the guest as root; it is killed at `limit_s` or at the end of the context.
+    """Start `argv` in the guest as root, and kill it at `limit_s` or at the end of the context.
 
-    With `terminal` (rows and columns), it runs in a terminal of that size, and all its output is
-    `frames.STDOUT`; `fallback` then runs if the guest lacks the program of `argv`.
+    With `terminal` (rows and columns), the command runs in a terminal of that size, and all its
+    output is `frames.STDOUT`; `fallback` then runs if the guest lacks the program of `argv`.
 
     Raises HarnessError if the guest does not accept the request.
     """

@@ -139,7 +139,7 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint, made if it is missing; it is not removed during the `with` block.
+        """Yield the checkpoint, or make it; nobody removes the checkpoint during the `with` block.
 
         `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
         bytes depend; without a parent they include the digest of the image's disk. `make` brings a
@@ -235,7 +235,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Protect a checkpoint from `use`, and its parents, from removal during the `with` block.
+        """Protect a checkpoint from `use`, and its parents, against removal during the `with` block.
 
         The files are not read. Raises GoneError if the checkpoint was removed, and HarnessError if
         another process holds the lock beyond the deadline.

@@ -18,7 +18,7 @@ DEFAULT_CPUS = 1
 #: The minimum number of GPU slots in a machine of a built image, so that nodes with no GPU and with
 #: few GPUs share one checkpoint. Each additional slot costs every clone some three milliseconds.
 DEFAULT_SLOTS = 4
-#: Debian's kernels have the IOMMU's driver, but it is off by default.
+#: Debian's kernels have the IOMMU's driver, but the driver is off by default.
 _IOMMU_APPEND = "intel_iommu=on"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 

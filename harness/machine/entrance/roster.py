@@ -28,7 +28,7 @@ _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is o
 
 
 def roster_folder() -> Path:
-    """Return the folder of this user's list; it is created if missing."""
+    """Return the folder of this user's list, and create the folder if it is missing."""
     return private_folder(_SHARED, "gpu-node-harness-machines")
 
 
@@ -37,7 +37,7 @@ class RunningMachine:
     """A machine that a process of this user runs.
 
     `id` is unique on the host; `name` is the name in the test's request. `process` holds the
-    machine; `user` is the process of QEMU, if it runs here. `since` and `until` are in seconds
+    machine; `user` is the process of QEMU, if QEMU runs here. `since` and `until` are in seconds
     since the epoch; a machine that was kept ends at `until`.
     """
 
@@ -90,7 +90,7 @@ class RunningMachine:
 
 
 def _process(number: object) -> int:
-    """Return a PID. Raises ValueError unless it names a single process, which can get signals."""
+    """Return a PID. Raises ValueError unless `number` names a single process that can get signals."""
     if type(number) is not int or number < 1:
         raise ValueError(f"{number!r} is not a process")
     return number
@@ -107,7 +107,7 @@ class Roster:
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
-        """Write changed facts of a machine under the `name` from `entered`, unless it has ended."""
+        """Update the facts of a machine that still runs; `name` is what `entered` yielded."""
         with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
             book.write(name, machine)
 

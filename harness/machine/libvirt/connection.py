@@ -113,7 +113,7 @@ _KEEP_ALIVE_COUNT = 5
 class Connection:
     """An open connection, made by `open` and closed at the end of the context.
 
-    Domains that were started with AUTODESTROY end with the connection, even if it is lost.
+    Domains that were started with AUTODESTROY end with the connection, even with a lost one.
     """
 
     def __init__(self, uri: HostUri, libvirt: Any, clock: Clock) -> None:
@@ -165,7 +165,7 @@ class Connection:
         return self._lost_why is not None
 
     def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher`, from any thread, when libvirtd ends; return a function that removes it."""
+        """Call `watcher`, in any thread, when libvirtd ends; return a function that cancels this."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
@@ -236,8 +236,8 @@ class Connection:
             "the registration of its close callback",
             lambda: raw.registerCloseCallback(closed, None),
         )
-        # A daemon may have keep-alive disabled (result 1). Then only a broken socket shows that it
-        # has ended.
+        # A daemon may have keep-alive disabled (result 1). Then only a broken socket shows that
+        # the daemon has ended.
         self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
 
     def run(

@@ -128,7 +128,7 @@ def render_qemu_conf(kind: DaemonKind) -> str:
     """Render qemu.conf.
 
     QEMU runs as the daemon's user, so that it reads the files that this user may read, and files
-    keep their owners. It writes its own logs, so that no virtlogd is needed.
+    keep their owners. QEMU writes its own logs, so that no virtlogd is needed.
     """
     own_user = (
         'user = "root"\n'

@@ -184,7 +184,7 @@ class Domain:
         """
         if not self._may_exist or self._has_ended:
             return
-        # A domain that is still starting may appear later; `close` looks for it again.
+        # A domain that is still starting may appear later; `close` looks for that domain again.
         has_begun = self._raw is not None
         connection = self._connection
         try:

@@ -179,6 +179,6 @@ def qemu_logs(connection: Connection, folder: Path) -> Path:
 
 
 def parse_security_models(capabilities: str) -> tuple[str, ...]:
-    """Return the security models of libvirt's host, from its capabilities."""
+    """Return the security models of libvirt's host, from libvirt's capabilities."""
     found = ET.fromstring(capabilities).findall("./host/secmodel/model")  # noqa: S314 - XML from libvirtd
     return tuple(str(model.text) for model in found)

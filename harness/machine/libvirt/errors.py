@@ -61,7 +61,7 @@ class LibvirtError(HarnessError):
 
 
 class ConnectionLostError(MonitorLostError):
-    """The libvirtd of a connection ended or was restarted, which also ended its machines."""
+    """A connection's libvirtd ended or was restarted, so the connection's machines ended too."""
 
 
 class NotAllowedError(RequirementError):

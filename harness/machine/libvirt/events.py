@@ -123,20 +123,20 @@ class DomainEvents:
                         return event
                     if is_final(event):
                         raise HarnessError(
-                            f"Domain '{self._name}' was '{event}' while waiting for {what}; its "
-                            "console and QEMU's log show why."
+                            f"Domain '{self._name}' was '{event}' during the wait for {what}; "
+                            "the domain's console and QEMU's log show why."
                         )
                 seen = ", ".join(f"'{event}'" for event in self._events[since:]) or "no event"
                 if self._is_lost:
                     raise lost(
                         f"the wait for {what} of domain '{self._name}'",
                         self._connection.uri,
-                        f"seen of the domain: {seen}",
+                        f"events seen of the domain: {seen}",
                     )
                 if deadline.has_passed():
                     raise HarnessError(
-                        f"libvirt did not report {what} of domain '{self._name}' in time; seen: "
-                        f"{seen}. Its console shows what the guest does."
+                        f"libvirt did not report {what} of domain '{self._name}' in time; events "
+                        f"seen: {seen}. The domain's console shows what the guest does."
                     )
                 self._changed.wait(deadline.remaining_s())
 

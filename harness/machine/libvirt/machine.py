@@ -86,7 +86,7 @@ class LibvirtMachine(MonitoredMachine):
         return {name: self.folder / name for name in names if (self.folder / name).exists()}
 
     def _copy_qemu_log(self) -> str:
-        """Copy QEMU's log into `folder`, and return the end of it."""
+        """Copy QEMU's log into `folder`, and return the end of the log."""
         try:
             log = self._qemu_logs / f"{self._domain.name}.log"
             output = last_bytes(log, _COPIED_BYTES).decode(errors="replace")

@@ -65,7 +65,7 @@ class PrivateDaemon:
         return f"qemu+unix:///{self.kind.value}?{query}"
 
     def start(self, deadline: Deadline) -> None:
-        """Start libvirtd, and return once it answers.
+        """Start libvirtd, and return once libvirtd answers.
 
         Raises HarnessError, with the end of libvirtd's log, if libvirtd does not answer.
         """
@@ -105,11 +105,11 @@ class PrivateDaemon:
         self.start(deadline)
 
     def stop(self, deadline: Deadline) -> None:
-        """Ask libvirtd to end; the machines of open connections end with it."""
+        """Ask libvirtd to end; the machines of open connections end with libvirtd."""
         self._signal("TERM", deadline)
 
     def kill(self, deadline: Deadline) -> None:
-        """Kill libvirtd, as a crash would; its machines continue."""
+        """Kill libvirtd, as a crash would; the machines continue."""
         self._signal("KILL", deadline)
 
     def processes(self) -> tuple[int, ...]:

@@ -117,7 +117,7 @@ def examine(
 def _emulator(
     connection: Connection, qemu: str, accelerator: Accelerator | None
 ) -> RequirementCheck:
-    """Ask libvirt for QEMU's capabilities, which it probes as its own user."""
+    """Ask libvirt for QEMU's capabilities; libvirt probes QEMU as QEMU's own user."""
     kind = "kvm" if accelerator is not None and accelerator.accel == "kvm" else "qemu"
     path = shutil.which(qemu) or qemu
     try:
@@ -160,7 +160,7 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
     if device is None:
         return _met(_KVM, f"There is no '{KVM}', so libvirt does not use it.")
     if user is None:
-        return _met(_KVM, "libvirt runs QEMU as its own user, so both may open the same files.")
+        return _met(_KVM, "libvirt runs QEMU as libvirtd's user, so both may open the same files.")
     number, group = user
     name, groups = _account(number, group)
     if device.is_open_to(number, groups):
@@ -178,7 +178,7 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
         "measured instead of one.",
         f"Run `chgrp kvm {KVM} && chmod 0660 {KVM}` with the user in that group, as udev does on "
         'other hosts, or set `user = "root"` in /etc/libvirt/qemu.conf; then restart libvirtd. '
-        "The private libvirtd, which a run starts where none runs, is not affected.",
+        "The private libvirtd, which a run starts if no libvirtd runs, is not affected.",
     )
 
 

@@ -53,7 +53,7 @@ def require_qemu(qemu: str) -> None:
         )
     if shutil.which("setpriv") is None:
         raise RequirementError(
-            "There is no 'setpriv' on this host, which makes QEMU end with the harness; install it "
+            "This host lacks 'setpriv', which makes QEMU end with the harness; install setpriv "
             "with `apt-get install util-linux`."
         )
 

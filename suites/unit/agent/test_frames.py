@@ -30,7 +30,7 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 
 @given(sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
-def test_stream_cut_anywhere_gives_the_same_frames(
+def test_stream_split_at_any_byte_gives_the_same_frames(
     sent: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frames.encode(*frame) for frame in sent)
@@ -59,7 +59,7 @@ def test_arbitrary_bytes_are_valid_frames_or_refused(data: bytes) -> None:
             assert len(payload) <= frames.MAX_PAYLOAD
 
 
-def test_length_over_the_limit_is_refused_after_the_frames_before_it() -> None:
+def test_frame_over_the_length_limit_is_refused_after_earlier_frames_were_decoded() -> None:
     good = frames.encode(frames.PING, 7)
     bad = bytes((frames.DATA,)) + bytes(4) + (frames.MAX_PAYLOAD + 1).to_bytes(4, "big")
     decoder = Decoder(is_synced=True)
@@ -89,7 +89,7 @@ def test_decoder_that_loses_sync_decodes_nothing_before_the_next_whole_sync_fram
     assert list(decoder.feed(frames.SYNC_FRAME[9:] + stream)) == [], "The mark was not whole."
 
 
-def test_sync_mark_is_found_wherever_it_is_cut() -> None:
+def test_sync_mark_is_found_wherever_the_stream_is_split() -> None:
     stream = frames.SYNC_FRAME + frames.encode(frames.PING, 1)
     for cut in range(len(stream)):
         decoder = Decoder(is_synced=False)

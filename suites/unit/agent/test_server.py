@@ -425,7 +425,7 @@ def test_new_client_of_a_flooded_port_gets_only_its_own_answers(bench: Bench) ->
     bench.turns()
 
 
-def test_command_ends_normally_after_the_host_left_a_flooded_port(
+def test_command_ends_normally_after_the_host_disconnected_from_a_flooded_port(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench)

@@ -115,7 +115,7 @@ def test_command_in_a_terminal_ends_with_its_process_after_the_last_output(bench
     started.closes_output()
 
 
-def test_last_output_of_an_ended_process_arrives_after_over_64_kib_of_output(bench: Bench) -> None:
+def test_last_output_of_an_ended_process_arrives_even_after_64_kib_of_output(bench: Bench) -> None:
     started = start_in_terminal(bench)
     said = 0
     while said <= frames.MAX_PAYLOAD:

@@ -28,8 +28,8 @@ def test_bake_without_a_driver_is_refused(lab: Lab) -> None:
         bake_cloud_image(lab, a_cloud_image(driver=None))
 
     assert str(refused.value) == (
-        "/cloud-images/disk.qcow2: No driver to bake into the image 'noble' is named; set the key "
-        "'driver' in its entry, or pass --driver to the command."
+        "/cloud-images/disk.qcow2: No driver is named for a bake of the image 'noble'; set the key "
+        "'driver' in the image's entry, or pass --driver to the command."
     )
 
 

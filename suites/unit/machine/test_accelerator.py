@@ -128,7 +128,7 @@ def test_working_kvm_is_chosen(cache: Path, device: Path) -> None:
         (REFUSES, "QEMU ended with 1 ('Could not access KVM kernel module: EBUSY')"),
     ],
 )
-def test_broken_kvm_is_replaced_by_tcg_with_the_reason(
+def test_tcg_is_chosen_for_a_broken_kvm_and_the_reason_is_reported(
     cache: Path, device: Path, answer: CommandResult, words: str
 ) -> None:
     choice = choose(ProofRunner(answer), cache, device)
@@ -144,12 +144,14 @@ def test_broken_kvm_is_replaced_by_tcg_with_the_reason(
 
 
 @pytest.mark.parametrize("answer", [HANGS, REFUSES])
-def test_requested_broken_kvm_is_refused(cache: Path, device: Path, answer: CommandResult) -> None:
+def test_request_for_a_broken_kvm_is_refused(
+    cache: Path, device: Path, answer: CommandResult
+) -> None:
     with pytest.raises(RequirementError, match=r"KVM was requested, but .*--accelerator=tcg"):
         choose(ProofRunner(answer), cache, device, option=AcceleratorOption.KVM)
 
 
-def test_requested_kvm_gets_a_longer_limit_than_kvm_on_trial(cache: Path, device: Path) -> None:
+def test_kvm_is_tested_with_a_longer_limit_if_it_was_requested(cache: Path, device: Path) -> None:
     """The cached verdict is not used: QEMU may only have been slow on an emulated host."""
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)
@@ -173,7 +175,7 @@ def test_no_proof_runs_on_a_host_without_dev_kvm(cache: Path, tmp_path: Path) ->
     )
 
 
-def test_requested_kvm_that_is_absent_is_refused(cache: Path, tmp_path: Path) -> None:
+def test_request_for_an_absent_kvm_is_refused(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(RequirementError, match=rf"no '{tmp_path}/absent'.*`--accelerator=tcg`"):
         choose(ProofRunner(PROVED), cache, tmp_path / "absent", option=AcceleratorOption.KVM)
 
@@ -189,7 +191,7 @@ def test_inaccessible_device_is_distinguished_from_a_broken_one(
     )
 
 
-def test_tcg_is_not_checked(cache: Path, device: Path) -> None:
+def test_requested_tcg_is_chosen_without_a_proof(cache: Path, device: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     choice = choose(qemu, cache, device, option=AcceleratorOption.TCG)
@@ -210,7 +212,7 @@ def test_verdict_on_kvm_is_cached(cache: Path, device: Path, answer: CommandResu
     assert len(qemu.calls) == 1
 
 
-def test_verdicts_for_two_qemus_are_cached_side_by_side(cache: Path, device: Path) -> None:
+def test_verdict_for_each_of_two_qemus_is_cached(cache: Path, device: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     for program in ("qemu-x", "qemu-y", "qemu-x", "qemu-y"):
@@ -247,7 +249,7 @@ def test_cached_verdict_of_another_proof_is_ignored(
 
 
 @pytest.mark.parametrize("is_as_long", [True, False])
-def test_replaced_qemu_is_proved_again(
+def test_kvm_is_tested_again_after_qemu_was_replaced(
     cache: Path, device: Path, tmp_path: Path, *, is_as_long: bool
 ) -> None:
     program = tmp_path / "qemu"
@@ -266,7 +268,9 @@ def test_replaced_qemu_is_proved_again(
 
 
 @pytest.mark.parametrize("exit_code", [126, 127])
-def test_proof_that_never_started_is_not_cached(cache: Path, device: Path, exit_code: int) -> None:
+def test_verdict_is_not_cached_if_qemu_did_not_start(
+    cache: Path, device: Path, exit_code: int
+) -> None:
     missing = CommandResult(argv=(), exit_code=exit_code, stdout="", stderr="No such file")
 
     assert choose(ProofRunner(missing), cache, device).accelerator is Accelerator.TCG
@@ -333,7 +337,7 @@ def test_rom_jumps_from_the_reset_vector_to_its_start() -> None:
     assert rom[0] == 0xFA  # cli
 
 
-def test_exit_code_zero_proves_nothing() -> None:
+def test_proof_that_exits_with_code_zero_is_a_failure() -> None:
     """QEMU exits with 0 when a guest shuts down, which the proof never does."""
     quiet = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 

@@ -76,7 +76,7 @@ def test_uri_can_contain_the_path_of_an_ssh_configuration(
         ("ssh://box?timeout=long", "'long' is not a number of seconds"),
     ],
 )
-def test_invalid_uri_is_refused_with_the_forms(uri: str, why: str) -> None:
+def test_error_for_an_invalid_node_uri_lists_the_valid_forms(uri: str, why: str) -> None:
     with pytest.raises(
         BadInputError, match=rf"^--machine-uri: .*{re.escape(why)}; use 'local:' or"
     ):
@@ -101,7 +101,7 @@ def test_ssh_has_options_against_prompts_forwardings_and_shared_connections() ->
     ]
 
 
-def test_ssh_gets_the_parts_of_the_address(tmp_path: Path) -> None:
+def test_ssh_arguments_contain_the_parts_of_the_node_uri(tmp_path: Path) -> None:
     address = NodeAddress(
         host="box", user="me", port=2222, config=tmp_path / "config", connect_s=60
     )
@@ -133,7 +133,7 @@ def test_command_on_the_node_has_its_environment() -> None:
     assert " env LC_ALL=C.UTF-8 locale; " in shlex.split(ssh.calls[0][-1])[-1]
 
 
-def test_command_timed_out_if_it_was_ended_at_its_limit() -> None:
+def test_command_that_was_ended_at_its_limit_is_reported_as_timed_out() -> None:
     timed_out = {
         (124, 5.0): True,
         (137, 5.0): True,
@@ -267,7 +267,7 @@ def test_error_is_raised_if_the_node_does_not_report_how_a_command_ended(ssh: Fa
     )
 
 
-def test_answer_over_a_connection_that_then_broke_is_refused() -> None:
+def test_output_is_refused_if_the_ssh_connection_broke_after_it() -> None:
     """The output may be truncated even if it contains an exit code."""
     ssh = FakeSsh(stderr="\n{nonce} 0\nConnection reset\n", exit_code=255)
 

@@ -157,7 +157,7 @@ def test_timeout_error_has_the_time_that_the_guest_ran_and_the_time_that_it_wait
     assert seconds == ["8", "20"]
 
 
-def test_silent_guest_ends_at_the_limit(host: Host) -> None:
+def test_wait_for_a_silent_guest_ends_at_the_limit(host: Host) -> None:
     deadline = GuestDeadline.of(host.guest(), 60, follows_progress=True)
 
     host.clock.sleep(59)
@@ -177,7 +177,7 @@ def test_guest_that_prints_lines_is_waited_for_beyond_the_limit(host: Host) -> N
     assert deadline.remaining_s() == pytest.approx(1)
 
 
-def test_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> None:
+def test_wait_for_a_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
     host.clock.sleep(50)
@@ -203,7 +203,9 @@ def test_printed_line_is_timed_by_the_clock_of_the_guest(host: Host) -> None:
     assert deadline.remaining_s() == pytest.approx(1)
 
 
-def test_guest_that_prints_for_ever_ends_at_three_times_the_limit(host: Host) -> None:
+def test_wait_for_a_guest_that_never_stops_printing_ends_at_three_times_the_limit(
+    host: Host,
+) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
     for _ in range(179):

@@ -34,7 +34,7 @@ def test_machine_that_does_not_start_is_closed(tmp_path: Path, error: BaseExcept
     assert machine.steps == ["close"]
 
 
-def test_device_is_plugged_into_the_first_free_port_by_the_id_that_qemu_has(
+def test_device_is_plugged_into_the_first_free_port_under_the_id_that_qemu_uses(
     tmp_path: Path,
 ) -> None:
     monitor = FakeMonitor({"device_add": HarnessError("Bus 'rp0' is gone.")})
@@ -81,7 +81,7 @@ def test_unplugged_device_frees_its_port(tmp_path: Path) -> None:
     assert monitor.deadlines == [deadline]
 
 
-def test_device_stays_plugged_if_the_removal_of_another_device_is_reported(tmp_path: Path) -> None:
+def test_removal_event_of_another_device_does_not_end_an_unplug(tmp_path: Path) -> None:
     other = an_event("DEVICE_DELETED", device="gpu1")
     machine = a_machine(tmp_path, FakeMonitor(events={"device_del": other}))
     machine.plug(an_attachment("gpu0"))
@@ -130,7 +130,7 @@ def test_failed_plug_or_unplug_of_a_seed_can_be_repeated(tmp_path: Path) -> None
         ("guest-shutdown", "crashed", "as 'crashed' by 'guest-shutdown'"),
     ],
 )
-def test_end_other_than_power_off_is_reported_with_the_console(
+def test_error_for_a_machine_that_did_not_power_off_has_the_last_console_lines(
     tmp_path: Path, reason: str, ending: str | None, described: str
 ) -> None:
     monitor = FakeMonitor()
@@ -177,7 +177,7 @@ def test_ssh_port_is_forwarded_by_qemu(tmp_path: Path) -> None:
     assert monitor.arguments["human-monitor-command"] == {"command-line": "info usernet"}
 
 
-def test_machine_that_boots_from_a_seed_has_it_taken_out_again(tmp_path: Path) -> None:
+def test_seed_of_a_machine_that_booted_with_it_can_be_unplugged(tmp_path: Path) -> None:
     spec = a_machine_spec(seed=tmp_path / "seed.iso")
     machine = FakeMachine(spec, tmp_path, FakeMonitor())
 
@@ -196,7 +196,7 @@ def test_devices_at_the_start_take_the_first_ports(tmp_path: Path) -> None:
     assert monitor.arguments["device_add"]["bus"] == "ua-rp1"
 
 
-def test_socket_of_a_device_is_handed_to_qemu_by_a_name_of_its_own(tmp_path: Path) -> None:
+def test_qemu_gets_the_socket_of_each_device_under_a_name_of_its_own(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     gpu = GpuAttachment(id="gpu0", driver="x-pci-proxy-dev", fd=7, root_port_window_mib=64)
 
@@ -208,7 +208,7 @@ def test_socket_of_a_device_is_handed_to_qemu_by_a_name_of_its_own(tmp_path: Pat
     assert monitor.arguments["device_add"]["fd"] == "fd-gpu0"
 
 
-def test_device_whose_socket_qemu_opens_itself_is_handed_none(tmp_path: Path) -> None:
+def test_qemu_gets_no_descriptor_for_a_device_whose_socket_it_opens_itself(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     gpu = GpuAttachment(id="gpu0", driver="vfio-user-pci", root_port_window_mib=64)
 
@@ -218,7 +218,7 @@ def test_device_whose_socket_qemu_opens_itself_is_handed_none(tmp_path: Path) ->
     assert monitor.calls == [("device_add", device)]
 
 
-def test_earlier_report_of_a_removal_does_not_end_an_unplug(tmp_path: Path) -> None:
+def test_earlier_removal_event_of_a_device_does_not_end_a_later_unplug(tmp_path: Path) -> None:
     """A device with the same id may have been unplugged before."""
     monitor = FakeMonitor()
     monitor.recorded.append(an_event("DEVICE_DELETED", device="gpu0"))
@@ -240,7 +240,7 @@ def a_large_attachment(*, window_mib: int, aperture_mib: int = 0) -> GpuAttachme
     )
 
 
-def test_port_of_a_device_that_went_is_free_again() -> None:
+def test_port_of_a_removed_device_is_free_again() -> None:
     ports = RootPorts(a_machine_spec(root_ports=2))
     ports.take("gpu0", "rp0")
     ports.take("gpu1", "rp1")
@@ -252,7 +252,7 @@ def test_port_of_a_device_that_went_is_free_again() -> None:
     assert ports.free() == 0
 
 
-def test_device_that_went_before_it_had_a_port_frees_none() -> None:
+def test_removal_of_a_device_without_a_port_frees_no_port() -> None:
     ports = RootPorts(a_machine_spec(root_ports=2), [an_attachment("gpu0")])
 
     ports.release("gpu1")
@@ -260,7 +260,7 @@ def test_device_that_went_before_it_had_a_port_frees_none() -> None:
     assert ports.free() == 1
 
 
-def test_device_as_large_as_its_port_fits() -> None:
+def test_device_as_large_as_the_window_and_aperture_of_its_port_is_accepted() -> None:
     ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
 
     assert ports.choose(a_large_attachment(window_mib=64, aperture_mib=256)) == "rp0"
@@ -297,7 +297,7 @@ def used(*shares: float) -> Iterator[float]:
     return itertools.accumulate((100.0, *shares))
 
 
-def test_guest_is_idle_after_five_quiet_samples_in_a_row() -> None:
+def test_guest_is_idle_after_five_consecutive_idle_measurements() -> None:
     looks = used(0.9, 0.01, 0.01, 0.5, 0.01, 0.02, 0.01, 0.0, 0.05, 9.0)
 
     wait_until_idle("node", lambda: next(looks), Deadline.after(LONG_S, FakeClock()))
@@ -305,7 +305,7 @@ def test_guest_is_idle_after_five_quiet_samples_in_a_row() -> None:
     assert list(looks) == [pytest.approx(110.51)]
 
 
-def test_idle_guest_is_sampled_six_times_a_second_apart() -> None:
+def test_idle_guest_is_measured_six_times_at_intervals_of_one_second() -> None:
     """The first sample has no predecessor; up to 5 % of a core counts as idle."""
     clock = FakeClock()
     looks = iter([0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 9.0])
@@ -316,7 +316,7 @@ def test_idle_guest_is_sampled_six_times_a_second_apart() -> None:
     assert clock.sleeps == 5 * [1.0]
 
 
-def test_guest_that_is_never_idle_is_reported_with_its_share_of_a_whole_interval() -> None:
+def test_error_for_a_guest_that_is_never_idle_has_the_share_of_a_core_in_use() -> None:
     """The deadline passes between two samples, so the last interval is shorter."""
     clock = FakeClock()
     deadline = Deadline.after(LONG_S - 0.9, clock)

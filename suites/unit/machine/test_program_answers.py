@@ -157,7 +157,7 @@ def test_other_arguments_have_their_own_cached_answer(
     assert outputs == ["devices", "machines"]
 
 
-def test_command_has_the_callers_limit_input_and_environment(
+def test_command_has_the_limit_input_and_environment_of_its_caller(
     program: Path, answers: ProgramAnswers
 ) -> None:
     asked, environment = [str(program)], {"LC_ALL": "C"}

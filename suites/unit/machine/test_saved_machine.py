@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 DONE = an_event("MIGRATION", status="completed")
 
 
-def test_state_is_saved_of_a_paused_guest_whose_qemu_then_ends(tmp_path: Path) -> None:
+def test_guest_is_paused_before_its_state_is_saved_and_qemu_ends_afterwards(
+    tmp_path: Path,
+) -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
     machine = a_machine(tmp_path, monitor)
 

@@ -92,14 +92,16 @@ def test_descriptors_are_looked_for_in_the_folders_of_this_host(
     assert find_uefi_firmware() == specific.firmware
 
 
-def test_first_file_name_of_all_folders_is_used(general: Folder, specific: Folder) -> None:
+def test_descriptor_whose_file_name_sorts_first_in_all_folders_is_used(
+    general: Folder, specific: Folder
+) -> None:
     general.describe("60-edk2.json")
     specific.describe("50-local.json")
 
     assert find(general, specific) == specific.firmware
 
 
-def test_later_file_name_in_a_specific_folder_is_not_preferred(
+def test_descriptor_in_a_specific_folder_is_not_preferred_if_its_file_name_sorts_later(
     general: Folder, specific: Folder
 ) -> None:
     general.describe("60-edk2.json")
@@ -108,7 +110,7 @@ def test_later_file_name_in_a_specific_folder_is_not_preferred(
     assert find(general, specific) == general.firmware
 
 
-def test_same_file_name_in_a_specific_folder_replaces_the_general_file(
+def test_descriptor_in_a_specific_folder_replaces_a_general_one_of_the_same_name(
     general: Folder, specific: Folder
 ) -> None:
     general.describe()
@@ -271,7 +273,9 @@ def test_error_has_the_path_of_an_unreadable_descriptor(general: Folder) -> None
         find(general)
 
 
-def test_users_folder_is_below_home_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_folder_of_the_user_is_below_home_by_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/user")
 

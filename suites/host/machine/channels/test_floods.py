@@ -321,6 +321,6 @@ def test_error_of_a_wait_names_the_last_events() -> None:
     for _ in range(1000):
         log.add(QmpEvent(name="RESET", at_s=0.0))
 
-    with pytest.raises(HarnessError, match="seen: 950 others, RESET, RESET") as late:
+    with pytest.raises(HarnessError, match="seen: 950 earlier, RESET, RESET") as late:
         log.wait_for("its stop", names("STOP"), Deadline.after(0.0))
     assert len(str(late.value)) < 1000

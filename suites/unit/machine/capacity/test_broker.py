@@ -144,7 +144,7 @@ def test_memory_that_is_not_available_is_not_reserved(host: FakeHost) -> None:
         pass
 
 
-def test_memory_that_was_reserved_is_kept_though_it_looks_free(host: FakeHost) -> None:
+def test_untouched_reserved_memory_is_not_reserved_again(host: FakeHost) -> None:
     host.has(available_mib=2500)
 
     with (
@@ -184,7 +184,7 @@ def test_no_memory_is_kept_for_a_process_that_touched_more_than_its_reservation(
         reservations.enter_context(at_once(host.broker(2), "b", mib(1000)))
 
 
-def test_memory_kept_for_one_process_is_not_given_away_by_another(host: FakeHost) -> None:
+def test_memory_kept_for_one_process_is_not_reserved_by_another(host: FakeHost) -> None:
     """One process touched more than it reserved, and the other touched nothing."""
     host.touches(4711, 1600)
     host.has(available_mib=1000)
@@ -306,7 +306,7 @@ def test_reserved_vcpus_are_not_reserved_again(host: FakeHost) -> None:
         assert whos(host.broker()) == ["a", "b"]
 
 
-def test_ports_are_reserved_once_and_only_if_unused(host: FakeHost) -> None:
+def test_ports_are_reserved_once_and_only_if_nobody_listens_on_them(host: FakeHost) -> None:
     host.busy_ports = {24003, 24007}
 
     with (
@@ -342,7 +342,9 @@ def test_host_without_ports_has_room_for_machines_that_need_none(host: FakeHost)
 
 
 @pytest.mark.parametrize("who", ["../../etc/x", "a\nb\x1b[31m", "x" * 5000, "é"])
-def test_name_of_a_reservation_is_plain_text(host: FakeHost, who: str) -> None:
+def test_control_characters_are_removed_from_the_name_of_a_reservation(
+    host: FakeHost, who: str
+) -> None:
     with at_once(host.broker(), who, mib(1)):
         (file,) = host.folder.iterdir()
         (entry,) = host.broker().entries()

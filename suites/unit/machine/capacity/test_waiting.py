@@ -238,7 +238,7 @@ def _unasked(
         {"load": 0.5, "cpu": 99, "memory": 20, "io": 80},
     ],
 )
-def test_machine_starts_beside_another_on_a_host_whose_load_comes_from_machines(
+def test_machine_starts_beside_another_if_only_machines_load_the_host(
     host: FakeHost, load: dict[str, float]
 ) -> None:
     host.is_busy(**load)

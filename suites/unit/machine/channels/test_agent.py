@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def test_error_for_a_silent_guest_says_that_no_frame_arrived(agent: Agent) -> None:
     with pytest.raises(
         HarnessError,
-        match="not ready in time for its first request; last seen of it: nothing at all",
+        match="not ready in time for its first request; last seen of the agent: nothing at all",
     ):
         agent.wait_until_ready(soon(0.02))
 
@@ -111,7 +111,7 @@ def test_answer_before_the_welcome_is_ignored(guest: PlayedGuest, agent: Agent) 
     assert agent.settle(soon()).nonce == "its own"
 
 
-def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Agent) -> None:
+def test_settle_request_is_the_first_request_to_a_clone(guest: PlayedGuest, agent: Agent) -> None:
     guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": "n-1", "before_ns": 0, "wall_ns": 1})
     )
@@ -187,7 +187,7 @@ def _gives(seconds: float) -> Callable[[float], Deadline]:
     return lambda _asked: Deadline.after(seconds)
 
 
-def test_command_beyond_its_time_is_ended_by_the_host(guest: PlayedGuest, ready: Agent) -> None:
+def test_host_ends_a_command_at_its_limit_of_guest_time(guest: PlayedGuest, ready: Agent) -> None:
     """The guest gets three times the limit, since only the host measures guest time."""
     ready.link.guest_deadline = _gives(0.0)
     guest.answers[frames.RUN] = says((frames.STDOUT, b"so far"))
@@ -203,7 +203,7 @@ def test_command_beyond_its_time_is_ended_by_the_host(guest: PlayedGuest, ready:
     assert guest.kinds()[-2:] == ["cancel", "ping"]
 
 
-def test_deadline_of_the_caller_ends_a_command_before_the_time_of_the_guest(
+def test_deadline_of_the_caller_ends_a_command_before_its_limit_of_guest_time(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     """The guest still gets the limit of the command."""
@@ -216,7 +216,7 @@ def test_deadline_of_the_caller_ends_a_command_before_the_time_of_the_guest(
     assert json.loads(guest.payloads(frames.RUN)[0])["limit_s"] == 15
 
 
-def test_command_within_its_time_of_the_guest_ends_by_itself(
+def test_command_within_its_limit_of_guest_time_is_not_cancelled(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     ready.link.guest_deadline = _gives(20.0)
@@ -228,7 +228,7 @@ def test_command_within_its_time_of_the_guest_ends_by_itself(
     assert "cancel" not in guest.kinds()
 
 
-def test_unread_stdin_takes_at_most_a_window(guest: PlayedGuest, ready: Agent) -> None:
+def test_host_sends_at_most_one_window_of_unread_stdin(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_module, "_GRACE_S", 0.05)
@@ -279,7 +279,7 @@ def test_timeout_error_has_the_known_reason_of_a_delay(guest: PlayedGuest, ready
             ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
 
 
-def test_guest_that_reads_nothing_blocks_no_caller(
+def test_guest_that_does_not_read_its_channel_blocks_no_caller(
     guest: PlayedGuest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests to a stopped machine queue up and end at their deadlines."""
@@ -296,7 +296,7 @@ def test_guest_that_reads_nothing_blocks_no_caller(
     assert time.monotonic() - started < 15
 
 
-def test_too_long_request_is_refused_before_it_is_sent(
+def test_request_over_the_size_limit_is_refused_before_it_is_sent(
     ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "MAX_MESSAGE", 1 << 20)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import Call
     from harness.provisioning.wait import Deadline
 
-_HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
+_HELLO_SEEN = "last seen of the agent: it said hello in boot boot-1."
 
 
 @pytest.mark.parametrize(("protocol", "has_nonce"), [(OLDEST_PROTOCOL, True), (PROTOCOL, False)])
@@ -48,7 +48,7 @@ def test_welcome_shows_whether_the_agent_is_restored_or_new(
 
 
 @pytest.mark.usefixtures("ready")
-def test_every_client_has_a_session_of_its_own(guest: PlayedGuest) -> None:
+def test_each_client_has_another_session_id(guest: PlayedGuest) -> None:
     """The session id distinguishes answers to an earlier client."""
     other = PlayedGuest()
     other.starts()
@@ -87,7 +87,7 @@ def test_request_longer_than_the_buffer_of_the_socket_arrives_whole(
     assert json.loads(b"".join(parts)) == {"nonce": nonce}
 
 
-def test_answer_may_come_in_parts(guest: PlayedGuest, ready: Agent) -> None:
+def test_answer_that_arrives_in_parts_is_joined(guest: PlayedGuest, ready: Agent) -> None:
     whole = frames.to_json({"nonce": "n" * 200_000, "before_ns": 0})
     parts = [
         whole[at : at + frames.MAX_PAYLOAD] for at in range(0, len(whole), frames.MAX_PAYLOAD)
@@ -124,7 +124,8 @@ def test_restarted_agent_is_not_ready_before_its_next_hello(
     wait_until(lambda: guest.kinds().count("hello") == 2)
 
     with pytest.raises(
-        HarnessError, match="not ready in time for a ping; last seen of it: its loader requested"
+        HarnessError,
+        match="not ready in time for a ping; last seen of the agent: its loader requested",
     ):
         ready.ping(soon(0.02))
 
@@ -132,7 +133,7 @@ def test_restarted_agent_is_not_ready_before_its_next_hello(
     assert "ping" not in guest.kinds()
 
 
-def test_machine_that_ends_ends_every_wait_and_all_later_requests(
+def test_end_of_the_machine_ends_every_wait_and_all_later_requests(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     errors: list[str] = []
@@ -161,13 +162,15 @@ def test_machine_that_ends_ends_every_wait_and_all_later_requests(
     assert ready.welcome is None
 
 
-def test_machine_that_ends_before_its_agent_is_ready_ends_the_wait(
+def test_wait_for_the_agent_ends_if_the_machine_ends_first(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     guest.answers[frames.HELLO] = lambda guest, _request, _payload: guest.hangs_up()
     guest.starts()
 
-    with pytest.raises(HarnessError, match=r"the machine has ended; last seen of it: nothing at"):
+    with pytest.raises(
+        HarnessError, match=r"the machine has ended; last seen of the agent: nothing at"
+    ):
         agent.wait_until_ready(soon())
     with pytest.raises(HarnessError, match="the machine has ended"):
         agent.settle(soon())
@@ -323,7 +326,7 @@ def test_nothing_is_sent_for_a_request_that_has_ended(guest: PlayedGuest, ready:
     assert guest.kinds() == ["hello", "run", "ping"]
 
 
-def test_closing_ends_requests_in_flight_and_all_later_ones(
+def test_closed_link_ends_requests_in_flight_and_refuses_later_requests(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     errors: list[str] = []

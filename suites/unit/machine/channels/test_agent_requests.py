@@ -148,7 +148,7 @@ def test_settle_result_of_a_machine_without_a_nonce_has_no_nonce(
     assert settled.clock_was_off_s == -json.loads(asked)["wall_ns"] / 1e9
 
 
-def test_short_command_takes_one_request(guest: PlayedGuest, ready: Agent) -> None:
+def test_short_command_needs_only_one_request(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = says((frames.STDOUT, b"6.1.0\n"), (frames.RESULT, ENDED))
 
     ready.run(["uname"], timeout_s=5, env={"LANG": "C"})
@@ -190,7 +190,9 @@ def test_longer_input_follows_the_request(guest: PlayedGuest, ready: Agent, size
 
 
 @pytest.mark.parametrize("kind", [frames.STDOUT, frames.STDERR], ids=["stdout", "stderr"])
-def test_long_output_is_credited_in_steps(guest: PlayedGuest, ready: Agent, kind: int) -> None:
+def test_host_gives_credit_for_long_output_in_steps(
+    guest: PlayedGuest, ready: Agent, kind: int
+) -> None:
     guest.answers[frames.RUN] = says(*[(kind, bytes(_CHUNK))] * 12)
     guest.answers[frames.CREDIT] = lambda guest, request, _: (
         guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
@@ -202,7 +204,7 @@ def test_long_output_is_credited_in_steps(guest: PlayedGuest, ready: Agent, kind
     assert guest.kinds() == ["hello", "run", "credit", "credit", "credit", "ping"]
 
 
-def test_long_file_is_credited_in_steps(guest: PlayedGuest, ready: Agent) -> None:
+def test_host_gives_credit_for_a_long_file_in_steps(guest: PlayedGuest, ready: Agent) -> None:
     content = b"block of a file." * (3 * _STEP // 16)
     chunks = [content[at : at + _CHUNK] for at in range(0, len(content), _CHUNK)]
     guest.answers[frames.READ] = says(*[(frames.DATA, chunk) for chunk in chunks])
@@ -218,7 +220,7 @@ def test_long_file_is_credited_in_steps(guest: PlayedGuest, ready: Agent) -> Non
 
 
 @pytest.mark.parametrize("kind", [frames.STDOUT, frames.STDERR], ids=["stdout", "stderr"])
-def test_output_of_a_command_is_kept_up_to_a_limit(
+def test_command_output_over_the_limit_is_refused(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_COMMAND_OUTPUT_MIB", "1")
@@ -236,7 +238,7 @@ def test_output_of_a_command_is_kept_up_to_a_limit(
         ready.run(["yes", "no"], timeout_s=20)
 
 
-def test_file_is_read_up_to_a_limit(
+def test_file_over_the_size_limit_is_refused(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_GUEST_FILE_MIB", "1")

@@ -81,7 +81,7 @@ def test_waits_continue_where_the_last_one_ended(guest: _Guest, console: Console
     assert _wait(console, r"one \w+ ") == "one three "
 
 
-def test_early_line_of_a_long_burst_is_found(guest: _Guest, console: Console) -> None:
+def test_early_line_of_a_long_burst_of_output_is_found(guest: _Guest, console: Console) -> None:
     """A wait searches all output since the last match from its beginning."""
     guest.prints("HARNESS: cloud-init has finished\r\n" + "noise\r\n" * 20_000)
 
@@ -161,7 +161,7 @@ def test_pattern_before_a_fatal_console_line_is_found(guest: _Guest, console: Co
     assert _wait(console, "login:") == "login:"
 
 
-def test_machine_that_ends_ends_the_wait_early(guest: _Guest, console: Console) -> None:
+def test_wait_ends_early_if_the_machine_ends(guest: _Guest, console: Console) -> None:
     guest.prints("half a boo")
     guest.ends()
 
@@ -173,7 +173,7 @@ def test_machine_that_ends_ends_the_wait_early(guest: _Guest, console: Console) 
         _wait(console, "login:")
 
 
-def test_machine_that_ends_with_unread_input_ends_the_wait_early(
+def test_wait_ends_early_if_the_machine_ends_with_unread_input(
     guest: _Guest, console: Console
 ) -> None:
     """The socket then reports a reset connection instead of its end."""
@@ -184,7 +184,9 @@ def test_machine_that_ends_with_unread_input_ends_the_wait_early(
         _wait(console, "login:")
 
 
-def test_machine_that_has_ended_ends_every_later_wait(guest: _Guest, console: Console) -> None:
+def test_every_wait_after_the_end_of_the_machine_ends_at_once(
+    guest: _Guest, console: Console
+) -> None:
     guest.ends()
 
     for _ in range(2):

@@ -98,7 +98,7 @@ def test_full_disk_does_not_end_the_reader_of_the_console(
     assert json.loads(disk.getvalue().splitlines()[1]) == [0.0, "o", "before"]
 
 
-def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
+def test_truncated_recording_is_played_to_its_end(recording: Path) -> None:
     recording.write_text(recording.read_text()[:-6])
 
     assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf")]
@@ -127,7 +127,7 @@ def test_replay_prints_the_console(recording: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "Linux\ncaf\u00e9".replace("\n", "\r\n")
 
 
-def test_replay_waits_as_the_machine_did_but_not_for_long(
+def test_replay_keeps_the_pauses_of_the_machine_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waits: list[float] = []
@@ -199,12 +199,16 @@ def test_surrogates_and_undecodable_bytes_are_replaced(recording: Path) -> None:
     ],
     ids=["drawing", "question", "title", "device", "in-pieces", "end"],
 )
-def test_terminal_gets_only_drawing_output(pieces: list[str], drawn: str) -> None:
+def test_terminal_commands_are_removed_from_the_replayed_output(
+    pieces: list[str], drawn: str
+) -> None:
     assert "".join(text for _, text in without_commands((0.0, each) for each in pieces)) == drawn
 
 
 @pytest.mark.parametrize("word", ["nan", "-1", "x"])
-def test_speed_is_a_number_of_0_or_more(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_speed_that_is_not_a_number_of_0_or_more_is_refused(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["replay", f"--speed={word}", "t"])
 

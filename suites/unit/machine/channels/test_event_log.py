@@ -39,7 +39,7 @@ def test_wait_ends_at_the_first_matching_event_since_the_mark(log: EventLog) -> 
 
 
 @pytest.mark.parametrize(
-    ("why", "words"), [("", "ended while"), ("crashed", r"ended \(crashed\)")]
+    ("why", "words"), [("", "ended during"), ("crashed", r"ended \(crashed\)")]
 )
 def test_end_of_qemu_ends_the_wait_with_the_events_so_far(
     log: EventLog, why: str, words: str
@@ -52,7 +52,7 @@ def test_end_of_qemu_ends_the_wait_with_the_events_so_far(
 
     with pytest.raises(
         HarnessError,
-        match=rf"'node' {words}.* its stop; seen: 1 others, RESET(, RESET)+\. Look there",
+        match=rf"'node' {words}.* its stop; events seen: 1 earlier, RESET(, RESET)+\. Look there",
     ):
         log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
 
@@ -70,7 +70,7 @@ def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None
 
 
 @pytest.mark.parametrize("name", ["add", "wake", "end"])
-def test_all_waits_check_again_when_something_changes(log: EventLog, name: str) -> None:
+def test_all_waits_check_again_after_an_event_a_wake_or_the_end(log: EventLog, name: str) -> None:
     looks = threading.Semaphore(0)
 
     def look(_seen: str) -> None:
@@ -97,7 +97,7 @@ def test_all_waits_check_again_when_something_changes(log: EventLog, name: str) 
     assert all(isinstance(waiter.exception(), HarnessError) for waiter in waiters)
 
 
-def test_disk_write_error_is_explained_by_the_reason_and_the_folder() -> None:
+def test_error_for_a_failed_disk_write_has_the_reason_and_the_folder() -> None:
     events = [an_event("RESUME"), an_event("BLOCK_IO_ERROR", reason="No space left on device")]
 
     assert disk_failure(events, Path("/runs/node")) == (

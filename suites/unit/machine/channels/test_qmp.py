@@ -60,7 +60,7 @@ def test_refused_command_has_qemus_message(session: QmpSession) -> None:
         session.execute("device_add", limit_s=_LONG_S)
 
 
-def test_every_command_has_a_deadline(
+def test_qmp_command_without_an_answer_ends_at_its_limit(
     session: QmpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a default deadline, a hanging QEMU would hang the whole run."""
@@ -86,7 +86,7 @@ def test_every_command_has_a_deadline(
     assert limits_s == [COMMAND_S, 7.5]
 
 
-def test_answer_is_waited_for_until_the_limit(
+def test_qmp_answer_is_awaited_until_the_limit(
     session: QmpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time that the event loop needs to clean up is added to the limit."""
@@ -138,7 +138,9 @@ def test_events_before_the_mark_do_not_end_a_wait(qemu: FakeQemu, session: QmpSe
     qemu.send_event("RESET")
     session.wait_for_event("a reset", names("RESET"), Deadline.after(_LONG_S))
 
-    with pytest.raises(HarnessError, match="did not report a reset in time; seen: no event"):
+    with pytest.raises(
+        HarnessError, match="did not report a reset in time; events seen: no event"
+    ):
         session.wait_for_event("a reset", names("RESET"), Deadline.after(_SHORT_S), since=1)
 
 
@@ -147,7 +149,7 @@ def test_end_of_qemu_ends_a_wait_early(qemu: FakeQemu, session: QmpSession) -> N
     going.start()
 
     expected = (
-        "QEMU of machine 'node' ended while waiting for its power-off; seen: no event. "
+        "QEMU of machine 'node' ended during the wait for its power-off; events seen: no event. "
         "Its stderr and console show why."
     )
     with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
@@ -156,7 +158,7 @@ def test_end_of_qemu_ends_a_wait_early(qemu: FakeQemu, session: QmpSession) -> N
     going.join()
 
 
-def test_last_event_before_qemu_goes_is_kept(qemu: FakeQemu, session: QmpSession) -> None:
+def test_last_event_before_qemu_exits_is_kept(qemu: FakeQemu, session: QmpSession) -> None:
     qemu.send_event("SHUTDOWN")
     qemu.hang_up()
 
@@ -184,7 +186,7 @@ def test_event_without_data_has_empty_data(qemu: FakeQemu, session: QmpSession) 
     assert event.data == {}
 
 
-def test_qemu_that_never_greets_ends_at_the_deadline() -> None:
+def test_wait_for_the_greeting_of_qemu_ends_at_the_deadline() -> None:
     with FakeQemu(greets=False) as qemu:
         session = QmpSession("node", qemu.ours)
 
@@ -194,7 +196,7 @@ def test_qemu_that_never_greets_ends_at_the_deadline() -> None:
         session.close()
 
 
-def test_qemu_that_dies_before_greeting_ends_the_wait_early() -> None:
+def test_qemu_that_exits_before_its_greeting_ends_the_wait_early() -> None:
     with FakeQemu(greets=False) as qemu:
         qemu.hang_up()
         session = QmpSession("node", qemu.ours)

@@ -76,7 +76,7 @@ def test_result_has_the_exit_code_and_output_of_the_guest(
         "\nffffffffffffffff 0\n",
     ],
 )
-def test_lost_connection_is_never_an_answer(
+def test_lost_connection_is_not_taken_for_the_end_of_a_command(
     tmp_path: Path, identity: SshIdentity, stderr: str, exit_code: int
 ) -> None:
     """A status that is missing, truncated or of another command is not an answer."""
@@ -149,7 +149,7 @@ def test_result_shows_that_the_time_limit_in_the_guest_ended_the_command(
     assert (result.exit_code, result.timed_out) == (code, True)
 
 
-def test_exit_code_of_a_time_limit_that_came_early_is_the_commands_own(
+def test_exit_code_124_before_the_time_limit_comes_from_the_command(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     ssh = FakeSsh(stderr="\n{nonce} 124\n", duration_s=0.1)
@@ -259,7 +259,7 @@ def test_ssh_access_has_the_public_keys_and_shows_no_private_key(identity: SshId
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
-def test_keys_are_made_once(identity: SshIdentity) -> None:
+def test_ssh_keys_are_generated_once(identity: SshIdentity) -> None:
     with ScriptedRunner() as nothing:
         generated = SshIdentity.generate(identity.folder, nothing)
 
@@ -270,7 +270,7 @@ def test_keys_are_made_once(identity: SshIdentity) -> None:
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
 @pytest.mark.parametrize("name", ["user", "host"])
-def test_only_a_missing_key_is_made(identity: SshIdentity, name: str) -> None:
+def test_only_a_missing_ssh_key_is_generated(identity: SshIdentity, name: str) -> None:
     (identity.folder / name).unlink()
     command = f"ssh-keygen -q -t ed25519 -N '' -C harness-{name} -f '{identity.folder / name}'"
 

@@ -52,7 +52,7 @@ def test_least_recently_used_checkpoint_is_removed_first(small: Cache) -> None:
     assert list((small.folder / ".work").iterdir()) == []
 
 
-def test_use_of_a_checkpoint_updates_its_last_use(small: Cache) -> None:
+def test_using_a_checkpoint_updates_the_time_of_its_last_use(small: Cache) -> None:
     one, two = small.have("one"), small.have("two")
     last_used(one, 1)
     last_used(two, 2)
@@ -63,7 +63,7 @@ def test_use_of_a_checkpoint_updates_its_last_use(small: Cache) -> None:
     assert small.names() == ["one", "three"]
 
 
-def test_hold_of_a_checkpoint_updates_its_last_use(small: Cache) -> None:
+def test_holding_a_checkpoint_updates_the_time_of_its_last_use(small: Cache) -> None:
     one, two = small.have("one"), small.have("two")
     last_used(one, 1)
     last_used(two, 2)
@@ -139,7 +139,7 @@ def test_parent_of_a_checkpoint_in_use_is_kept(small: Cache) -> None:
     assert removed == [child.folder, parent.folder]
 
 
-def test_nothing_is_removed_if_nothing_was_made(small: Cache) -> None:
+def test_no_checkpoint_is_removed_unless_a_checkpoint_was_made(small: Cache) -> None:
     small.have("one")
     small.have("two")
 
@@ -148,7 +148,7 @@ def test_nothing_is_removed_if_nothing_was_made(small: Cache) -> None:
     assert small.names() == ["one", "two"]
 
 
-def test_nothing_is_removed_within_the_limit(small: Cache) -> None:
+def test_no_checkpoint_is_removed_within_the_limit(small: Cache) -> None:
     small.have("one")
     small.have("two")
 

@@ -100,7 +100,7 @@ def test_commas_in_the_kernels_path_stay_as_they_are() -> None:
     assert values_of(argv, "-initrd") == ["/my cache, really/initrd"]
 
 
-def test_seed_is_read_only_in_the_slot_of_a_later_seed() -> None:
+def test_seed_of_a_booted_machine_is_read_only_and_in_the_slot_of_a_hot_plugged_seed() -> None:
     argv = render_argv(a_machine_spec(seed=Path("/runs/seed.iso")), CHANNELS, serial_log=LOG)
 
     assert values_of(argv, "-blockdev") == [

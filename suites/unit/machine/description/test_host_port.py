@@ -43,7 +43,7 @@ def _read_all(sock: socket.socket) -> bytes:
     return bytes(content)
 
 
-def test_request_and_answer_are_passed_on_with_their_ends(
+def test_program_copies_both_directions_and_ends_once_both_are_closed(
     joined: tuple[socket.socket, socket.socket, threading.Thread],
 ) -> None:
     guest, host, thread = joined
@@ -131,6 +131,6 @@ def test_program_joins_its_stdin_to_the_given_host_port_and_prints_nothing(
         sys.stdout.close()
 
 
-def test_program_of_a_connection_takes_nothing_from_its_environment() -> None:
+def test_program_of_a_connection_ignores_its_environment_and_installed_packages() -> None:
     """It imports only the standard library, whatever the folder of the user has."""
     assert connect_argv(41000) == [sys.executable, "-I", "-S", host_port.__file__, "41000"]

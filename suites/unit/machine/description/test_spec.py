@@ -86,7 +86,7 @@ def test_vcpus_of_a_machine_without_kvm_run_in_parallel_if_there_are_several(
     assert Accelerator.TCG.to_qemu(cpus) == threads
 
 
-def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
+def test_extra_kernel_arguments_are_refused_with_a_boot_loader() -> None:
     with pytest.raises(BadInputError, match=r"key 'extra_append': .*boot a DirectKernel"):
         MachineSpec(
             name="node",

@@ -75,7 +75,7 @@ def test_messages_after_the_first_remain_for_the_next_receive(
     assert receiver.receive() == [(Kind.INPUT, b"a"), (Kind.INPUT_END, b"")]
 
 
-def test_next_message_of_a_client_that_has_gone_gives_none(
+def test_next_message_from_a_client_that_disconnected_is_none(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = sockets

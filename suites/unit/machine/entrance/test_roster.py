@@ -55,7 +55,7 @@ def test_changed_facts_of_a_machine_are_listed(roster: Roster) -> None:
         assert roster.machines() == [a_machine("other"), changed]
 
 
-def test_machine_that_has_ended_is_not_listed_again_by_a_change(roster: Roster) -> None:
+def test_change_after_the_end_of_a_machine_does_not_list_it_again(roster: Roster) -> None:
     with roster.entered(a_machine("node-1")) as name:
         pass
 
@@ -69,7 +69,7 @@ def test_folder_of_the_machine_list_is_private(roster: Roster, tmp_path: Path) -
         assert (tmp_path / "machines").stat().st_mode & 0o777 == 0o700
 
 
-def test_machine_is_found_by_id_and_by_a_name_that_only_it_has(roster: Roster) -> None:
+def test_machine_is_found_by_id_and_by_a_unique_name(roster: Roster) -> None:
     """An id is preferred to a name, which another machine may have too."""
     first, second, other = a_machine("node-1"), a_machine("node-2"), a_machine("clone-3", "clone")
     with roster.entered(first), roster.entered(second), roster.entered(other):
@@ -129,7 +129,7 @@ def test_purpose_is_the_current_test_or_else_the_command(monkeypatch: pytest.Mon
     assert purpose_of_process(["/usr/bin/harness", "shell"]) == "harness shell"
 
 
-def test_long_command_is_cut_so_that_its_entry_can_be_read(
+def test_long_command_is_truncated_so_that_its_entry_can_be_read(
     roster: Roster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")

@@ -171,7 +171,7 @@ def test_domain_of_an_earlier_connection_is_lost_though_the_connection_is_alive(
     assert domain.is_lost
 
 
-def test_domain_belongs_to_the_connection_by_which_it_starts(
+def test_domain_belongs_to_the_connection_that_started_it(
     domain: Domain, host: FakeHost, connection: Connection, libvirt: FakeLibvirt
 ) -> None:
     successor = FakeHost()
@@ -337,7 +337,7 @@ def test_domain_whose_libvirtd_ended_during_the_start_is_ended_through_the_next_
     assert successor.living == []
 
 
-def test_domain_destroyed_before_its_start_is_ended_by_close(
+def test_close_ends_a_domain_that_was_destroyed_before_its_start(
     domain: Domain, host: FakeHost
 ) -> None:
     """A machine that is killed during its start has no domain yet."""

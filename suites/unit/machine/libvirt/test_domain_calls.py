@@ -80,7 +80,7 @@ def test_error_for_a_refused_destroy_names_the_machine_that_still_runs(
 
 
 @pytest.mark.parametrize("trouble", ["refuses_end", "is_stubborn", "refuses_calls"])
-def test_domain_that_could_not_be_shown_to_be_gone_is_watched_no_longer_and_ended_again(
+def test_close_ends_an_unverified_domain_again_and_stops_watching_it(
     domain: Domain, host: FakeHost, qemu: FakeLibvirtQemu, trouble: str
 ) -> None:
     """`kill` hides the first error, so the close of the machine checks again."""
@@ -124,8 +124,8 @@ def test_device_is_not_removed_by_an_event_of_another_kind_or_device(
 
     seen = {DEVICE_REMOVED: "removed", DEVICE_KEPT: "removal refused"}[event]
     assert str(failed.value) == (
-        f"libvirt did not report the removal of the seed of domain '{domain.name}' in time; seen: "
-        f"'device {seen} '{alias}''. Its console shows what the guest does."
+        f"libvirt did not report the removal of the seed of domain '{domain.name}' in time; events "
+        f"seen: 'device {seen} '{alias}''. The domain's console shows what the guest does."
     )
 
 
@@ -135,7 +135,7 @@ def test_earlier_removal_event_of_a_device_does_not_end_a_later_removal(
     domain.detach("the seed", "ua-seed", Deadline.after(LONG_S))
     host.is_stubborn = True
 
-    with pytest.raises(HarnessError, match="in time; seen: no event"):
+    with pytest.raises(HarnessError, match="in time; events seen: no event"):
         domain.detach("the seed", "ua-seed", too_late())
 
 
@@ -161,5 +161,5 @@ def test_domain_that_crashed_has_ended(domain: Domain, host: FakeHost) -> None:
     host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), CRASHED, 0)
 
     assert not domain.is_running
-    with pytest.raises(HarnessError, match=r"ended \(crashed\) while waiting for a stop"):
+    with pytest.raises(HarnessError, match=r"ended \(crashed\) during the wait for a stop"):
         domain.monitor.wait_for_event("a stop", names("STOP"), Deadline.after(LONG_S))

@@ -41,7 +41,7 @@ def test_host_without_a_daemon_is_reported_with_the_remedy() -> None:
     )
 
 
-def test_users_own_daemon_is_started_by_the_user() -> None:
+def test_remedy_for_a_missing_session_daemon_is_to_start_it_as_the_user() -> None:
     said = _connecting("qemu:///session", "nobody.", number=errno.ECONNREFUSED)
 
     assert said == (
@@ -50,7 +50,7 @@ def test_users_own_daemon_is_started_by_the_user() -> None:
     )
 
 
-def test_user_without_permission_gets_the_group_as_remedy() -> None:
+def test_error_for_a_user_without_permission_names_the_group_to_join() -> None:
     said = {
         (code, number): _connecting(
             "qemu:///system", "denied by policy.", code=code, number=number

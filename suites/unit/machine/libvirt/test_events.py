@@ -42,7 +42,7 @@ def test_event_before_the_wait_ends_the_wait(raw: FakeConnect, events: DomainEve
     assert [str(each) for each in events.seen] == ["started", "resumed"]
 
 
-def test_event_that_comes_later_ends_the_wait(raw: FakeConnect, events: DomainEvents) -> None:
+def test_event_during_the_wait_ends_the_wait(raw: FakeConnect, events: DomainEvents) -> None:
     late = threading.Timer(0.02, raw.tell, (REBOOT, DOMAIN))
     late.start()
 
@@ -80,7 +80,9 @@ def test_event_before_the_start_position_is_ignored(
 ) -> None:
     raw.tell(REBOOT, DOMAIN)
 
-    with pytest.raises(HarnessError, match="its reboot of domain 'node' in time; seen: no event"):
+    with pytest.raises(
+        HarnessError, match="its reboot of domain 'node' in time; events seen: no event"
+    ):
         events.wait_for("its reboot", kinds(EventKind.REBOOT), Deadline.after(0.02), since=1)
 
 
@@ -90,17 +92,17 @@ def test_end_of_the_domain_ends_the_wait(
 ) -> None:
     raw.tell(LIFE_CYCLE, DOMAIN, event, 0)
 
-    with pytest.raises(HarnessError, match=rf"'node' was '{end}' while waiting for its run"):
+    with pytest.raises(HarnessError, match=rf"'node' was '{end}' during the wait for its run"):
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
 
 
-def test_wait_ends_at_the_events_that_its_caller_names(
+def test_wait_ends_at_an_event_that_the_caller_names_as_final(
     raw: FakeConnect, events: DomainEvents
 ) -> None:
     raw.tell(LIFE_CYCLE, DOMAIN, STOPPED, 0)
     raw.tell(DEVICE_KEPT, DOMAIN, "hostdev0")
 
-    with pytest.raises(HarnessError, match="was 'device removal refused 'hostdev0'' while"):
+    with pytest.raises(HarnessError, match="was 'device removal refused 'hostdev0'' during"):
         events.wait_for(
             "its run",
             kinds(EventKind.RESUMED),
@@ -120,7 +122,7 @@ def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents)
 
     assert str(lost.value).startswith(
         "libvirtd at 'qemu:///system' ended or was restarted during the wait for its run of domain "
-        "'node' (seen of the domain: 'started'); "
+        "'node' (events seen of the domain: 'started'); "
     )
 
 
@@ -131,7 +133,7 @@ def test_watch_of_an_earlier_connection_ends_without_a_wait(
     raw.break_down()
     connection.reopen(Deadline.after(_LONG_S))
 
-    with pytest.raises(ConnectionLostError, match=r"\(seen of the domain: no event\)"):
+    with pytest.raises(ConnectionLostError, match=r"\(events seen of the domain: no event\)"):
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
 
 

@@ -47,7 +47,7 @@ def one(connection: Connection, events: MonitorEvents) -> Iterator[DomainMonitor
     watched.close()
 
 
-def test_command_goes_to_its_domain_and_its_answer_comes_back(
+def test_qmp_command_goes_to_its_domain_and_the_answer_is_returned(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"return": {"status": "running"}})
@@ -204,7 +204,7 @@ def test_refused_deregistration_is_reported(
 def test_end_of_qemu_ends_a_wait(one: DomainMonitor) -> None:
     one.note_end("stopped")
 
-    with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) while waiting for it"):
+    with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) during the wait for it"):
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
 
 

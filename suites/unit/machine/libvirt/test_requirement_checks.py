@@ -113,7 +113,7 @@ def test_check_reports_a_dev_kvm_that_the_user_of_qemu_may_not_open() -> None:
     assert finding.remedy == (
         "Run `chgrp kvm /dev/kvm && chmod 0660 /dev/kvm` with the user in that group, as udev does on "
         'other hosts, or set `user = "root"` in /etc/libvirt/qemu.conf; then restart libvirtd. The '
-        "private libvirtd, which a run starts where none runs, is not affected."
+        "private libvirtd, which a run starts if no libvirtd runs, is not affected."
     )
 
 
@@ -135,13 +135,13 @@ def test_groups_of_the_user_of_qemu_may_grant_access_to_kvm(
         )
 
 
-def test_kvm_that_all_or_no_users_may_open_passes() -> None:
+def test_check_passes_if_all_users_or_no_user_may_open_kvm() -> None:
     expected: list[tuple[Device | None, tuple[int, int] | None, str]] = [
         (None, USER, "There is no '/dev/kvm', so libvirt does not use it."),
         (
             ROOT_ONLY,
             None,
-            "libvirt runs QEMU as its own user, so both may open the same files.",
+            "libvirt runs QEMU as libvirtd's user, so both may open the same files.",
         ),
         (ROOT_ONLY, (0, 0), "QEMU's user 'root' may open '/dev/kvm'."),
         (Device(mode=0o660, owner=0, group=107), USER, "QEMU's user 4242 may open '/dev/kvm'."),
@@ -159,7 +159,7 @@ def test_kvm_that_all_or_no_users_may_open_passes() -> None:
     ]
 
 
-def test_read_or_write_permission_alone_is_not_enough() -> None:
+def test_check_fails_if_the_user_of_qemu_may_only_read_or_only_write_kvm() -> None:
     devices = [
         Device(mode=0o640, owner=0, group=107),
         Device(mode=0o660, owner=0, group=36),
@@ -209,7 +209,7 @@ def test_access_list_of_a_device_node_is_found(
     assert device.has_acl is has_acl
 
 
-def test_qemus_user_comes_from_the_discretionary_labels() -> None:
+def test_user_of_qemu_is_read_from_the_base_labels_of_the_dac_model() -> None:
     labels = "<baselabel type='qemu'>+1:+2</baselabel><baselabel type='kvm'>+3:+4</baselabel>"
     assert parse_qemu_user(CAPABILITIES) == USER
     assert parse_qemu_user(
@@ -220,7 +220,7 @@ def test_qemus_user_comes_from_the_discretionary_labels() -> None:
 @pytest.mark.parametrize(
     "inside", ["", "<host/>", "<host><secmodel><model>dac</model></secmodel></host>"]
 )
-def test_capabilities_without_a_user_of_qemu_give_none(inside: str) -> None:
+def test_user_of_qemu_is_none_if_the_capabilities_have_no_base_labels(inside: str) -> None:
     assert parse_qemu_user(f"<capabilities>{inside}</capabilities>") is None
 
 

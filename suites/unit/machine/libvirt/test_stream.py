@@ -118,7 +118,7 @@ def test_failing_log_is_reported_and_the_guest_continues(
     made.close()
 
 
-def test_sender_waits_for_a_full_stream(
+def test_sender_waits_while_the_stream_is_full(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 2
@@ -194,7 +194,9 @@ def test_unread_stream_is_read_only_up_to_its_buffer(
     assert (guest.stream.incoming, read) == ([], 64 * 65536)
 
 
-def test_last_output_precedes_the_end(opened: StreamSocket, guest: StreamConnect) -> None:
+def test_last_output_of_a_stream_arrives_before_its_end(
+    opened: StreamSocket, guest: StreamConnect
+) -> None:
     guest.stream.incoming = [b"reboot: Power down", b""]
 
     guest.stream.turn(READABLE | HANGUP)
@@ -233,7 +235,7 @@ def test_end_of_the_output_ends_the_stream_even_without_a_hang_up(
     assert opened.ours.recv(100) == b""
 
 
-def test_broken_stream_ends_with_a_reason(
+def test_broken_stream_ends_and_its_error_is_logged(
     opened: StreamSocket, guest: StreamConnect, log: Log
 ) -> None:
     guest.stream.incoming = [FakeLibvirtError("broken", code=1)]
@@ -244,7 +246,7 @@ def test_broken_stream_ends_with_a_reason(
     assert log.messages == ["the console ended: broken"]
 
 
-def test_stream_that_breaks_during_a_write_ends_with_a_reason(
+def test_stream_that_breaks_during_a_write_ends_and_its_error_is_logged(
     opened: StreamSocket,
     guest: StreamConnect,
     loop: FakeLoopLibvirt,
@@ -263,7 +265,7 @@ def test_stream_that_breaks_during_a_write_ends_with_a_reason(
     assert log.messages == ["the console ended: broken pipe"]
 
 
-def test_output_that_nobody_reads_does_not_hold_up_the_end(
+def test_unread_output_does_not_delay_the_end_of_a_stream(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
     guest.stream.incoming = [b"x" * 65536] * 64
@@ -275,7 +277,7 @@ def test_output_that_nobody_reads_does_not_hold_up_the_end(
     assert opened.ours.recv(100) == b"x" * 100
 
 
-def test_stream_that_libvirt_cannot_abort_ends_all_the_same(
+def test_stream_that_libvirt_cannot_abort_ends_nevertheless(
     connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
@@ -340,7 +342,7 @@ def test_stream_that_cannot_be_opened_leaves_nothing(
     assert open_files() <= before
 
 
-def test_libvirt_that_hangs_over_the_end_of_a_stream_does_not_stop_its_loop(
+def test_libvirt_call_that_hangs_does_not_block_the_event_loop(
     connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop runs the keep-alive that detects the hang."""

@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 from harness.machine.libvirt.uri import HostUri
 
 
-def test_session_uri_is_told_from_a_system_uri() -> None:
+def test_session_uri_and_system_uri_are_distinguished() -> None:
     kinds = {
         "qemu:///system": False,
         "qemu:///session": True,
@@ -44,7 +44,7 @@ def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
         "qemu+ext:///system?command=/bin/way",
     ],
 )
-def test_uri_of_another_host_is_refused_with_the_way_to_use_several_hosts(text: str) -> None:
+def test_error_for_the_uri_of_another_host_says_how_to_use_several_hosts(text: str) -> None:
     with pytest.raises(BadInputError, match=r"^--machine-uri: .* one shard of the tests on each"):
         HostUri.parse(text)
 

@@ -125,7 +125,7 @@ def test_unpacked_qemu_is_not_unpacked_again(tmp_path: Path) -> None:
     assert runner.programs == []
 
 
-def test_refresh_unpacks_again_and_the_newest_is_taken(tmp_path: Path) -> None:
+def test_refresh_unpacks_qemu_again_and_the_newest_qemu_is_used(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     old = ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
     os.utime(old.program.parent / "version", (1_900_000_000, 1_900_000_000))
@@ -150,7 +150,7 @@ def test_qemu_that_was_unpacked_last_is_used(tmp_path: Path) -> None:
     assert find_sid_qemu(cache) == made
 
 
-def test_old_qemu_is_not_taken(tmp_path: Path) -> None:
+def test_old_unpacked_qemu_is_not_used(tmp_path: Path) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
     os.utime(made.program.parent / "version", (0, 0))
 
@@ -177,7 +177,7 @@ def test_interrupted_unpacking_leaves_nothing(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "cache" / "qemu-sid").iterdir()] == ["lock"]
 
 
-def test_qemu_that_another_process_unpacked_meanwhile_is_taken(
+def test_qemu_that_another_process_unpacked_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
@@ -257,7 +257,7 @@ def test_program_runs_qemu_with_its_own_linker_libraries_and_firmware() -> None:
     assert command.endswith(' "$@"')
 
 
-def test_unpacking_and_version_query_have_limits_of_their_own(
+def test_unpacking_and_version_query_have_separate_time_limits(
     tmp_path: Path,
 ) -> None:
     runner = UnpackingRunner()
@@ -279,7 +279,7 @@ def test_refresh_replaces_the_same_version(tmp_path: Path) -> None:
     assert (made.program.parent / "root/usr/bin/qemu-system-x86_64").read_bytes() == b"new"
 
 
-def test_refresh_that_is_killed_leaves_a_whole_qemu(
+def test_refresh_that_is_killed_leaves_a_complete_qemu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
@@ -301,7 +301,7 @@ def test_refresh_that_is_killed_leaves_a_whole_qemu(
     assert len(list((cache / "qemu-sid").iterdir())) == 2
 
 
-def test_qemu_of_another_list_of_packages_is_not_taken(
+def test_qemu_unpacked_from_another_list_of_packages_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
@@ -312,7 +312,7 @@ def test_qemu_of_another_list_of_packages_is_not_taken(
     assert find_sid_qemu(cache) is None
 
 
-def test_wait_for_another_unpacking_process_has_a_limit_and_leaves_its_work(
+def test_wait_for_a_process_that_unpacks_qemu_times_out_and_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian_sid_qemu, "UNPACK_S", 0.0)

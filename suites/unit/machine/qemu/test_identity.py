@@ -76,7 +76,7 @@ def test_qemu_is_identified_by_its_content(program: Path) -> None:
 
 
 @pytest.mark.usefixtures("program")
-def test_missing_program_is_refused_by_its_name() -> None:
+def test_error_for_a_missing_qemu_has_its_name() -> None:
     with pytest.raises(RequirementError, match="no QEMU 'qemu-that-is-not-there' on this host"):
         qemu_identity("qemu-that-is-not-there", Accelerator.TCG)
 

@@ -22,11 +22,11 @@ def check(limit_bytes: int, *, is_unlimited: bool = False) -> None:
     check_locked_memory(1536, limit_bytes=limit_bytes, is_unlimited=is_unlimited)
 
 
-def test_guest_fits_exactly_into_the_limit() -> None:
+def test_guest_that_needs_exactly_the_locked_memory_limit_is_accepted() -> None:
     check((1536 + 256) * MIB)
 
 
-def test_limit_that_is_one_byte_too_low_is_refused_with_the_remedy() -> None:
+def test_error_for_a_locked_memory_limit_one_byte_too_low_has_the_remedy() -> None:
     with pytest.raises(
         RequirementError,
         match=r"needs 1792 MiB.*lock 1791 MiB.*`ulimit -l 1835008`.*`LimitMEMLOCK=1792M`",
@@ -38,11 +38,11 @@ def test_unlimited_locked_memory_is_accepted() -> None:
     check(resource.RLIM_INFINITY)
 
 
-def test_capability_lifts_the_limit() -> None:
+def test_ipc_lock_capability_lifts_the_locked_memory_limit() -> None:
     check(0, is_unlimited=True)
 
 
-def test_only_the_effective_capability_lifts_the_limit() -> None:
+def test_only_an_effective_capability_lifts_the_locked_memory_limit() -> None:
     expected = {
         "Name:\tpytest\nCapEff:\t0000000000004000\n": True,
         "Name:\tpytest\nCapEff:\t000001ffffffffff\n": True,
