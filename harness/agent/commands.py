@@ -35,7 +35,7 @@ class Sink:
         """Receive output; `kind` is the kind of the output's frame."""
 
     def took_stdin(self, count: int) -> None:
-        """Note that the command has read `count` more bytes."""
+        """Record that the command has read `count` more bytes."""
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
         """Receive the end of the command."""

@@ -42,7 +42,7 @@ class Job:
         """Receive the end of the stream from the host."""
 
     def credit(self, count: int) -> None:
-        """Note that the host has consumed `count` more bytes."""
+        """Record that the host has consumed `count` more bytes."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the command."""

@@ -51,7 +51,7 @@ class DiskSource(Protocol):
         """Return the path of the image below the machine's overlay."""
 
     def prepare(self, folder: Path) -> None:
-        """Create the files in a machine's folder that only this source provides."""
+        """Create, in a machine's folder, the files that only this source provides."""
 
 
 class BootSource(DiskSource, Protocol):
@@ -187,7 +187,7 @@ def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...
 
 
 def slot_aperture_mib(apertures_mib: int, slots: int) -> int:
-    """Return each slot's share of the address space above memory, a power of two, or 0."""
+    """Return each slot's share, in MiB, of the address space above memory: a power of two, or 0."""
     share = apertures_mib // slots
     return share and 1 << share.bit_length() - 1
 

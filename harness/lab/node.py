@@ -451,7 +451,7 @@ class Node:
             return self.machine.agent.run(argv, timeout_s=limit_s, deadline=deadline)
 
     def _deadline(self) -> Deadline:
-        """Return the deadline of provisioning, which includes a cloud image's first boot."""
+        """Return the deadline of provisioning; it allows for the first boot of a cloud image."""
         image = self.request.image
         is_cloud_image = isinstance(image, CloudImage) or isinstance(
             image.newest_kernel, CloudImageKernel

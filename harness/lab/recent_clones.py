@@ -43,7 +43,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class _Found(NamedTuple):
-    """The saved state of a name, and the folders of all recipes that may change this state."""
+    """The saved state behind a name, and the folders of all recipes that may change this state."""
 
     state: SavedState
     image: Image

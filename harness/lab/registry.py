@@ -58,7 +58,7 @@ class Registry:
     log: RegistryLog = field(repr=False)
 
     def reachable(self, request: NodeRequest) -> NodeRequest:
-        """Return the request, changed so that the node reaches this registry as REGISTRY_NAMES."""
+        """Return the request, changed so that the node reaches this registry by each name."""
         return replace(
             request,
             host_ports=(*request.host_ports, *self.host_ports),

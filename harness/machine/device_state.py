@@ -148,7 +148,7 @@ def is_end(event: QmpEvent) -> bool:
 
 
 _END_S = 120.0
-#: Seconds after QEMU's end within which a failed compressor ends too.
+#: Seconds that a failed compressor may take to end after QEMU has ended.
 _FAILED_S = 1.0
 #: Compressors by the suffix of their files, in order of preference: the commands to pack and
 #: unpack.

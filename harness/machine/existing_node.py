@@ -42,7 +42,10 @@ _REMEDIES = (
     ("Connection refused", "Check the port, and whether sshd runs there."),
     (
         "timed out",
-        "Check whether the host is up and a firewall blocks it; for a slow host add '?timeout=60'.",
+        (
+            "Check whether the host is up, and whether a firewall blocks it; for a slow host add "
+            "'?timeout=60'."
+        ),
     ),
     ("No route to host", "Check whether the host is up, and the route to it."),
 )
@@ -66,7 +69,7 @@ class NodeAddress:
 
     @classmethod
     def from_uri(cls, uri: str, *, source: str) -> NodeAddress:
-        """Parse a URI of one of URI_FORMS.
+        """Parse a URI that has one of the URI_FORMS.
 
         Raises BadInputError, which names `source`, for any other URI.
         """
@@ -125,7 +128,7 @@ class NodeAddress:
             *(("-F", str(self.config)) if self.config is not None else ()),
             *(("-p", str(self.port)) if self.port is not None else ()),
             *(("-l", self.user) if self.user is not None else ()),
-            # No terminal, no agent, no forwarding.
+            # No terminal, no SSH agent, no forwarding.
             *("-T", "-a", "-x"),
             *("-o", "ClearAllForwardings=yes"),
             *("-o", "BatchMode=yes"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock
 
-#: The maximum of a deadline that progress extends, as a multiple of its limit.
+#: How far progress can extend a deadline at most, as a multiple of the deadline's limit.
 MOST_TIMES = 3
 #: Each sign of progress extends a deadline by this fraction of its limit.
 _PATIENCE = 0.5
@@ -139,7 +139,7 @@ class GuestDeadline(Deadline):
     def of(
         cls, guest: GuestClock, seconds: float, *, follows_progress: bool = False
     ) -> GuestDeadline:
-        """Return the deadline `seconds` of the guest's time from now.
+        """Return a deadline that passes after `seconds` of the guest's time.
 
         With `follows_progress`, each sign of progress extends the deadline by half of `seconds`, up
         to three times `seconds` in total.

@@ -203,7 +203,7 @@ class HostCapacity:
 
     @classmethod
     def from_proc(cls, proc: Path = _PROC, *, cores: int | None = None) -> HostCapacity:
-        """Read the kernel's reports; cgroup limits are ignored."""
+        """Read the capacity from the kernel's reports; cgroup limits are ignored."""
         total_mib = _field_mib(proc / "meminfo", "MemTotal")
         reserve_mib = max(_LEAST_RESERVE_MIB, total_mib // _RESERVE_SHARE)
         cores = cores or os.cpu_count() or 1
@@ -451,7 +451,7 @@ def _field_mib(path: Path, name: str) -> int:
 
 
 def _touched_mib(proc: Path, process: int | None) -> int:
-    """Return the resident memory of a process without file pages; 0 if the process has ended."""
+    """Return the resident memory of a process without file pages, or 0 if the process has ended."""
     if process is None:
         return 0
     status = proc / str(process) / "status"

@@ -451,7 +451,7 @@ class _WindowedWriter:
 
 
 class _Output:
-    """The output that `run` returns, of limited size."""
+    """Collects the output that `run` returns, up to a limit."""
 
     def __init__(self, what: str) -> None:
         self._what = what

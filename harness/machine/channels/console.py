@@ -46,7 +46,7 @@ FATAL_MESSAGES: Mapping[str, str] = {
 
 if TYPE_CHECKING:
     _TextSpawn = SpawnBase[str]
-else:  # Generic only in its stubs.
+else:  # pexpect's class is generic only in its type stubs.
     _TextSpawn = SpawnBase
 
 

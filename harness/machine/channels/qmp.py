@@ -110,7 +110,7 @@ class QmpSession:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _record_events(self) -> None:
-        """Record events until the connection ends, which the listener does not report."""
+        """Record events until the connection ends; the listener does not report that end."""
         listener = self._client.events
         end = asyncio.ensure_future(self._client.runstate_changed())
         try:

@@ -1,4 +1,4 @@
-"""The description of a machine as plain frozen data; runs no command."""
+"""The description of a machine as plain frozen data; this module runs no command."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class HostPort:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSpec:
-    """A machine, complete for a VM driver; `argv.render_argv` renders its command line.
+    """All that a VM driver needs to know of a machine; `argv.render_argv` renders the command line.
 
     `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later. Each port
     reserves `root_port_window_mib` of address space for the memory BARs of a hot-plugged function,

@@ -56,8 +56,9 @@ class EventLoop:
                 self._owner = os.getpid()
         if self._owner != os.getpid():
             raise HarnessError(
-                f"libvirt was started in process {self._owner}, of which this one is a fork, and "
-                "libvirt can't be used in both; open the connection in the process that uses it."
+                f"libvirt was started in process {self._owner}, and this process is a fork of that "
+                "process. libvirt can't be used in both; open the connection in the process that "
+                "uses it."
             )
 
     def _begin(self, libvirt: Any) -> None:
@@ -130,7 +131,7 @@ class Connection:
 
     @classmethod
     def open(cls, uri: str, *, deadline: Deadline) -> Connection:
-        """Connect.
+        """Connect to the libvirtd at `uri`.
 
         Raises BadInputError for an invalid URI; RequirementError if there is no binding, no
         libvirtd, no permission, or a libvirtd that is too old; and LibvirtHangsError at the
@@ -228,7 +229,8 @@ class Connection:
         generation = self.generation
 
         def closed(_raw: object, reason: int, _opaque: object) -> None:
-            # Ignores a close by the harness, and the end of an old connection after a new one was opened.
+            # This callback ignores a close by the harness, and the end of an old connection once a
+            # new connection is open.
             if generation == self.generation and self._raw is not None:
                 self._note_loss(_CLOSE_REASONS.get(reason, f"reason {reason}"))
 

@@ -40,7 +40,7 @@ SEED_BUS, _FIRST_PORT_BUS = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class DomainHost:
-    """Facts of the host on which a domain's XML depends.
+    """The facts about a host that enter a domain's XML.
 
     `owner` is the user and group of QEMU, if libvirt allows a choice, so that QEMU can access the
     files of the user who runs the harness. The other `security_models` are disabled for the domain.

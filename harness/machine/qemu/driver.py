@@ -45,7 +45,7 @@ _KILL_S = 5.0
 
 
 def require_qemu(qemu: str) -> None:
-    """Raise RequirementError if this host lacks `qemu`, or `setpriv`, which starts it."""
+    """Raise RequirementError if this host lacks `qemu`, or `setpriv`, which starts QEMU."""
     if shutil.which(qemu) is None:
         raise RequirementError(
             f"There is no QEMU '{qemu}' on this host; install it with "

@@ -32,7 +32,7 @@ def validator(settings: Settings) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_domain_follows_the_schema(name: str, validator: str) -> None:
+def test_golden_domain_xml_is_valid_under_the_schema_of_libvirt(name: str, validator: str) -> None:
     golden = GOLDENS / f"{name}.xml"
 
     judged = LocalRunner().run([validator, str(golden), "domain"], timeout_s=VALIDATE_S)
@@ -40,7 +40,7 @@ def test_domain_follows_the_schema(name: str, validator: str) -> None:
     assert judged.ok, judged.render()
 
 
-def test_validator_refuses_an_invalid_domain(validator: str, tmp_path: Path) -> None:
+def test_schema_validator_refuses_an_invalid_domain_xml(validator: str, tmp_path: Path) -> None:
     text = (GOLDENS / "plain.xml").read_text()
     wrong = tmp_path / "wrong.xml"
     wrong.write_text(text.replace("<vcpu>", "<vcpus>").replace("</vcpu>", "</vcpus>"))

@@ -52,7 +52,7 @@ def test_new_client_gets_no_output_of_the_earlier_clients_command_which_is_kille
     assert left.is_reaped
 
 
-def test_same_client_may_say_hello_again(bench: Bench) -> None:
+def test_same_client_may_send_hello_twice(bench: Bench) -> None:
     running = start(bench)
     bench.greets()
     bench.gets()
@@ -630,7 +630,7 @@ def test_parts_of_a_request_are_joined_only_with_parts_of_the_same_client(
 # Files
 
 
-def test_file_is_read_in_pieces(bench: Bench, tmp_path: Path) -> None:
+def test_content_of_a_file_arrives_whole_in_several_frames(bench: Bench, tmp_path: Path) -> None:
     content = bytes(range(256)) * 1000
     (tmp_path / "file").write_bytes(content)
     bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})

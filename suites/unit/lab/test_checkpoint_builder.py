@@ -119,7 +119,7 @@ def test_checkpoint_is_requested_from_the_store_once_until_the_builder_closes(la
     assert set(store.asked) == {first.name}
 
 
-def test_digest_of_a_base_disk_is_the_digest_of_the_disk(
+def test_digest_of_a_base_disk_is_read_from_the_manifest_entry_of_the_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     facts = {

@@ -28,7 +28,7 @@ def test_machine_with_two_vcpu_threads_refuses_an_mpqemu_gpu(tmp_path: Path) -> 
         machine.hot_plug(a_model())
 
 
-def test_script_is_applied_before_the_gpu_is_plugged(tmp_path: Path) -> None:
+def test_fault_script_is_applied_before_its_gpu_is_plugged(tmp_path: Path) -> None:
     machine = a_lab_machine(
         tmp_path,
         gpu_scripts={"gpu1": GpuScript(is_dead=True)},

@@ -22,14 +22,14 @@ def test_variables_of_a_stand_in_are_written_to_its_environment_file() -> None:
     assert dcgm.content == b"START_DELAY_S=30\nSTART_RESULT=fail\n"
 
 
-def test_every_unit_that_reads_variables_is_known() -> None:
+def test_list_of_units_has_every_unit_that_reads_variables() -> None:
     units = (ROOT / "systemd/system").glob("*.service")
     reading = {unit.stem for unit in units if f"{STAND_INS}/%N.env" in unit.read_text()}
 
     assert set(UNITS) == reading
 
 
-def test_every_variable_that_a_stand_in_reads_is_known() -> None:
+def test_list_of_variables_has_every_variable_that_a_stand_in_reads() -> None:
     program = (ROOT / "gpu-node/stand-in").read_text()
     smi = (SHIPPED_IMAGES / "stand-ins/driver/userspace/nvidia-smi.in").read_text()
 

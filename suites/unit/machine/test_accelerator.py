@@ -388,7 +388,7 @@ class Host:
 
 
 @pytest.mark.parametrize("interrupted_ns", [0, 90_000])
-def test_frequency_is_found_in_whole_mhz(interrupted_ns: int) -> None:
+def test_measured_frequency_is_rounded_to_whole_mhz(interrupted_ns: int) -> None:
     found = {}
     for mhz in (2596.15, 3000.0, 999.6):
         host = Host(mhz=mhz, interrupted_ns=interrupted_ns)

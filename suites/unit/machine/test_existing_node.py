@@ -220,7 +220,7 @@ def test_failed_command_on_the_node_gives_its_exit_code() -> None:
             "ssh: connect to host box port 22: Connection timed out",
             "ssh: connect to host box port 22: Connection timed out",
             (
-                "Check whether the host is up and a firewall blocks it; for a slow host add "
+                "Check whether the host is up, and whether a firewall blocks it; for a slow host add "
                 "'?timeout=60'."
             ),
         ),

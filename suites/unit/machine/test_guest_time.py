@@ -128,7 +128,7 @@ def test_clock_of_the_host_is_used_if_the_kernel_reports_no_waits(
 # -- deadlines ---------------------------------------------------------------------------------------
 
 
-def test_deadline_passes_after_its_seconds_of_the_guests_time(host: Host) -> None:
+def test_deadline_passes_after_the_given_seconds_of_guest_time(host: Host) -> None:
     deadline = GuestDeadline.of(host.guest(), 10)
 
     host.clock.sleep(30)

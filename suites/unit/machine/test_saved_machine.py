@@ -65,7 +65,7 @@ def test_guest_runs_once_its_state_is_loaded(tmp_path: Path) -> None:
     assert monitor.arguments["migrate-set-parameters"] == {"announce-rounds": 0}
 
 
-def test_state_that_qemu_refuses_is_reported_with_its_output_and_starts_nothing(
+def test_error_for_a_refused_state_has_the_output_of_qemu_and_the_guest_does_not_run(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "state"
@@ -138,7 +138,7 @@ def test_machine_resumes_once_its_whole_state_is_loaded(
     assert machine.steps == ["resume"]
 
 
-def test_whole_state_that_qemu_refuses_starts_nothing(
+def test_guest_does_not_run_if_qemu_refuses_its_whole_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -122,7 +122,7 @@ def test_script_on_the_input_reaches_a_shell_that_prints_nothing_before(
     assert client.run_in(place.machine, before_input=lambda: ready.append(True)) == 5
 
 
-def test_shell_ends_with_the_error_of_a_caller_that_does_not_get_ready(place: Place) -> None:
+def test_error_of_the_callers_preparation_ends_the_shell(place: Place) -> None:
     def has_no_gpu() -> None:
         raise HarnessError("The guest does not list the GPU.")
 
@@ -132,7 +132,7 @@ def test_shell_ends_with_the_error_of_a_caller_that_does_not_get_ready(place: Pl
         client.run_in(place.machine, before_input=has_no_gpu)
 
 
-def test_exit_code_of_a_shell_is_returned_only_after_its_caller_is_ready(place: Place) -> None:
+def test_exit_code_of_a_shell_is_returned_only_after_the_callers_preparation(place: Place) -> None:
     request_of_shell: list[int] = []
     runs, may_get_ready = threading.Event(), threading.Event()
     got_ready: list[bool] = []

@@ -70,7 +70,7 @@ def test_input_reaches_a_shell_that_shows_no_prompt(
     assert client.run_in(place.machine, before_input=gets_ready) == 6
 
 
-def test_prompt_is_shown_before_the_caller_gets_ready(
+def test_prompt_is_shown_before_the_callers_preparation_starts(
     place: Place, terminal: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     is_ready = threading.Event()

@@ -254,7 +254,7 @@ def test_exception_of_a_callback_is_raised_and_ends_the_command(
     assert guest.kinds()[-1] == "cancel"
 
 
-def test_refusal_of_the_guest_is_in_the_error(guest: PlayedGuest, ready: Agent) -> None:
+def test_error_has_the_refusal_message_of_the_guest(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = says((frames.ERROR, {"message": "Cannot allocate memory"}))
 
     with pytest.raises(HarnessError, match=r"'node' refused .*tool.*: Cannot allocate memory\."):

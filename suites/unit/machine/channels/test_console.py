@@ -74,7 +74,9 @@ def test_character_split_across_reads_is_whole(guest: _Guest, console: Console) 
     assert _wait(console, r"caf.\.") == "café."
 
 
-def test_waits_continue_where_the_last_one_ended(guest: _Guest, console: Console) -> None:
+def test_wait_searches_only_the_output_after_the_last_match(
+    guest: _Guest, console: Console
+) -> None:
     guest.prints("one two one three ")
     _wait(console, "two")
 
@@ -292,7 +294,7 @@ def test_close_leaves_no_thread_or_socket(guest: _Guest) -> None:
     assert guest.ours.fileno() == -1
 
 
-def test_process_may_end_while_a_console_is_read(guest: _Guest) -> None:
+def test_thread_that_reads_a_console_does_not_keep_the_process_alive(guest: _Guest) -> None:
     """This holds even if an error left the console open."""
     before = set(threading.enumerate())
     console = Console("node", guest.ours)

@@ -83,7 +83,7 @@ def test_output_of_a_failed_command_is_refused() -> None:
         Guest("node", runner).output_of("uname", "-r")
 
 
-def test_file_is_read_as_it_is() -> None:
+def test_content_of_a_file_is_returned_unchanged() -> None:
     with ScriptedRunner().expect(["sh", "-c", READ, "read", "/a b"], stdout="x\n") as runner:
         assert Guest("node", runner).read_text("/a b") == "x\n"
 

@@ -216,7 +216,7 @@ def test_close_leaves_no_thread_or_socket(qemu: FakeQemu) -> None:
     assert qemu.ours.fileno() == -1
 
 
-def test_process_may_end_while_a_session_is_open(qemu: FakeQemu) -> None:
+def test_thread_of_a_qmp_session_does_not_keep_the_process_alive(qemu: FakeQemu) -> None:
     """This holds even if an error left the session open."""
     before = set(threading.enumerate())
     session = _session(qemu)

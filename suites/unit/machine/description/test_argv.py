@@ -89,7 +89,7 @@ def test_commas_in_paths_are_doubled_in_options_that_qemu_parses() -> None:
     assert values_of(argv, "-blockdev")[0].endswith("file.filename=/my cache,, really/seed.iso")
 
 
-def test_commas_in_the_kernels_path_stay_as_they_are() -> None:
+def test_commas_in_the_path_of_the_kernel_are_not_doubled() -> None:
     """QEMU does not parse these arguments, so a doubled comma would stay doubled."""
     folder = Path("/my cache, really")
     kernel = DirectKernel(version="6", vmlinuz=folder / "vmlinuz", initrd=folder / "initrd")
@@ -175,7 +175,7 @@ def test_more_devices_than_root_ports_are_refused() -> None:
         )
 
 
-def test_firmware_boots_the_disk_and_may_reboot() -> None:
+def test_machine_with_firmware_boots_its_disk_and_may_reboot() -> None:
     argv = render_argv(a_machine_spec(kernel=Firmware()), CHANNELS, serial_log=LOG)
 
     assert "virtio-blk-pci,drive=disk,serial=root,bootindex=1" in values_of(argv, "-device")

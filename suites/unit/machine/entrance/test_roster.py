@@ -118,7 +118,9 @@ def test_folder_of_the_machine_list_does_not_depend_on_the_environment(
     assert roster_folder() == tmp_path / f"gpu-node-harness-machines-{os.geteuid()}"
 
 
-def test_purpose_is_the_current_test_or_else_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purpose_of_a_machine_is_the_current_test_or_else_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "suites/a.py::test_b[x y] (call)")
     assert purpose_of_process(["harness", "shell"]) == "suites/a.py::test_b[x y]"
 

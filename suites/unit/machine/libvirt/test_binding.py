@@ -39,8 +39,8 @@ def test_fork_of_a_process_with_a_loop_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("os.getpid", lambda: 8)
 
     expected = (
-        "libvirt was started in process 7, of which this one is a fork, and libvirt can't be used in "
-        "both; open the connection in the process that uses it."
+        "libvirt was started in process 7, and this process is a fork of that process. libvirt can't "
+        "be used in both; open the connection in the process that uses it."
     )
     with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         loop.start(object())

@@ -71,7 +71,7 @@ def test_old_daemon_is_refused_and_closed(libvirt: FakeLibvirt) -> None:
     assert raw.calls[-1] == "close"
 
 
-def test_oldest_daemon_that_is_supported_is_taken(libvirt: FakeLibvirt) -> None:
+def test_oldest_supported_libvirtd_is_accepted(libvirt: FakeLibvirt) -> None:
     with _open(libvirt, FakeConnect(version=8_000_000)) as connection:
         assert connection.daemon_version == (8, 0, 0)
 
