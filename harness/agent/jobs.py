@@ -57,7 +57,7 @@ class Job:
     # Further methods that the server calls
 
     def resume(self) -> None:
-        """Continue after the port had no room."""
+        """Continue, since the port has room again."""
 
     def drop(self) -> None:
         """Release all resources without an answer."""

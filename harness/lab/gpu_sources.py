@@ -33,9 +33,9 @@ _LEASE_S = 1800.0
 class GpuSources:
     """The source of a run's GPUs, as `--gpu-source` says.
 
-    `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request of any GPU.
-    `emulation` is the kind of emulation; None selects the kind that the description of each model
-    names.
+    `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request that names no
+    model. `emulation` is the kind of emulation; None selects the kind that the description of each
+    model names.
     """
 
     source: GpuSource

@@ -280,7 +280,8 @@ class MachineGpus:
 GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 #: Each line is a PCI function; the second column has vendor and device, as in `10de2330`.
 _PCI_FUNCTIONS = "/proc/bus/pci/devices"
-#: Seconds to wait for the addresses of a hot-plugged GPU before the guest is asked for its list.
+#: Seconds to wait for the addresses of a hot-plugged GPU before the guest has to list its PCI
+#: functions.
 _PLACED_KVM_S = 1.0
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
 _STALL_S = 60.0

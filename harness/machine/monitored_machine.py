@@ -207,7 +207,7 @@ class MonitoredMachine(abc.ABC):
 
     @staticmethod
     def _qemu_id(name: str) -> str:
-        """Return QEMU's id of a device of the spec."""
+        """Return QEMU's id for the device that the spec calls `name`."""
         return name
 
     @property

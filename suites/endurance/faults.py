@@ -99,6 +99,6 @@ FAULTS = (
     Fault(
         campaign="hostile",
         what="a test assumed that the console had ended, although a fatal message had only ended the wait for the console early",
-        test="suites/host/machine/channels/test_any_console.py::test_any_bytes_are_a_match_or_an_error_message",
+        test="suites/host/machine/channels/test_any_console.py::test_wait_for_any_console_bytes_ends_with_a_match_or_an_error",
     ),
 )

@@ -125,7 +125,8 @@ _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
 #: Tasks of a running machine besides its vCPUs: its controller and its device server.
 _BESIDE_VCPUS = 1
-#: With more other tasks per processor than this, a machine gets less than a third of a processor.
+#: If each processor has more other tasks than this, a machine gets less than a third of a
+#: processor.
 _MOST_OTHERS = 2
 
 

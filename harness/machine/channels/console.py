@@ -31,7 +31,7 @@ _READ_BYTES = 8192
 _WINDOW = 2 * _READ_BYTES
 #: Seconds between two checks of a machine that prints nothing.
 _CHECK_S = 1.0
-#: Indices in the list of awaited patterns; fatal messages follow.
+#: Indices in the list of awaited patterns; the patterns of fatal messages come after these.
 _EOF, _TIMEOUT, _FIRST_FATAL = 1, 2, 3
 
 #: Console messages after which no boot recovers.

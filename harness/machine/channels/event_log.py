@@ -122,7 +122,7 @@ def names(*wanted: str) -> Callable[[QmpEvent], bool]:
 
 
 def disk_failure(events: Iterable[QmpEvent], place: Path) -> str | None:
-    """Return a sentence if QEMU could not write the disk at `place`, or None."""
+    """Return a sentence that says why QEMU could not write the disk at `place`, or None."""
     for event in events:
         if event.name == "BLOCK_IO_ERROR":
             reason = event.data.get("reason", "no reason given")

@@ -91,7 +91,7 @@ def _wake(_timer: int, _opaque: object) -> None:
     """Do nothing: the timer only wakes the loop."""
 
 
-#: The one loop that libvirt allows.
+#: libvirt allows only one event loop in a process.
 EVENT_LOOP = EventLoop()
 
 

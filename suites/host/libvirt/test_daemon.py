@@ -46,7 +46,9 @@ def _names(connection: Connection) -> list[str]:
     return [domain.name() for domain in domains]
 
 
-def test_daemon_is_of_the_requested_kind(daemon: PrivateDaemon, connection: Connection) -> None:
+def test_private_libvirtd_has_the_requested_kind(
+    daemon: PrivateDaemon, connection: Connection
+) -> None:
     assert connection.is_session is (daemon.kind is DaemonKind.SESSION)
     assert connection.daemon_version >= (8, 0, 0)
 

@@ -129,7 +129,7 @@ def test_machine_with_uefi_has_its_own_copy_of_the_uefi_variables(
     assert (tmp_path / "uefi-variables.fd").read_text() == "variables"
 
 
-def test_host_without_uefi_firmware_makes_no_checkpoint_by_uefi(
+def test_host_without_uefi_firmware_makes_no_checkpoint_of_a_uefi_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.machine.uefi_firmware.descriptor_folders", lambda: [tmp_path])

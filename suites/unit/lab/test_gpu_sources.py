@@ -146,7 +146,7 @@ def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unpl
     assert (pool.held, gpus.plugged) == ([], ())
 
 
-def test_end_of_the_machine_ends_its_leases(tmp_path: Path) -> None:
+def test_end_of_a_machine_returns_its_host_gpus(tmp_path: Path) -> None:
     gpus, pool = machine_gpus(tmp_path, GpuSource.HOST, "0000:65:00.0", "0000:66:00.0")
     gpus.provide([ANY], report=lambda _: None)
     gpus.provide([ANY], report=lambda _: None)

@@ -107,7 +107,7 @@ def _names_a_data_file(saved: Path) -> None:
         "no disk",
     ],
 )
-def test_machine_that_could_reach_files_of_this_host_is_refused(
+def test_bundle_that_refers_to_files_of_this_host_is_refused(
     saved: Path, settings: Settings, damage: Callable[[Path], object], words: str
 ) -> None:
     damage(saved)

@@ -279,9 +279,7 @@ def test_result_and_full_evidence_are_gathered_into_separate_folders(
     assert result not in node.gathered
 
 
-def test_kernels_of_a_cloud_image_node_are_left_for_the_guest_to_list(
-    stage: Stage, gathering: Gathering
-) -> None:
+def test_guest_lists_the_kernels_of_a_cloud_image_node(stage: Stage, gathering: Gathering) -> None:
     with a_node(stage, image=a_cloud_image()) as node:
         node.collect(stage.folder / "kept")
 

@@ -180,7 +180,7 @@ def test_bundle_of_the_first_releases_is_read_as_a_bundle_of_qemu(
     assert read_bundle(tmp_path / "checkpoint").driver == "qemu"
 
 
-def test_disk_is_copied_while_the_guest_is_paused_and_has_no_backing_path(
+def test_disk_of_a_bundle_is_copied_from_a_paused_guest_and_has_no_backing_path(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
     to = tmp_path / "checkpoint"

@@ -92,7 +92,7 @@ def test_removal_event_of_another_device_does_not_end_an_unplug(tmp_path: Path) 
     assert machine._ports.free() == 1
 
 
-def test_seed_is_detached_only_if_there_is_one(tmp_path: Path) -> None:
+def test_seed_is_unplugged_only_if_one_is_plugged(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
 
     machine.unplug_seed(soon())

@@ -35,7 +35,7 @@ from harness.visible_text import visible
         max_size=20,
     )
 )
-def test_any_bytes_are_a_match_or_an_error_message(pieces: list[bytes]) -> None:
+def test_wait_for_any_console_bytes_ends_with_a_match_or_an_error(pieces: list[bytes]) -> None:
     ours, theirs = socket.socketpair()
     console = Console("node", ours)
     heard: list[bytes] = []

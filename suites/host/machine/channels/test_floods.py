@@ -75,7 +75,7 @@ def test_loader_that_asks_for_the_program_again_gets_it_from_the_start(
 
 
 @pytest.mark.usefixtures("traced")
-def test_output_that_nobody_reads_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_output_of_a_command_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_AGENT_BACKLOG_MIB", "2")
     call = Call(1, "the command 'yes'", lambda _request: b"")
 
@@ -90,7 +90,7 @@ def test_output_that_nobody_reads_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 10_000), (60_000, 20)])
-def test_output_that_was_read_does_not_count_towards_the_limit(
+def test_output_that_was_read_does_not_count_towards_the_limit_of_unread_output(
     monkeypatch: pytest.MonkeyPatch, size: int, count: int
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_AGENT_BACKLOG_MIB", "1")
@@ -202,7 +202,9 @@ def test_malformed_answer_is_reported_in_a_sentence(
     ),
     sync=st.booleans(),
 )
-def test_any_stream_is_an_answer_or_an_error(stream: list[bytes], *, sync: bool) -> None:
+def test_any_bytes_from_a_guest_give_an_answer_or_an_error(
+    stream: list[bytes], *, sync: bool
+) -> None:
     """Any bytes from the agent give a value or a HarnessError for each kind of request."""
     ours, theirs = socket.socketpair()
     agent = Agent("node", ours, PROGRAM[:200])

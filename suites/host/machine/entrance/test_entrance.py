@@ -240,7 +240,7 @@ def test_closing_the_entrance_ends_all_connections(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_console_shows_its_output_and_takes_keys(place: Place) -> None:
+def test_attached_console_shows_output_and_sends_keys(place: Place) -> None:
     with contextlib.closing(_connected(place)) as sock:
         place.serial.sendall(b"login: ")
         send(sock, Kind.REQUEST, Request(verb=Verb.CONSOLE).to_bytes())

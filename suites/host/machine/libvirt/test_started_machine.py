@@ -344,7 +344,7 @@ def test_failure_of_a_machine_names_the_end_of_libvirtd(
     [(0, "by 'guest-reset'"), (5, "as 'failed' by 'guest-reset'")],
     ids=["shutdown", "failed"],
 )
-def test_machine_that_did_not_power_itself_off_is_reported_with_how_it_ended(
+def test_error_for_a_machine_that_did_not_power_itself_off_says_how_it_ended(
     machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu, detail: int, how: str
 ) -> None:
     qemu.tell(FakeDomain(host.uuid), "SHUTDOWN", '{"reason": "guest-reset"}')

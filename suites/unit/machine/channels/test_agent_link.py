@@ -48,7 +48,7 @@ def test_welcome_shows_whether_the_agent_is_restored_or_new(
 
 
 @pytest.mark.usefixtures("ready")
-def test_each_client_has_another_session_id(guest: PlayedGuest) -> None:
+def test_each_client_has_a_different_session_id(guest: PlayedGuest) -> None:
     """The session id distinguishes answers to an earlier client."""
     other = PlayedGuest()
     other.starts()

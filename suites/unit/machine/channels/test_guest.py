@@ -100,7 +100,7 @@ def test_file_that_cannot_be_read_is_not_taken_for_absent(exit_code: int) -> Non
         Guest("node", runner).read_text("/x")
 
 
-def test_text_is_written_through_stdin() -> None:
+def test_text_of_a_written_file_is_sent_through_stdin() -> None:
     script = ScriptedRunner().expect(["sh", "-c", WRITE, "write", "/a/b"], stdin="it's\n")
     with script as runner:
         Guest("node", runner).write_text("/a/b", "it's\n")

@@ -28,7 +28,7 @@ def _open(libvirt: FakeLibvirt, raw: FakeConnect) -> Connection:
     return Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S))
 
 
-def test_connection_that_does_not_close_well_is_logged(
+def test_connection_that_is_not_closed_cleanly_is_logged(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     def refuse() -> NoReturn:

@@ -278,7 +278,7 @@ def test_late_domain_that_can_not_be_ended_is_logged(
     )
 
 
-def test_late_domain_that_has_gone_is_not_reported(
+def test_domain_that_started_late_and_has_already_ended_is_not_reported(
     domain: Domain, host: FakeHost, hang: Hang, log: Log
 ) -> None:
     host.before_start, host.after_start = hang, host.living.clear
@@ -292,7 +292,7 @@ def test_late_domain_that_has_gone_is_not_reported(
     assert log.warnings == []
 
 
-def test_domain_that_libvirt_has_although_its_start_hangs_is_ended(
+def test_domain_is_ended_if_libvirt_has_it_although_the_start_call_hangs(
     domain: Domain, host: FakeHost, hang: Hang, log: Log
 ) -> None:
     host.after_start = hang

@@ -378,7 +378,7 @@ def test_unanswering_daemon_skips_the_checks_that_need_it(
     )
 
 
-def test_missing_binding_is_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_only_the_missing_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> NoReturn:
         raise RequirementError("There is no binding; install it.")
 

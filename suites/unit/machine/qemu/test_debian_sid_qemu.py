@@ -268,7 +268,7 @@ def test_unpacking_and_version_query_have_separate_time_limits(
     assert runner.limits_s == [UNPACK_S, UNPACK_S, 20]
 
 
-def test_refresh_replaces_the_same_version(tmp_path: Path) -> None:
+def test_refresh_replaces_an_unpacked_qemu_of_the_same_version(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     old = ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
 

@@ -89,7 +89,7 @@ def test_error_for_a_missing_qemu_has_its_name() -> None:
         ("flags", False),
     ],
 )
-def test_other_processor_changes_the_identity_only_under_kvm(
+def test_processor_is_part_of_the_identity_of_qemu_only_under_kvm(
     processors: Callable[..., None], tmp_path: Path, key: str, *, is_kept: bool
 ) -> None:
     answers = ProgramAnswers(tmp_path / "qemu.json") if is_kept else None
@@ -104,7 +104,7 @@ def test_other_processor_changes_the_identity_only_under_kvm(
 
 
 @pytest.mark.usefixtures("program")
-def test_varying_processor_facts_do_not_change_the_identity(
+def test_varying_processor_facts_do_not_change_the_identity_of_qemu(
     processors: Callable[..., None],
 ) -> None:
     processors(PROCESSOR, {**PROCESSOR, "processor": "1"})
