@@ -167,7 +167,7 @@ def test_wait_for_a_silent_guest_ends_at_the_limit(host: Host) -> None:
     assert deadline.has_passed()
 
 
-def test_guest_that_prints_lines_is_waited_for_beyond_the_limit(host: Host) -> None:
+def test_guest_that_prints_lines_is_awaited_beyond_the_limit(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
     host.clock.sleep(50)

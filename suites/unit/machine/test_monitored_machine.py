@@ -157,7 +157,7 @@ def test_power_off_is_complete_once_qemu_has_ended(tmp_path: Path) -> None:
     assert (monitor.deadlines, machine.deadlines) == ([deadline], [deadline])
 
 
-def test_qemu_is_not_waited_for_if_its_power_off_was_not_reported(tmp_path: Path) -> None:
+def test_exit_of_qemu_is_not_awaited_if_its_power_off_was_not_reported(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
 
     with pytest.raises(HarnessError, match=r"^its power-off was not reported$"):

@@ -93,7 +93,7 @@ class FakeSocket:
         assert address == ("127.0.0.1", 24002)
 
 
-def test_port_of_the_loopback_that_somebody_listens_on_is_not_free(
+def test_loopback_port_with_a_listener_is_not_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "socket", FakeSocket)

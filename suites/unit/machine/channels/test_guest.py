@@ -114,7 +114,7 @@ def test_text_that_cannot_be_written_is_refused() -> None:
         Guest("node", runner).write_text("/a", "x")
 
 
-def test_cloud_inits_result_is_waited_for_and_parsed() -> None:
+def test_result_of_cloud_init_is_awaited_and_parsed() -> None:
     text = json.dumps({"v1": {"datasource": "DataSourceNoCloud", "errors": ["x"]}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=30)
     with script as runner:
@@ -131,7 +131,7 @@ def test_present_result_is_read_even_at_the_deadline() -> None:
         Guest("node", runner).wait_for_cloud_init_result(Deadline.after(0, FakeClock()))
 
 
-def test_result_of_cloud_init_is_waited_for_again_if_the_deadline_was_put_off() -> None:
+def test_wait_for_cloud_init_continues_if_its_deadline_was_extended() -> None:
     """Progress of the guest moved the deadline beyond the limit of the running command."""
     text = json.dumps({"v1": {"datasource": None, "errors": []}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)

@@ -283,7 +283,7 @@ def test_only_a_lost_connection_is_reopened(libvirt: FakeLibvirt) -> None:
         assert old.calls[-1] == "close"
 
 
-def test_libvirtd_that_is_being_restarted_is_waited_for(libvirt: FakeLibvirt) -> None:
+def test_libvirtd_that_is_being_restarted_is_awaited(libvirt: FakeLibvirt) -> None:
     old, new = FakeConnect(), FakeConnect()
     clock = FakeClock()
     with _open(libvirt, old, NO_DAEMON, NO_DAEMON, new, clock=clock) as connection:
@@ -294,7 +294,7 @@ def test_libvirtd_that_is_being_restarted_is_waited_for(libvirt: FakeLibvirt) ->
         assert connection.raw is new
 
 
-def test_libvirtd_that_stays_away_is_waited_for_once(libvirt: FakeLibvirt) -> None:
+def test_libvirtd_that_does_not_come_back_is_awaited_only_once(libvirt: FakeLibvirt) -> None:
     old = FakeConnect()
     clock = FakeClock()
     with _open(libvirt, old, *[NO_DAEMON] * 100, clock=clock) as connection:

@@ -73,7 +73,7 @@ def test_event_loop_ends_at_the_exit_of_its_process(at_exit: list[Callable[[], N
     assert not libvirt.thread.is_alive()
 
 
-def test_fork_of_the_process_does_not_touch_the_loop(
+def test_exit_of_a_forked_process_does_not_end_the_event_loop(
     at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread does not exist in the child, and libvirt's locks may be held there for ever."""

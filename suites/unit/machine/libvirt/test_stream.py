@@ -328,7 +328,7 @@ def open_files() -> set[Path]:
         return {Path(each).readlink() for each in descriptors}
 
 
-def test_stream_that_cannot_be_opened_leaves_nothing(
+def test_stream_that_cannot_be_opened_leaves_nothing_open(
     connection: Connection, loop: FakeLoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
