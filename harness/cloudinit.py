@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The text that cloud-init's final module prints on the console after all other work.
 FINISHED = "HARNESS: cloud-init has finished"
 
-#: The MAC address of every machine; each machine has its own network.
+#: The MAC address of every machine; machines can share it, since each machine has its own network.
 MAC_ADDRESS = "52:54:00:67:70:75"
 
 #: The volume label by which the NoCloud data source finds its seed.
@@ -41,7 +41,7 @@ class GuestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SshAccess:
-    """The keys with which the host logs in and identifies the guest (in OpenSSH's text formats)."""
+    """The keys for logging in to the guest and for identifying the guest, in OpenSSH's text formats."""
 
     authorized_key: str
     host_private_key: str = field(repr=False)
@@ -50,7 +50,7 @@ class SshAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """The work of cloud-init at a node's first boot; `commands` run in order as root, without a shell.
+    """What cloud-init does at a node's first boot; `commands` run in order as root, without a shell.
 
     `early` commands run at every boot, as `bootcmd`. Without `access` nobody can log in by SSH.
     """
@@ -145,7 +145,10 @@ class CloudInitReport:
 
 
 def _stages(run: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the stages, which cloud-init writes before it runs the first; raise ValueError without any."""
+    """Return the stages in a status file; cloud-init lists all stages before it runs the first stage.
+
+    Raises ValueError if there is no stage.
+    """
     stages = [each for each in run.values() if isinstance(each, dict)]
     if not stages:
         raise ValueError("it has no stage")
@@ -217,7 +220,7 @@ def _render_access(access: SshAccess | None) -> dict[str, object]:
 
 
 def render_meta_data(*, instance_id: str, hostname: str) -> str:
-    """Render meta-data; cloud-init provisions again for a new `instance_id`."""
+    """Render meta-data; if `instance_id` is new, cloud-init provisions the machine again."""
     return yaml.safe_dump({"instance-id": instance_id, "local-hostname": hostname})
 
 
@@ -237,7 +240,7 @@ def render_network_config() -> str:
 
 
 def render_seed(user_data: UserData, *, instance_id: str) -> SeedFiles:
-    """Render all three documents."""
+    """Render the three documents of the seed volume."""
     return SeedFiles(
         user_data=render_user_data(user_data),
         meta_data=render_meta_data(instance_id=instance_id, hostname=user_data.hostname),

@@ -26,10 +26,10 @@ Location: TypeAlias = "tuple[int | str, ...]"
 
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
-#: The limit of one value or key in a message.
+#: The size limit of one quoted value or key in a message.
 _SHOWN_BYTES = 1000
 
-#: A misspelt key causes two errors, for an unknown and for a missing key; the first explains more.
+#: A misspelt key causes two errors: an unknown key and a missing key. The unknown key explains more.
 _UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
 
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The keys of a data file, and the place of each value in it.
+    """The keys of a data file, and the place of each value in the file.
 
     The location of a value is the sequence of keys and indexes that lead to it, as text.
     """
@@ -75,7 +75,7 @@ class Document:
     def refusal(self, message: str, location: Location) -> BadInputError:
         """Return the error for the value at `location`."""
         place = self.place(location)
-        # Compare lengths only: an item of a merged list has another index in its own file.
+        # Compare only lengths: an item's index in a merged list differs from its index in its own file.
         missing = tuple(map(str, location[len(place.path) :]))
         key = ".".join(part for part in (*place.path, *missing) if part != "[key]")
         key = shortened(key, _SHOWN_BYTES)
@@ -155,7 +155,7 @@ def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def line_of(file: Path, location: Location) -> int:
-    """Return the line of `location` in a file that was read, for the error messages of later checks."""
+    """Return the line of the value at `location` in `file`, for error messages of checks after reading."""
     return read_document(file).place(location).line
 
 
@@ -246,7 +246,7 @@ def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
     except LimitError as error:
         raise BadInputError(str(error), source=str(file)) from error
     except (yaml.YAMLError, *_BROKEN) as error:
-        # The causes are control characters, impossible dates, or thousands of nested brackets.
+        # Possible causes are control characters, impossible dates, or thousands of nested brackets.
         raise BadInputError(
             f"This is not YAML: {str(error) or type(error).__name__}.", source=str(file)
         ) from error
@@ -322,7 +322,7 @@ def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
 
 
 def _resolved(node: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
-    """Follow a reference to a definition; for an optional value, take the shape that is not None."""
+    """Return the definition to which a reference points; for an optional value, the shape other than None."""
     options = node.get("anyOf")
     if isinstance(options, list):
         node = next((option for option in options if option.get("type") != "null"), node)
@@ -341,7 +341,7 @@ def _find_places(
     file: Path,
     places: dict[tuple[str, ...], Place],
 ) -> None:
-    """Add the places of `node` and its values to `places`; a value's line is its key's line."""
+    """Add the places of `node` and its values to `places`; the line of a value is the line of its key."""
     places[path] = Place(file=file, line=line + 1, path=path)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: this file. Ubuntu does not install the package by default.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KEYRING_PACKAGE = "debian-archive-keyring"
-#: Names the file of keys to mmdebstrap. On a host whose apt does not trust the keys, as on Ubuntu,
-#: mmdebstrap would need `gpg` to find them.
+#: The option that names the file of keys to mmdebstrap. Without the option, mmdebstrap needs `gpg` to
+#: find the keys on a host whose apt does not trust them, such as Ubuntu.
 KEYRING_OPTION = f"--keyring={KEYRING}"
 #: The time limit for fetching and for unpacking packages.
 UNPACK_S = 560.0

@@ -1,4 +1,4 @@
-"""Entry points by which other installed packages extend the harness, and their errors.
+"""Finds the entry points by which other installed packages extend the harness.
 
 Names are read from the packages' metadata; a package is imported when one of its entries is used.
 A package that cannot be imported does not affect other packages: the error names the distribution,
@@ -68,7 +68,7 @@ class Plugin:
     def folder(self) -> Path:
         """Return the folder that the entry names, by a package or by a path.
 
-        Raises PluginError if it names no folder.
+        Raises PluginError if the entry names no folder.
         """
         found = self.load()
         if isinstance(found, ModuleType):
@@ -79,12 +79,12 @@ class Plugin:
             folder = Path(found) if isinstance(found, (str, Path)) else None
         if folder is None or not folder.is_absolute() or not folder.is_dir():
             raise self.error(
-                f"a package or the absolute path of a folder is expected, but it gives {found!r}"
+                f"a package or the absolute path of a folder is expected, but the entry point gives {found!r}"
             )
         return folder
 
     def error(self, what: str) -> PluginError:
-        """Return the error with the problem `what` of this entry point."""
+        """Return the error that this entry point can't be used; `what` is the reason, as a clause."""
         return PluginError(
             f"The entry point '{self.name}' ({self.value}) of the group '{self.group.value}' in "
             f"{self.distribution} can't be used: {what}. Correct or uninstall that package.",
@@ -101,7 +101,7 @@ class PluginError(HarnessError):
 
 
 def plugins(group: Group) -> tuple[Plugin, ...]:
-    """Return the entry points of a group, by name; nothing is imported."""
+    """Return the entry points of a group, sorted by name; nothing is imported."""
     return _read_plugins(tuple(sys.path))[group]
 
 
@@ -134,9 +134,9 @@ def _plugin(group: Group, entry: EntryPoint) -> Plugin:
 
 
 def find_plugin(group: Group, name: str) -> Plugin | None:
-    """Return the entry point of this name, or None if no package has it.
+    """Return the entry point `name` of a group, or None if no package declares it.
 
-    Raises PluginError if two packages have the same name.
+    Raises PluginError if two packages declare an entry point of this name.
     """
     named = [plugin for plugin in plugins(group) if plugin.name == name]
     if len(named) > 1:
@@ -147,7 +147,7 @@ def find_plugin(group: Group, name: str) -> Plugin | None:
 def unambiguous(
     found: Iterable[Plugin], taken: Iterable[str] = ()
 ) -> tuple[Mapping[str, Plugin], tuple[PluginError, ...]]:
-    """Return entry points by name, and an error for each name that two packages have, or that is `taken`."""
+    """Return the usable entry points by name, and an error for each name that is `taken` or ambiguous."""
     everything = tuple(found)
     count = Counter(plugin.name for plugin in everything)
     own = set(taken)

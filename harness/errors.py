@@ -70,7 +70,7 @@ class HarnessError(EvidencedError):
 class BadInputError(HarnessError):
     """User input is wrong; the message names the file, the line if known, and the key.
 
-    `source` is what the user edits to correct it: a path, an option or an environment variable.
+    `source` is what the user edits to correct the input: a path, an option or an environment variable.
     """
 
     def __init__(

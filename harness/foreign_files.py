@@ -29,7 +29,7 @@ def open_plain(
     """Open a regular file of at most `limit` plus `slack` bytes.
 
     No link is followed: not at `path`, and not in the folders between `below` and `path`. Raises
-    OSError if there is no such regular file, and LimitError if it is longer.
+    OSError if there is no such regular file, and LimitError if the file is longer.
     """
     file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
     if (size := os.fstat(file.fileno()).st_size) > limit.bytes + slack:
@@ -50,7 +50,7 @@ def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None =
 
 
 def last_bytes(path: Path, most: int) -> bytes:
-    """Return the end of a regular file of any length; raises OSError if there is no such file."""
+    """Return the last `most` bytes of a regular file; raises OSError if there is no such file."""
     with open(_opened(path, None), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)

@@ -1,7 +1,7 @@
 """Parses JSON from guests, bundles, servers and other people's files.
 
-Unlike Python's own parser, this module limits the nesting, and refuses `NaN` and numbers that no
-float can hold.
+Unlike Python's own parser, this module limits the nesting, and refuses `NaN` and numbers that are
+too large for a float.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ForeignJsonError(ValueError):
 def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
     """Parse one JSON document, which may begin with a byte order mark; raises ForeignJsonError.
 
-    With `has_unique_keys`, refuse an object that has a key twice: Python takes the last value, and
-    another reader may take the first.
+    With `has_unique_keys`, refuse an object that contains a key twice: Python uses the last value,
+    and another program may use the first.
     """
     raw = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
     if len(raw) > JSON.bytes:

@@ -22,7 +22,7 @@ def length(headers: Message) -> int | None:
 
 
 def content_range(headers: Message) -> tuple[int | None, int | None]:
-    """Return the offset of the body in the file, and the file's size."""
+    """Return the offset of the body in the file, and the file's size; each is None if unknown."""
     found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     if found is None:
         return None, None
@@ -34,7 +34,7 @@ def content_range(headers: Message) -> tuple[int | None, int | None]:
 
 
 def retry_after(headers: Message, clock: Clock) -> float | None:
-    """Return the seconds that a server asks to wait; RFC 9110 allows a number or a date."""
+    """Return for how many seconds a server asks to wait; RFC 9110 allows a number or a date."""
     value = headers.get("Retry-After")
     if value is None:
         return None

@@ -1,7 +1,7 @@
 """HTTP requests that a server can neither redirect to another scheme nor delay for ever.
 
-Each read of a response, including its status line and headers, has to keep a minimum rate and to
-end before a deadline. Redirects are followed only to http and https, and never from https to http.
+Each read of a response, including the status line and headers, must reach a minimum rate and end
+before a deadline. Redirects are followed only to http and https, and never from https to http.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _URL = re.compile(r"[!-~]{1,8192}")
 
 
 class RefusedUrlError(ValueError):
-    """A URL is not requested; the message is a clause, without a full stop."""
+    """The harness does not request a URL; the message is a clause, without a full stop."""
 
 
 class StalledError(TimeoutError):
@@ -45,7 +45,7 @@ class StalledError(TimeoutError):
 def origin(url: str) -> tuple[str, str, int]:
     """Return scheme, host and port, to which credentials are bound.
 
-    Raises RefusedUrlError for a URL of another scheme, without a host, or with a wrong port.
+    Raises RefusedUrlError if the URL is neither http nor https, lacks a host, or has a wrong port.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -60,9 +60,9 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def joined(base: str, reference: str) -> str:
-    """Return the URL that a server at `base` refers to; raises RefusedUrlError as `origin` does.
+    """Return the URL that `reference` means in a response from `base`.
 
-    A reference from https to http is refused too.
+    Raises RefusedUrlError as `origin` does, and for a reference from https to http.
     """
     try:
         url = urllib.parse.urljoin(base, reference)
@@ -74,7 +74,7 @@ def joined(base: str, reference: str) -> str:
 
 
 class Pace:
-    """Ends an exchange if fewer than `stall_bytes` move within `stall_s`, or at a deadline.
+    """Ends an exchange at a deadline, or if fewer than `stall_bytes` are transferred within `stall_s`.
 
     Only the time that is spent waiting for the other side counts.
     """
@@ -92,14 +92,14 @@ class Pace:
         left_s = self._deadline.cap(self._stall_s - self._waited_s)
         if self._deadline.has_passed():
             raise WaitTimeoutError("The exchange with a server did not end before its deadline.")
-        # A socket's timeout of 0 would mean that it does not wait at all.
+        # With a timeout of 0, a socket would not wait at all.
         return max(left_s, 0.001)
 
     def now(self) -> float:
         return self._deadline.clock.monotonic()
 
     def count(self, moved: int, since: float) -> None:
-        """Count the bytes that have moved in a wait; raises StalledError if the exchange is too slow."""
+        """Count the bytes that a wait transferred; raises StalledError if the exchange is too slow."""
         self._waited_s += self.now() - since
         self._moved += moved
         if self._moved >= self._stall_bytes:
@@ -116,7 +116,7 @@ class Pace:
 
 
 class PacedFile(io.RawIOBase):
-    """A file to upload; the connection has to read the file's blocks often enough."""
+    """A file to upload; the upload fails if the connection reads the file too slowly."""
 
     def __init__(self, file: IO[bytes], pace: Pace) -> None:
         self._file = file
@@ -140,7 +140,7 @@ class PacedFile(io.RawIOBase):
 
 
 class _PacedSocket(io.RawIOBase):
-    """The receiving side of a socket, limited by a pace."""
+    """The receiving side of a socket; a `Pace` limits how long its reads wait."""
 
     def __init__(self, sock: socket.socket, pace: Pace) -> None:
         self._socket = sock
@@ -163,7 +163,7 @@ class _PacedSocket(io.RawIOBase):
         except ConnectionError:
             raise
         except OSError as error:
-            # An OSError could be taken for an error of the disk to which the body is written.
+            # Callers could mistake an OSError for an error of the disk to which they write the body.
             raise ConnectionError(str(error)) from error
         if count:
             self._pace.count(count, since)
@@ -216,7 +216,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 class NoDowngrade(urllib.request.HTTPRedirectHandler):
     """Follows redirects to http and https only, and none from https to http.
 
-    A redirect that is not followed is an HTTPError; `why_not_followed` gives the reason.
+    Any other redirect raises HTTPError; `why_not_followed` gives the reason.
     """
 
     @override
@@ -260,7 +260,7 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 
 def why_not_followed(error: urllib.error.HTTPError) -> str | None:
-    """Return why a redirect was not followed, as a clause; None if the response is not a redirect."""
+    """Return a clause that says why a redirect was not followed; None if there was no redirect."""
     target = error.headers.get("Location") or error.headers.get("URI")
     if not 300 <= error.code < 400 or target is None:
         return None
@@ -268,11 +268,11 @@ def why_not_followed(error: urllib.error.HTTPError) -> str | None:
         joined(error.url, target)
     except RefusedUrlError as refused:
         return str(refused)
-    return f"it leads to '{target}' once more, or the request sends something"
+    return f"it leads to '{target}' again, or the request sends data"
 
 
 class HttpOpener:
-    """Opens URLs through the proxies of the environment; `redirects` handles redirects."""
+    """Opens URLs through the proxies that the environment names; `redirects` handles redirects."""
 
     def __init__(
         self,
@@ -292,8 +292,9 @@ class HttpOpener:
     def open(self, request: urllib.request.Request, pace: Pace) -> http.client.HTTPResponse:
         """Return the response to a request.
 
-        Raises HTTPError for an error status, RefusedUrlError, WaitTimeoutError at the deadline of the pace,
-        and URLError, HTTPException or OSError if the connection fails.
+        Raises HTTPError for an error status, RefusedUrlError for a URL that can't be requested,
+        WaitTimeoutError at the deadline of the pace, and URLError, HTTPException or OSError if the
+        connection fails.
         """
         opener = urllib.request.OpenerDirector()
         for handler in (
@@ -317,7 +318,7 @@ class HttpOpener:
 
 
 def read_whole(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:
-    """Return the body of a response; of a longer body, the first `most_bytes` + 1 bytes."""
+    """Return the body of a response, or the first `most_bytes` + 1 bytes of a longer body."""
     body = bytearray()
     while len(body) <= most_bytes and (
         chunk := answer.read1(min(1 << 18, most_bytes + 1 - len(body)))

@@ -1,8 +1,7 @@
-"""Leases: file locks on resources of the host, which end with the process that holds them.
+"""Leases: file locks on resources of the host; a lease ends when its process ends.
 
-The kernel releases a `flock` with the last descriptor of the process that holds it. So a lease
-needs no daemon, no PID file and no clean-up after `kill -9`: a resource without a holder can be
-leased again, or removed.
+The kernel releases a `flock` when its last descriptor is closed. So a lease needs no daemon, no PID
+file and no clean-up after `kill -9`: a resource without a holder can be leased again, or removed.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ if TYPE_CHECKING:
 _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
 _GATE_TIMEOUT_S = 60.0
-#: The flags to open a lock file: a link in its place is not followed, and a FIFO does not block.
+#: The flags to open a lock file: a link is not followed, and opening a FIFO does not block.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Create `folder` and its missing parents, accessible to this user only, and return it.
+    """Create `folder` and its missing parents, accessible to this user only, and return `folder`.
 
     Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError if
-    `folder` can't be created, not RequirementError: a run that can't write must fail, not skip tests.
+    `folder` can't be created. The error is not RequirementError, which skips tests: a run that can't
+    write must fail.
     """
     try:
         create_folders(folder, 0o700)
@@ -57,7 +57,7 @@ def make_private_folder(folder: Path) -> Path:
 def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
     """Hold the lock file `path`.
 
-    Raises HarnessError if another process holds it for longer than `timeout_s` seconds.
+    Raises HarnessError if another process holds the lock for longer than `timeout_s` seconds.
     """
     lock = FileLock(path)
     try:
@@ -94,7 +94,7 @@ def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(name: str) -> Iterator[Path]:
-    """Yield a new private folder below this user's folder `name` for temporary files, removed at the end.
+    """Yield a new private folder for temporary files, below this user's folder `name`; remove it at the end.
 
     Folders that killed processes left there are removed first.
     """
@@ -105,7 +105,7 @@ def temporary_folder(name: str) -> Iterator[Path]:
 
 
 def abandoned(parent: Path) -> list[Path]:
-    """Return the folders under `parent` whose holder is dead, which `sweep` removes."""
+    """Return the folders under `parent` whose holder is dead: `sweep` would remove these folders."""
     return _abandoned(parent, remove=False)
 
 
@@ -138,15 +138,17 @@ def _abandoned(parent: Path, *, remove: bool) -> list[Path]:
 
 def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
     """Serialise creation and sweeping, so that no folder is swept before it is leased."""
-    return hold(parent / _GATE_NAME, timeout_s=_GATE_TIMEOUT_S, what="the folder's gate")
+    return hold(
+        parent / _GATE_NAME, timeout_s=_GATE_TIMEOUT_S, what="the creation and removal of folders"
+    )
 
 
 @contextlib.contextmanager
 def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
     """Hold a shared lock on `path`, which any number of processes can hold at once.
 
-    Raises FileNotFoundError if the file does not exist, or is removed during the wait for an
-    exclusive lock to end; WaitTimeoutError if that lock is held beyond the deadline.
+    If another process has an exclusive lock, wait for its end. Raises FileNotFoundError if the file
+    does not exist or is removed meanwhile, and WaitTimeoutError at the deadline.
     """
 
     def poll() -> Observation[int]:
@@ -181,7 +183,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 
 
 def _try_lock(path: Path, descriptor: int, how: int) -> bool:
-    """Return whether the descriptor was locked and is still the file at `path`."""
+    """Try to lock the descriptor; return whether it is locked and its file is still at `path`."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         there = path.stat()

@@ -37,7 +37,7 @@ class Unit(Enum):
 
 
 class LimitError(HarnessError):
-    """A source has more of something than its limit allows."""
+    """A source exceeds a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Limit:
 
     @property
     def value(self) -> int:
-        """The limit's value, in its unit; raises BadInputError for an invalid variable."""
+        """The limit's value, in its unit; raises BadInputError if the variable is invalid."""
         written = os.environ.get(self.variable, "").strip()
         if not written:
             return self.default
@@ -76,7 +76,7 @@ class Limit:
 
     @property
     def bytes(self) -> int:
-        """The limit in bytes, of a limit whose unit is a size."""
+        """The limit in bytes, if its unit is a size."""
         return self.value * self.unit.bytes
 
     def error(self, source: str, *, remedy: str = "") -> LimitError:
@@ -156,7 +156,7 @@ ARCHIVE = Limit(
     name="archive-mib",
     default=256,
     unit=Unit.MIB,
-    what="an unpacked archive, which may also be 32 times as large as its file",
+    what="an unpacked archive that is more than 32 times as large as its file",
 )
 ARCHIVE_ENTRIES = Limit(
     name="archive-entries",
@@ -264,7 +264,7 @@ DOWNLOAD_UNKNOWN_MIB = Limit(
     name="download-unknown-mib",
     default=256,
     unit=Unit.MIB,
-    what="a download whose size the server does not say",
+    what="a download whose size the server does not announce",
 )
 DOWNLOAD_LIST_MIB = Limit(
     name="download-list-mib",

@@ -1,6 +1,7 @@
-"""The one table of options that become settings: of pytest, of the command `harness`, or of both.
+"""The table of all options that become settings: options of pytest, of `harness`, or of both.
 
-pytest's options and ini keys, the commands' arguments and the reference pages are made from it.
+pytest's options and ini keys, the commands' arguments and the reference pages are made from this
+table.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Option:
     """An option, and the setting that gets its value.
 
     The setting is the field `own_field` of Settings, or else the field with the option's name; this
-    field has the default too. `tested` is the default for pytest, if it differs. `variable` is the
+    field contains the default too. `tested` is the default for pytest, if it differs. `variable` is the
     environment variable that is read if the option is not given, and `otherwise` describes the
     default in help texts. If the option has an ini key, `ini` is its type for pytest's `addini`.
     """
@@ -124,7 +125,7 @@ class Option:
 _ROWS = (
     Option(
         "--accelerator",
-        "how guests run; 'auto' uses KVM where it works on this host, else TCG",
+        "how guests run; 'auto' uses KVM if KVM works on this host, else TCG",
         choices=AcceleratorOption,
     ),
     Option(
@@ -139,7 +140,7 @@ _ROWS = (
     Option(
         "--image",
         "node images: names that `harness image ls` lists, paths of qcow2 or raw files, or "
-        "https://HOST/FILE#sha256=DIGEST; tests of nodes run with each, commands take the first",
+        "https://HOST/FILE#sha256=DIGEST; tests of nodes run with each image, commands use the first",
         metavar="IMAGE[,IMAGE...]",
         tested=TESTED_IMAGES,
     ),
@@ -167,8 +168,8 @@ _ROWS = (
     ),
     Option(
         "--gpu-source",
-        "where the GPUs of nodes come from: emulated, the host's by VFIO, or the host's if it "
-        "has enough",
+        "where the GPUs of nodes come from: emulated GPUs, the host's GPUs by VFIO, or 'auto': the "
+        "host's GPUs if the host has enough, else emulated GPUs",
         choices=GpuSource,
         otherwise="emulated; in suites/passthrough: host",
     ),
@@ -181,14 +182,14 @@ _ROWS = (
     ),
     Option(
         "--require-gpu",
-        "fail a test instead of skipping it if it needs a GPU of the host and none is free, or if the host "
-        "lacks anything else that the test needs",
+        "fail a test, instead of skipping it, if the host lacks a free GPU or anything else that the test "
+        "needs",
         own_field="is_gpu_required",
         is_flag=True,
     ),
     Option(
         "--gpu-inventory",
-        "which GPUs of this host tests may take",
+        "file that lists the GPUs of this host that tests may use",
         metavar="FILE",
         otherwise=f"{INVENTORY} if it exists",
         ini="string",
@@ -197,7 +198,7 @@ _ROWS = (
     ),
     Option(
         "--gpu-pool-dir",
-        "folder of the leases of this host's GPUs, shared by all users",
+        "folder of the leases on this host's GPUs; all users share this folder",
         own_field="gpu_pool_folder",
         metavar="DIR",
         otherwise=f"{Settings.gpu_pool_folder}",
@@ -207,7 +208,7 @@ _ROWS = (
     Option(
         "--machine-driver",
         f"what runs machines: {', '.join(MachineDriver.words())}, or the VM driver of an installed "
-        "package; 'node' runs none, and needs the URI of an existing node",
+        "package; 'node' runs no machine, and needs the URI of an existing node",
         metavar="NAME",
         variable=DRIVER_VARIABLE,
         otherwise=f"{Settings.machine_driver}",
@@ -267,14 +268,14 @@ _ROWS = (
     ),
     Option(
         "--machine-keep-hours",
-        "the hours for which a kept machine runs at most",
+        "the most hours for which a kept machine runs",
         metavar="HOURS",
         type=float,
     ),
     Option(
         "--machine-shell",
-        "open a shell in the machine of each test: before the test uses it, instead of the test, after "
-        "the test, or if the test failed; without xdist (-n 0)",
+        "open a shell in the machine of each test: before the test uses the machine, instead of the test, "
+        "after the test, or if the test failed; without xdist (-n 0)",
         choices=MachineShell,
     ),
     Option(
@@ -293,7 +294,8 @@ _ROWS = (
     ),
     Option(
         "--store-push",
-        "push images and checkpoints that are made here to the registry of --store, which is else only read",
+        "also push images and checkpoints that are made here to the registry of --store; the default is "
+        "to only pull",
         own_field="is_store_writable",
         is_flag=True,
     ),
@@ -324,8 +326,8 @@ def settings_from(
 ) -> Settings:
     """Return the settings that options, the environment and an ini file ask for.
 
-    `given` and `ini` return their value for a destination; `decided` are settings whose options
-    the caller has read itself. Raises BadInputError if a value is wrong.
+    `given` and `ini` return the given value, or None, for a destination; `decided` are settings
+    whose options the caller has read. Raises BadInputError if a value is wrong.
     """
     values: dict[str, Any] = {}
     for option in _ROWS:

@@ -14,7 +14,7 @@ from harness import agent, provisioning
 from harness.errors import RequirementError
 from harness.lease import make_private_folder
 
-#: The earliest date that a zip can hold; one date for all members makes the bytes reproducible.
+#: The earliest date that a zip file can store; one date for all members makes the bytes reproducible.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = """\
 import sys
@@ -49,7 +49,7 @@ def build_agent() -> Payload:
 
 
 def _pack(package: str, init: str) -> Payload:
-    """Pack the package whose `__init__` is given.
+    """Pack the package whose `__init__.py` is at the path `init`.
 
     All sources are included, sorted by name, uncompressed (so that the bytes do not depend on the
     version of zlib) and with one date.

@@ -1,4 +1,4 @@
-"""The shared parts of all plots: colours, a light and a dark scheme, and their rendering by matplotlib."""
+"""The shared parts of all plots: colours, a light and a dark scheme, and rendering by matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import RequirementError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Okabe and Ito's colours, which people with any colour vision can tell apart, without black and yellow.
+#: Okabe and Ito's colours without black and yellow; people with any colour vision can tell them apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
 
 

@@ -1,4 +1,4 @@
-"""Reservations of several processes, held or waiting, as files of one folder.
+"""Stores the reservations of several processes, granted or waiting, as files in one folder.
 
 Each reservation is a file, locked by `flock` for as long as the reservation lasts. The kernel
 releases the lock when the holder dies, also by `kill -9`, and the next process that reads the
@@ -45,7 +45,7 @@ _LAST_TICKET = 10**15 - 1
 
 
 class Entry(Protocol):
-    """The content of a file: a reservation, or a demand that waits for a reservation."""
+    """The content of a file: a reservation, or a request that waits for a reservation."""
 
     @property
     def who(self) -> str: ...
@@ -107,7 +107,7 @@ class ReservationFolder(Generic[E]):
     def open(self) -> Iterator[OpenReservations[E]]:
         """Lock the folder, so that no other process reads or adds entries meanwhile.
 
-        Raises RequirementError if users other than those who share it could change the folder.
+        Raises RequirementError if users who do not share the folder could change it.
         """
 
         def poll() -> Observation[int]:
@@ -138,7 +138,7 @@ class ReservationFolder(Generic[E]):
                 file_mode=self._sharing.file_mode,
             )
         finally:
-            # A child between fork and exec has the descriptor too, and must not keep the lock.
+            # A child between fork and exec has a copy of the descriptor, and must not keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -190,7 +190,7 @@ class ReservationFolder(Generic[E]):
             self.folder.mkdir(mode=0o700)
             descriptor = open_folder(self.folder)
             try:
-                # Change the mode by descriptor, and only of our own folder: it may be a link by now.
+                # Change the mode by descriptor, and only of our own folder: the path may be a link by now.
                 if is_private(os.fstat(descriptor)):
                     os.fchmod(descriptor, self._sharing.folder_mode)
             finally:
@@ -226,7 +226,7 @@ class ReservationFolder(Generic[E]):
         return RequirementError(
             f"The {self._owner}'s folder '{self.folder}' must belong to root or to you, and be writable by "
             f"the group of its users, but {why}; as root, run `install -d -m 2770 -g GROUP "
-            f"{self.folder}`, where you are in GROUP, or name another folder."
+            f"{self.folder}` with a GROUP that you are in, or name another folder."
         )
 
 
@@ -241,7 +241,7 @@ class OpenReservations(Generic[E]):
     file_mode: int
 
     def entries(self) -> list[tuple[str, E]]:
-        """Return the live entries by name, oldest first, and remove entries whose holder is dead.
+        """Return the names and entries whose holder is alive, oldest first, and remove the other entries.
 
         A file that the harness did not make reserves nothing, and is not removed: `strange_files`
         reports it. Raises HarnessError for a file that is locked but can't be parsed, since its
@@ -297,10 +297,10 @@ class OpenReservations(Generic[E]):
         return name, file
 
     def write(self, name: str, entry: E) -> None:
-        """Write into the file `name`.
+        """Write `entry` into the file `name`.
 
-        The file is opened by name, since its earlier descriptor may have been closed and its number
-        reused. Raises FileNotFoundError if the reservation has ended.
+        The file is opened by name, since its earlier descriptor may be closed, and the descriptor's
+        number reused. Raises FileNotFoundError if the reservation has ended.
         """
         content = entry.to_json().encode()
         SHARED_FILE.check_bytes(len(content), f"'{self.folder / name}'")
@@ -322,8 +322,8 @@ class OpenReservations(Generic[E]):
         if last >= _LAST_TICKET:
             raise HarnessError(
                 f"The reservation '{self.folder / names[-1]}' has the last possible number, so "
-                "no other can follow; end the process that holds it: `fuser "
-                f"'{self.folder / names[-1]}'` names it."
+                "no other reservation can be added; end the process that holds this reservation: "
+                f"`fuser '{self.folder / names[-1]}'` prints its id."
             )
         return last
 
@@ -341,9 +341,9 @@ class OpenReservations(Generic[E]):
             return self.with_owner(self.parse(file.read().decode()), file.owner)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HarnessError(
-                f"The reservation '{file.path}' can't be parsed ({error}), but a process holds it, maybe of "
-                f"another version; end that process: `fuser '{file.path}'` names it. The file belongs to "
-                f"user {file.owner}."
+                f"The reservation '{file.path}' can't be parsed ({error}), but a process holds it, maybe "
+                "one of another version of the harness; end that process: "
+                f"`fuser '{file.path}'` prints its id. The file belongs to user {file.owner}."
             ) from error
 
     def _unwritten(self, entry: E, error: OSError) -> HarnessError:

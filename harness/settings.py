@@ -25,7 +25,7 @@ INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
 STORE_VARIABLE = "HARNESS_STORE"
 POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
 TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
-#: The file in which an administrator lists the host's GPUs that tests may take; it need not exist.
+#: The file in which an administrator lists the host's GPUs that tests may use; the file is optional.
 INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
 #: The folder of the leases of this host's GPUs. The folder is local, since file locks are not
 #: reliable on network file systems; a reboot empties it.
@@ -38,9 +38,9 @@ DURATIONS_FILE = ".test_durations"
 #: The provisioner that comes with the harness.
 PROVISIONER = "gpu-node"
 SHIPPED_IMAGES = Path(__file__).with_name("images")
-"""The recipes that come with the harness, and the files that these add: package data."""
+"""The recipes that come with the harness, and the files that these recipes add to images."""
 ACCEPT_OPTION = "--accept-licence"
-#: The environment variable that accepts licences, as `--accept-licence` does; commas separate several.
+#: The environment variable that accepts licences, as `--accept-licence` does; commas separate licences.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
 
 LicenceId = NewType("LicenceId", str)
@@ -79,7 +79,7 @@ class AcceleratorOption(OptionValue):
 
 
 class MachineDriver(OptionValue):
-    """The program that runs machines; `NODE` runs no machine, and judges an existing node."""
+    """The program that runs machines; `NODE` runs no machine: tests check an existing node."""
 
     QEMU = "qemu"
     LIBVIRT = "libvirt"
@@ -88,7 +88,7 @@ class MachineDriver(OptionValue):
 
 @dataclass(frozen=True, kw_only=True)
 class PluginDriver:
-    """A VM driver of an installed package, by the name of its entry point."""
+    """A VM driver of an installed package; `name` is the name of the driver's entry point."""
 
     name: str
 
@@ -110,7 +110,7 @@ class MachineStart(OptionValue):
 
 
 class GpuSource(OptionValue):
-    """The source of machines' GPUs; `AUTO` takes the host's if it has enough, else emulated GPUs."""
+    """The source of machines' GPUs; `AUTO` is the host if it has enough GPUs, else emulation."""
 
     EMULATED = "emulated"
     HOST = "host"
@@ -120,8 +120,8 @@ class GpuSource(OptionValue):
 class GpuEmulation(OptionValue):
     """How completely a GPU is emulated.
 
-    `IDENTITY` is the part that a guest finds on the bus: NVIDIA's driver binds to it, but can't
-    open it. `GSP` adds the system processor: the driver opens the GPU, and nvidia-smi shows it.
+    `IDENTITY` is the part that a guest finds on the bus: NVIDIA's driver binds to the GPU, but can't
+    open it. `GSP` adds the system processor: the driver opens the GPU, and nvidia-smi shows the GPU.
     """
 
     IDENTITY = "identity"
@@ -160,7 +160,7 @@ class MachineShell(OptionValue):
 
 
 def user_cache_folder(application: str) -> Path:
-    """Return the cache folder of `application`, by the XDG Base Directory Specification."""
+    """Return the cache folder of `application`, as the XDG Base Directory Specification defines it."""
     caches = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
     # The path is absolute, since QEMU and ssh run in other working directories.
     return Path(caches).expanduser().absolute() / application
@@ -172,19 +172,19 @@ def _cache() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of a run; made once, handed down, never changed.
+    """The options of a run; they are made once and never change.
 
     `image` may name several images, separated by commas: suites run with each of them. Recipes are
     the shipped recipes, and the recipes in `image_folders`.
 
-    `ci` is true if the environment variable CI has a true value: then a missing requirement is a
-    failure and not a reason to skip. When checkpoints take more than `checkpoint_limit_mib` of
+    `ci` is true if the environment variable CI has a true value; then tests fail, and are not skipped,
+    if a requirement is missing. When checkpoints take more than `checkpoint_limit_mib` of
     disk, the least recently used checkpoints that are not in use are removed. `gpu_models` are
     folders of GPU models beside the shipped ones. Images are not built or used if their licence is
     not in `accepted_licences`.
 
-    GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says, or
-    as their model does. With `is_gpu_required`, a test that finds no GPU on the host fails.
+    GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says or,
+    if it is None, as their model says. With `is_gpu_required`, a test that finds no GPU on the host fails.
 
     Missing images and checkpoints are taken from the registry `store`, if it has them. With
     `is_store_writable`, images and checkpoints that are made here are pushed there.
@@ -196,12 +196,12 @@ class Settings:
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
     `MachineDriver.NODE` the URI names an existing node.
 
-    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; if all of
-    them take more than `failure_checkpoint_limit_mib`, the oldest are removed. The whole bundle of
-    a failed test is removed when it is older than `bundle_limit_days`; if all bundles take more
-    than `bundle_limit_mib`, the oldest are removed. Machines keep running after their test as
-    `machine_keep` says, for `machine_keep_hours` at most. `machine_shell` says when a shell opens
-    in them.
+    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; if all
+    machines in evidence take more than `failure_checkpoint_limit_mib`, the oldest are removed. The
+    whole bundle of a failed test is removed when it is older than `bundle_limit_days`; if all
+    bundles take more than `bundle_limit_mib`, the oldest are removed. Machines keep running after
+    their test as `machine_keep` says, for `machine_keep_hours` at most. `machine_shell` says when
+    a shell opens in a machine.
 
     `gpu_inventory` is the file that says which of the host's GPUs tests may take; if it is None,
     the file INVENTORY is read if it exists. The leases of these GPUs are files in
@@ -274,7 +274,7 @@ class Settings:
 
     @property
     def runs_folder(self) -> Path:
-        """Return the parent of running machines' folders, which are leased and swept."""
+        """Return the folder that contains the leased folders of running machines."""
         return self.cache / "runs"
 
     @property
@@ -302,7 +302,7 @@ def name_of_file(file: str) -> str:
 
 
 def image_ids(images: Iterable[str]) -> tuple[str, ...]:
-    """Return a distinct name for test ids for each image, which may be a path or a URL."""
+    """Return a distinct name for each image, for test ids; an image may be a path or a URL."""
     ids: list[str] = []
     for image in images:
         path, _, _ = image.partition("#")
@@ -326,7 +326,7 @@ def first_of(
 def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None = None) -> float:
     """Return the factor for waits on guests from the option, else from the environment, else 1.
 
-    Raises BadInputError if it is not a number from 0.1 to 1000.
+    Raises BadInputError if the factor is not a number from 0.1 to 1000.
     """
     text = first_of(option, TIMEOUT_VARIABLE, environment=environment)
     if text is None:
@@ -362,7 +362,7 @@ def machine_driver(
 ) -> MachineDriver | PluginDriver:
     """Return the driver from the option, else from the environment, else from the ini file.
 
-    Raises BadInputError if the harness and the installed packages do not have it.
+    Raises BadInputError if neither the harness nor an installed package has this driver.
     """
     word = first_of(option, DRIVER_VARIABLE, ini, environment)
     if word is None:

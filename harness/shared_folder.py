@@ -1,4 +1,4 @@
-"""Opens files in folders that other users can write to, and finds folders of this user alone.
+"""Opens files in folders that other users can write to, and finds folders that only this user can use.
 
 A user who may write to a folder may put anything there: a FIFO without a writer, a link to another file,
 a file without end. So files are opened relative to the folder's descriptor, without following links and
@@ -60,7 +60,7 @@ class SharedFile:
         return is_ours and not self.state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
     def read(self) -> bytes:
-        """Return the content; raises StrangeFileError if it has grown too large meanwhile."""
+        """Return the content; raises StrangeFileError if the file has become too large."""
         content = os.pread(self.descriptor, SHARED_FILE.bytes + 1, 0)
         if len(content) > SHARED_FILE.bytes:
             raise _strange(self.path, self.state, _too_large())
@@ -68,7 +68,7 @@ class SharedFile:
 
 
 def open_folder(path: Path) -> int:
-    """Return a descriptor of a folder; raises OSError if it is a link, or not a folder."""
+    """Return a descriptor of a folder; raises OSError if `path` is a link, or not a folder."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
@@ -76,13 +76,13 @@ def open_folder(path: Path) -> int:
 def opened_file(
     folder: int, path: Path, *, flags: int = os.O_RDONLY, is_ours: bool = False
 ) -> Iterator[SharedFile]:
-    """Open the file `path` of the folder with the descriptor `folder`, and close it at the end.
+    """Open the file `path` in the folder with the descriptor `folder`, and close the file at the end.
 
     Raises FileNotFoundError if there is no such file. Raises StrangeFileError, which names the
     file, if the harness did not make it: it is not a regular file, it has several names, it is
-    large, its owner has no access to the folder, or, with `is_ours`, it belongs to another user.
+    too large, its owner has no access to the folder, or, with `is_ours`, it belongs to another user.
     """
-    # Only root can put a device there, so opening a file has no side effects.
+    # Only root can create a device in the folder, so opening a file has no side effects.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path.name, flags, dir_fd=folder)
@@ -109,7 +109,7 @@ def opened_file(
 def create_folders(folder: Path, mode: int) -> None:
     """Create `folder` and its missing parents with `mode`, less the bits of the umask.
 
-    Raises OSError, also if another user created one of them first.
+    Raises OSError if a folder can't be created, or if another user has created it first.
     """
     missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
     for each in reversed([*missing]):
@@ -121,7 +121,7 @@ def create_folders(folder: Path, mode: int) -> None:
 
 
 def names_in(folder: int, path: Path) -> list[str]:
-    """Return the names of a folder's files; raises LimitError if it has too many."""
+    """Return the names of a folder's files; raises LimitError if there are too many."""
     most = SHARED_FOLDER.value
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, most + 1)]
@@ -157,7 +157,7 @@ def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
 
 @functools.cache
 def user_name(number: int) -> str:
-    """Return the name of a user, or the number if there is none."""
+    """Return the name of the user with this number, or the number if there is no such user."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -165,13 +165,13 @@ def user_name(number: int) -> str:
 
 
 def is_private(state: os.stat_result) -> bool:
-    """Return whether a folder can be used by this user and root only."""
+    """Return whether only this user and root can use a folder."""
     is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
     return is_ours and not state.st_mode & _OTHERS
 
 
 def private_folder(parent: Path, name: str) -> Path:
-    """Return this user's folder `name` in `parent`, where everybody may write; create it if missing.
+    """Return this user's folder `name` in `parent`, where everybody may write; create a missing folder.
 
     If another user made a folder of that name first, the folder's name gets a suffix that nobody
     can guess. All processes of this user find the same folder, by its owner: nobody can make a
@@ -188,7 +188,7 @@ def private_folder(parent: Path, name: str) -> Path:
     except FileExistsError:
         if _is_private_folder(own):
             return own
-    # The suffix begins with the time, so that processes that do this at once all take the oldest folder.
+    # The suffix begins with the time, so that concurrent processes all use the oldest folder.
     _created(own.with_name(f"{own.name}.{time.time_ns() // 10**6:011x}{secrets.token_hex(2)}"))
     return _private_folders(own)[0]
 

@@ -25,7 +25,7 @@ _R = TypeVar("_R")
 # Steps compare by identity, since two steps may have the same title.
 @dataclass(eq=False)
 class Step:
-    """A step of the harness, by the host's clock in seconds of the epoch; a running step has no end."""
+    """A step of the harness; times are seconds since the epoch. A running step has no end."""
 
     title: str
     start_s: float = field(default_factory=time.time)
@@ -39,9 +39,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class InnerStep:
-    """A step that a guest or a tool reported afterwards, in seconds of the epoch.
+    """A step that a guest or a tool reported afterwards; times are seconds since the epoch.
 
-    `error` is the reason of its failure, None if it did not fail.
+    `error` says why the step failed; it is None if the step did not fail.
     """
 
     title: str
@@ -96,7 +96,7 @@ def take_step(title: str) -> Iterator[Step]:
 
 
 def is_followed() -> bool:
-    """Return whether anybody listens, so that titles are made only if needed."""
+    """Return whether there is a listener; without a listener, no titles need to be made."""
     return bool(_listeners)
 
 
@@ -132,7 +132,7 @@ def consecutive() -> Iterator[Callable[[str], None]]:
 
 
 def nested(steps: Sequence[InnerStep]) -> tuple[InnerStep, ...]:
-    """Return the steps as a tree: each inside the shortest step that contains its time."""
+    """Return the steps as a tree: each step is inside the shortest step that contains its time."""
     ordered = sorted(steps, key=lambda each: (each.start_s, -each.stop_s))
     roots: list[_Branch] = []
     open_branches: list[_Branch] = []
@@ -146,7 +146,7 @@ def nested(steps: Sequence[InnerStep]) -> tuple[InnerStep, ...]:
 
 
 def moved_into(steps: Sequence[InnerStep], outer: Step) -> tuple[InnerStep, ...]:
-    """Return the steps with their times moved as little as possible, so that they lie within `outer`.
+    """Return the steps with their times moved as little as possible, so that the steps lie within `outer`.
 
     The steps happened during `outer`, but have the times of another clock, such as a guest's. If
     they took longer than `outer`, their end is moved to the end of `outer`.

@@ -1,8 +1,8 @@
-r"""Makes text of guests, registries, files and shell code safe to show.
+r"""Makes text from guests, registries, files and shell code safe to show.
 
-Terminals obey control characters, bidirectional marks reorder the text that people read, XML has
-no place for some characters, and a lone surrogate can't be encoded. Each of them is shown as
-Python writes it in a string: `\x1b`, `\u202e`, `\udce9`.
+Terminals obey control characters, bidirectional marks reorder the text that people read, XML
+can't contain some characters, and a lone surrogate can't be encoded. Each such character is shown
+as Python writes it in a string: `\x1b`, `\u202e`, `\udce9`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 class VisibleStream:
-    """A text file that escapes unprintable characters, except colours if the terminal has them.
+    """A text file that escapes unprintable characters, except colours if the terminal supports them.
 
     All other attributes are attributes of the wrapped file. A character that the file's encoding
     lacks is written as an escape, as in a Python string literal.

@@ -3,8 +3,8 @@
 This package accesses no machine, so a failure can be checked again with only its evidence folder.
 The module is long because each property of `Evidence` is one fact. The folder has:
 
-    <folder>/provisioner.json  how to read the result; without this file, by the harness's own declaration
-    <folder>/manifest.json     the files that were gathered, and those that were missing
+    <folder>/provisioner.json  how to read the result; without this file, the harness's declaration applies
+    <folder>/manifest.json     the files that were gathered, and the files that were missing
     <folder>/host/…            QEMU's command line, stderr, serial console, QMP events, GPU traces
     <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
     <folder>/files/…           files of the guest under their own paths
@@ -115,7 +115,7 @@ class Evidence:
         self._run = self._runs.chosen(run)
 
     def of_run(self, number: int | None) -> Evidence:
-        """Return the evidence with the results of one run of the provisioner; None changes nothing.
+        """Return the evidence with the results of run `number` of the provisioner; for None, this evidence.
 
         The results are the exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and
         events; by default they are from the latest run. All other evidence shows the node at the
@@ -261,7 +261,7 @@ class Evidence:
         return output
 
     def _kernel_file(self, path: str) -> str:
-        """Return a file that every running kernel has; raises HarnessError if missing or cut."""
+        """Return a file that every running kernel has; raises HarnessError if it is missing or truncated."""
         self.refuse_cut(path)
         text = self.file(path)
         if text is None:
@@ -278,12 +278,12 @@ class Evidence:
 
     @property
     def provisioner(self) -> Declaration:
-        """Return how the result of this node's provisioner is read."""
+        """Return the declaration of how to read the result of this node's provisioner."""
         return read_declaration(self.folder)
 
     @property
     def outcome(self) -> ProvisioningOutcome | None:
-        """Return the outcome file, or None if it does not exist or is not declared."""
+        """Return the content of the outcome file, or None if the file does not exist or is not declared."""
         declared = self.provisioner.outcome.file
         text = None if declared is None else self.file(declared.path)
         if self._run is not None:
@@ -300,7 +300,7 @@ class Evidence:
 
     @property
     def log(self) -> str:
-        """Return the provisioner's log, which may be cut."""
+        """Return the provisioner's log, which may be truncated."""
         path = self.log_path
         text = self.file(path) or ""
         if self._run is None:
@@ -319,7 +319,7 @@ class Evidence:
 
     @property
     def whole_log(self) -> str:
-        """Return the provisioner's log; raises HarnessError if it is cut."""
+        """Return the provisioner's log; raises HarnessError if the log is truncated."""
         self.refuse_cut(self.log_path)
         return self.log
 
@@ -327,7 +327,7 @@ class Evidence:
     def log_decision(self) -> ReportedDecision | None:
         """Return the last decision in the provisioner's log, by the declared pattern.
 
-        Raises BadInputError if no pattern is declared, HarnessError if the log is cut.
+        Raises BadInputError if no pattern is declared, HarnessError if the log is truncated.
         """
         return parse_log_decision(self.whole_log, self.provisioner.require("log.decision"))
 
@@ -335,8 +335,8 @@ class Evidence:
     def steps(self) -> Sequence[ReportedStep] | None:
         """Return the steps from the outcome file or else from the log.
 
-        Returns None if the node lacks the declared outcome file. Raises BadInputError if steps are
-        declared for neither, HarnessError if the log is cut.
+        Returns None if the node lacks the declared outcome file. Raises BadInputError if
+        the declaration describes steps in neither of them, HarnessError if the log is truncated.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
@@ -354,7 +354,7 @@ class Evidence:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of provisioning in the shell; None if provisioning has not ended."""
+        """Return the provisioner's exit code, as a shell sees it; None if the provisioner has not ended."""
         if self._run is None or self._runs.is_latest(self._run):
             # The file is below /run, so it is from this boot.
             text = self.file(EXIT_CODE_PATH)
@@ -366,7 +366,7 @@ class Evidence:
 
     @property
     def failed_command(self) -> FailedCommand | None:
-        """Return the command at which `set -e` ended a bash script; None if it is unknown."""
+        """Return the command at which `set -e` ended a bash script; None if the command is unknown."""
         number = self._runs.chosen(self._run)
         text = None if number is None else self._runs.stored(number, FAILED_COMMAND)
         failed = None if text is None else parse_failed_command(text)
@@ -399,7 +399,7 @@ class Evidence:
     def prebake_lines(self) -> list[Mapping[str, str]]:
         """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first.
 
-        If the log is cut, these are only the first lines: see `refuse_cut`.
+        If the log is truncated, these are only its first lines: see `refuse_cut`.
         """
         return node_state.parse_prebake_lines(self.output)
 
@@ -416,8 +416,8 @@ class Evidence:
     def event_names(self) -> list[str]:
         """Return the name of every event, in the order of the files.
 
-        Raises BadInputError if no event files are declared. Raises HarnessError, with the file's
-        name, if a file is not an event.
+        Raises BadInputError if no event files are declared. Raises HarnessError that names
+        the file if a file does not have the declared form.
         """
         declared = self.provisioner.events
         names: list[str] = []
@@ -477,7 +477,7 @@ class Evidence:
         """Return the full names of the CDI devices of each spec file, by the path of the file.
 
         The value is None for a file that is not a valid spec. Raises HarnessError for a file that
-        is cut, or is too long to be parsed.
+        is truncated, or is too long to be parsed.
         """
         return {
             path: node_state.parse_cdi_devices(text) for path, text in self._cdi_specs().items()
@@ -536,8 +536,8 @@ class Evidence:
     def shown_unit(self, name: str) -> ShownUnit:
         """Return a unit as `systemctl show` described it.
 
-        Raises HarnessError if `unit_commands` did not gather the unit, and BadInputError for a name without
-        its type.
+        Raises HarnessError if `unit_commands` did not gather the unit, and BadInputError if the name lacks
+        the unit's type.
         """
         check_unit_name(name, source="shown_unit")
         units = self.shown_units
@@ -572,14 +572,14 @@ class Evidence:
         return GatheredPaths(node_state.parse_stat(self._text(kept)), self.folder)
 
     def vermagic_of(self, kernel: str) -> str | None:
-        """Return the vermagic of the `nvidia` module that `kernel` would load, if any.
+        """Return the vermagic of the `nvidia` module that `kernel` would load, or None without a module.
 
         Raises HarnessError if modinfo failed, or if its output lacks the field.
         """
         return self._module_field(kernel, "vermagic")
 
     def module_version_of(self, kernel: str) -> str | None:
-        """Return the version of the `nvidia` module that `kernel` would load, if any.
+        """Return the version of the `nvidia` module that `kernel` would load, or None without a module.
 
         Raises HarnessError if modinfo failed, or if its output lacks the field.
         """

@@ -47,9 +47,9 @@ def archive_of(folder: Path) -> Path | None:
 
 
 def write_archive(folder: Path) -> Path:
-    """Pack a test's evidence into an archive beside it, which only the owner can read.
+    """Pack a test's evidence into an archive beside its folder; only the owner can read the archive.
 
-    Raises HarnessError if it can't be written.
+    Raises HarnessError if the archive can't be written.
     """
     program = next((each for each in _PACKERS if shutil.which(each)), "gzip")
     suffix, packer = _PACKERS[program]
@@ -75,7 +75,7 @@ def write_archive(folder: Path) -> Path:
             ],
             timeout_s=_PACK_S,
         )
-        # 1 means that a file changed while it was read.
+        # tar ends with 1 if a file changed while tar read it.
         if result.exit_code not in {0, 1}:
             raise HarnessError(f"The archive of '{folder}' can't be made.\n{result.render()}")
         for each in SUFFIXES:
@@ -251,7 +251,7 @@ class _ForwardOnly:
     def expect_end(self) -> None:
         """Raise ReadError unless the last header was a block of zeros, which ends an archive.
 
-        tarfile stops without an error at a damaged header, and where the file was cut.
+        tarfile stops without an error at a damaged header, and at the end of a truncated archive.
         """
         if self._last_read != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError(f"no header and no end was found at byte {self._at}")
@@ -299,7 +299,7 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder is a part of a machine's evidence, not a machine named like a part."""
+    """Return whether a folder is a part of a machine's evidence, and not a machine with a part's name."""
     return folder.name in _PARTS and not (folder / "host").is_dir()
 
 

@@ -42,8 +42,8 @@ _SOURCES = (
     "files/var/lib/dkms/*/build/make.log",
     "files/var/lib/dkms/*/*/build/make.log",
 )
-#: Only this many bytes at the end of a file are read; a node that continues after a failure repeats
-#: its error.
+#: Only this many bytes at the end of a file are read: a node that continues after a failure repeats
+#: the error.
 _MOST_BYTES = 2 << 20
 _LONGEST_LINE = 4096
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
@@ -125,7 +125,7 @@ class FoundCause:
     source: str
 
     def sentence(self) -> str:
-        """Return the text for the short summary; the name is first, since the line may be cut."""
+        """Return the text for the short summary; the name is first, since the text may be truncated."""
         return f"{self.cause.name}: {self.line}"
 
     @property
@@ -393,7 +393,7 @@ def _failed_units(folder: Path, logs: _Logs, *, without: str) -> Iterator[str]:
 
 
 def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
-    """Name the units that failed and wait for a restart, which systemd does not list as failed."""
+    """Name the units that failed and wait for a restart; systemd does not list these units as failed."""
     for unit, *columns in _words(folder / "commands/units"):
         if "".join(columns[2:3]).startswith(_RESTARTING):
             yield f"unit '{unit}' failed and is started again: {_last_of_unit(unit, logs)}"
@@ -412,9 +412,9 @@ def _last_of_unit(unit: str, logs: _Logs) -> str:
 
 
 def _starting_units(folder: Path) -> Iterator[str]:
-    """Name the units whose start commands still run, without the units that wait for others."""
+    """Name the units whose start commands still run, without the units that wait for other units."""
     for unit, *columns in _words(folder / "commands/units"):
-        # A line may be cut, or may be an error message.
+        # A line may be truncated, or may be an error message.
         if columns[1:2] == ["activating"] and "".join(columns[2:3]).startswith("start"):
             yield f"unit '{unit}' is still starting"
 
@@ -475,7 +475,7 @@ def _last_of_console(logs: _Logs) -> str | None:
 
 
 def _declared_log(folder: Path) -> Sequence[str]:
-    """Return the file of the log that the provisioner of this evidence declares."""
+    """Return the pattern for the log that the provisioner of this evidence declares, if any."""
     with contextlib.suppress(HarnessError, OSError):
         log = Evidence(folder).provisioner.outcome.log
         return [] if log is None or log.path is None else [f"files{glob.escape(log.path)}"]
@@ -497,5 +497,5 @@ def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _plain(line: str) -> str:
-    """Return a line without colours and without the time and host that syslog puts first."""
+    """Return a line without colours, and without the time and host at the beginning of syslog's lines."""
     return _PREFIX.sub("", _CONTROL.sub("", line)).strip()

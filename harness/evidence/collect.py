@@ -66,7 +66,7 @@ def collect_guest(
 
 
 def _remove_guest_part(folder: Path) -> None:
-    """Remove the files that were written before the error, since they may be cut."""
+    """Remove the files that were written before the error, since they may be truncated."""
     for name in ("commands", "files"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (UNREADABLE_NAME, "stat.txt"):
@@ -85,7 +85,7 @@ def _decoded(text: str) -> Iterator[bytes]:
 
 
 def _gunzip(archive: Iterable[bytes]) -> Iterator[bytes]:
-    """Unpack a gzip archive piece by piece; it comes from a guest, so its size is limited."""
+    """Unpack a gzip archive piece by piece; the archive comes from a guest, so its size is limited."""
     unpacking = zlib.decompressobj(wbits=_GZIP)
     size = 0
     for packed in archive:
@@ -97,7 +97,7 @@ def _gunzip(archive: Iterable[bytes]) -> Iterator[bytes]:
             yield content
             left = unpacking.unconsumed_tail
     if not unpacking.eof:
-        raise StreamError("it ends too early")
+        raise StreamError("the stream ends too early")
 
 
 def _unpack(stream: Iterable[Frame | bytes], folder: Path) -> None:
@@ -144,7 +144,7 @@ class _Unpacked:
             case "end":
                 pass
             case _:
-                raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
+                raise StreamError(f"the stream has a frame of the unknown kind {frame.kind!r}")
 
     def add(self, content: bytes) -> None:
         """Append content to the file of the last frame; frames without a file have no content."""
@@ -163,14 +163,14 @@ class _Unpacked:
             root, _, paths = self._paths.partition(b"\n")
             self._paths = None
             if not root.endswith(b" /"):
-                raise StreamError("the output of find has no line of '/'")
+                raise StreamError("the output of find has no line for '/'")
             (self._folder / "stat.txt").write_bytes(paths)
 
     def _end_command(self, exit_code: str) -> None:
         if self._command is None:
-            raise StreamError("it has an exit code before any command")
+            raise StreamError("the stream has an exit code before any command")
         if not re.fullmatch("[0-9]{1,3}", exit_code):
-            raise StreamError(f"it has the exit code {exit_code!r}")
+            raise StreamError(f"the stream has the exit code {exit_code!r}")
         place = _below(self._folder / "commands", f"{self._command}.exit-code")
         with _created(place) as file:
             file.write(f"{exit_code}\n".encode())
@@ -179,7 +179,7 @@ class _Unpacked:
 def _below(folder: Path, name: str) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise StreamError(f"it has a frame named {name!r}")
+        raise StreamError(f"the stream has a frame named {name!r}")
     PATH_LEVELS.check(len(path.parts), "the stream")
     return folder / path
 
@@ -190,7 +190,7 @@ def _created(target: Path) -> BinaryIO:
 
 
 def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
-    """Copy the host's files of a machine to `folder`/host, and list the missing ones."""
+    """Copy the host's files about a machine to `folder`/host; the manifest lists missing files."""
     host = make_private_folder(folder / "host")
     missing: list[str] = []
     for name, source in files.items():

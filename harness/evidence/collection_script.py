@@ -1,7 +1,7 @@
 """The script that gathers evidence on a node, and the format of its output.
 
-The script writes nothing on the node, not even a temporary file. So it may run on any existing node,
-and it works on a node whose disk is full or read-only. Its output is a compressed stream of frames
+The script writes nothing on the node, not even a temporary file. So the script may run on any existing
+node, also on a node whose disk is full or read-only. The output is a compressed stream of frames
 
     LF nonce blank KIND blank NAME NUL content …
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 #: Programs that the script needs in addition to the request's commands and the shell's builtins.
 TOOLS = ("timeout", "head", "find", "gzip", "base64")
-#: Folders of an administrator's programs, which PATH lacks in some logins by SSH.
+#: Folders of programs for administrators; PATH lacks these folders in some logins by SSH.
 _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 _COMMAND_S = 60
 _END = "end"
 _INCOMPLETE = "the stream is incomplete"
-#: Longer than any path on Linux.
+#: The size limit of a header, longer than any path on Linux.
 _HEADER_BYTES = 8192
 
 
@@ -48,9 +48,9 @@ class Frame:
 
 
 def render_script(request: EvidenceRequest, nonce: str) -> str:
-    """Render the shell script that gathers `request` and prints it compressed, as base64.
+    """Render the shell script that gathers the requested evidence and prints it compressed, as base64.
 
-    It needs only TOOLS, so that it works on a node on which provisioning failed.
+    The script needs only TOOLS, so that it works on a node on which provisioning failed.
     """
     lines = [
         f'export LC_ALL=C PATH="$PATH":{_PATH}',
@@ -135,7 +135,7 @@ def _begins(buffer: bytearray, mark: bytes) -> bool:
 
 
 def _header(buffer: bytearray, mark: bytes) -> Frame | None:
-    """Take a frame's kind and name from the buffer; None if they are not complete yet."""
+    """Remove a frame's kind and name from the buffer and return them; None if they are incomplete."""
     end = buffer.find(b"\0")
     following = buffer.find(mark)
     limit = len(buffer) if end < 0 else end
@@ -149,7 +149,7 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible to find the files, and a shell test for it.
+    """Yield each folder that must be accessible to find the files, and a shell test of the folder.
 
     In a folder without permission, an existing file seems to be absent. A folder below a wildcard
     is yielded as a pattern. The test checks the folder in `$f`.

@@ -64,7 +64,11 @@ def _closed(folder: Path) -> Sequence[str]:
         has_guest_part = (folder / "commands").is_dir() or (folder / "files").is_dir()
         if has_guest_part and not (folder / REQUESTED_NAME).is_file():
             return ()
-    said = f" It says: {evidence_text(reason, below=folder).strip()}" if reason.is_file() else ""
+    said = (
+        f" The reason is: {evidence_text(reason, below=folder).strip()}"
+        if reason.is_file()
+        else ""
+    )
     raise HarnessError(
         f"The evidence of the guest is not complete, so missing items may still exist.{said}",
         evidence=folder,
@@ -72,6 +76,6 @@ def _closed(folder: Path) -> Sequence[str]:
 
 
 def _hides(closed: str, parts: Sequence[str]) -> bool:
-    """Return whether `closed` is a path that matches, or a folder above such a path."""
+    """Return whether `closed` matches the pattern with these `parts`, or is a folder above a match."""
     depth = closed.rstrip("/").count("/")
     return is_match(closed, "/".join(parts[: depth + 1]) or "/")

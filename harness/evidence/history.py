@@ -1,7 +1,7 @@
-"""The history of a node: the timestamps of its units, its journal, its packages; parsers are pure.
+"""The history of a node: the timestamps of its units, its journal, its packages; the parsers are pure.
 
 The history is gathered only from a machine whose test failed, since this takes longer than
-gathering the evidence for tests. It has its own folder in the evidence. Gathering writes nothing on
+gathering the evidence for tests. The history has its own folder in the evidence. Gathering writes nothing on
 the node.
 """
 
@@ -29,13 +29,13 @@ JOURNAL = "journal-export"
 PACKED_JOURNAL = "journal.export.gz"
 PACKAGES = "packages"
 UPTIME = "/proc/uptime"
-#: The logs of DKMS's builds, whose first line has the start and whose last write is the end of the
-#: build.
+#: The logs of DKMS's builds. The first line of a log has the start of the build; the time of the last
+#: write to the log is the end of the build.
 DKMS_LOGS = (
     "/var/lib/dkms/*/*/*/*/log/make.log",
     "/var/lib/dkms/*/*/build/make.log",
 )
-#: The limits of the gathered journal: the number of its latest entries, and their size before packing.
+#: The limits of the gathered journal: how many of the latest entries, and their size before packing.
 JOURNAL_ENTRIES = 20_000
 JOURNAL_MIB = 16
 
@@ -144,7 +144,7 @@ def parse_manager_times(text: str) -> float:
 
 
 def parse_uptime(text: str) -> float:
-    """Return the seconds since the boot, of `/proc/uptime`; raises HarnessError."""
+    """Return the seconds since the boot, from `/proc/uptime`; raises HarnessError."""
     found = re.match(r"\d{1,15}(\.\d+)?\s", text)
     if found is None:
         raise HarnessError(f"'{UPTIME}' has an unknown form: {text[:80]!r}.")
@@ -152,7 +152,7 @@ def parse_uptime(text: str) -> float:
 
 
 def parse_journal(content: bytes) -> list[JournalEntry]:
-    """Parse the journal's export format, oldest entry first; entries that are cut are skipped.
+    """Parse the journal's export format, oldest entry first; truncated entries are skipped.
 
     The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
     """

@@ -14,7 +14,7 @@ from harness.provisioning.driver_messages import parse_messages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Only this much of the beginning of a larger file is collected.
+#: Of a larger file, only a beginning of this size is collected.
 FILE_LIMIT_KIB = 4096
 #: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
@@ -29,9 +29,9 @@ _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
 )
-#: The first line of a function is shorter.
+#: The first line that lspci prints about a function is shorter than this.
 _LONGEST_PCI_LINE = 1024
-#: Errors of lspci. It prints them before it flushes its output, so an error may stand inside a line.
+#: Errors of lspci. lspci prints errors before it flushes its output, so an error may be inside a line.
 _PCI_ERROR = re.compile(r"(?:pcilib|lspci): .*\n")
 #: lspci's marks for a configuration space that reads all ones; lspci then prints the ids that the
 #: kernel read earlier.
@@ -76,7 +76,7 @@ class LoadedModule:
 
 @dataclass(frozen=True, kw_only=True)
 class DkmsBuild:
-    """A line of `dkms status`; `kernel` is None for a module that is only added."""
+    """A line of `dkms status`; `kernel` is None for a module that is added but not built."""
 
     name: str
     version: str
@@ -94,9 +94,9 @@ class PciFunction:
     device: str
     driver_in_use: str | None
     is_answering: bool | None = True
-    """False if its configuration space reads all ones, as after the device left the bus.
+    """False if the function's configuration space reads all ones, as after the device left the bus.
 
-    None if it was not read."""
+    None if the configuration space was not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
 
 
 def parse_units(text: str) -> list[list[str]]:
-    """Return the columns of `systemctl list-units`; the first is the unit's name.
+    """Return the columns of `systemctl list-units`; the first column is the unit's name.
 
     Some releases of systemd print a symbol before the name of a failed unit.
     """
@@ -195,14 +195,14 @@ def parse_lspci(text: str) -> list[PciFunction]:
 def parse_pci_event(text: str, name: str) -> PciFunction:
     """Parse the `uevent` file of a PCI function, in place of `lspci`.
 
-    Raises HarnessError that names the file if it has another form.
+    Raises HarnessError that names the file if the text has another form.
     """
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     try:
         vendor, _, device = fields["PCI_ID"].lower().partition(":")
         return PciFunction(
             slot=fields["PCI_SLOT_NAME"],
-            # The last of its three bytes is the programming interface.
+            # The last of the three bytes of a class is the programming interface.
             class_code=f"{int(fields['PCI_CLASS'], 16) >> 8:04x}",
             vendor=vendor,
             device=device,
@@ -226,7 +226,7 @@ def parse_answering(text: str) -> dict[str, bool]:
 def parse_driver_version(text: str) -> str:
     """Parse `/proc/driver/nvidia/version`.
 
-    Raises HarnessError if it has no version.
+    Raises HarnessError if the file has no version.
     """
     found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", text, re.MULTILINE)
     if found is None:
@@ -235,7 +235,7 @@ def parse_driver_version(text: str) -> str:
 
 
 def parse_cdi_devices(text: str) -> list[str] | None:
-    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0'; None if it is not a spec.
+    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0'; None if the text is not a spec.
 
     Container runtimes ignore an invalid file; this is a fault of the node, so no error is raised.
     """
@@ -248,7 +248,7 @@ def parse_cdi_devices(text: str) -> list[str] | None:
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:
-    """Return the device nodes of all devices in a CDI spec; an empty set if it is not a spec."""
+    """Return the device nodes of all devices in a CDI spec; an empty set if the text is not a spec."""
     try:
         spec = parse_yaml(text)
         edits = [
@@ -317,7 +317,7 @@ def parse_stat(text: str) -> dict[str, PathStat]:
 def parse_boot_time(text: str) -> float:
     """Parse the `btime` line of `/proc/stat`.
 
-    Raises HarnessError if there is none.
+    Raises HarnessError if there is no such line.
     """
     found = re.search(r"^btime (\d{1,15})$", text, re.MULTILINE)
     if found is None:
@@ -326,7 +326,7 @@ def parse_boot_time(text: str) -> float:
 
 
 def parse_modinfo_field(text: str, field: str) -> str | None:
-    """Return a field of `modinfo`'s output."""
+    """Return a field of `modinfo`'s output, or None if the output lacks the field."""
     found = re.search(rf"^{re.escape(field)}:[ \t]*(.*)$", text, re.MULTILINE)
     return None if found is None else found[1].strip()
 
@@ -346,5 +346,5 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        # A line of a log may be cut, and then its quotes do not match.
+        # A line of a log may be truncated, and then its quotes do not match.
         return text.split()

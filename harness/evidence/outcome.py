@@ -1,4 +1,4 @@
-"""Reads a provisioner's result by its declaration: outcome file, events, log lines; pure."""
+"""Reads a provisioner's result as its declaration says: outcome file, events, log lines; pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReportedStep:
     """One step of provisioning, as the provisioner reports it.
 
     `status`, `duration_s`, `detail` and `started_s` are None if they are not reported. `started_s`
-    is by the node's clock, in seconds since the epoch.
+    is a time of the node's clock, in seconds since the epoch.
     """
 
     name: str
@@ -99,7 +99,10 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
 
 
 def parse_stamp(text: str) -> float | None:
-    """Return an ISO time in seconds since the epoch, in UTC if it has no zone; None for another form."""
+    """Return an ISO time in seconds since the epoch, or None for another form.
+
+    A time without a zone is in UTC.
+    """
     try:
         stamp = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
         return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
@@ -140,7 +143,7 @@ def _shown(value: object) -> str:
 def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
     """Return the names of the events in the event file `name`, in the order of the file.
 
-    Raises HarnessError that names the file if it has another form.
+    Raises HarnessError that names the file if the text has another form.
     """
     try:
         return [_shown(_at(parse_json(line), declared.name)) for line in _events(text, declared)]
@@ -180,9 +183,9 @@ def parse_timed_events(
 
 
 def _moment(text: str | None) -> float | None:
-    """Return a time in seconds since the epoch, from a number or from ISO 8601, in UTC without a zone.
+    """Return a time in seconds since the epoch, from a number or from ISO 8601.
 
-    Raises ValueError for another form.
+    A time without a zone is in UTC. Raises ValueError for another form.
     """
     if text is None:
         return None
@@ -198,7 +201,7 @@ def _moment(text: str | None) -> float | None:
 def _finite(text: str) -> float:
     """Return a number of seconds; raises ValueError for another text, and for `nan` and `inf`."""
     number = float(text)
-    # No clock and no step reaches the limit, and a report can convert all times below to
+    # No clock and no step reaches the limit, and a report can convert all smaller times to
     # milliseconds.
     if not abs(number) < MOST_S:
         raise ValueError(f"{text} is not a number of seconds")
@@ -206,14 +209,14 @@ def _finite(text: str) -> float:
 
 
 def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
-    """Return the last decision of a log; None if it has none."""
+    """Return the last decision in a log, or None if the log has no decision."""
     for fields in _matches(text, pattern, "decision"):
         return ReportedDecision(decision=fields["decision"], reason=fields.get("reason"))
     return None
 
 
 def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
-    """Return the steps of a log, each from its last line, the latest first.
+    """Return the steps in a log, each from the last line about the step, the latest step first.
 
     Raises HarnessError if a duration is not a number.
     """

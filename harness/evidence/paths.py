@@ -1,4 +1,4 @@
-"""The paths that were found on a node; they distinguish 'absent' from 'could not be seen'."""
+"""The paths that were found on a node; a path that could not be seen does not count as absent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GatheredPaths(Mapping[str, PathStat]):
     def matching(self, *patterns: str) -> Mapping[str, PathStat]:
         """Return all paths that match a pattern (`*`, `?`).
 
-        Raises HarnessError if a path may exist that could not be seen.
+        Raises HarnessError if a matching path may exist that could not be seen.
         """
         for pattern in patterns:
             refuse_gaps(self._folder, "paths", pattern)

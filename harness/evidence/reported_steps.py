@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
     """Return the steps and events of a run by the guest's clock, nested by their times.
 
-    Steps without declared times are left out, and so are unreadable steps, since they must not make
-    the report fail.
+    Steps without declared times are left out. Unreadable steps are left out too, so that the report
+    does not fail.
     """
     found: list[InnerStep] = []
     with contextlib.suppress(HarnessError):

@@ -45,8 +45,8 @@ class AdditionalEvidence:
     """Evidence to gather in addition to the evidence of every node.
 
     `files` are absolute paths in the guest, which may be patterns with `*` and `?`. `commands` are
-    argv by name; `Evidence.output_of` returns their output by this name. `source` is the source in
-    error messages. Raises BadInputError for an invalid path or name.
+    argument lists by name; `Evidence.output_of` returns the output of a command by this name. Error
+    messages name `source`. Raises BadInputError for an invalid path or name.
     """
 
     files: Sequence[str] = ()
@@ -114,7 +114,7 @@ class EvidenceRequest:
         if taken:
             raise BadInputError(
                 f"The output of '{shlex.join(self.commands[taken[0]])}' is already gathered by this "
-                "name; choose another.",
+                "name; choose another name.",
                 source=additional.source,
                 key=f"commands.{taken[0]}",
             )
@@ -209,7 +209,7 @@ def node_request(
             if name in request.commands or name == _DKMS_STATUS:
                 raise BadInputError(
                     "The harness uses this name for the output of its own command; choose "
-                    "another.",
+                    "another name.",
                     source=provisioner.where,
                     key=f"evidence.commands.{name}",
                 )

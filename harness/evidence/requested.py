@@ -60,7 +60,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     if schema != SCHEMA:
         raise HarnessError(
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
-            "read it with the version that gathered it, or a newer one."
+            "read the evidence with the version that gathered it, or with a newer version."
         )
     # '*' becomes '**', two characters, so that a requested '?' does not cover it.
     sample = pattern.replace("*", "**")

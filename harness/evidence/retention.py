@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: A file in the evidence of a machine whose test failed, and of no other.
+#: A file that is only in the evidence of machines whose test failed.
 VERSIONS = "versions.json"
 _DAY_S = 86_400.0
 
@@ -29,8 +29,8 @@ _DAY_S = 86_400.0
 class Bundle:
     """The remains of one failed test: a folder, and its archive beside the folder.
 
-    `made_s` is the time of its files, which a person or a copy can set. `changed_s` is the time at
-    which the files came into this file system.
+    `made_s` is the modification time of its files, which a person or a copy can set. `changed_s`
+    is the time at which the files came into this file system.
     """
 
     name: str
@@ -105,10 +105,10 @@ def beyond_limits(
     now_s: float,
     run_started_s: float = math.inf,
 ) -> list[Bundle]:
-    """Return the elements of `bundles`, the latest first, that are too old or do not fit.
+    """Return the bundles that are too old or beyond the size limit; `bundles` begins with the latest.
 
     Two bundles are never removed for size: the first, and the first whose time is not in the
-    future. If they differ, the clock was wrong for one of them. Bundles that were made since this
+    future. If these are two bundles, the clock was wrong for one of them. Bundles that were made since this
     run started are never removed. Raises BadInputError for a limit that is not a number of 0 or
     more, since such a limit would remove everything or nothing.
     """

@@ -93,10 +93,10 @@ class Unknown(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeState:
-    """The state of a node; compare two by `expect.unchanged`.
+    """The state of a node; `expect.unchanged` compares two states.
 
-    `items` has the attributes of each item of all kinds but paths, by the item's name. Times are by
-    the node's clock.
+    `items` has, for each kind except paths, the attributes of each item by the item's name. Times
+    are times of the node's clock.
     """
 
     node: str
@@ -116,6 +116,6 @@ class NodeState:
 
 
 def letter_of(mode: int) -> str:
-    """Return the kind of a file for `PathState`."""
+    """Return the kind of a file for `PathState`, from the mode in its inode."""
     letter = stat.filemode(mode)[0]
     return "f" if letter == "-" else letter

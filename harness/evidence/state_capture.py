@@ -1,18 +1,18 @@
-"""Takes the state of a whole node through its guest agent.
+"""Reads the state of a whole node through its guest agent.
 
-Of an ext4 file system, the blocks that describe the files are read. This is about ten times faster
-than a stat of each file, and needs no permissions. The contents of only some files are read
+For an ext4 file system, the host reads the blocks that describe the files. This is about ten times
+as fast as a stat of each file, and needs no permissions. The contents of only some files are read
 (`_to_digest`); for other files, the identity shows whether they have changed. This relies on these
 facts:
 
-* ext4 sets a file's ctime at each change of its content or attributes, and no program can set it.
-* Before the blocks are read, everything is written to the disk; only then does ext4 set the time at
-  a later write by a memory map.
+* ext4 sets a file's ctime at each change of its content or attributes, and no program can set a ctime.
+* Before the blocks are read, all cached data is written to the disk. Without this, ext4 would not set
+  the ctime at a later write through a memory map.
 * Two changes within one tick of the clock leave the same ctime; so the ctime does not identify a
   file that changed in the last second before the state was taken.
 * Nobody writes to the disk's device itself.
 
-The module is long because one script takes all parts of the state, which are read in its order.
+The module is long because it reads all parts of the state, in the order in which the guest reports them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Found(NamedTuple):
 
 
 def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
-    """Return the state of an idle node; unreadable parts are in its `unknown`.
+    """Return the state of an idle node; unreadable parts are listed in its `unknown`.
 
     Raises HarnessError if the node does not answer, or lacks a file that every Linux system has.
     """
@@ -336,7 +336,7 @@ def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) 
     """Return the files to read: files that were written since the image was made, newest first.
 
     `run_ns` is the time since the node's start, by the node's present clock. Files that were written
-    in that time are read too, since the clock may have been set to a time before the image was made.
+    during that time are read too, since the clock may have been set to a time before the image was made.
     Other files are read if tools are likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)

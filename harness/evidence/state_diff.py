@@ -66,7 +66,7 @@ class AllowedChanges:
         return patterns
 
     def matcher(self, kind: StateKind) -> Callable[[str], object]:
-        """Return a function that returns whether the item with a name may differ."""
+        """Return a function that says whether an item of this kind may differ, by the item's name."""
         patterns = [fnmatch.translate(pattern) for pattern in self.of(kind)]
         return re.compile("|".join(patterns) if patterns else r"(?!)").match
 
@@ -158,7 +158,7 @@ class StateDiff:
         return cls(changes=tuple(changes), unknown=tuple(dict.fromkeys(unknown)))
 
     def render(self, most: int | None = None) -> str:
-        """Render the changes by kind, a line each, at most the first `most` lines."""
+        """Render the changes by kind, one line for each change, but at most `most` lines."""
         lines: list[str] = []
         for kind in StateKind:
             of_kind = [change.render() for change in self.changes if change.kind is kind]
@@ -198,7 +198,7 @@ def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
 
 
 def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
-    """Return None if a path's state is the same, else the difference that its attributes do not show."""
+    """Return None if a path's state is the same, else a text about what its attributes do not show."""
     if old._replace(identity=new.identity, sha256=new.sha256) != new:
         return ""
     if old.kind != "f" or old.size == 0:

@@ -1,4 +1,4 @@
-"""Parsers of the output of tools and the kernel about parts of a node's state; pure."""
+"""Parses what tools and the kernel print about parts of a node's state; pure."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def groups(lines: Iterable[str]) -> Items:
 def ports(files: Mapping[str, list[str]]) -> Items:
     """Return the ports on which processes listen, from /proc/net.
 
-    Ports that the kernel assigns differ each time, so only their number is returned. UDP has no
+    Ports that the kernel assigns differ each time, so only their count is returned. UDP has no
     listening state, so a UDP port counts if its socket is not connected and the kernel did not
     assign the port.
     """
@@ -179,7 +179,7 @@ def ports(files: Mapping[str, list[str]]) -> Items:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """Parse an address of /proc/net: words of four bytes in the order of the processor."""
+    """Parse an address of /proc/net: words of four bytes in the byte order of the processor."""
     digits, _, port = text.partition(":")
     raw = bytes.fromhex(digits)
     words = struct.unpack(f"<{len(raw) // 4}I", raw)

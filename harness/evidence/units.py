@@ -1,4 +1,4 @@
-"""Parses systemd's description of units, with its timestamps, and its queue of jobs; pure.
+"""Parses systemd's descriptions of units, with their timestamps, and its queue of jobs; pure.
 
 Timestamps are microseconds of the node's monotonic clock. They show the order in which units
 started, however slow the machine is.

@@ -71,10 +71,10 @@ def test_error_of_an_entry_point_that_raises_on_import_has_distribution_and_grou
         ("import sys; sys.exit('bye')", "it raises SystemExit on import (bye)"),
         ("raise RuntimeError", "it raises RuntimeError on import (RuntimeError())"),
         ("import absent", "it raises ModuleNotFoundError on import (No module named 'absent')"),
-        ("thing = '.'", "absolute path of a folder is expected, but it gives '.'"),
-        ("thing = '/absent/folder'", "absolute path of a folder is expected, but it gives '/abs"),
-        ("thing = 5", "absolute path of a folder is expected, but it gives 5"),
-        ("import os as thing", "absolute path of a folder is expected, but it gives <module 'os'"),
+        ("thing = '.'", "absolute path of a folder is expected, but the entry point gives '.'"),
+        ("thing = '/absent/folder'", "of a folder is expected, but the entry point gives '/abs"),
+        ("thing = 5", "absolute path of a folder is expected, but the entry point gives 5"),
+        ("import os as thing", "of a folder is expected, but the entry point gives <module 'os'"),
     ],
 )
 def test_entry_point_that_gives_no_folder_is_refused(site: Site, code: str, why: str) -> None:

@@ -92,7 +92,7 @@ def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) ->
     for number, content in enumerate((b"", b"/ 755 d\n")):
         message = _refused_frames(tmp_path / str(number), a_frame("paths", content=content))
 
-        assert "in the guest (the output of find has no line of '/').\n" in message
+        assert "in the guest (the output of find has no line for '/').\n" in message
 
 
 def _refused(folder: Path, stdout: str, exit_code: int = 0) -> str:
@@ -122,7 +122,7 @@ def test_path_that_leads_outside_the_folder_is_refused(
 
     message = _refused_frames(tmp_path / "e", a_frame(kind, name))
 
-    assert f"it has a frame named {name!r}" in message
+    assert f"the stream has a frame named {name!r}" in message
     assert outside.read_text() == "is not touched"
     assert {path.name for path in tmp_path.iterdir()} == {"outside", "e"}
 
@@ -146,13 +146,13 @@ def test_frame_without_an_end_of_its_name_is_refused(tmp_path: Path) -> None:
 def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     frames = (a_frame("command", "x"), a_frame("exit", "yes", b""))
 
-    assert "(it has the exit code 'yes')" in _refused_frames(tmp_path / "e", *frames)
+    assert "(the stream has the exit code 'yes')" in _refused_frames(tmp_path / "e", *frames)
 
 
 def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
     message = _refused_frames(tmp_path / "e", a_frame("exit", "0", b""))
 
-    assert "in the guest (it has an exit code before any command).\n" in message
+    assert "in the guest (the stream has an exit code before any command).\n" in message
 
 
 def test_frame_with_another_nonce_in_a_file_is_kept_as_content(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_declared_command_does_not_replace_a_command_of_the_harness(name: str) -
         node_request([], mine)
     assert str(caught.value) == (
         f"/p/mine.yaml: key 'evidence.commands.{name}': The harness uses this name for the output "
-        "of its own command; choose another."
+        "of its own command; choose another name."
     )
 
 

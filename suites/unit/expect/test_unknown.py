@@ -370,7 +370,7 @@ def test_reason_for_missing_evidence_is_shown(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     guest_did_not_answer(folder)
 
-    with pytest.raises(HarnessError, match="It says: the machine has ended"):
+    with pytest.raises(HarnessError, match="The reason is: the machine has ended"):
         expect.no_record(folder.evidence)
 
 
