@@ -1,4 +1,4 @@
-"""Images: the disks from which machines boot, and the errors of making them."""
+"""Images: the disks from which machines boot, and the errors when an image can't be made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ImageDamagedError(DamagedError):
 
 
 class ImageBuildError(HarnessError):
-    """An image could not be built; the message has the path of the log and its last lines."""
+    """An image could not be built; the message has the path and the last lines of the log."""
 
 
 class ImageFetchError(HarnessError):
@@ -30,7 +30,7 @@ class ImageFetchError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverImage:
-    """The GPU driver's container image that a node image carries."""
+    """The container image with the GPU driver that a node image contains."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
@@ -39,7 +39,7 @@ class DriverImage:
     ]
     """The name of the container image, without a tag."""
     version: Annotated[str, pydantic.Field(pattern=r"^[0-9]+(\.[0-9]+)+$")]
-    """The driver's version, which is the first half of the tag."""
+    """The driver's version, the first half of the tag."""
     sha: Annotated[str, pydantic.Field(pattern=r"^[0-9a-z]+$")]
     """The second half of the tag."""
 
@@ -73,7 +73,7 @@ class CloudImageKernel(Kernel):
 class Image:
     """A published image: a disk, on which overlays are made, and its kernels.
 
-    The root file system takes the whole disk (`root=/dev/vda`). `disk` is never written. The key
+    The root file system takes the whole disk (`root=/dev/vda`). Nothing writes to `disk`. The key
     changes if an input of the build changes.
     """
 
@@ -99,7 +99,7 @@ class Image:
         """Return the second newest kernel."""
         if len(self.kernels) < 2:
             remedy = (
-                "install another kernel in it"
+                "install another kernel in the image"
                 if isinstance(self.newest_kernel, CloudImageKernel)
                 else "set 'newest: 2' under 'kernels' in its recipe"
             )
@@ -111,7 +111,7 @@ class Image:
 
 
 class FirmwareType(Enum):
-    """The firmware that boots a disk; the value is the word for it in recipes."""
+    """The firmware that boots a disk; each value is the word for the firmware in recipes."""
 
     BIOS = "bios"
     UEFI = "uefi"
@@ -121,8 +121,8 @@ class FirmwareType(Enum):
 class CloudImage:
     """A distribution's unmodified image: a partitioned disk with its own boot loader.
 
-    `digest` is the digest in the publisher's list; `disk` is never written. `driver` is the driver
-    image that a bake added, if the recipe names one. `firmware` boots the image unless a test
+    `digest` is the digest in the publisher's list. Nothing writes to `disk`. `driver` is the driver
+    image that a bake added, if the recipe names a driver image. `firmware` boots the image unless a test
     chooses another firmware.
     """
 

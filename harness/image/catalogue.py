@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from harness.datafile import Document
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
-"""An image's name is part of file names and test ids."""
+"""The form of an image's name, which is part of file names and test ids."""
 
 _SNAPSHOT = re.compile(r"/\d{8}T\d{6}Z(/|$)")
 """The time in the URL of a snapshot of snapshot.debian.org or snapshot.ubuntu.com."""
@@ -71,9 +71,9 @@ class Archive:
     """A Debian package archive, by http, https or file; a time such as `/20260801T000000Z/` in the
     URL marks a snapshot, whose lists of packages may be expired."""
     suites: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
-    """Its suites."""
+    """The suites of the archive."""
     components: tuple[NonEmpty, ...] = ("main",)
-    """Its components."""
+    """The components of the archive."""
 
     def sources(self) -> tuple[str, ...]:
         """Return one line of sources.list for each suite."""
@@ -99,12 +99,12 @@ class KernelChoice:
     ]
     """An extended regular expression for whole names of `linux-image-…` packages."""
     newest: Annotated[int, pydantic.Field(ge=1, le=5)] = 2
-    """The number of newest kernels to install, with their headers; 1 to 5."""
+    """How many of the newest kernels to install, with their headers; 1 to 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Licence:
-    """A licence of software in an image that a person has to accept before the image is built.
+    """A licence of software in an image; a person has to accept the licence before the image is built.
 
     `id` is the value of `--accept-licence`; `text` is the URL of the terms.
     """
@@ -112,7 +112,7 @@ class Licence:
     __pydantic_config__ = FORBID
 
     id: Annotated[LicenceId, pydantic.Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
-    """The name by which a person accepts the licence."""
+    """The licence's name, as `--accept-licence` takes it."""
     text: Annotated[str, pydantic.Field(pattern=r"^https://\S+$")]
     """The https URL of the licence's text."""
 
@@ -134,26 +134,27 @@ class RecipeFile:
     replace: tuple[NonEmpty, ...] = ()
     """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     release: NonEmpty
-    """The release's name, as mmdebstrap takes it."""
+    """The release's name, as mmdebstrap expects it."""
     archives: Annotated[tuple[Archive, ...], pydantic.Field(min_length=1)]
     kernels: KernelChoice
     packages: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
-    """Packages to install; packages that they only recommend are not installed."""
+    """Packages to install; packages that these packages only recommend are not installed."""
     exclude: tuple[NonEmpty, ...] = ()
     """Paths that dpkg leaves out."""
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
-    """Size of the disk in GiB; the file takes only the used space."""
+    """Size of the disk in GiB; the file needs only the used space."""
     trees: tuple[Input, ...] = ()
-    """Folders beside the recipe that are copied over the root file system; later folders win."""
+    """Folders beside the recipe that are copied over the root file system, in this order."""
     scripts: tuple[Input, ...] = ()
-    """Scripts below the recipe's folder that run in the image at the end, with the files beside them."""
+    """Scripts below the recipe's folder that run in the image at the end; files beside a script
+    are there too."""
     driver: DriverImage | None = None
     licence: Licence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeInput:
-    """A tree or script: its path relative to the folder of the recipe that names it."""
+    """A tree or script, by its path `name` relative to the folder of the recipe that lists it."""
 
     folder: Path
     name: str
@@ -165,7 +166,7 @@ class RecipeInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How an image is built: its name, the file's folder and content, and its trees and scripts."""
+    """How an image is built: its name, the recipe's folder and content, the trees and scripts."""
 
     name: str
     folder: Path
@@ -174,7 +175,7 @@ class Recipe:
     scripts: tuple[RecipeInput, ...]
 
     def tree_files(self) -> dict[str, Path]:
-        """Return the files of the trees by their path in the root file system; later trees win."""
+        """Return the files of the trees by path in the root file system; a later tree replaces files."""
         return {
             str(path.relative_to(tree.path)): path
             for tree in self.trees
@@ -182,7 +183,7 @@ class Recipe:
         }
 
     def script_files(self) -> dict[str, Path]:
-        """Return the files in the scripts' folders, by path below the recipe's folder."""
+        """Return the files in the scripts' folders, by the path below the recipe's folder."""
         return {
             str(path.relative_to(script.folder)): path
             for script in self.scripts
@@ -192,8 +193,8 @@ class Recipe:
     def key(self, *, builder: str) -> str:
         """Return the digest of all inputs that determine the content of this recipe's image.
 
-        `builder` names the builder and its version. The packages that the archives have at build time
-        are not part of the digest; the manifest lists the installed packages.
+        `builder` names the builder and its version. The digest does not depend on which packages the
+        archives have at build time; the manifest lists the installed packages.
         """
         inputs = {
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
@@ -214,7 +215,7 @@ class Recipe:
         if licence is not None and licence.id not in accepted:
             raise LicenceError(
                 f"The image '{self.name}' contains software under the licence '{licence.id}', which "
-                f"was not accepted. Read it at {licence.text}; to accept it, pass "
+                f"was not accepted. Read the licence at {licence.text}; to accept it, pass "
                 f"'{ACCEPT_OPTION}={licence.id}', or set {ACCEPT_VARIABLE}={licence.id} in the "
                 "environment."
             )
@@ -240,7 +241,7 @@ class Catalogue:
         return {name: self.read(name) for name in self.files}
 
     def read(self, name: str) -> Source:
-        """Return the recipe `name`; raises BadInputError if it is invalid or unknown."""
+        """Return the recipe `name`; raises BadInputError if the recipe is invalid or unknown."""
         if name not in self.files:
             broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
@@ -255,7 +256,7 @@ class Catalogue:
         return read_recipe(self.files[name], self.files)
 
     def get(self, name: str) -> Source:
-        """Return the source of an image: the name of a recipe, the path of a file, or a URL.
+        """Return the source of the image `name`: a recipe's name, a file's path, or a URL.
 
         A path has a slash, or ends with .qcow2, .raw or .img. Raises BadInputError, which lists the
         known names.
@@ -268,10 +269,10 @@ class Catalogue:
 
 
 def load_catalogue(*folders: Path) -> Catalogue:
-    """Find the recipes that come with the harness, and every `*.yaml` of `folders`.
+    """Find the recipes that come with the harness, and every `*.yaml` in `folders`.
 
-    The recipes of installed packages (`Group.IMAGES`) are included; the error of a package that
-    can't be used is in `errors` of the catalogue. Raises BadInputError if a folder has no recipe.
+    The recipes of installed packages (`Group.IMAGES`) are included. If a package can't be used, the
+    catalogue lists the reason in `errors`. Raises BadInputError if a folder has no recipe.
     An invalid recipe is reported when it is read.
     """
     files: dict[str, Path] = {}
@@ -282,7 +283,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
         found = sorted(folder.glob("*.yaml"))
         if not found:
             raise BadInputError(
-                "There is no image recipe (*.yaml) in this folder; give a folder that has one.",
+                "There is no image recipe (*.yaml) in this folder; give a folder with recipes.",
                 source=str(folder),
             )
         for file in found:
@@ -316,8 +317,8 @@ def _plugin_folder(plugin: Plugin) -> Path | PluginError:
 def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source:
     """Read a recipe; the file's name is the recipe's name.
 
-    It may extend one of `recipes`, by default the recipes in its folder. Raises BadInputError if it
-    is invalid.
+    The recipe may extend one of `recipes`, by default the recipes in its folder. Raises
+    BadInputError if the recipe is invalid.
     """
     if not NAME.fullmatch(file.stem):
         raise BadInputError(
@@ -349,7 +350,7 @@ def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source
 def _inputs(
     document: Document, key: str, names: tuple[str, ...], kind: Literal["file", "folder"]
 ) -> tuple[RecipeInput, ...]:
-    """Return the inputs in a list, each relative to the recipe whose list has it."""
+    """Return the inputs in a list; each path is relative to the recipe that lists the input."""
     found = []
     for index, name in enumerate(names):
         one = RecipeInput(folder=document.place((key, index)).file.parent, name=name)
@@ -360,7 +361,7 @@ def _inputs(
 
 
 def _refuse_clashes(document: Document, recipe: Recipe) -> None:
-    """Refuse files that would have the same path in the image during the build."""
+    """Raise BadInputError if two files would have the same path in the image during the build."""
     if len({script.folder for script in recipe.scripts}) < 2:
         return
     files = recipe.script_files()
@@ -380,8 +381,8 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
     key_file = None
     if content.sums is None and (content.digest is None or content.signature is not None):
         raise document.refusal(
-            "This key is missing. Without the key 'sums' there is no list to sign, and 'digest' "
-            "is needed to verify the file.",
+            "This key is missing. Without 'sums', no list can be signed, and 'digest' is needed to "
+            "verify the file.",
             ("sums",),
         )
     if content.signature is not None:
@@ -408,7 +409,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield Path(entry)
             else:
                 raise BadInputError(
-                    "It is not a file, folder or link, so it can't be put into an image; remove it.",
+                    "It is not a file, folder or link, so an image can't contain it; remove it.",
                     source=entry.path,
                 )
 

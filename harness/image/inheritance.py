@@ -21,7 +21,7 @@ _SUFFIX = ".yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class _Head:
-    """The keys that decide how a recipe is read; the class of its kind validates all other keys."""
+    """The keys that decide how a recipe is read; the class of each kind validates all other keys."""
 
     __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
 
@@ -36,8 +36,8 @@ def read_merged(
 ) -> Document:
     """Read a recipe, and merge it with the recipes that it extends; `recipes` are known by name.
 
-    Raises BadInputError, which names file and key, if the base is unknown or of another kind, or if a
-    recipe extends itself.
+    Raises BadInputError, which names file and key, if an extended recipe is unknown or of another
+    kind, or if a recipe extends itself.
     """
     own = read_document(file)
     head = own.to_shape(_Head)
@@ -65,7 +65,7 @@ def read_merged(
     if head.kind is not None and head.kind != base.data.get("kind"):
         raise own.refusal(
             f"The recipe '{head.extends}' is of kind '{base.data.get('kind')}', and a recipe that "
-            "extends it has the same kind; remove this key.",
+            "extends another recipe must have the same kind; remove this key.",
             ("kind",),
         )
     return extended(base, own, replaced=head.replace)
@@ -81,8 +81,8 @@ def _base_of(own: Document, name: str, recipes: Mapping[str, Path]) -> Path:
         return path
     if name not in recipes:
         raise own.refusal(
-            f"There is no recipe '{name}'; known are {listed(recipes)}, and a path relative to "
-            "this file has a '/' in it.",
+            f"There is no recipe '{name}'; known are {listed(recipes)}; a path, which "
+            "is relative to this file, must contain a '/'.",
             ("extends",),
         )
     return recipes[name]

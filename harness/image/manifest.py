@@ -1,4 +1,4 @@
-"""The manifests of built images and of cloud images, and the checks that only images need."""
+"""The manifests of built images and cloud images, and the checks that only images need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageManifest:
-    """The facts of a cloud image; `digest` is from the publisher's list, which `signed_by` signed."""
+    """The facts of a cloud image; `digest` is from the list that the key `signed_by` signed."""
 
     schema: Literal[1] = 1
     name: str

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _SOURCE = "kernel"
 _AR_MAGIC = b"!<arch>\ndebian-binary"
-#: Documentation/arch/x86/boot.rst: "HdrS" is at 0x202, and at 0x20e the offset of the version from
-#: 0x200.
+#: Documentation/arch/x86/boot.rst: "HdrS" is at 0x202. At 0x20e is the position of the version,
+#: relative to 0x200.
 _HEADER_MAGIC, _HEADER_MAGIC_AT = b"HdrS", 0x202
 _VERSION_POINTER_AT, _VERSION_FROM = 0x20E, 0x200
 _VERSION_BYTES = 256
@@ -27,10 +27,10 @@ _BUILD_LINKS = ("build", "source")
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPackages:
-    """Debian packages with one kernel, installed by dpkg in the order in which they are named.
+    """Debian packages with one kernel; dpkg installs the packages in the given order.
 
-    The packages must include the kernel's headers if modules are built for it, for example by DKMS.
-    Raises BadInputError if a file is missing, or is not a package.
+    The packages must include the kernel's headers if modules are built for the kernel, for example by
+    DKMS. Raises BadInputError if a file is missing, or is not a package.
     """
 
     packages: tuple[Path, ...]
@@ -64,7 +64,7 @@ class KernelFiles:
 
     `modules` is the folder `lib/modules/VERSION`, or INSTALL_MOD_PATH, the folder above `lib`.
     Without `initrd`, an initrd is made in the guest. Raises BadInputError if a file is missing, or
-    if the modules are for another kernel than `vmlinuz`.
+    if the modules are not for the kernel `vmlinuz`.
     """
 
     vmlinuz: Path
@@ -110,7 +110,7 @@ class KernelFiles:
         return below if below.is_dir() else self.modules
 
     def module_files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files and links of the modules' folder by their names in it, in a stable order."""
+        """Yield the files and links in the modules' folder, each with its path in it, in a stable order."""
         folder = self.modules_folder
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
-"""Seconds to make an overlay of 200 kB; only a disk that hangs takes longer."""
+"""The time limit to make an overlay of 200 kB, in seconds; only a disk that hangs takes longer."""
 
 
 #: The last line of the log of a successful build.
@@ -51,7 +51,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """The time to make an image; `is_derived` means that the image needs another image below it."""
+    """How long it took to make an image; `is_derived` means that the image is an overlay on another."""
 
     name: str
     is_derived: bool
@@ -67,7 +67,7 @@ class Prepared:
 
 
 class ImageStore:
-    """Built images below one folder, by key; many processes may use one store."""
+    """Built images below one folder, by key; several processes may use the same folder."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class ImageStore:
     ) -> Image:
         """Return the recipe's image; it is built if the cache has no valid copy.
 
-        Raises LicenceError if its licence is not accepted, even if the image is cached;
-        RequirementError if the host lacks a requirement, ImageBuildError if the build failed,
-        HarnessError if another process holds the image beyond the deadline.
+        Raises LicenceError if the licence is not accepted, even if the image is cached. Raises
+        RequirementError if the host lacks a requirement, ImageBuildError if the build failed, and
+        HarnessError if another process locks the image beyond the deadline.
         """
         recipe.require_acceptance(self._accepted_licences)
         key = recipe.key(builder=self._builder.version)
@@ -152,11 +152,11 @@ class ImageStore:
     ) -> Image:
         """Return the image that `make` makes from `parent`, from the cache if possible.
 
-        `make` gets the path of a new overlay on the parent's disk, runs a machine on it and shuts the
-        machine down cleanly; the overlay is then published. `key_parts` name everything on which
+        `make` gets the path of a new overlay on the parent's disk, runs a machine with the overlay and
+        shuts the machine down cleanly; the overlay is then published. `key_parts` name everything on which
         the result depends in addition to the parent, such as a payload's digest. If `make` installs
         a kernel and writes `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk, that kernel
-        can be booted, and counts as the newest.
+        can be booted, and counts as the newest kernel.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
         pin = ParentPin(
@@ -207,7 +207,7 @@ class ImageStore:
     ) -> Image:
         """Return the node image that `make` makes from a cloud image, from the cache if possible.
 
-        `make` gets a path, and writes a disk without a backing file to it. `key_parts` name
+        `make` gets a path, and writes a disk without a backing file to this path. `key_parts` name
         everything on which the result depends, such as the cloud image's digest.
         """
         key = hashlib.sha256(json.dumps(dict(key_parts), sort_keys=True).encode()).hexdigest()
@@ -247,7 +247,7 @@ class ImageStore:
             return None
 
     def build_times(self) -> list[BuildTime]:
-        """Return the build times of images in this cache from their logs, the latest last."""
+        """Return the build times of images in this cache from their logs, the latest build last."""
         logs = list((self._folder / ".logs").glob("*.log"))
         found = []
         for log in sorted(logs, key=lambda log: log.stat().st_mtime):
@@ -332,7 +332,7 @@ class ImageStore:
                 file.write(_MADE.format(time.monotonic() - begun, on_another))
 
         def opened() -> Image:
-            # The parents are kept in the cache as long as this image is used.
+            # As long as this image is used, its parents stay in the cache.
             self.cache.use(folder)
             return self._open(folder, key)
 
@@ -348,7 +348,7 @@ class ImageStore:
         return self._folder / f"{name}-{key[:KEY_DIGITS]}"
 
     def _open(self, folder: Path, key: str) -> Image:
-        """Return a published image; raises ImageDamagedError if it is damaged."""
+        """Return a published image; raises ImageDamagedError if the image is damaged."""
         manifest = IMAGE_FORMAT.check(folder, key)
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}

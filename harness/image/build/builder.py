@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 VERSION = 1
-"""Increase this number when a change makes the same recipe produce another image."""
+"""Increase this number when, after a change, the same recipe produces another image."""
 
 SPACE_MIB = 4096
 """The space for a node image's root folder, raw disk and qcow2, which exist together."""
@@ -75,7 +75,7 @@ class ImageBuilder(Protocol):
 
     @property
     def version(self) -> str:
-        """Return the inputs of images' keys other than their recipes."""
+        """Return the inputs of an image's key other than the recipe."""
         ...
 
     def build(
@@ -100,7 +100,7 @@ class ImageBuilder(Protocol):
 
 
 class MmdebstrapBuilder:
-    """Builds Debian images, as root or as a user, in namespaces of their own."""
+    """Builds Debian images, as root or as a user; each command runs in its own namespaces."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class MmdebstrapBuilder:
         listener: ProgressListener,
         deadline: Deadline,
     ) -> BuiltDisk:
-        """Build; raises RequirementError or ImageBuildError."""
+        """Build a disk from a recipe; raises RequirementError or ImageBuildError."""
         self.require(work)
         self._require_namespace(recipe, log, deadline)
         scratch = work / SCRATCH
@@ -166,7 +166,7 @@ class MmdebstrapBuilder:
         shutil.rmtree(work, ignore_errors=True)
 
     def require(self, folder: Path) -> None:
-        """Raise RequirementError if a program, Debian's keys or space in `folder` is missing."""
+        """Raise RequirementError if the host lacks a program, Debian's keys or space in `folder`."""
         missing = {
             tool: package for tool, package in TOOLS.items() if not self._find_program(tool)
         }
@@ -205,7 +205,7 @@ class MmdebstrapBuilder:
 
 @dataclass(frozen=True, kw_only=True)
 class _Build:
-    """One build."""
+    """One build of a recipe's image."""
 
     recipe: Recipe
     into: Path
@@ -302,7 +302,7 @@ class _Build:
         )
 
     def _on_line(self, line: str) -> None:
-        """Report the lines that mmdebstrap and our scripts mark as information."""
+        """Report a line if mmdebstrap or a script of the harness marked it as information."""
         self.deadline.hear()
         if line.startswith("I: ") and not NOISE.search(line):
             self._report(line.removeprefix("I: "))

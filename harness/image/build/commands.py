@@ -1,4 +1,4 @@
-"""The commands that make an image's root file system and its disk; nothing runs here."""
+"""The commands that make an image's root file system and its disk; this module runs no command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSIDE = Path(__file__).parent / "inside"
 """The builder's own scripts that run inside the root file system."""
 
 WORKSHOP = "usr/src/image-build"
-"""The folder of all scripts, also the recipe's, in the root file system; removed at the end."""
+"""The folder of all scripts in the root file system, also the recipe's scripts; removed at the end."""
 
 
 class Privilege(Enum):
@@ -53,7 +53,7 @@ class Privilege(Enum):
 
 
 def input_entries(recipe: Recipe) -> list[oci.Entry]:
-    """Return the files that are put into the root file system before the recipe's scripts run."""
+    """Return the files that the root file system gets before the recipe's scripts run."""
     trees = [oci.entry_of(path, name) for name, path in recipe.tree_files().items()]
     scripts = [
         oci.entry_of(path, f"{WORKSHOP}/{name}") for name, path in recipe.script_files().items()
@@ -110,7 +110,7 @@ def mmdebstrap_argv(
 
 
 def _chroot_hook(argv: Argv, environment: Mapping[str, str] | None = None) -> str:
-    """Render a hook, for a shell, that runs `argv` in the root file system."""
+    """Render a shell command, for a hook of mmdebstrap, that runs `argv` in the root file system."""
     assignments = [f"{name}={value}" for name, value in (environment or {}).items()]
     return f'chroot "$1" env {shlex.join([*assignments, *argv])}'
 

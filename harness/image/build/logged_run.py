@@ -1,4 +1,4 @@
-"""Runs a long command whose output goes to a log, and passes its lines on while it runs."""
+"""Runs a long command whose output goes to a log, and reports each line while the command runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: The time limit of a command that keeps printing, as a multiple of its normal limit.
+#: The time limit for a command that keeps printing, as a multiple of the normal limit.
 MOST_TIMES = 4
 
 
@@ -61,9 +61,9 @@ class LoggedRunner(Protocol):
         deadline: Deadline,
         on_line: Callable[[str], None],
     ) -> int:
-        """Append the command's output to `log`, pass each line on, and return the exit code.
+        """Append the command's output to `log`, call `on_line` for each line, and return the exit code.
 
-        Raises WaitTimeoutError at the deadline, after it has killed the command.
+        Kills the command at the deadline, and then raises WaitTimeoutError.
         """
         ...
 
@@ -78,7 +78,7 @@ def run_logged(
     """Run `argv` so that it and its children are killed when this process ends, even by SIGKILL.
 
     The command leads a process group. A command that daemonises or mounts has to be wrapped in
-    namespaces of its own (`Privilege.wrap_in_namespaces` in harness.image.build.commands).
+    its own namespaces (`Privilege.wrap_in_namespaces` in harness.image.build.commands).
     """
     with log.open("ab") as output, log.open("rb") as reader:
         reader.seek(0, os.SEEK_END)

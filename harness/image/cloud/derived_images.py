@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 VERSION = 1
-"""Increase this number when a change makes the same image produce other files."""
+"""Increase this number when, after a change, the same cloud image produces other files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedManifest:
-    """Data that was derived from the cloud image with the digest `made_of`.
+    """The manifest of data that was derived from the cloud image with the digest `made_of`.
 
     `kernels` are the extracted kernels, each with the command line of the image's boot loader. A
     baked image has a `disk.qcow2` instead of kernels.
@@ -61,7 +61,7 @@ DERIVED_FORMAT = ManifestFormat(
 
 
 class DerivedStore:
-    """Data derived from cloud images, by the images' digests; many processes may use one store."""
+    """Data derived from cloud images, by the images' digests; several processes may use the same folder."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class DerivedStore:
         self.cache = ArtifactCache(folder, manifests=DERIVED_FORMAT, source=source)
 
     def close(self) -> None:
-        """Release the results of this store; garbage collection keeps them until then."""
+        """Release the data that this store returned; garbage collection keeps the data until then."""
         self.cache.close()
 
     def kernels(
@@ -87,7 +87,7 @@ class DerivedStore:
     ) -> tuple[CloudImageKernel, ...]:
         """Return the kernels of an image's boot menu, the oldest first; they are extracted once.
 
-        Raises HarnessError if the disk can't be read without booting it.
+        Raises HarnessError if only a boot of the disk could show its kernels.
         """
         key = _key(image.digest, {"what": "kernels"})
         folder = self._folder_of(f"{image.name}-kernels", key)
@@ -132,8 +132,8 @@ class DerivedStore:
     ) -> CloudImage:
         """Return the image that `make` makes from `image`, from the cache if possible.
 
-        `make` gets a path, writes a disk without a backing file to it, and may write other files
-        beside the disk. `parts` name everything on which the result depends, in addition to
+        `make` gets a path, writes a disk without a backing file to this path, and may write other
+        files beside the disk. `parts` name everything on which the result depends, in addition to
         `image`.
         """
         key = _key(image.digest, {"what": "bake", **parts})

@@ -54,8 +54,8 @@ class Patience:
     """The limits of a download that makes no progress.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` successive tries
-    that ended in this way, or that received no new byte, the next URL is used. A pause that a
-    server requests by Retry-After is observed, up to `longest_pause_s`.
+    that ended in this way, or that received no new byte, the next URL is used. If a server requests
+    a pause by Retry-After of at most `longest_pause_s`, the download pauses.
     """
 
     tries: int = 5
@@ -66,10 +66,10 @@ class Patience:
 
 
 class _TransferError(Exception):
-    """A failed try: a sentence without the full stop, and facts for the next try.
+    """A failed try; the message is a sentence without the full stop, the flags say how to go on.
 
-    With `is_final`, every further try would fail too. With `is_slow`, the received bytes do not
-    count as progress. With `is_useless`, the partial file can't be completed to the right file.
+    If `is_final`, every further try would fail too. If `is_slow`, the received bytes do not count
+    as progress. If `is_useless`, no further bytes can turn the partial file into the right file.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class _TransferError(Exception):
 class Downloader:
     """Downloads by http, https and file, through the proxies that the environment names.
 
-    The variables are the same as in urllib: http_proxy, https_proxy, no_proxy.
+    The variables are the variables of urllib: http_proxy, https_proxy, no_proxy.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Downloader:
     def read(self, urls: Sequence[str], *, deadline: Deadline) -> tuple[str, bytes]:
         """Return the first of `urls` that can be downloaded, and its content, which must be small.
 
-        Raises ImageFetchError, with the last error of each URL, or WaitTimeoutError.
+        Raises ImageFetchError with the last error of each URL, or WaitTimeoutError.
         """
 
         def fetch(url: str) -> bytes:
@@ -265,7 +265,7 @@ class Downloader:
                 try:
                     response = self._opener.open(request, pace)
                 except urllib.error.HTTPError as error:
-                    # Not `with error`, which fails for a redirect whose body was not read.
+                    # `with error` would fail for a redirect whose body was not read.
                     with contextlib.closing(error):
                         raise self._answered(url, error, deadline) from error
                 holding.enter_context(response)
@@ -333,7 +333,7 @@ class _Meter:
         return 0 if not self._total else 100 * self._at // self._total
 
     def add(self, count: int) -> str | None:
-        """Count bytes; return a line if the interval has passed, else None."""
+        """Count received bytes; return a line to report if the interval has passed, else None."""
         self._at += count
         now = self._clock.monotonic()
         is_due = (
@@ -386,7 +386,7 @@ def _record_origin(part: Path, url: str, headers: Message) -> None:
 
 
 def _if_range(part: Path, url: str) -> dict[str, str]:
-    """Return the If-Range header that resumes only an unchanged file of the same URL."""
+    """Return the If-Range header; with it, a server resumes only an unchanged file of the same URL."""
     try:
         recorded = json.loads(part.with_name(part.name + _ORIGIN).read_text())
         is_same = recorded["url"] == url and isinstance(recorded["validator"], str)

@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """An image, as the list of one location describes it."""
+    """An image, as the list of digests at one location describes it."""
 
     digest: Digest
     location: str
@@ -50,7 +50,7 @@ class Fetch:
     progress: Progress
 
     def read_lists(self, wanted: Digest | None) -> ListedImage:
-        """Return the image of the first location with a valid list that has the `wanted` digest.
+        """Return the image of the first location whose valid list has the `wanted` digest.
 
         Raises ImageFetchError with the error of each location, or BadInputError.
         """
@@ -112,9 +112,10 @@ class Fetch:
         )
 
     def download(self, listed: ListedImage, part: Path, *, refused: Path) -> str:
-        """Download `part`, or its rest, from the first location whose file has the listed digest; return the URL.
+        """Download the image to `part`, from the first location with the listed digest; return the URL.
 
-        A file with another digest is moved to the folder `refused`. Raises ImageFetchError.
+        A partial file `part` is completed. A file with another digest is moved to the folder
+        `refused`. Raises ImageFetchError.
         """
         preferred = (listed.location, *self.mirrors)
         left = [f"{each}{self.recipe.file.file}" for each in self.recipe.locations(preferred)]
@@ -158,7 +159,7 @@ class Fetch:
 
 
 def _pinned(recipe: CloudImageRecipe) -> Digest:
-    """Return the digest of an image without a list, which the catalogue requires."""
+    """Return the pinned digest of an image without a list; the catalogue requires this digest."""
     if recipe.pinned is None:
         raise BadInputError(
             "Without 'sums' this key is needed to verify the file; add it, or the publisher's list.",

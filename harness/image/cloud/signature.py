@@ -23,7 +23,7 @@ _ARMOR = re.compile(
     r"([A-Za-z0-9+/=\s]+?)\n=[A-Za-z0-9+/]{4}\s*\n-----END PGP PUBLIC KEY BLOCK-----"
 )
 
-#: gpgv's status words for a bad signature; if none is printed, the file has no signature.
+#: gpgv's status words for a bad signature; if gpgv prints no status word, the file has no signature.
 _REASONS = {
     "BADSIG": "is not one of this list",
     "ERRSIG": "was made by another key",

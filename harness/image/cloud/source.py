@@ -22,7 +22,7 @@ FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
 
 class Algorithm(Enum):
-    """The hash of a digest list; the value is hashlib's name."""
+    """The hash algorithm of a digest list; the value is its name in hashlib."""
 
     SHA256 = "sha256"
     SHA512 = "sha512"
@@ -41,7 +41,7 @@ class Digest:
 
     @classmethod
     def parse(cls, text: str) -> Digest:
-        """Read `sha256:<64 digits>` or `sha512:<128 digits>`; raises ValueError."""
+        """Parse `sha256:<64 digits>` or `sha512:<128 digits>`; raises ValueError."""
         name, _, value = text.partition(":")
         known = {algorithm.value: algorithm for algorithm in Algorithm}
         algorithm = known.get(name)
@@ -100,14 +100,14 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The detached signature of the digest list, and the only accepted key."""
+    """The detached signature of the digest list, and the only key that is accepted."""
 
     __pydantic_config__ = FORBID
 
     file: FileName
-    """The list's detached signature beside it."""
+    """The list's detached signature, beside the list."""
     key: Input
-    """The public key, a file below the recipe's folder, armored or not."""
+    """The file of the public key below the recipe's folder, armored or not."""
     fingerprint: Annotated[str, pydantic.Field(pattern=r"^[0-9A-F]{40}$")]
     """The primary key's fingerprint: 40 capital hexadecimal digits."""
 
@@ -116,7 +116,7 @@ class Signature:
 class CloudImageFile:
     """The content of a cloud image's recipe, merged with the recipes that it extends.
 
-    Without `digest` the image is the latest of its series; the lock file records this image.
+    Without `digest`, the image is the latest image of its series, and the lock file records it.
     """
 
     __pydantic_config__ = FORBID
@@ -132,13 +132,13 @@ class CloudImageFile:
     replace: tuple[NonEmpty, ...] = ()
     """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     folder: Folder
-    """Address of the folder that holds the image and its list, by https, http or file."""
+    """URL of the folder that contains the image and its list, by https, http or file."""
     file: FileName
     """The image's name in the folder: a qcow2 or a raw disk, whatever its suffix."""
     sums: Sums | None = None
     signature: Signature | None = None
     digest: Annotated[str, AfterValidator(_digest)] | None = None
-    """Pins the image: `sha256:…` or `sha512:…`, as in its list; required without `sums`."""
+    """Pins the image: `sha256:…` or `sha512:…`, as in the list of digests; required without `sums`."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
     """The firmware that boots it unless a test chooses another: `bios` (SeaBIOS) or `uefi` (OVMF)."""
@@ -150,7 +150,7 @@ class CloudImageFile:
 class CloudImageRecipe:
     """A cloud image of the catalogue: its name, the recipe's folder, its content, the signing key.
 
-    If a user names an image by its `url`, there is no recipe.
+    If a user names an image by its `url`, there is no recipe file.
     """
 
     name: str
@@ -170,11 +170,11 @@ class CloudImageRecipe:
 
     @property
     def is_authenticated(self) -> bool:
-        """Return whether a signature or a pinned digest authenticates the image, not only TLS."""
+        """Return whether a signature or a pinned digest authenticates the image, and not only TLS."""
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
-        """Yield each folder that may have the image once, the `preferred` folders first.
+        """Yield once each folder that may have the image, the `preferred` folders first.
 
         Raises BadInputError for a folder without TLS if the image has no signature or digest.
         """
@@ -192,7 +192,7 @@ class CloudImageRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImageFile:
-    """The content of the recipe of an image that is a file of the user."""
+    """The content of a recipe whose image is a file on this host."""
 
     __pydantic_config__ = FORBID
 
@@ -201,7 +201,7 @@ class LocalImageFile:
     kind: Literal["file"]
     """Always `file`."""
     path: NonEmpty
-    """A qcow2 or a raw disk, by a path relative to the recipe; it is used in place."""
+    """A qcow2 or a raw disk, by a path relative to the recipe; the disk is not copied."""
     description: str = "an image file"
     """One line for `harness image ls`."""
     extends: NonEmpty | None = None
@@ -215,7 +215,7 @@ class LocalImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image file of the user, which is used in place; `at` describes a file without a recipe."""
+    """An image file on this host, which is not copied; `at` describes a file without a recipe."""
 
     name: str
     path: Path

@@ -41,7 +41,7 @@ class FetchOptions:
 
 
 class CloudImageStore:
-    """Cloud images below one folder, by digest; many processes may use one store."""
+    """Cloud images below one folder, by digest; several processes may use the same folder."""
 
     def __init__(
         self, folder: Path, *, runner: Runner | None = None, patience: Patience | None = None
@@ -63,10 +63,10 @@ class CloudImageStore:
     ) -> CloudImage:
         """Return the recipe's image; it is fetched and verified if the cache has no valid copy.
 
-        The recipe's digest, or else the lock file, selects the image of its series. If there is neither
-        a digest nor a lock file, the current image of the publisher's list is taken, and the lock file
-        is written. Raises
-        ImageFetchError, RequirementError, BadInputError, or WaitTimeoutError at the deadline.
+        The recipe's digest, or else the lock file, selects the image of its series. Without a digest
+        and a lock file, the current image of the publisher's list is fetched, and the lock file is
+        written. Raises ImageFetchError, RequirementError, BadInputError, or WaitTimeoutError at the
+        deadline.
         """
         options = FetchOptions() if options is None else options
         wanted = recipe.pinned or (None if options.is_renewal else read_lock(recipe))
@@ -99,7 +99,7 @@ class CloudImageStore:
             progress=progress,
             deadline=deadline,
         )
-        # The report has an end even if the image is in the cache, since the lists were fetched.
+        # Reports the end of the activity even if the image was in the cache, since the lists were fetched.
         progress.report(Stage.ENDED, "it is in the cache")
         if recipe.pinned is None:
             lock = Lock(
@@ -133,7 +133,7 @@ class CloudImageStore:
         return self._open(recipe, digest)
 
     def _open(self, recipe: CloudImageRecipe, digest: Digest) -> CloudImage:
-        """Return a cached image; raises DamagedError if it is damaged."""
+        """Return a cached image; raises DamagedError if the image is damaged."""
         folder = self._folder_of(recipe, digest)
         manifest = CLOUD_IMAGE_FORMAT.check(folder, str(digest))
         return CloudImage(
@@ -189,7 +189,7 @@ def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> Im
 
 
 def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
-    """Return the image at a local path; raises BadInputError if it is not an image."""
+    """Return the image at a local path; raises BadInputError if the file is not an image."""
     require_image(local)
     path, stat = local.path, local.path.stat()
     state = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -205,7 +205,7 @@ def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
-    """Return the digest of a file, cached by `state`, since reading an image takes seconds."""
+    """Return the digest of a file; it is cached by `state`, since reading an image takes seconds."""
     del state
     return digest_file(path, algorithm)
 

@@ -1,4 +1,4 @@
-"""GRUB's menu: the kernels that it boots, and their command lines."""
+"""Reads GRUB's menu: the kernels in the menu, and their command lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECOVERY = re.compile(r"\b(single|recovery)\b")
 class MenuEntry:
     """An entry that boots a kernel; `path` is its path in the menu, as grub-reboot accepts it.
 
-    `command_line` is the kernel's command line, with GRUB's own first word.
+    `command_line` is the kernel's command line, including the first word, which GRUB adds.
     """
 
     kernel: str
@@ -30,7 +30,7 @@ class MenuEntry:
 
 
 def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
-    """Return the menu's entries by kernel in the menu's order; for several entries, the first.
+    """Return the menu's first entry for each kernel, by kernel, in the menu's order.
 
     Entries for recovery are left out. Variables of the menu in a command line (Ubuntu's
     `$vt_handoff`) become empty, since only a graphical menu sets them.
@@ -47,8 +47,8 @@ def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
         linux = _LINUX.match(line)
         if linux is not None and path and not _RECOVERY.search(linux[3]):
             file, kernel, words = linux.groups()
-            # The newest kernel also has an entry outside the submenus, which is first; grub-reboot
-            # accepts both.
+            # The newest kernel has two entries: one before the submenus, and one in a submenu;
+            # grub-reboot accepts both.
             entries.setdefault(
                 kernel,
                 MenuEntry(

@@ -1,7 +1,7 @@
 """Reads the names and attributes, not the contents, of all files of an ext4 file system; pure.
 
 In an emulated guest, a stat of every file takes some ten seconds, but sending the blocks that
-describe the files takes half a second. Numbers are from the kernel's
+describe the files takes half a second. The constants are from the kernel's
 Documentation/filesystems/ext4.
 """
 
@@ -26,7 +26,7 @@ _MAGIC = 0xEF53
 #: filetype, recover, extents, 64bit, flex_bg, ea_inode, csum_seed, largedir: features that need no
 #: handling, or that this module handles.
 _UNDERSTOOD = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
-#: uninit_bg and metadata_csum: each group has the number of its inodes that were never used.
+#: uninit_bg and metadata_csum: each group counts its inodes that were never used.
 _HAS_UNUSED_COUNT = 0x10 | 0x400
 _GROUP_WITHOUT_INODES = 0x1
 _ROOT = 2
@@ -57,7 +57,7 @@ _INODE_EXTRA = struct.Struct("<HHII")
 
 
 class Ext4Error(Exception):
-    """The blocks are not an ext4 file system that this module understands, or changed while they were read."""
+    """This module can't read the blocks as an ext4 file system, or they changed while they were read."""
 
 
 class Inode(NamedTuple):
@@ -78,7 +78,7 @@ class Inode(NamedTuple):
 
     @property
     def device(self) -> tuple[int, int]:
-        """Return major and minor number of a device node."""
+        """Return the major and minor number of a device node."""
         old, new = struct.unpack_from("<II", self.blocks)
         if old:
             return old >> 8 & 0xFF, old & 0xFF
@@ -87,7 +87,7 @@ class Inode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
-    """The names and attributes of all files; `targets` has the targets of symbolic links."""
+    """The names and attributes of all files; `targets` has the target of each symbolic link."""
 
     uuid: str
     made_at_s: int
@@ -111,7 +111,7 @@ class _Geometry:
 def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSystem:
     """Read a file system; everything below the absolute paths `hidden` is left out.
 
-    Raises Ext4Error.
+    Raises Ext4Error if it can't be read.
     """
     try:
         geometry = _parse_superblock(read([_SUPERBLOCK])[0])
@@ -275,7 +275,7 @@ def _parse_xattrs(content: bytes, at: int, values_at: int) -> dict[str, bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Blocks:
-    """Blocks by number, and the numbers of each inode's blocks in order."""
+    """Blocks by block number, and for each inode the numbers of its blocks, in order."""
 
     raw: Mapping[int, bytes]
     of_inode: Mapping[int, Sequence[int]]
@@ -378,7 +378,7 @@ def _walk(
 
 
 def _parse_folder(block: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the entries of a folder's block; entries of an index have no inode, and are skipped."""
+    """Yield the entries in a folder's block; an entry without an inode, as in an index, is skipped."""
     at = 0
     while at + 8 <= len(block):
         number, length, name_length = struct.unpack_from("<IHB", block, at)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _TOOLS = {"qemu-img": "qemu-utils", "debugfs": "e2fsprogs"}
-#: A regular file in the output of debugfs: /inode/mode/owner/group/name/size/.
+#: A line about a regular file in the output of debugfs: /inode/mode/owner/group/name/size/.
 _FILE = re.compile(r"^/\d+/10[0-7]{4}/\d+/\d+/([^/]+)/(\d+)/$", re.MULTILINE)
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extractor:
-    """Reads a qcow2 or raw disk by qemu-img, and the ext4 file systems in it by debugfs.
+    """Reads a qcow2 or raw disk by qemu-img, and ext4 file systems on the disk by debugfs.
 
     Extracted files are in `work`. Raises RequirementError if the host lacks either program.
     """
@@ -96,7 +96,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the sizes of the regular files in a folder, by name; empty without the folder.
+        """Return the sizes of the regular files in a folder, by name; nothing if there is no such folder.
 
         Names with special characters are left out, since names become part of debugfs requests.
         """
@@ -104,7 +104,7 @@ class FileSystem:
         return {name: int(size) for name, size in _FILE.findall(listed) if _PLAIN.fullmatch(name)}
 
     def take(self, folder: str, name: str, to: Path) -> None:
-        """Copy one of `files`; raises HarnessError if the copy is incomplete."""
+        """Copy the file `name` in `folder`; raises HarnessError if the copy is incomplete."""
         size = self.files(folder)[name]
         # The copy has a fixed name, since debugfs restricts the characters of paths.
         copy = self.extractor.work / "taken"

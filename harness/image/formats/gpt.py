@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 SECTOR = 512
-#: Size of the protective MBR, the header, and the minimum of 128 entries.
+#: The size of the protective MBR, the header, and 128 entries, which is the minimum.
 TABLE_BYTES = 34 * SECTOR
 
 _HEADER = struct.Struct("<8sIIIIQQQQ16sQII")
@@ -22,7 +22,7 @@ LINUX = uuid.UUID("0FC63DAF-8483-4772-8E79-3D69D8477DE4")
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """One partition, in bytes from the disk's beginning."""
+    """One partition; `offset` and `size` are in bytes, from the beginning of the disk."""
 
     number: int
     kind: uuid.UUID
@@ -31,7 +31,7 @@ class Partition:
 
 
 def read_table(front: bytes) -> tuple[Partition, ...]:
-    """Return the partitions in a disk's first `TABLE_BYTES`, by number.
+    """Return the partitions, sorted by number, from a disk's first `TABLE_BYTES`.
 
     Raises ValueError if there is no table, or if the entries have an unexpected size.
     """

@@ -1,4 +1,4 @@
-"""The order of kernel versions."""
+"""Sorts kernel versions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 
 
 def version_key(version: str) -> list[tuple[int, str]]:
-    """Order kernel versions as `sort -V` does: runs of digits by value, the rest as text.
+    """Return a sort key for kernel versions; the order is that of `sort -V`.
 
-    A version is newer than its pre-releases, whose versions have a tilde.
+    Runs of digits are compared by value, the rest as text. A version is newer than its
+    pre-releases, whose versions have a tilde.
     """
     return [
         (int(part), "") if part.isdigit() else (-1, part)

@@ -1,4 +1,4 @@
-"""Reads and changes the header of a qcow2 (QEMU, docs/interop/qcow2.txt), and recognises raw disks."""
+"""Reads and changes the header of a qcow2 file (QEMU, docs/interop/qcow2.txt); recognises raw disks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXTERNAL_DATA = 1 << 2
 _ENTRY_BYTES = 8
 _LONGEST_NAME = 1023
 _CLUSTER_BITS = range(9, 22)
-#: The end of a boot sector, which both MBR and GPT disks have.
+#: The end of a boot sector; both MBR and GPT disks have a boot sector.
 _BOOT_SIGNATURE = b"\x55\xaa"
 _SECTOR = 512
 
@@ -119,7 +119,7 @@ def flatten(disk: Path, to: Path, *, runner: Runner, timeout_s: float) -> None:
 
 
 def backing_name(path: Path) -> str | None:
-    """Return the name of a qcow2's backing file, or None; raises HarnessError if it can't be read."""
+    """Return the name of a qcow2's backing file, or None; raises HarnessError for an unreadable name."""
     with path.open("rb") as source:
         start = source.read(_BEGINNING.size)
         if len(start) < _BEGINNING.size or not start.startswith(MAGIC):
@@ -167,10 +167,10 @@ def make_relative(disk: Path, *, published: Path) -> None:
 
 
 def with_backing_name(path: Path, name: str) -> bytes:
-    """Return the first cluster of a qcow2 with its backing file renamed to `name`; writes nothing.
+    """Return the first cluster of a qcow2, with `name` as the name of the backing file; write nothing.
 
     The name is in the first cluster, after the header's extensions and before zeros. Raises
-    HarnessError if a longer name does not fit there.
+    HarnessError if `name` does not fit there.
     """
     with path.open("rb") as source:
         start = source.read(_BEGINNING.size)

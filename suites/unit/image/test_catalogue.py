@@ -388,7 +388,7 @@ def test_pinned_cloud_image_needs_no_digest_list(tmp_path: Path) -> None:
 def test_cloud_image_without_a_digest_list_or_a_digest_is_refused(
     tmp_path: Path, more: str
 ) -> None:
-    with pytest.raises(BadInputError, match=r"key 'sums': This key is missing\. Without the key"):
+    with pytest.raises(BadInputError, match=r"key 'sums': This key is missing\. Without 'sums'"):
         a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 

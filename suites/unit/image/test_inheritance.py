@@ -165,7 +165,7 @@ def test_cloud_image_that_pins_its_base_keeps_the_signing_key_but_has_its_own_fo
         (
             "schema: 1\nextends: nod\n",
             "2: key 'extends':",
-            "no recipe 'nod'; known are .*'node', 'ours', and",
+            "no recipe 'nod'; known are .*'node', 'ours'; a path",
         ),
         (
             "schema: 1\nextends: ./node.yaml\n",

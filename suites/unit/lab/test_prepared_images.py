@@ -69,6 +69,6 @@ def test_error_for_an_image_with_one_kernel_says_how_to_get_another_kernel() -> 
     image = replace(an_image(), kernels=(KERNEL,))
 
     with pytest.raises(
-        HarnessError, match="a second kernel is needed; install another kernel in it"
+        HarnessError, match="a second kernel is needed; install another kernel in the image"
     ):
         _ = image.other_kernel
