@@ -1,4 +1,4 @@
-"""Allure's result files: copied from all shards into one folder, each test once."""
+"""Copies Allure's result files of all shards into one folder, each test once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RESULT = "-result.json"
-#: A stop time in milliseconds since the epoch that is thousands of years ahead; later times are invalid.
+#: The limit for a stop time, in milliseconds since the epoch; it is thousands of years ahead.
 _MOST_STOP = 1e15
 _ENVIRONMENT = "environment.properties"
 #: Files about the whole run that each shard may have, with the same content.
@@ -22,12 +22,12 @@ _OF_A_RUN = frozenset({"categories.json", "executor.json"})
 
 
 def merge_results(folders: Iterable[Path], to: Path) -> int:
-    """Copy the results of the folders to the new folder `to`, and return the number of their tests.
+    """Copy the results in `folders` to the new folder `to`, and return how many tests have results.
 
-    Names of Allure's files are unique, except for the files about the whole run; if the
+    Names of Allure's files are unique, except for the files about the whole run. If the
     environments of shards have different values for one name, all values are listed. If a test ran
-    again in its shard, Allure shows the earlier result as a retry, by the history id. If a test is
-    in two folders, only the folder with its latest result counts. Raises BadInputError, which names
+    again in its shard, Allure shows the earlier result as a retry, by the history id. If a test has
+    results in two folders, only the folder with the latest result counts. Raises BadInputError, which names
     the file, for a file that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
@@ -71,8 +71,8 @@ def _copy(path: Path, to: Path) -> None:
     """Copy a file of limited size; refuse to overwrite a file of the same name."""
     if to.exists() and path.name not in _OF_A_RUN:
         raise BadInputError(
-            "Another shard has a file of this name among Allure's results, and only one of them would be "
-            "kept; run one of the shards again.",
+            "Another shard has a file of this name among Allure's results, and only one of the two files "
+            "would be kept; run one of the shards again.",
             source=str(path),
         )
     with open_report(path) as source, to.open("wb") as sink:
@@ -80,7 +80,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def _properties(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield names and values of Java's properties, without blank lines and comments."""
+    """Yield names and values from a file of Java properties, without blank lines and comments."""
     for line in read_report(path).decode(errors="replace").splitlines():
         name, sign, value = line.partition("=")
         if sign and not line.startswith(("#", "!")):

@@ -1,4 +1,4 @@
-"""Checks that the shards belong to one run, and together ran each test once."""
+"""Checks that the shards belong to one run, and that together they ran each test once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     from harness.merging.junit import Case
 
-#: pytest's exit statuses, each with the reason why a run may have this status although its tests
-#: passed.
+#: Exit statuses of pytest, each with the reason why a run without a failed test may end with this
+#: status.
 _TESTS_FAILED = 1
 _NO_TESTS = 5
 _MEANINGS = {
     _TESTS_FAILED: "although none of its tests failed",
     2: "since it was interrupted",
     3: "since an error ended it, or its reports could not be written",
-    4: "since it was called wrongly",
+    4: "since its options were wrong",
     _NO_TESTS: "since it ran no test, although its list has some",
 }
 
@@ -54,7 +54,7 @@ class ShardReports:
         return f"{self.manifest.number}/{self.manifest.count}"
 
     def difference(self, cases: Sequence[Case]) -> str | None:
-        """Return the differences between the shard's list of tests and its JUnit report, as a sentence."""
+        """Return a sentence about differences between the tests and the JUnit report, or None."""
         manifest = self.manifest
         found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
         parts = [
@@ -70,7 +70,7 @@ class ShardReports:
         )
 
     def bad_end(self, cases: Sequence[Case]) -> str | None:
-        """Return how the shard's run ended, as a sentence, if the results do not explain that end."""
+        """Return a sentence about the run's exit status if the results do not explain it, else None."""
         status = self.manifest.exit_status
         if status == 0 or (
             status == _TESTS_FAILED and any(each.problem is not None for each in cases)
@@ -86,7 +86,7 @@ class ShardReports:
 
 
 def find_folders(given: Iterable[Path]) -> list[Path]:
-    """Return the folders of shards: the given folders, or the folders in them."""
+    """Return the shards' folders: each given folder, or the shards' folders in the given folder."""
     found: list[Path] = []
     for folder in given:
         if _is_shard(folder) or not folder.is_dir():
@@ -102,7 +102,7 @@ def _is_shard(folder: Path) -> bool:
 
 
 def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]:
-    """Return the shards of the folders by number, and the problems of the set, as sentences.
+    """Return the shards in `folders`, sorted by number, and sentences about problems of the set.
 
     A shard without a record is one of the problems. Raises BadInputError if two folders have the
     same shard, or if no folder has a shard.
@@ -125,8 +125,8 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
         other = shards.setdefault(manifest.number, ShardReports(folder=folder, manifest=manifest))
         if other.folder != folder:
             raise BadInputError(
-                f"It has shard {other.name}, as '{other.folder}' has; give the folder of each shard "
-                "once.",
+                f"It has shard {other.name}, and '{other.folder}' has the same shard; give the folder "
+                "of each shard once.",
                 source=str(folder),
             )
     ordered = [shards[number] for number in sorted(shards)]
@@ -138,9 +138,9 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
 def _differences(shards: Sequence[ShardReports]) -> list[str]:
     first = shards[0]
     return [
-        f"Shard {each.name} collected {each.manifest.collected} tests and shard {first.name} "
-        f"{first.manifest.collected}, and they are not the same: run all shards of the same commit "
-        "with the same options."
+        f"Shard {each.name} collected {each.manifest.collected} tests, and shard {first.name} collected "
+        f"{first.manifest.collected}, but not the same tests: run all shards of the same commit with the "
+        "same options."
         for each in shards
         if (each.manifest.collection_sha256, each.manifest.count)
         != (first.manifest.collection_sha256, first.manifest.count)
@@ -167,7 +167,7 @@ def _gaps(shards: Sequence[ShardReports]) -> list[str]:
         if digest_of(union) != first.collection_sha256:
             problems.append(
                 f"The shards have {len(union)} tests together, not the {first.collected} that were "
-                "collected: they were divided by different durations; give all of them the same file "
+                "collected: they were divided by different durations; give all shards the same file "
                 "of durations."
             )
     return problems

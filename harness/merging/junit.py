@@ -1,4 +1,4 @@
-"""JUnit reports: the test cases of all shards in one file, and the failures in them."""
+"""Reads JUnit reports, finds the failures in them, and writes one report for all shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-#: The property of a test that ended with an error of the harness.
+#: The property of a test that ended because the harness could not check the node.
 BROKEN = "harness_could_not_tell"
 #: The property that names the behaviour that a test covers.
 BEHAVIOUR = "behaviour"
@@ -39,10 +39,10 @@ _MOST_SECONDS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test in a JUnit report; `problem` is the message of its failure.
+    """A test in a JUnit report; `problem` is the message of its failure, or None.
 
-    `results` is the number of its test cases in the report; `is_of_test` is false for a module that could not be
-    collected.
+    `results` is the count of its test cases in the report; `is_of_test` is false for a module that
+    could not be collected.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Case:
 
 
 class _BoundedTree(ET.TreeBuilder):
-    """Builds a tree, and refuses entities, deep nesting and too many elements, which pytest does not write."""
+    """Builds a tree; refuses entities, deep nesting and too many elements, which pytest never writes."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def _case(name: str, elements: Sequence[ET.Element], shard: str) -> Case:
 
 
 def case_name(test_id: str, prefix: str = "") -> str:
-    """Return the name of a test's `Case`, derived from the node id as pytest derives class name and name.
+    """Return the name of a test's `Case`: class name and name, which pytest derives from the node id.
 
     `prefix` is the value of pytest's `--junit-prefix`.
     """
@@ -192,7 +192,7 @@ def differences(
 ) -> dict[str, list[str]]:
     """Return the tests that differ between a shard's list and its JUnit report, by the kind of difference.
 
-    `repeated` are the tests of the list that ran more than once.
+    `repeated` are the tests in the list that ran more than once.
     """
 
     def key(name: str) -> str:
@@ -207,7 +207,7 @@ def differences(
         name if (name := key(case.name)) in listed else key(_GROUP.sub("", case.name)): case
         for case in cases
     }
-    # pytest writes two cases for a test that failed and whose teardown failed too.
+    # pytest writes two cases for a test if both the test and its teardown failed.
     twice = [
         case.name
         for name, case in known.items()
@@ -226,7 +226,7 @@ def differences(
 
 
 def write_merged(suites: Iterable[tuple[str, ET.Element]], to: Path) -> None:
-    """Write the suites of the shards into one file, each with its shard in its name."""
+    """Write the suites of all shards into one file; each suite is named after its shard."""
     root = ET.Element("testsuites", name="pytest tests")
     totals = dict.fromkeys(_COUNTED, 0)
     seconds = 0.0

@@ -54,11 +54,11 @@ class Merged:
 def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) -> Merged:
     """Write the merged reports of the shards in `folders` to `to`.
 
-    With `is_partial` an incomplete set is merged too, and its summary says what is missing. The
+    With `is_partial`, an incomplete set is merged too, and the summary says what is missing. The
     coverage of shell code is reported for the scripts below `root`, wherever a shard had its checkout.
 
-    Raises BadInputError for a set with gaps or overlaps, and if `to` has other reports, before
-    anything is written.
+    Before anything is written, raises BadInputError for a set with gaps or overlaps, and if `to`
+    contains other reports.
     """
     shards, problems = read_shards(find_folders(folders))
     for each in shards:
@@ -112,12 +112,12 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
 
 
 def _require_own(to: Path) -> None:
-    """Refuse a folder with reports but without a summary, which a merge writes first."""
+    """Refuse a folder with reports but without a summary, since a merge writes the summary first."""
     found = [name for name in (ALLURE, *_FILES) if (to / name).exists()]
     if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
         raise BadInputError(
-            f"'{to}' has {listed(found)}, which this merge would replace, but which no merge "
-            "wrote; name another folder.",
+            f"'{to}' has {listed(found)}, which this merge would replace, but no merge wrote "
+            "these reports; name another folder.",
             source="--to",
         )
 
@@ -129,14 +129,14 @@ def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> Non
         if (each.reports / SHELL_COVERAGE).exists()
     }
     for path in recorded:
-        # This only refuses a link or a special file, since coverage.py opens the file by its name.
+        # This call only refuses links and special files; coverage.py opens the file by its name.
         read_report(path)
     if recorded:
         gather(recorded, to, root)
 
 
 def _benchmarks(shards: Sequence[ShardReports]) -> list[dict[str, object]]:
-    """Return the results of `harness bench --json`, each with its shard and the host."""
+    """Return the results of `harness bench --json`, each with the shard's name and host."""
     found: list[dict[str, object]] = []
     for each in shards:
         for path in sorted(each.folder.glob(_BENCH_FILES)):

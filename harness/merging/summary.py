@@ -1,4 +1,4 @@
-"""One page in Markdown about all shards, for a CI job: figures, and failures by their cause."""
+"""Renders a page in Markdown about all shards, for a CI job: figures, and failures by cause."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _SHOWN_TESTS = 10
 _CAUSE_LENGTH = 300
-#: Punctuation that Markdown, including GitHub's, takes for mark-up, links or formulas.
+#: Punctuation that Markdown, including GitHub's dialect, reads as mark-up, links or formulas.
 _MARKUP = re.compile(r"([\\`*_\[\]|~$!]|:(?=//)|(?<=\])\(|(?i:(?<=\bwww))\.)")
-#: Text at the beginning of a list item that Markdown would take for a heading or a list.
+#: Text at the beginning of a list item that Markdown would read as a heading or a list.
 _BEGIN = re.compile(r"^([0-9]*)([#+=.)-])")
 _NO_CODE = re.compile(r"[`<>]|\]\(|://|(?i:www)\.")
 #: The parts of a message that differ even if tests fail for the same reason.
@@ -31,7 +31,7 @@ _VARYING = (
 
 
 def cause_of(problem: str) -> str:
-    """Return the first line of a failure, without numbers and paths that differ between tests."""
+    """Return the first line of a failure's message, with placeholders for numbers and paths."""
     line = next((each.strip() for each in problem.splitlines() if each.strip()), "no message")
     for pattern, word in _VARYING:
         line = pattern.sub(word, line)
@@ -44,7 +44,7 @@ def render_summary(
     problems: Sequence[str],
     bad_ends: Sequence[str] = (),
 ) -> str:
-    """Render the page; `problems` and `bad_ends` are as in `harness.merging.merge.Merged`."""
+    """Render the page; `problems` and `bad_ends` are the fields of `harness.merging.merge.Merged`."""
     return "\n".join(_lines(shards, cases, problems, bad_ends)) + "\n"
 
 
@@ -129,7 +129,7 @@ def _behaviours(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def behaviours_of(cases: Sequence[Case]) -> dict[str, dict[str, str]]:
-    """Return the outcome of each test that covers a behaviour, by the behaviour."""
+    """Return, for each behaviour, the outcomes of the tests that cover the behaviour."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for case in cases:
         for name in case.behaviours:

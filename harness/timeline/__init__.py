@@ -1,6 +1,6 @@
 """The timeline of a machine as plain values: when work ran, what it waited for, and the critical path.
 
-Times are seconds since the start of the kernel in the first boot that is shown.
+Times are seconds since the kernel started in the first boot that the timeline shows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Lane(Enum):
-    """The kinds of work on a timeline, from the outer to the inner ones."""
+    """The kinds of work on a timeline; an outer kind comes before the kinds inside it."""
 
     UNITS = "systemd unit"
     STEPS = "provisioning step"
@@ -30,7 +30,7 @@ class SpanState(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One piece of work; work that had not ended lasts until the end of the timeline."""
+    """One piece of work; unfinished work lasts until the end of the timeline."""
 
     lane: Lane
     name: str
@@ -39,9 +39,9 @@ class Span:
     state: SpanState = SpanState.DONE
     detail: str | None = None
     blockers: tuple[str, ...] = ()
-    """The names of the work for which this work waited last before it began."""
+    """The names of the pieces of work for which this piece waited last before it began."""
     blocked_from_s: float | None = None
-    """The time from which the work waited only for its blockers."""
+    """The time since which the work waited only for its blockers."""
     is_critical: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Span:
 
     @property
     def blocked_s(self) -> float:
-        """Return the seconds in which the work waited only for its blockers."""
+        """Return for how many seconds the work waited only for its blockers."""
         return 0.0 if self.blocked_from_s is None else self.start_s - self.blocked_from_s
 
 
@@ -72,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """All known facts of one machine, in order of time."""
+    """All facts that are known about one machine, in order of time."""
 
     title: str
     end_s: float
@@ -87,7 +87,7 @@ class Timeline:
 
 
 def seconds(value: float) -> str:
-    """Return a duration with its unit, with as many digits as are useful."""
+    """Return a duration with its unit, rounded to a useful number of digits."""
     if value >= 100:
         return f"{value:.0f} s"
     return f"{value:.1f} s" if value >= 0.05 else f"{1000 * value:.0f} ms"

@@ -1,4 +1,4 @@
-"""The boots of a machine, read from its journal and joined to one time axis; pure."""
+"""Reads the boots of a machine from its journal, and joins them to one time axis; pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from harness.evidence.history import JournalEntry
 
-#: A change of the clock by more seconds is shown; NTP changes the clock by less.
+#: The timeline shows a change of the clock by more seconds than this; NTP changes the clock by less.
 _CLOCK_SET_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """A boot with its entries; its monotonic clock is ahead of the timeline by `-offset_s`."""
+    """A boot with its journal entries; `offset_s` is the position of the boot's start on the timeline."""
 
     entries: Sequence[JournalEntry]
     offset_s: float
 
     def at(self, monotonic_s: float) -> float:
-        """Return the position on the timeline of a timestamp of this boot's monotonic clock."""
+        """Convert a timestamp of this boot's monotonic clock to a position on the timeline."""
         return self.offset_s + monotonic_s
 
 
@@ -40,7 +40,7 @@ class Boots:
 
     @classmethod
     def of(cls, entries: Sequence[JournalEntry], *, most: int) -> Boots:
-        """Return the latest boots in a journal, at most `most`; older boots are the image's build."""
+        """Return the latest boots in a journal, at most `most`; older boots are from the image's build."""
         by_boot: dict[str, list[JournalEntry]] = {}
         for entry in entries:
             by_boot.setdefault(entry.boot, []).append(entry)
@@ -55,7 +55,7 @@ class Boots:
         return cls(all=tuple(found))
 
     def at_wall(self, wall_s: float) -> float | None:
-        """Return the position on the timeline of a wall-clock time; None if it is before the timeline.
+        """Convert a wall-clock time to a position on the timeline; None if it is before the timeline.
 
         The clock may have been set, so the time is converted by the journal entry nearest to the
         time.

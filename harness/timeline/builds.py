@@ -1,4 +1,4 @@
-"""DKMS's builds, from their logs, whose second line has the start time; pure."""
+"""Reads DKMS's builds from their logs; the second line of a log has the start time; pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DKMS_LOG = re.compile(
 
 
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
-    """Return the build in a log of DKMS, which was last written at `ended` by the wall clock.
+    """Return the build in a log of DKMS; `ended` is the wall-clock time of the log's last write.
 
     The result is None if the path belongs to another file, if the log has no date, or if the build
-    was before the boots, such as in the image. Without `ended`, the build has no duration.
+    was before the boots, such as a build in the image. Without `ended`, the build has no duration.
     """
     found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()
     began = _date(lines[1]) if len(lines) > 1 else None
@@ -41,7 +41,7 @@ def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: floa
 
 
 def _date(line: str) -> float | None:
-    """Return a date as `date` prints it, in UTC; None for another form."""
+    """Parse a date in UTC as `date` prints it; return None for another form."""
     with contextlib.suppress(ValueError):
         stamp = dt.datetime.strptime(" ".join(line.split()), "%a %b %d %H:%M:%S UTC %Y")  # noqa: DTZ007
         return stamp.replace(tzinfo=dt.timezone.utc).timestamp()

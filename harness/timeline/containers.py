@@ -1,4 +1,4 @@
-"""The times of containers, from containerd's journal; pure."""
+"""Reads when containers ran from containerd's messages in the journal; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws timelines: one, or two side by side with the same rows and the same scale."""
+"""Draws one timeline, or several side by side with the same rows and the same scale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.timeline import Span, Timeline
     from harness.timeline.rows import Row
 
-#: The width in inches and the resolution give 1000 pixels.
+#: The width in inches and the resolution in pixels per inch: together, 1000 pixels.
 _WIDTH_IN, _DPI = 10.0, 100
 _ROW_IN = 0.2
 _FONT_PT = 7.5
@@ -95,7 +95,7 @@ def _label(row: Row) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return a name; a long name loses its middle, since names of units differ at their ends."""
+    """Return a name, without its middle if it is long, since the ends of units' names differ."""
     if len(name) <= _NAME_LENGTH:
         return name
     return f"{name[: _NAME_LENGTH - 16]}…{name[-15:]}"
@@ -167,7 +167,7 @@ def _draw_row(
 
 
 def _describe(axes: Any, place: int, spans: Sequence[Span], scale_pt: float, end_s: float) -> None:
-    """Write how long the last piece took and what it waited for, beside the piece or on it."""
+    """Write how long the last piece of work took and what it waited for, beside its bar or on the bar."""
     last = spans[-1]
     words = _words(last)
     right_pt = (end_s * 1.02 - last.end_s) * scale_pt - 8
@@ -237,7 +237,7 @@ def _write(
 
 
 def _draw_path(axes: Any, rows: Sequence[Row], number: int) -> None:
-    """Join each piece of the critical path to the piece for which it waited."""
+    """Draw a line from each unit on the critical path to the unit for which it waited."""
     places = {
         span.name: (place, span)
         for place, row in enumerate(rows)
@@ -301,7 +301,7 @@ def _draw_legend(figure: Any, rows: Sequence[Row]) -> None:
             Patch(facecolor="none", edgecolor=_CRITICAL, linewidth=1.8, label="critical path")
         )
     if any(span.blocked_s > 0 for span in spans):
-        label = "waits for one other only"
+        label = "waits for one unit only"
         handles.append(Patch(facecolor="none", edgecolor=_WAIT, hatch="||||", label=label))
     if any(reason for row in rows for reason in row.reasons):
         label = "could not be read"
@@ -314,14 +314,14 @@ def _draw_legend(figure: Any, rows: Sequence[Row]) -> None:
 
 @cache
 def _width_pt(text: str) -> float:
-    """Return the width of a label in points, with a reserve for the wider fonts of SVG viewers."""
+    """Return the width of a label in points, plus a reserve for the wider fonts of SVG viewers."""
     from matplotlib.textpath import TextPath  # noqa: PLC0415 - an optional dependency
 
     return 1.05 * float(TextPath((0, 0), text, size=_FONT_PT).get_extents().width) if text else 0.0
 
 
 def _fitting(text: str, room_pt: float) -> str:
-    """Return the longest part of a text that fits."""
+    """Return a text, truncated so that it fits into `room_pt` points."""
     if _width_pt(text) <= room_pt:
         return text
     return next((cut for cut in _cuts(text) if _width_pt(cut) <= room_pt), "")

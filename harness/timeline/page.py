@@ -36,7 +36,7 @@ tr.critical td:nth-child(3) { font-weight: 600; color: #D55E00; }
 
 
 def render_page(timelines: Sequence[Timeline]) -> str:
-    """Render the page; without matplotlib, it has only the table, and a sentence about the reason."""
+    """Render the page; without matplotlib, the page has a sentence about this in place of the picture."""
     titles = " and ".join(each.title for each in timelines)
     parts = [f"<h1>Timeline of {html.escape(titles)}</h1>", _picture(timelines, titles)]
     for timeline in timelines:
@@ -68,7 +68,15 @@ def _table(timeline: Timeline, *, has_title: bool) -> Iterator[str]:
     yield '<div class="scroll"><table><thead><tr>'
     yield "".join(
         f"<th>{head}</th>"
-        for head in ("Begin", "Duration", "What", "Kind", "State", "Held up by", "alone for")
+        for head in (
+            "Begin",
+            "Duration",
+            "What",
+            "Kind",
+            "State",
+            "Waited last for",
+            "For how long",
+        )
     )
     yield "</tr></thead><tbody>"
     for span in timeline.spans:

@@ -51,7 +51,7 @@ _STATES = {
 }
 #: The fields with the start and the end of an event of Azure's guest agent.
 _AZURE_BEGIN, _AZURE_END = "/Timestamp", "/OperationId"
-#: A pause of the console of this length, in seconds, ends a piece of its output.
+#: If the console prints nothing for this number of seconds, a piece of its output ends.
 _SILENCE_S = 5.0
 _UNREADABLE = (
     *(HarnessError, OSError, EOFError, zlib.error),
@@ -60,7 +60,7 @@ _UNREADABLE = (
 """The exceptions for evidence of an unknown form, from a broken machine or from other software."""
 #: zlib's value for a stream with gzip's header.
 _GZIP = 16 + zlib.MAX_WBITS
-#: Gathering stops at this size; one byte more shows that the journal is longer.
+#: Gathering truncates the journal to this size; one byte more shows that the journal is longer.
 _JOURNAL_LIMIT = (JOURNAL_MIB << 20) + 1
 #: A kernel begins to write its log within this number of seconds after its start.
 _BOOT_S = 5.0
@@ -74,7 +74,7 @@ _NODE_DKMS_LOGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """One evidence folder, and its parts that could not be read so far."""
+    """One evidence folder, and the gaps: its parts that could not be read so far."""
 
     folder: Path
     gaps: list[Gap] = field(default_factory=list)
@@ -89,7 +89,7 @@ class _Reader:
 
     @contextlib.contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Turn an error into a gap of `what`."""
+        """If the context ends with an error, suppress the error and record the gap `what`."""
         try:
             yield
         except _UNREADABLE as error:
@@ -172,7 +172,8 @@ def _journal(reader: _Reader) -> list[JournalEntry]:
         entries = parse_journal(unpacking.decompress(read_plain(packed), _JOURNAL_LIMIT))
         if not unpacking.eof:
             raise HarnessError(
-                f"'{packed}' is cut, or has more than {JOURNAL_MIB} MiB; its beginning is shown."
+                f"'{packed}' is truncated, or has more than {JOURNAL_MIB} MiB; the timeline shows only "
+                "its beginning."
             )
         if not entries:
             raise HarnessError("The guest's journal was empty.")
@@ -183,11 +184,11 @@ def _why_no_history(folder: Path) -> str:
     for reason in (folder / HISTORY / NOT_COLLECTED, folder / NOT_COLLECTED):
         if reason.is_file():
             return f"The guest could not be read: {_first_sentence(read_plain_text(reason))}"
-    return "It was not gathered; evidence has it where a test failed, or with '--evidence=always'."
+    return "The history is gathered only if the test fails, or with '--evidence=always'."
 
 
 def _resets(reader: _Reader) -> int:
-    """Return how often the guest rebooted, by QEMU's events."""
+    """Return how often the guest rebooted, from QEMU's events."""
     return sum(event["name"] == "RESET" and _is_of_guest(event) for event in _host_events(reader))
 
 
@@ -207,9 +208,9 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
 
 
 def _continued(reader: _Reader, boots: Boots) -> float | None:
-    """Return when this machine continued from a checkpoint; None if it booted itself.
+    """Return when this machine continued from a checkpoint; None if the machine booted.
 
-    QEMU reports when the processors begin to run; in a machine that boots, this is before the kernel starts.
+    QEMU reports when the processors begin to run; if the machine boots, that is before the kernel starts.
     """
     for event in _host_events(reader):
         if event["name"] == "RESUME" and "at_s" in event:
@@ -230,7 +231,7 @@ def _panics(reader: _Reader, boots: Boots) -> Iterator[Moment]:
 
 
 def _without_journal(reader: _Reader) -> Boots:
-    """Return a boot whose clocks are known only from the kernel's files."""
+    """Return one boot whose start time is from the kernel's files, since there is no journal."""
     try:
         booted_s = reader.node.booted_at_s
     except HarnessError:
@@ -254,7 +255,7 @@ def _end(reader: _Reader, boots: Boots) -> float:
 def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
     """Return the starts of units.
 
-    They are from systemd's timestamps for the last boot, and from the journal for earlier boots.
+    The starts in the last boot are from systemd's timestamps, starts in earlier boots from the journal.
     """
     spans = [
         span
@@ -282,7 +283,7 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the steps of provisioning from its outcome, or from its events if there is no outcome yet."""
+    """Return the steps of provisioning, from the outcome or, if there is no outcome yet, from the events."""
     evidence = reader.node
     try:
         steps, starts = evidence.steps or (), evidence.step_starts
@@ -330,7 +331,7 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
-    """Yield events with start and end, from the declared fields or the fields of Azure's guest agent."""
+    """Yield events with start and end, from declared fields or the fields of Azure's guest agent."""
     declared = evidence.provisioner.outcome.events
     if declared is None:
         return
@@ -364,7 +365,7 @@ def _provisioner_start(boots: Boots) -> float | None:
 
 
 def _builds(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return DKMS's builds, each from the time in its log's second line to the last write to the log."""
+    """Return DKMS's builds; a build lasts from the time in its log's second line to the log's last write."""
     try:
         ends = {
             path: found.modified_at_s

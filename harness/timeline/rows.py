@@ -1,4 +1,4 @@
-"""The rows of a timeline's picture: the shown work, and its order."""
+"""The rows of a timeline's picture: which work the picture shows, and in which order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.timeline import Span, Timeline
 
 _MOST_UNITS = 26
-#: Units that took a smaller share of the timeline are left out, unless they are critical or failed.
+#: Units that took a smaller share of the timeline get no row, unless they are critical or failed.
 _LEAST_SHARE = 0.004
 #: The largest number of rows, since a PNG is at most 65 536 pixels high.
 _MOST_ROWS = 300
@@ -32,7 +32,7 @@ class Row:
 
 
 def shown_units(timeline: Timeline) -> set[str]:
-    """Return the units that are worth a row."""
+    """Return the units that get a row: the longest, the critical, the failed and the unfinished units."""
     units = [span for span in timeline.spans if span.lane is Lane.UNITS]
     longest = sorted(units, key=lambda span: -span.duration_s)[:_MOST_UNITS]
     names = {span.name for span in longest if span.duration_s >= _LEAST_SHARE * timeline.end_s}
@@ -42,7 +42,7 @@ def shown_units(timeline: Timeline) -> set[str]:
 
 
 def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
-    """Return the rows, ordered by when their work began in the first timeline that has the work."""
+    """Return the rows, sorted by the time at which their work began in the first timeline that has it."""
     units = set().union(*(shown_units(each) for each in timelines))
     keys: dict[tuple[Lane, str], None] = {}
     for timeline in timelines:
@@ -78,7 +78,7 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return the rows; if there are too many, the rows of the longest work and a row that says so."""
+    """Return the rows; of too many rows, return those with the longest work, and add a row that says so."""
 
     def weight(row: Row) -> tuple[bool, float]:
         spans = [span for each in row.spans for span in each]
@@ -90,7 +90,7 @@ def at_most(rows: list[Row]) -> list[Row]:
     if len(rows) <= _MOST_ROWS:
         return rows
     kept = set(map(id, sorted(rows, key=weight, reverse=True)[:_MOST_ROWS]))
-    reason = f"There are {len(rows)} rows; the table of the page has all."
+    reason = f"There are {len(rows)} rows; the table on the page has all rows."
     left_out = Row(
         lane=None,
         name="shorter work",

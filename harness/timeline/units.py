@@ -1,4 +1,4 @@
-"""The starts of systemd units, from systemd's own timestamps or from the journal; pure."""
+"""Reads when systemd units started, from systemd's own timestamps or from the journal; pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FAILED = "be02cf6855d2428ba40df7e9d022f03d"
 def start_of(unit: UnitTimes, offset_s: float, end_s: float, *, has_job: bool) -> Span | None:
     """Return the latest start of a unit, or None; `offset_s` is added to the unit's timestamps.
 
-    A unit that has a job in systemd's queue and has not begun is waiting at `end_s`, the time at
-    which the evidence was gathered.
+    A unit that has a job in systemd's queue and has not begun is still waiting at `end_s`, when the
+    evidence was gathered.
     """
     if has_job and unit.active not in {"activating", "active", "reloading"}:
         return Span(
@@ -41,7 +41,7 @@ def start_of(unit: UnitTimes, offset_s: float, end_s: float, *, has_job: bool) -
 
 
 def starts_in_journal(boot: Boot, end_s: float) -> list[Span]:
-    """Return the starts in the journal of a boot; a start without an end lasts until `end_s`."""
+    """Return the starts of units in a boot's journal; a start without an end lasts until `end_s`."""
     started: dict[str, float] = {}
     found: list[Span] = []
     for entry in boot.entries:

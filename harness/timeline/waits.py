@@ -1,4 +1,4 @@
-"""Waits between units, and the critical path: the chain that the end waited for; pure."""
+"""Finds the unit for which each unit waited, and the critical path through these waits; pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from harness.evidence.history import UnitTimes
 
-#: systemd starts a unit at most this number of seconds after the units for which it waits, even under
-#: TCG. A later start had another reason, such as a command.
+#: Even under TCG, systemd starts a unit at most this number of seconds after the last unit for which
+#: the unit waits. A later start had another reason, such as a command.
 _DISPATCH_S = 3.0
 #: The targets that end a boot, the last target first.
 _GOALS = ("cloud-init.target", "graphical.target", "multi-user.target")
@@ -27,9 +27,9 @@ def with_blockers(
 ) -> list[Span]:
     """Return the spans of units, each with its blocker.
 
-    The blocker is, of the units that a unit starts after, the unit that was ready last.
+    A unit's blocker is the last unit to become ready, among the units after which the unit starts.
 
-    `began_s` is when systemd began; `offset_s` is added to the timestamps of `units`.
+    `began_s` is the time at which systemd began; `offset_s` is added to the timestamps of `units`.
     """
     after = {unit.name: unit.after for unit in units}
     latest = {span.name: span for span in spans if span.lane is Lane.UNITS}
@@ -65,10 +65,10 @@ def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
 def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[Span]:
     """Return the spans with the critical path marked, in order of time.
 
-    Work that had ended at `since_s`, when the machine continued from a checkpoint, is not on the path.
+    The path leaves out work that had ended at `since_s`, when the machine continued from a checkpoint.
 
     The path is built backwards. Its end is the work that still waits or runs, or else the boot's
-    goal or a step that ended after the goal. From there, the path goes back from each unit to the
+    goal, or a step that ended after the goal. From there, the path goes back from each unit to the
     unit's blocker. Steps, builds and containers within a span of the path are on the path too, as a
     chain without overlaps.
     """
@@ -123,7 +123,7 @@ def _goal(spans: Sequence[Span], units: Mapping[str, int]) -> int | None:
 
 
 def _chain_inside(spans: Sequence[Span], lane: Lane, outer: Span) -> set[int]:
-    """Return the spans of a lane that follow one another up to the end of `outer`."""
+    """Return a chain of a lane's spans within `outer`, without overlaps, built from the end of `outer`."""
     inside = [
         index
         for index, span in enumerate(spans)

@@ -494,7 +494,9 @@ def test_beginning_of_a_truncated_journal_is_shown(tmp_path: Path) -> None:
     timeline = read_timeline(folder)
 
     assert by_name(timeline)["gpuprebuild"].start_s == pytest.approx(150)
-    assert [(gap.what, "is cut" in gap.reason) for gap in timeline.gaps] == [("journal", True)]
+    assert [(gap.what, "is truncated" in gap.reason) for gap in timeline.gaps] == [
+        ("journal", True)
+    ]
 
 
 @pytest.mark.parametrize("content", [b"no gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\xff"])

@@ -57,7 +57,7 @@ def test_only_rows_of_the_longest_work_are_kept_in_their_order() -> None:
     few = at_most(rows)
 
     assert len(few) == 301
-    assert few[-1].reasons == ("There are 401 rows; the table of the page has all.",)
+    assert few[-1].reasons == ("There are 401 rows; the table on the page has all rows.",)
     assert few[-2].name == "gap"
     numbers = [int(row.name) for row in few[:-2]]
     assert numbers == sorted(numbers)
