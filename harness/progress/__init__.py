@@ -1,4 +1,4 @@
-"""Events about the work of the harness, which library code sends to listeners that show them to people."""
+"""Progress events: library code sends them to listeners, and the listeners show them to people."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol
 
 
 class Stage(Enum):
-    """An activity on a cached folder or of a machine; the value is the word shown to people."""
+    """The kind of an activity of a cache or a machine; the value is the word that people see."""
 
     PLAN = "plan"
-    """The announcement of what a run makes first; its lines are always printed."""
+    """The announcement of what the run will make; its lines are always printed."""
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"
@@ -32,7 +32,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
-    """One event of `subject`, an image or a machine, as a sentence for people.
+    """One event about `subject`, an image or a machine; `message` is a sentence for people.
 
     `until` is the deadline of a wait, in seconds since the epoch.
     """
@@ -44,7 +44,7 @@ class ProgressEvent:
 
 
 class ProgressListener(Protocol):
-    """Receives progress events; library code never prints them itself."""
+    """Receives progress events; library code itself never prints an event."""
 
     def __call__(self, event: ProgressEvent, /) -> None: ...
 
@@ -65,7 +65,7 @@ class Progress:
 
 
 def clock_time(at: float) -> str:
-    """Return the local time of day of seconds of the epoch."""
+    """Return the local time of day, from seconds since the epoch."""
     return dt.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
 
 

@@ -1,4 +1,4 @@
-"""Reports the activity of each machine of this process; in long waits, also its console output."""
+"""Reports what each machine of this process does, and in long waits also its console output."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock, Deadline
 
-#: Seconds between two reports of one wait.
+#: The seconds between two reports about the same wait.
 _REPORT_S = 60.0
 _LOOK_S = 5.0
 _CLOSE_S = 5.0
-#: The number of bytes of a console's latest output that are kept between two reports.
+#: How many bytes of a console's latest output are kept between two reports.
 _KEPT_BYTES = 8192
 _SHOWN_LINES = 5
 _LINE_LENGTH = 160
@@ -71,20 +71,20 @@ class MachineActivity:
                 self._send(Stage.ENDED, "has ended", None)
 
     def note(self, what: str) -> None:
-        """Report the present activity of the machine, in the innermost context and with its deadline."""
+        """Report that the machine now does `what`; the deadline stays that of the innermost context."""
         if self._doing:
             last = self._doing[-1]
             self._doing[-1] = _Doing(what, last.stage, self._clock.monotonic(), last.until)
             self._tell()
 
     def hear(self, chunk: bytes) -> None:
-        """Take output of the console; called in the thread that reads it."""
+        """Record output of the console; the thread that reads the console calls this method."""
         with self._lock:
             self._line_count += chunk.count(b"\n")
             self._printed = (self._printed + chunk)[-_KEPT_BYTES:]
 
     def report_if_due(self) -> None:
-        """Report the output of the console, a minute after the last report or the last change."""
+        """Report the console's output if the last report or the last change was a minute ago."""
         now = self._clock.monotonic()
         doing = list(self._doing)
         if not doing or now - self._told < _REPORT_S:
@@ -111,7 +111,7 @@ class MachineActivity:
 
 
 def _render_console(printed: bytes, count: int) -> str:
-    # Text that overwrites its line, such as a percentage, is shown as separate lines.
+    # If text overwrites its line, such as a percentage, each version is shown as a line.
     text = _CONTROL.sub("", printed.decode(errors="replace").replace("\r", "\n"))
     lines = [line.rstrip()[:_LINE_LENGTH] for line in text.splitlines() if line.strip()]
     if not lines:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from harness.progress import ProgressEvent
 
-#: Activities that take fewer seconds get no line.
+#: An activity that takes fewer seconds than this gets no line.
 _QUICK_S = 5.0
 #: Seconds after which an activity that still runs gets another line.
 _AGAIN_S = 25.0
 #: Seconds after which an activity of a cache is dropped, unless the cache makes or fetches a
-#: folder: caches report the end of no other activity.
+#: folder: caches do not report the end of other activities.
 _FORGOTTEN_S = 120.0
 _OF_MAKING = (Stage.BUILD, Stage.FETCH)
 _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
@@ -25,10 +25,10 @@ _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The activity of `subject`, on the worker of xdist `worker`, with its start in seconds of the epoch.
+    """The activity of `subject` on the xdist worker `worker`; times are seconds since the epoch.
 
-    `begin` is the first event of a wait of several parts, at `began`. `told` is the time of the
-    last line about it.
+    The activity began at `since`. `begin` is the first event of a wait that has several parts, and
+    `began` is the time of that event. `told` is the time of the last line about the activity.
     """
 
     worker: str
@@ -44,7 +44,7 @@ class Row:
 
 
 class Board:
-    """Takes events, and returns the lines to print; times are seconds of the epoch.
+    """Receives events, and returns the lines to print; times are seconds since the epoch.
 
     With `tells_running`, the board also shows the console output of machines that tests use.
     """
@@ -55,7 +55,7 @@ class Board:
         self._last_line = 0.0
 
     def take(self, event: ProgressEvent, worker: str, now: float) -> list[str]:
-        """Take an event, and return the lines to print for it at once."""
+        """Record an event, and return the lines to print at once about this event."""
         lines = self._take(event, worker, now)
         if lines:
             self._last_line = now
@@ -107,9 +107,9 @@ class Board:
             del self._rows[key]
 
     def due(self, now: float) -> list[str]:
-        """Return lines about activities that began some seconds ago, and repeated lines about long ones.
+        """Return lines about activities that began some seconds ago, and repeat lines about long activities.
 
-        A machine that its test uses gets a line only if no other line was shown meanwhile.
+        A machine that its test uses gets a line only if no other line was returned meanwhile.
         """
         lines = []
         for key, row in list(self._rows.items()):
@@ -148,7 +148,7 @@ class Board:
 
 
 def render_line(event: ProgressEvent, worker: str, now: float) -> str:
-    """Return an event as one line with the time of day, and the console's output below the line."""
+    """Return an event as one line with the time of day; console output is below the line."""
     until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until)
     words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
     return f"{' '.join(filter(None, words))} {event.message}{until}"

@@ -38,7 +38,7 @@ class Surface(Protocol):
         ...
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
-        """Show the present activities, in place of the earlier ones."""
+        """Show the present activities, in place of the rows that were drawn before."""
         ...
 
     def clear(self) -> None:
@@ -47,7 +47,7 @@ class Surface(Protocol):
 
 
 class Display:
-    """Takes the events of a run, from any thread, and shows them; a thread keeps times up to date."""
+    """Receives the events of a run, from any thread, and shows them; a thread keeps times up to date."""
 
     def __init__(
         self, surface: Surface, board: Board, clock: Callable[[], float] = time.time
@@ -100,7 +100,7 @@ class Display:
         self._surface.draw(self._board.rows(now), now)
 
     def pause(self) -> None:
-        """Leave the terminal to a person; each call must be followed by a call of `go_on`."""
+        """Show nothing, so that a person can use the terminal; after each call, `go_on` must be called."""
         with self._lock:
             self._pauses += 1
             self._surface.clear()
@@ -138,7 +138,7 @@ def _guarded(event: ProgressEvent) -> ProgressEvent:
 
 
 class PlainLines:
-    """Writes lines, each in one call; `is_line_open` says whether the output is in the middle of a line."""
+    """Writes lines in one call; `is_line_open` returns whether the output is in the middle of a line."""
 
     def __init__(
         self, write: Callable[[str], object], is_line_open: Callable[[], bool] = lambda: False
@@ -163,9 +163,9 @@ class PlainLines:
 
 
 class LiveRegion:
-    """Rows below the cursor of a terminal to which pytest writes too.
+    """Rows below the cursor of a terminal to which pytest also writes.
 
-    pytest's writes have to be inside `writing`, which hides the rows. `write` writes to the terminal
+    pytest must write inside the context `writing`, which hides the rows. `write` writes to the terminal
     at once, and `size` returns the terminal's columns and lines.
     """
 
@@ -186,7 +186,7 @@ class LiveRegion:
         """Print nothing, since the rows show the same facts."""
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Print lines below the cursor's line, which may be in use."""
+        """Print lines below the cursor's line, since that line may contain output of pytest."""
         with self.writing():
             self._write("".join(f"\r\n{line}" for line in lines) + "\r\n")
 
@@ -196,13 +196,13 @@ class LiveRegion:
         shown = render_rows(
             rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
         )
-        # Moving down and up again scrolls the screen, which makes room for the rows; the column
-        # stays the same.
+        # Moving the cursor down and up again scrolls the screen, so that there is room for the rows;
+        # the cursor's column stays the same.
         room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
         text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
             cleared = _CLEAR if self._height else ""
-            # Ctrl-C may interrupt a draw when some rows are on the screen, so the rows are counted
+            # Ctrl-C may interrupt a draw when only some rows are on the screen, so the height is set
             # before the draw.
             self._height = max(self._height, len(shown))
             if shown:
@@ -229,7 +229,7 @@ class LiveRegion:
 def render_rows(
     rows: Sequence[Row], now: float, columns: int, *, has_colours: bool = True
 ) -> list[str]:
-    """Return a line for a terminal for each row."""
+    """Return one line of terminal text for each row."""
     if not rows:
         return []
     # Only a terminal needs rich, which loads more slowly than a clone starts.

@@ -1,4 +1,4 @@
-"""Carries events from the workers of xdist to the process that has the terminal.
+"""Sends events from xdist workers to the process that has the terminal.
 
 Events are datagrams: a sender waits at most a second, then drops the event.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MESSAGE_BYTES = 16384
-#: The maximum length of a message, in characters: it fits into a datagram even if JSON escapes each
-#: character. Only console output is longer.
+#: The maximum length of a message, in characters. Such a message fits into a datagram even if JSON
+#: escapes each character; only console output is longer.
 _LONGEST = 2000
 _SEND_S = 1.0
 _CLOSE_S = 5.0

@@ -1,4 +1,4 @@
-"""The documentation in the installed package: pages that people wrote, and reference pages made from the code."""
+"""The pages of `harness docs`: pages that people wrote, and reference pages made from the code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)\s]+)\)")
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return the maker of each page of an installed package or of a checkout, by name."""
+    """Return, by name, a function that makes each page of an installed package or a checkout."""
     files = {_name_of(file): file for file in _files()}
     names = [*files, *GENERATED]
     written = {name: partial(_written, name, file, names) for name, file in files.items()}

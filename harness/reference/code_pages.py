@@ -1,4 +1,4 @@
-"""Reference pages of code: fixtures, expectations, benchmarks."""
+"""Renders the reference pages about code: fixtures, expectations, benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixture:
-    """A fixture as its source defines it."""
+    """A pytest fixture, read from its source code."""
 
     name: str
     scope: str
@@ -31,7 +31,7 @@ class Fixture:
 
 
 def fixtures() -> list[Fixture]:
-    """Return every fixture of the folder `fixtures`, file by file."""
+    """Return every fixture in the folder `fixtures`, sorted by file."""
     return [
         Fixture(
             name=node.name,
@@ -59,7 +59,7 @@ def fixture_page() -> str:
     parts = [
         f"## `{file}`\n\n{docstring_of(PACKAGE / file)}\n\n"
         + table(
-            ("Fixture", "Scope", "What it gives"),
+            ("Fixture", "Scope", "What the fixture returns"),
             (
                 (code(one.name), one.scope, prose(one.docstring))
                 for one in found
@@ -70,7 +70,7 @@ def fixture_page() -> str:
     ]
     return page(
         "Fixtures",
-        "The scope `session` is one pytest-xdist worker's session. How to use them: "
+        "The scope `session` is one pytest-xdist worker's session. How to use fixtures: "
         "[Write an e2e test](../writing-e2e-tests.md).\n",
         *parts,
         "## Fields of `NodeRequest`\n",
@@ -94,10 +94,10 @@ def expectation_page() -> str:
     return page(
         "Expectations",
         "Each function of `harness.expect` takes evidence and raises an `ExpectationError` that "
-        "names what was expected, what was found and where the evidence lies.\n",
+        "names what was expected, what was found, and the folder of the evidence.\n",
         *parts,
-        "## What every GPU node is expected to be\n",
-        "`harness node judge` and `suites/node` check these: "
+        "## Expectations on every GPU node\n",
+        "`harness node judge` and `suites/node` check these expectations: "
         "[Judge an existing node](../existing-nodes.md).\n",
         table(("Name", "What is expected"), ((code(e.name), e.words) for e in NODE_EXPECTATIONS)),
     )

@@ -1,4 +1,4 @@
-"""Reference pages of data: images, GPU models, and the files that provisioning reads and writes."""
+"""Renders reference pages about data: images, GPU models, files that provisioning reads and writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def image_page() -> str:
     keys = ("Key", "Default", "Meaning")
     return page(
         "Images",
-        "How to use and add them: [Change or add an image](../images.md).\n",
+        "How to use and add images: [Change or add an image](../images.md).\n",
         "## The catalogue\n",
         table(
             ("Image", "Description", "Verified by"),
@@ -62,7 +62,7 @@ def _verification(entry: Source) -> str:
 def provisioner_page() -> str:
     return page(
         "Provisioners",
-        "How to declare one: [Test your own provisioner](../provisioners.md).\n",
+        "How to declare a provisioner: [Test your own provisioner](../provisioners.md).\n",
         "## Keys of a provisioner's file\n",
         table(("Key", "Default", "Meaning"), data_file_keys(ProvisionerFile)),
     )
@@ -73,7 +73,7 @@ def gpu_page() -> str:
     keys = ("Key", "Default", "Meaning")
     return page(
         "GPUs",
-        "How to use and add them: [Change or add a GPU](../gpus.md).\n",
+        "How to use and add GPUs: [Change or add a GPU](../gpus.md).\n",
         "## Models\n",
         table(
             ("Model", "Title", "PCI id"),
@@ -95,7 +95,7 @@ def gpu_page() -> str:
         "## Keys of a GPU node's file\n",
         table(keys, data_file_keys(NodeFile)),
         "## QEMU releases\n",
-        "The device by which each release takes an emulated GPU, where it was built with it:\n",
+        "The device by which each release connects to an emulated GPU, if built with this device:\n",
         table(
             ("QEMU", "under TCG", "under KVM"),
             (
@@ -122,10 +122,10 @@ def provisioning_page() -> str:
     words = member_docstrings(ExitCode)
     return page(
         "Provisioning on the node",
-        "How it works: [Use provisioning](../provisioning.md).\n",
+        "How provisioning works: [Use provisioning](../provisioning.md).\n",
         "## Commands\n",
         table(("Command", "Meaning"), ((code(n), sentence(w)) for n, (w, _) in COMMANDS.items())),
-        "Each command takes these options:\n",
+        "Each command has these options:\n",
         table(
             ("Option", "Default", "Meaning"),
             arguments(next(children(build_provisioning_parser()))[1], {}),
@@ -155,11 +155,11 @@ def provisioning_page() -> str:
 def limit_page() -> str:
     return page(
         "Limits",
-        "What a guest, a file, a server or shell code may make the harness hold or do. Reaching a limit is an\n"
-        "error that names the limit and the source. An environment variable of a run raises a limit. Whom the\n"
-        "harness trusts with what: [Trust](../trust.md).\n",
+        "How much data and work a guest, a file, a server or shell code may cause in the harness. An\n"
+        "error about a limit names the limit and the source. To raise a limit for one run, set its\n"
+        "environment variable. Whom the harness trusts with what: [Trust](../trust.md).\n",
         table(
-            ("Limit", "Default", "Variable", "Of what"),
+            ("Limit", "Default", "Variable", "What is limited"),
             (
                 (
                     code(limit.name),

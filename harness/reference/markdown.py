@@ -1,4 +1,4 @@
-"""Markdown that is written by programs: tables, and the docstrings that fill them."""
+"""Writes Markdown: pages, tables, and docstrings as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CODE_WORD = re.compile(r"(?<![`\w./])(\*?\w*_\w+(?:\.\w+)*|--[\w-]+)(?![`\w])")
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a page of parts, each with a blank line after it."""
+    """Return a page with a title and parts; a part that ends with a newline gets a blank line after it."""
     return "\n".join((f"# {title}\n", *parts))
 
 
@@ -48,7 +48,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def prose(text: str | None) -> str:
-    """Return a docstring as Markdown: names that hold underscores become code spans.
+    """Return a docstring as Markdown: names with underscores become code spans.
 
     Indented lines are code already.
     """

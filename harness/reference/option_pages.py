@@ -1,4 +1,4 @@
-"""Reference pages of options: of pytest, and of the commands."""
+"""Renders the reference pages about the options of pytest and of the commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option of pytest or of a command, as its parser knows it."""
+    """An option of pytest or of a command, read from the parser of options."""
 
     name: str
     default: str
@@ -80,7 +80,7 @@ def pytest_page() -> str:
     markers = (marker.partition(":") for marker in select.MARKERS)
     return page(
         "Options of pytest",
-        "`pytest --help` prints the same.\n",
+        "`pytest --help` prints the same options.\n",
         "## Nodes and machines\n",
         table(header, (option.row for option in options)),
         "## Shell code\n",
@@ -101,7 +101,7 @@ def command_page(dev_commands: Sequence[tuple[str, str]] = ()) -> str:
     codes = (inspect.getdoc(main) or "").split("\n\n")[1:]
     return page(
         "Commands",
-        "`COMMAND --help` prints the same of each command.\n",
+        "`COMMAND --help` prints the same about a command.\n",
         "## The command `harness`\n",
         f"Exit codes: {' '.join(' '.join(codes).split())}\n",
         *_commands(build_parser(), known),

@@ -1,4 +1,4 @@
-"""Shapes of data: fields, their defaults, and the docstrings that stand below them."""
+"""Reads the fields of data classes, their defaults, and the docstrings below them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def member_docstrings(owner: type) -> dict[str, str]:
-    """Return the docstrings that stand below the members of a class, by the member's name."""
+    """Return the docstrings below the members of a class, by the member's name."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
     if not isinstance(definition, ast.ClassDef):
         raise TypeError(f"'{owner}' is not a class.")
@@ -46,7 +46,7 @@ def field_rows(shape: type) -> list[tuple[str, str, str]]:
 
 
 def data_file_keys(shape: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield the keys of a data file's shape, and the keys of inner shapes after a dot."""
+    """Yield the keys of a data file's shape; a key of an inner shape follows the outer key and a dot."""
     words = member_docstrings(shape)
     for field in dataclasses.fields(shape):
         inner = _shape_within(shape, str(field.type))
@@ -61,7 +61,7 @@ def _shape_within(shape: type, annotation: str) -> type | None:
     namespace = vars(inspect.getmodule(shape))
     for word in re.findall(r"\w+", annotation):
         found = namespace.get(word)
-        # A validator of pydantic is a dataclass too, but not a shape.
+        # A validator of pydantic is a dataclass too, but it is not a shape of data.
         if (
             inspect.isclass(found)
             and found.__module__.startswith("harness.")
@@ -78,7 +78,7 @@ def default_of(field: dataclasses.Field[object]) -> str:
 
 
 def show_default(value: object) -> str:
-    """Return a default as a table shows it."""
+    """Return a default value in the form in which tables show it."""
     if value is None or value in ((), {}, [], ""):
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Shards of a test run: the tests of each job of a CI engine, and the record of the tests that it ran."""
+"""Shards of a test run: which tests each job of a CI engine runs, and the record of these tests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing_extensions import Self, override
 
 from harness.errors import BadInputError
 
-#: The limit on shards. No CI engine starts as many; there has to be a limit, since some code makes
-#: a list of all shards.
+#: The most shards of a run. No CI engine starts as many jobs; the limit is needed because some code
+#: makes a list of all shards.
 MOST_SHARDS = 10_000
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One of `count` parts of a run; `number` counts from 1."""
+    """One of the `count` parts of a run; the first part has the number 1."""
 
     number: int
     count: int

@@ -30,7 +30,7 @@ def read_durations(path: Path) -> dict[str, float]:
 
 def durations_in(content: object, *, source: str) -> dict[str, float]:
     """Return the seconds of each test in a file's content; raises BadInputError for other content."""
-    # Early versions of pytest-split wrote a list of pairs, and it still reads such a list.
+    # Early versions of pytest-split wrote a list of pairs, and later versions still read such a list.
     pairs = list(content.items()) if isinstance(content, dict) else content
     try:
         durations = {str(test_id): float(seconds) for test_id, seconds in pairs}  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The shard of a job, from the variables that the job's CI engine sets."""
+"""Finds the shard of a job from the variables that the job's CI engine sets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 INDEX_VARIABLE = "HARNESS_SHARD_INDEX"
 """The variable with the index of the job's shard, from 0, for engines that set none themselves."""
 COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
-"""The variable with the number of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
+"""The variable with the count of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """The variables in which an engine numbers its parallel jobs; `first` is the first number.
+    """The variables in which an engine numbers its parallel jobs; `first` is the first job's number.
 
-    If `first_variable` names a variable, its value is the first number. The value of `step_variable`
-    is the difference between consecutive numbers.
+    If `first_variable` is given, the value of that variable is the first job's number. The value of
+    `step_variable` is the difference between consecutive numbers.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Engine:
     step_variable: str | None = None
 
 
-#: An inner engine comes before an outer: a job of GitLab may submit a job to Slurm, but not the
-#: reverse.
+#: An engine that may run inside another engine comes first: a job of GitLab may submit a job to Slurm,
+#: but not the reverse.
 ENGINES = (
     Engine(name=INDEX_VARIABLE, index=INDEX_VARIABLE, count=COUNT_VARIABLE),
-    # Kubernetes sets a variable for a pod's index, but none for the number of pods.
+    # Kubernetes sets a variable for a pod's index, but no variable for the count of pods.
     Engine(name="Kubernetes", index="JOB_COMPLETION_INDEX", count=COUNT_VARIABLE),
     Engine(
         name="Slurm",
@@ -62,7 +62,7 @@ ENGINES = (
 def shard_of(word: str, environment: Mapping[str, str] | None = None) -> Shard:
     """Return the shard that the value of `--shard` means: K/N, or 'auto'.
 
-    Raises BadInputError if no engine's variables are set, or if they are wrong.
+    Raises BadInputError if no engine's variables are set, or if their values are wrong.
     """
     if word != "auto":
         return Shard.parse(word)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST = "shard.json"
-"""The record's file in the folder of a shard's reports; written when the run has ended."""
+"""The file with the record, in the folder of a shard's reports; written when the run has ended."""
 
 _START = "start-"
 _MOST_STARTS = 999_999
@@ -31,21 +31,22 @@ JUNIT = "junit.xml"
 ALLURE = "allure"
 DURATIONS = "durations.json"
 SHELL_COVERAGE = "coverage.shell"
-"""The other reports, in a folder for each start; a `bench*.json` beside the record is a report too.
+"""The other reports; each start of a shard has its own folder for them.
 
 If a job is started again after its node was lost, processes of the first start may still write reports.
+A `bench*.json` beside the record is a report too.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
-    """The tests of a shard, the tests that it ran, and their times.
+    """The tests of a shard, which of these tests ran, and when.
 
-    `repeated` are the tests that ran more than once, `junit_prefix` is the value of pytest's option
-    `--junit-prefix`. `collection_sha256` is the digest of all tests of the run; shards of different
-    runs differ in it. `start` is the number of this shard's latest start; `root` is the folder of
-    the tests' configuration. `first_test_s` is the time from the start to the first test's own
-    code, after its fixtures. `ran` are the tests that have a result.
+    `repeated` are the tests that ran more than once, `junit_prefix` is the value of pytest's
+    option `--junit-prefix`. `collection_sha256` is the digest of all tests of the run, so that
+    shards of different runs can be told apart. `start` is the number of this shard's latest start;
+    `root` is the folder with the tests' configuration. `first_test_s` is the time from the start
+    to the first test's own code, after its fixtures. `ran` are the tests that have a result.
     """
 
     schema: Literal[1] = 1
@@ -67,7 +68,7 @@ class ShardManifest:
 
 
 def digest_of(test_ids: Iterable[str]) -> str:
-    """Return the digest of a set of tests, in any order."""
+    """Return the digest of a set of tests; the order makes no difference."""
     return hashlib.sha256("\n".join(sorted(test_ids)).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -77,7 +78,7 @@ def _adapter() -> pydantic.TypeAdapter[ShardManifest]:
 
 
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
-    """Write the record to a temporary file, and rename this file to its final name."""
+    """Write the record to a temporary file, and rename this file to MANIFEST."""
     content = _adapter().dump_json(manifest, indent=1)
     part = folder / f".{MANIFEST}"
     part.write_bytes(content + b"\n")
@@ -119,21 +120,21 @@ def begin(folder: Path) -> tuple[int, Path]:
     while True:
         number += 1
         reports = reports_of(folder, number)
-        # Of two processes, only one creates the folder, also on a network file system.
+        # If two processes try this, only one creates the folder, even on a network file system.
         with contextlib.suppress(FileExistsError):
             reports.mkdir(mode=0o700)
             return number, reports
 
 
 def reports_of(folder: Path, start: int) -> Path:
-    """Return the folder of a start's reports."""
+    """Return the folder for the reports of a start."""
     return folder / f"{_START}{start}"
 
 
 def starts_of(folder: Path) -> int:
     """Return the number of the last start of the shard; 0 if there was none."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
-    # A name with more digits is not the number of a start, so it is somebody else's folder.
+    # A folder whose name has more digits is not the folder of a start, but somebody else's.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)
 
 

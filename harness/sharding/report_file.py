@@ -20,8 +20,8 @@ def open_report(path: Path) -> Iterator[BinaryIO]:
     """Open a report's file.
 
     A link would disclose a file of this host, and a FIFO would make the reader wait for ever.
-    Raises BadInputError, which names the file, also if reading it fails in this context, and
-    LimitError for a file that is too large.
+    Raises BadInputError, which names the file, if the file can't be opened or can't be read in this
+    context. Raises LimitError for a file that is too large.
     """
     try:
         with open_plain(path, limit=REPORT_FILE_MIB) as file:
@@ -41,7 +41,7 @@ def read_report(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> object:
-    """Return the content of a JSON file of the reports; raises BadInputError that names it."""
+    """Return the content of a JSON report; raises BadInputError that names the file."""
     try:
         value: object = parse_json(read_report(path))
     except ForeignJsonError as error:
@@ -50,7 +50,7 @@ def read_json(path: Path) -> object:
 
 
 def require_own_folder(folder: Path) -> None:
-    """Raise BadInputError for a link where a folder of reports is expected."""
+    """Raise BadInputError if `folder` is a link."""
     if folder.is_symlink():
         raise BadInputError(
             "It is a link, but a folder of a shard's reports was expected.", source=str(folder)

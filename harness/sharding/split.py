@@ -1,8 +1,8 @@
-"""Divides tests among shards: equal durations, and families kept together.
+"""Divides tests among shards of equal duration, and keeps families of tests together.
 
-The algorithms of pytest-split know no groups: its `least_duration` spreads the tests of one saved
-state over all shards, so that each shard has to make or fetch that state. Its
-`duration_based_chunks` is uneven by a test at each boundary. The algorithm here distributes the
+The algorithms of pytest-split know no groups: `least_duration` spreads the tests of one saved
+state over all shards, so that each shard has to make or fetch that state. With
+`duration_based_chunks`, shards may differ by the duration of a test. The algorithm here distributes the
 longest tests, then whole families, and divides only families that fit into no shard. The file of
 durations has pytest-split's format.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: The assumed seconds of a test if no durations were recorded.
+#: The assumed duration of a test, in seconds, if no durations were recorded.
 _UNKNOWN_S = 1.0
 #: A test that takes at least this share of a shard is distributed on its own, apart from its
 #: family.
@@ -27,7 +27,7 @@ _LONG = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class TimedTest:
-    """A test's node id and duration, and its family: the tests that share images or saved states with it."""
+    """A test's node id, duration and family; the tests of a family share images or saved states."""
 
     # pytest would otherwise collect this class in the modules that import it.
     __test__ = False
@@ -86,7 +86,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
     for test in reversed(long_tests):
         put([test])
-    # The families of short tests come last, since they fit into the remaining room.
+    # The families of short tests come last, since short tests fit into the remaining time.
     for name in sorted(families, key=lambda each: (-families[each][-1].duration_s, each)):
         members = families[name]
         # The loop ends when no test fits: then all shards have nearly reached the mean.
@@ -99,7 +99,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
 
 def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
-    """Remove tests that fit from `members`, which are sorted by duration, and return them."""
+    """Remove the tests that fit into `room_s` from `members`, sorted by duration, and return them."""
     taken: list[TimedTest] = []
     while members:
         at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)
@@ -112,11 +112,11 @@ def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
 
 
 def ordered(tests: Sequence[TimedTest]) -> list[TimedTest]:
-    """Return the tests of a shard in the order in which to start them.
+    """Return the tests of a shard in the order in which they should start.
 
     The family with the longest test comes first, and within a family the file with the longest
-    test. So the last tests are short, and workers end at about the same time. Within a file the
-    order stays as it was, since its tests may share fixtures.
+    test. So the last tests are short, and workers end at about the same time. The tests of a file
+    keep their order, since they may share fixtures.
     """
     families: defaultdict[str, float] = defaultdict(float)
     files: defaultdict[tuple[str, str], float] = defaultdict(float)
