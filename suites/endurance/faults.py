@@ -69,7 +69,7 @@ FAULTS = (
     Fault(
         campaign="resources",
         what="if no file descriptor was left to remove the folder of an unpacked bundle, the folder stayed until `gc` ran",
-        test="suites/host/evidence/test_archive.py::test_folder_that_a_killed_process_unpacked_is_removed_by_the_next",
+        test="suites/host/evidence/test_archive.py::test_folder_that_a_killed_process_unpacked_is_removed_by_the_next_process",
     ),
     Fault(
         campaign="time",

@@ -54,7 +54,7 @@ def test_archive_is_unpacked_into_the_same_folder(
     assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
 
 
-def test_folder_that_a_killed_process_unpacked_is_removed_by_the_next(
+def test_folder_that_a_killed_process_unpacked_is_removed_by_the_next_process(
     evidence: Path, tmp_path: Path
 ) -> None:
     left = tmp_path / "runs/bundle-0"

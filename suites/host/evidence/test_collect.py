@@ -162,7 +162,7 @@ def test_files_without_a_size_are_read(tmp_path: Path) -> None:
     assert "btime" in (_gather(tmp_path / "e", request) / "files/proc/stat").read_text()
 
 
-def test_endless_file_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_file_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collection_script, "FILE_LIMIT_KIB", 4)
     large = tmp_path / "large.log"
     large.write_bytes(bytes(8192))

@@ -174,7 +174,7 @@ def test_list_changed_after_signing_is_refused(fetching: Fetching, server: Image
     assert server.asked(FILE) == []
 
 
-def test_list_signed_by_a_stranger_is_refused(fetching: Fetching, server: ImageServer) -> None:
+def test_list_signed_by_an_unknown_key_is_refused(fetching: Fetching, server: ImageServer) -> None:
     server.put("SHA256SUMS.gpg", published_files(signer="stranger")["SHA256SUMS.gpg"])
 
     assert (
@@ -190,7 +190,9 @@ def test_key_with_another_fingerprint_is_refused(tmp_path: Path, server: ImageSe
     assert f"is not by the key {STRANGER}: it is by the key {PUBLISHER}." in fetching.fail()
 
 
-def test_file_without_a_signature_is_refused(fetching: Fetching, server: ImageServer) -> None:
+def test_signature_file_without_a_signature_is_refused(
+    fetching: Fetching, server: ImageServer
+) -> None:
     server.put("SHA256SUMS.gpg", b"<html>Please log in to the network</html>")
 
     assert "the signature file has no signature." in fetching.fail()
@@ -238,7 +240,9 @@ def test_image_is_fetched_from_the_location_whose_list_has_its_digest(
     assert fetching.refused() == {}
 
 
-def test_location_with_a_wrong_image_is_asked_once(tmp_path: Path, server: ImageServer) -> None:
+def test_location_with_a_wrong_image_is_requested_only_once(
+    tmp_path: Path, server: ImageServer
+) -> None:
     """The first location has no image, the second a wrong image, and the third the right one."""
     server.files.pop(f"/images/{FILE}")
     with serving({FILE: OTHER_IMAGE}) as second, serving(published_files()) as third:
@@ -259,7 +263,7 @@ def test_preferred_mirror_is_used_first(fetching: Fetching, server: ImageServer)
     assert server.requests == []
 
 
-def test_partial_file_of_another_image_is_downloaded_again(
+def test_partial_file_of_another_image_is_replaced_by_a_whole_download(
     fetching: Fetching, server: ImageServer
 ) -> None:
     partial = fetching.folder / ".partial"
@@ -316,7 +320,9 @@ def test_error_offline_without_a_lock_file_has_the_path_of_that_file(fetching: F
     assert f"nor a lock file '{fetching.lock}'" in fetching.fail(is_offline=True)
 
 
-def test_renewal_offline_is_refused(fetching: Fetching, server: ImageServer) -> None:
+def test_renewal_of_the_lock_file_without_a_network_is_refused(
+    fetching: Fetching, server: ImageServer
+) -> None:
     fetching.run()
     requests = list(server.requests)
 

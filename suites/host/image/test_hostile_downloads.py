@@ -125,7 +125,7 @@ def test_next_location_is_tried_after_an_endless_download(
     assert download.part.read_bytes() == CONTENT
 
 
-def test_size_beyond_the_limit_is_not_downloaded(download: Download) -> None:
+def test_file_of_a_size_beyond_the_limit_is_not_downloaded(download: Download) -> None:
     download.fail_always(flood(OK + b"Content-Length: 99999999999999\r\n\r\n"))
 
     assert "HARNESS_LIMIT_DOWNLOAD_MIB" in download.fail()
@@ -226,7 +226,7 @@ def test_list_beyond_the_limit_is_refused(download: Download) -> None:
     assert "HARNESS_LIMIT_DOWNLOAD_LIST_MIB" in download.fail_to_read()
 
 
-def test_list_that_breaks_off_is_asked_for_again(download: Download) -> None:
+def test_list_whose_connection_breaks_is_requested_again(download: Download) -> None:
     def reset(handler: Handler) -> None:
         handler.wfile.write(OK + b"Content-Length: 1000\r\n\r\nhalf")
         handler.wfile.flush()

@@ -450,7 +450,7 @@ def test_each_failed_unit_is_reported_with_its_own_journal_line(tmp_path: Path) 
     ]
 
 
-def test_sound_node_has_no_cause(tmp_path: Path) -> None:
+def test_healthy_node_has_no_cause_of_a_failure(tmp_path: Path) -> None:
     write(tmp_path, "commands/journal", "Nov 23 06:22:52.1 node systemd[1]: Reached target x.\n")
 
     assert find_cause(tmp_path) is None
@@ -490,7 +490,7 @@ cc_rightscale_userdata.py[DEBUG]: Failed to get raw userdata in module rightscal
 """
 
 
-def test_no_line_of_a_sound_boot_is_an_error(tmp_path: Path) -> None:
+def test_no_line_of_a_healthy_boot_is_taken_for_an_error(tmp_path: Path) -> None:
     real = 'containerd[289]: level=error msg="failed to recover state"'
     journal = "".join(f"Nov 23 06:22:52.1 node {line}\n" for line in (*SOUND.splitlines(), real))
     write(tmp_path, "commands/journal", journal)

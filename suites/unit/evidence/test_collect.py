@@ -373,7 +373,7 @@ def test_evidence_of_the_host_is_kept_with_a_manifest(tmp_path: Path) -> None:
     }
 
 
-def test_request_has_the_declared_evidence_instead_of_that_of_gpu_node() -> None:
+def test_request_has_the_declared_evidence_instead_of_the_evidence_of_gpu_node() -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],

@@ -67,7 +67,7 @@ def test_exit_code_is_none_if_its_file_is_empty(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
 
 
-def test_each_run_has_its_own_results_and_the_latest_only_results_of_this_boot(
+def test_each_run_has_its_own_results_and_the_latest_run_has_results_of_this_boot_only(
     tmp_path: Path,
 ) -> None:
     folder = EvidenceFolder(tmp_path).file(EXIT_CODE_PATH, "9\n")
@@ -90,7 +90,7 @@ def test_each_run_has_its_own_results_and_the_latest_only_results_of_this_boot(
     assert [run.exit_code for run in runs] == [7, 9, None, None]
 
 
-def test_outcome_and_steps_are_of_the_chosen_run(tmp_path: Path) -> None:
+def test_outcome_and_steps_belong_to_the_chosen_run(tmp_path: Path) -> None:
     """The first run ended with 9, the second wrote the present outcome, the third wrote nothing."""
     folder = a_gpu_node(tmp_path)
     second = (tmp_path / f"files{OUTCOME_PATH}").read_text()
@@ -169,7 +169,7 @@ def test_copy_of_evidence_is_complete_and_replaces_older_files(tmp_path: Path) -
     assert [path.name for path in target.parent.iterdir()] == ["node"]
 
 
-def test_copy_that_fails_leaves_older_files(tmp_path: Path) -> None:
+def test_copy_that_fails_keeps_the_older_files(tmp_path: Path) -> None:
     target = tmp_path / "kept" / "node"
     target.mkdir(parents=True)
     (target / "old").touch()
@@ -311,7 +311,7 @@ def test_copy_that_fails_leaves_no_temporary_folder(
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_file_of_the_limit_size_is_treated_as_cut(tmp_path: Path) -> None:
+def test_file_of_the_limit_size_is_treated_as_truncated(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/x", "")
     kept = tmp_path / "files" / "x"
     with kept.open("r+b") as file:

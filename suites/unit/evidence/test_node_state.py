@@ -247,7 +247,7 @@ def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -
         "kind: x\ndevices:\n- name: '0'\n- id: '1'\n",
     ],
 )
-def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
+def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None:
     assert parse_cdi_devices(text) is None
 
 

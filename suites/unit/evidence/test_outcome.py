@@ -68,7 +68,7 @@ def test_steps_have_the_declared_fields() -> None:
 @pytest.mark.parametrize(
     "started", ["1970-01-01T02:01:40.500+02:00", "1970-01-01 00:01:40.500", "100.5"]
 )
-def test_start_of_a_step_is_in_seconds_of_the_epoch(started: str) -> None:
+def test_start_of_a_step_is_in_seconds_since_the_epoch(started: str) -> None:
     steps = StepList(at="/steps", name="/id", started="/at")
 
     (step,) = read({"steps": [{"id": "one", "at": started}]}, steps=steps).steps

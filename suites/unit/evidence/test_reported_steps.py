@@ -36,7 +36,7 @@ def write_event(folder: Path, task: str, start: int, end: int) -> None:
     path.write_text(json.dumps(event))
 
 
-def test_events_are_within_the_steps_that_made_them(tmp_path: Path) -> None:
+def test_event_is_nested_in_the_step_that_contains_its_time(tmp_path: Path) -> None:
     steps = [
         a_step("build", 10, 20),
         a_step("check", 30, 1, "skipped"),

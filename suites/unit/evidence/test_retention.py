@@ -99,7 +99,7 @@ def test_older_bundles_are_selected_to_make_room_for_bundles_of_this_run() -> No
     assert [bundle.name for bundle in found] == ["too-much"]
 
 
-def test_new_bundle_is_later_than_bundles_of_a_clock_that_was_ahead() -> None:
+def test_new_bundle_is_later_than_bundles_made_while_the_clock_was_ahead() -> None:
     ahead = [a_bundle("a", days=-2), a_bundle("b", days=-1)]
     assert made_after(ahead, 0.0) == made_after(ahead[::-1], 0.0) == 2 * DAY_S + 1
     assert made_after([a_bundle("a", days=1)], 0.0) == 0.0

@@ -92,7 +92,7 @@ def test_outcome_belongs_to_the_run_that_wrote_it(
     assert [runs.outcome(number, "two") for number in (1, 2)] == outcomes
 
 
-def test_middle_run_ends_where_the_next_one_begins(tmp_path: Path) -> None:
+def test_results_of_a_run_end_where_the_next_run_begins(tmp_path: Path) -> None:
     runs = some_runs(
         tmp_path,
         {},
@@ -129,7 +129,7 @@ def test_middle_run_ends_where_the_next_one_begins(tmp_path: Path) -> None:
         ("9", b"new", [None, b"new"]),
     ],
 )
-def test_log_is_cut_where_the_next_run_began(
+def test_log_of_a_run_ends_where_the_next_run_began(
     tmp_path: Path, second: str, content: bytes, logs: list[bytes | None]
 ) -> None:
     runs = some_runs(tmp_path, {}, {"log_bytes_before": second})

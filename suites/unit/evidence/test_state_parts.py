@@ -159,7 +159,7 @@ def unit(name: str, active: str = "active", sub: str = "running") -> dict[str, s
     return {"unit": name, "load": "loaded", "active": active, "sub": sub}
 
 
-def test_unit_has_state_enablement_and_drop_ins() -> None:
+def test_unit_has_its_state_enablement_and_drop_ins() -> None:
     etc, usr = "/etc/systemd/system", "/usr/lib/systemd/system"
     paths = {
         f"{usr}/ssh.service": a_file(),
@@ -199,7 +199,7 @@ def test_unit_has_state_enablement_and_drop_ins() -> None:
     }
 
 
-def test_unloaded_unit_has_the_same_state_as_an_inactive_one() -> None:
+def test_unloaded_unit_has_the_same_state_as_an_inactive_unit() -> None:
     paths = {"/usr/lib/systemd/system/a.service": a_file()}
     loaded = json.dumps(
         [unit("a.service", "inactive", "dead"), unit("gone.service", "inactive", "dead")]

@@ -268,7 +268,7 @@ def test_staging_folder_of_a_killed_process_is_removed(cache: Cache) -> None:
     assert not left.exists()
 
 
-def test_manifest_of_an_image_is_refused_as_that_of_a_cloud_image(cache: Cache) -> None:
+def test_manifest_of_an_image_is_refused_as_the_manifest_of_a_cloud_image(cache: Cache) -> None:
     image = cache.ensure()
 
     with pytest.raises(Exception, match="is malformed"):

@@ -66,7 +66,7 @@ def test_lists_are_appended_mappings_merged_and_other_values_replaced(
     assert recipe.file.release == "trixie"
 
 
-def test_lists_under_replace_replace_those_of_the_base_and_null_removes_a_value(
+def test_lists_named_in_replace_replace_lists_of_the_base_and_null_removes_a_value(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(

@@ -127,7 +127,7 @@ def test_waiting_process_reports_the_building_process_and_gives_up_at_its_deadli
     assert sentence.startswith(f"waiting for process {os.getpid()} (since 2")
 
 
-def test_waiting_process_takes_the_image_that_another_process_built(tmp_path: Path) -> None:
+def test_waiting_process_uses_the_image_that_another_process_built(tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -324,7 +324,7 @@ def test_child_of_a_parent_that_was_built_again_is_refused(cache: Cache) -> None
     assert cache.derive(rebuilt, lambda _disk: None).folder != child.folder
 
 
-def test_licence_without_acceptance_stops_the_build(tmp_path: Path) -> None:
+def test_image_whose_licence_is_not_accepted_is_not_built(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
 
@@ -334,7 +334,7 @@ def test_licence_without_acceptance_stops_the_build(tmp_path: Path) -> None:
     assert cache.builder.builds == 0
 
 
-def test_cached_image_also_needs_its_licence_accepted(tmp_path: Path) -> None:
+def test_cached_image_whose_licence_is_not_accepted_is_refused(tmp_path: Path) -> None:
     """Who finds the image in a shared cache has accepted nothing yet."""
     recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
     builder = FakeBuilder()

@@ -200,7 +200,7 @@ def test_shards_with_missing_or_repeated_tests_are_refused_before_anything_is_wr
     assert not (tmp_path / "to").exists()
 
 
-def test_shard_of_another_collection_is_refused(tmp_path: Path) -> None:
+def test_shard_that_collected_other_tests_is_refused(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, TESTS[:3], count=2)
     a_shard(tmp_path, 2, TESTS[3:], count=2, collection=[*TESTS, "b.py::new"])
 
@@ -208,7 +208,7 @@ def test_shard_of_another_collection_is_refused(tmp_path: Path) -> None:
         merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
-def test_shard_of_another_division_is_refused(tmp_path: Path) -> None:
+def test_shard_of_a_run_with_another_count_of_shards_is_refused(tmp_path: Path) -> None:
     """Together the shards have each test exactly once."""
     for number, count in ((1, 3), (2, 2), (3, 3)):
         a_shard(tmp_path, number, TESTS[number * 2 - 2 : number * 2], count=count)
@@ -455,7 +455,7 @@ def test_symbolic_link_among_results_is_not_followed(tmp_path: Path) -> None:
     assert len(list((tmp_path / "to/allure").iterdir())) == 6
 
 
-def test_result_of_one_shard_does_not_replace_the_result_of_another(tmp_path: Path) -> None:
+def test_result_of_one_shard_does_not_replace_the_result_of_another_shard(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     first, second = (tmp_path / f"shards/{number}/start-1/allure" for number in (1, 2))
     for results in (first, second):
@@ -466,7 +466,7 @@ def test_result_of_one_shard_does_not_replace_the_result_of_another(tmp_path: Pa
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
-def test_attachment_of_any_length_is_not_copied(tmp_path: Path) -> None:
+def test_attachment_beyond_the_size_limit_is_refused(tmp_path: Path) -> None:
     """A sparse file of a few bytes on disk would fill the disk."""
     path = a_shard(tmp_path, 1, TESTS, count=1) / "start-1/allure/a-attachment.bin"
     with path.open("wb") as file:
@@ -766,7 +766,9 @@ def test_failure_of_the_call_is_preferred_to_a_failure_of_the_teardown(tmp_path:
         ("test_c.py::test_e", "test_c::test_e"),
     ],
 )
-def test_name_of_a_test_in_junit_is_the_one_that_pytest_writes(test_id: str, name: str) -> None:
+def test_name_of_a_case_is_the_name_that_pytest_writes_into_junit_reports(
+    test_id: str, name: str
+) -> None:
     assert case_name(test_id) == name
     assert case_name(test_id, "ci") == f"ci.{name}"
 

@@ -81,7 +81,7 @@ def test_note_replaces_the_activity_and_keeps_its_stage_and_deadline(told: _Told
     assert told.events[1].until == told.events[0].until
 
 
-def test_long_wait_shows_each_minute_the_new_output_of_the_console(told: _Told) -> None:
+def test_new_console_output_is_reported_each_minute_of_a_long_wait(told: _Told) -> None:
     with told.machine.during("runs", stage=Stage.RUNS), _later(told, "waits for cloud-init"):
         told.machine.hear(b"\x1b[32mStarted\x1b[0m one\r\nStarted two\r\n")
         told.machine.report_if_due()
@@ -159,7 +159,7 @@ def test_times_are_shown_in_the_local_time_zone(
     assert said == ("19:00:00", ", until 20:00:00 at most", "")
 
 
-def test_report_of_a_flooding_console_has_only_its_last_lines_and_cuts_them(told: _Told) -> None:
+def test_report_of_a_flooding_console_has_only_its_last_lines_truncated(told: _Told) -> None:
     with told.machine.during("waits"):
         for number in range(1000):
             told.machine.hear(b"%d " % number + b"x" * 300 + b"\n")

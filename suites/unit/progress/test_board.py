@@ -63,7 +63,7 @@ def test_same_name_on_two_workers_means_two_machines() -> None:
     assert [(row.worker, row.subject) for row in board.rows(103.0)] == [("gw1", "node-1")]
 
 
-def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
+def test_console_output_during_a_long_wait_is_shown_in_a_line_and_in_the_row() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits"), "", 100.0)
 

@@ -62,7 +62,7 @@ def test_rows_disappear_when_all_activities_have_ended() -> None:
     assert written[1:] == ["\x1b[J"]
 
 
-def test_row_has_no_colours_if_pytest_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_has_no_colours_if_pytest_prints_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
 

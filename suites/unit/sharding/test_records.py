@@ -34,7 +34,7 @@ def test_both_formats_of_pytest_splits_durations_are_read(tmp_path: Path, conten
     assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5, "a.py::y": 0.0}
 
 
-def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_little(
+def test_durations_are_written_sorted_and_rounded(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "durations"
@@ -53,7 +53,7 @@ def test_durations_are_written_in_an_order_and_rounded_so_that_versions_differ_l
     "content",
     ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}', '{"a": "nan"}', '{"a": "inf"}'],
 )
-def test_file_that_holds_no_durations_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_error_for_a_file_without_durations_names_the_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
     for path in (tmp_path / "durations", tmp_path):
@@ -127,7 +127,7 @@ def test_folder_without_reports_is_refused(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_malformed_record_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_error_for_a_malformed_record_names_the_key(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"number": "x"}')
 
     with pytest.raises(BadInputError, match=r"shard\.json: key 'number'"):

@@ -29,7 +29,7 @@ def loads(shards: list[list[TimedTest]]) -> list[float]:
 )
 @example([("a", 1.0)] * 7, 2, random.Random(1))  # noqa: S311 - no secret
 @example([("a", 0.1), ("b", 0.1)] * 20, 3, random.Random(1))  # noqa: S311 - no secret
-def test_each_test_is_in_one_shard_in_any_order(
+def test_each_test_is_in_one_shard_whatever_the_order_of_the_tests(
     rows: list[tuple[str, float]], count: int, chance: random.Random
 ) -> None:
     tests = [
@@ -126,7 +126,7 @@ def test_unknown_test_gets_the_mean_duration_of_its_file() -> None:
     assert [tests[name].duration_s for name in names] == [2.0, 3.0, 4.0, 5.0, 9.0]
 
 
-def test_without_records_all_tests_take_the_same_time() -> None:
+def test_all_tests_get_the_same_duration_if_no_durations_are_recorded() -> None:
     tests = timed_tests({"a.py::x": "f", "b.py::y": "f"}, {"gone.py::z": 9.0})
 
     assert {each.duration_s for each in tests.values()} == {1.0}

@@ -218,7 +218,7 @@ def test_vendor_events_with_begin_and_end_are_steps(
     assert span.is_critical
 
 
-def test_events_without_times_are_no_steps(tmp_path: Path) -> None:
+def test_events_without_times_are_not_shown_as_steps(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.evidence.file(f"{EVENTS}/1", '{"step": "driver"}')
     folder = node.write()
@@ -464,7 +464,7 @@ def test_step_with_an_invalid_time_is_a_gap(tmp_path: Path, changed: dict[str, o
         ("skipped", None),
     ],
 )
-def test_step_has_its_state_and_a_skipped_one_is_left_out(
+def test_step_has_its_state_and_a_skipped_step_is_left_out(
     tmp_path: Path, status: str, state: SpanState | None
 ) -> None:
     found = by_name(steps_of(a_node_that_built(tmp_path), status=status)).get("build")
@@ -500,7 +500,7 @@ def test_beginning_of_a_truncated_journal_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\xff"])
-def test_without_a_journal_all_units_are_within_the_timeline(
+def test_all_units_are_within_the_timeline_if_there_is_no_journal(
     tmp_path: Path, content: bytes
 ) -> None:
     folder = a_node_that_built(tmp_path).write()
@@ -513,7 +513,7 @@ def test_without_a_journal_all_units_are_within_the_timeline(
 
 
 @pytest.mark.parametrize("uptime", ["inf", "-5", "1e400", "12.0"])
-def test_uptime_that_is_not_a_number_or_too_early_is_not_used(tmp_path: Path, uptime: str) -> None:
+def test_uptime_that_is_malformed_or_too_early_is_ignored(tmp_path: Path, uptime: str) -> None:
     node = a_node_that_built(tmp_path)
     folder = node.write()
     node_history = folder / HISTORY / "files/proc/uptime"

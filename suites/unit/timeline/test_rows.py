@@ -80,7 +80,7 @@ def test_duration_is_in_ms_or_in_seconds_with_at_most_one_decimal(value: float, 
     assert seconds(value) == text
 
 
-def test_table_of_the_page_has_all_times_and_runs_nothing_of_a_guest(
+def test_page_has_all_times_in_a_table_and_escapes_the_text_of_a_guest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.timeline.page._picture", lambda *_: "")

@@ -99,7 +99,9 @@ def test_download_leaves_the_partial_file_as_the_only_file(
     assert download.said == ["100 % of 0.0 MiB downloaded"]
 
 
-def test_download_cut_at_60_percent_is_resumed(server: ImageServer, download: Download) -> None:
+def test_download_interrupted_at_60_percent_is_resumed(
+    server: ImageServer, download: Download
+) -> None:
     server.fail_with(FILE, cut_at(600))
 
     download.run(server.url(FILE))
@@ -112,7 +114,7 @@ def test_download_cut_at_60_percent_is_resumed(server: ImageServer, download: Do
     )
 
 
-def test_download_with_progress_survives_more_cuts_than_tries(
+def test_download_that_makes_progress_survives_more_interruptions_than_tries(
     server: ImageServer, tmp_path: Path
 ) -> None:
     download = Download(tmp_path, patience=Patience(tries=2))
@@ -138,7 +140,7 @@ def test_download_counts_as_progress_only_beyond_its_largest_size_so_far(
     assert len(server.asked(FILE)) == 3
 
 
-def test_next_process_resumes_the_download_of_a_killed_one(
+def test_next_process_resumes_the_download_of_a_killed_process(
     server: ImageServer, tmp_path: Path
 ) -> None:
     server.fail_with(FILE, cut_at(600))

@@ -351,7 +351,7 @@ def test_wrong_number_of_kernels_is_refused(attempt: Attempt, kernels: list[str]
 
 
 @pytest.mark.parametrize("privilege", Privilege)
-def test_files_of_a_build_are_removed_by_their_owners(
+def test_files_of_subordinate_ids_are_removed_in_a_namespace(
     attempt: Attempt, privilege: Privilege
 ) -> None:
     """A user's build leaves files of subordinate ids; the rest is the user's own."""

@@ -93,7 +93,7 @@ OF_A_STRANGER = said("GOODSIG", STRANGER)
         "renewed key",
     ],
 )
-def test_good_signature_of_the_publisher_is_enough(status: str) -> None:
+def test_list_with_a_good_signature_of_the_publisher_is_accepted(status: str) -> None:
     """A list may be signed by an old key and a new one, of which the keyring has one."""
     check(FakeGpgv(status))
 

@@ -49,7 +49,7 @@ menuentry 'Ubuntu' --class ubuntu $menuentry_id_option 'gnulinux-simple-1' {
     assert words[1:] == ("root=PARTUUID=1", "ro", "console=tty1", "console=ttyS0")
 
 
-def test_menu_of_ubuntu_with_a_boot_partition_of_its_own_is_read() -> None:
+def test_menu_of_ubuntu_with_a_separate_boot_partition_is_read() -> None:
     """As grub-mkconfig of Ubuntu 24.04 writes it, after the settings of its cloud images."""
     menu = """\
 menuentry 'Ubuntu' --class ubuntu --class os $menuentry_id_option 'gnulinux-simple-5e0d' {

@@ -109,7 +109,7 @@ def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
     assert "/etc/inner" in read_file_system(disk.read).inodes
 
 
-def test_inodes_behind_a_group_without_any_keep_their_numbers(disk: SmallExt4) -> None:
+def test_inodes_after_a_group_without_inodes_keep_their_numbers(disk: SmallExt4) -> None:
     """The last group is not a whole one."""
     disk.superblock(0, "<I", 95)
     for group, table, flags in ((1, 240, 1), (2, 200, 0)):

@@ -176,7 +176,7 @@ def test_raw_file_is_usable_only_with_a_partition_table(
     assert found is None if why is None else str(found).startswith(why)
 
 
-def test_virtual_size_is_that_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
+def test_virtual_size_is_the_size_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(bytes(1536))
 
     assert virtual_bytes(a_disk(tmp_path / "disk", size=5 << 30)) == 5 << 30
@@ -184,7 +184,9 @@ def test_virtual_size_is_that_of_the_disk_and_not_of_its_file(tmp_path: Path) ->
     assert read_header(tmp_path / "raw") is None
 
 
-def test_absolute_path_of_a_backing_file_is_told_from_a_relative_path(tmp_path: Path) -> None:
+def test_absolute_path_of_a_backing_file_is_distinguished_from_a_relative_path(
+    tmp_path: Path,
+) -> None:
     names = {"/cache/disk": True, "../images/disk": False, "": False, "disk/": False}
 
     for name, is_absolute in names.items():
