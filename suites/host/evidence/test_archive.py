@@ -89,7 +89,7 @@ def test_archive_of_an_earlier_failure_is_replaced(evidence: Path, tmp_path: Pat
 def test_archive_is_written_even_if_a_file_changes_while_it_is_packed(
     evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tar` then exits with 1, unlike with 2 for other errors."""
+    """`tar` then exits with 1; for other errors, it exits with 2."""
     tar, real = tmp_path / "bin" / "tar", shutil.which("tar")
     tar.parent.mkdir()
     tar.touch(0o755)
@@ -132,7 +132,7 @@ def test_archive_whose_checksum_is_wrong_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [slice(1536, 1544), slice(1536, None), slice(2048, None)])
 def test_archive_that_stops_before_its_end_is_refused(tmp_path: Path, at: slice) -> None:
-    """A damaged second header, a cut before it, and a cut before the blocks of the end."""
+    """The second header is damaged, or the archive is truncated before that header or before its end."""
     first = tarfile.TarInfo("t/first")
     first.size = 1024
     path = an_archive(tmp_path / "t.tar.gz", first, tarfile.TarInfo("t/second"))

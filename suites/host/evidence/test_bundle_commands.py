@@ -1,4 +1,4 @@
-"""Commands that take the archive of a test like its folder, and the one that removes old ones."""
+"""Commands that accept the archive of a test's evidence, and the command that removes old bundles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use a cache and a list of machines of the test's own."""
+    """Use a separate cache and a separate list of machines for each test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # The kept machines of this user are none of the test's.
+    # The test must not see machines that this user keeps.
     monkeypatch.setattr("harness.cli.machines.roster_folder", lambda: tmp_path / "machines")
     return tmp_path / "cache"
 
@@ -85,7 +85,7 @@ def test_old_bundles_are_listed_and_removed(
 def test_gc_keeps_an_archive_without_its_folder(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such an archive was copied there or does not come from the harness."""
+    """Somebody copied such an archive there, or another program made it."""
     os.utime(archive, (1_700_000_000, 1_700_000_000))
 
     assert main(["gc", "--evidence-dir", str(tmp_path / "evidence")]) == 0

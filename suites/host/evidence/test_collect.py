@@ -31,7 +31,7 @@ NONCE = "0123456789abcdef"
 
 
 def test_lock_is_listed_with_the_process_that_still_holds_it(tmp_path: Path) -> None:
-    """The kernel's list has the process that took the lock, which has ended."""
+    """The kernel's own list names the process that took the lock, although that process has ended."""
     lock = tmp_path / "a lock"
     script = f"exec 9>>'{lock}'; flock -x 9 || exit; sleep 60 <&- >&- 2>&- & echo $!"
     kept = LocalRunner().run(["sh", "-c", script], timeout_s=60).stdout.strip()
@@ -172,7 +172,7 @@ def test_endless_file_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (folder / f"files{large}").stat().st_size == 4096
 
 
-#: How the script may run its own tools; of these, none can write to a file so.
+#: The command lines with which the script may run its own tools; none of them writes to a file.
 HARMLESS = re.compile(
     r"timeout 60 .*|head -c 4096K /.*|find / (/\S+ )*-maxdepth 0 -printf \S.*|gzip -c|base64"
 )

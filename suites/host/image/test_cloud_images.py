@@ -1,4 +1,4 @@
-"""Cloud images: fetched once, judged by signature and digest, repeatable by a lock file."""
+"""Cloud images are fetched once, verified by signature and digest, and pinned by a lock file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNSIGNED = ENTRY.partition("signature:")[0]
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this host's proxy play no part."""
+    """Remove this host's proxy settings from the environment."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -64,7 +64,7 @@ def server() -> Iterator[ImageServer]:
 
 
 class Fetching:
-    """A store and a catalogue in a temporary folder, and what the store said."""
+    """A store and a catalogue in a temporary folder, and the progress that the store reported."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ def test_list_signed_by_an_unknown_key_is_refused(fetching: Fetching, server: Im
 
 
 def test_key_with_another_fingerprint_is_refused(tmp_path: Path, server: ImageServer) -> None:
-    """The key file may be exchanged, but its fingerprint must be that of the recipe."""
+    """The key file may be replaced, but the key must have the fingerprint that the recipe names."""
     fetching = Fetching(tmp_path, server.folder, entry=ENTRY.replace(PUBLISHER, STRANGER))
 
     assert f"is not by the key {STRANGER}: it is by the key {PUBLISHER}." in fetching.fail()
@@ -226,7 +226,7 @@ def test_next_mirror_is_used_after_a_wrong_image(tmp_path: Path, server: ImageSe
 def test_image_is_fetched_from_the_location_whose_list_has_its_digest(
     tmp_path: Path, server: ImageServer
 ) -> None:
-    """Another location has replaced both the image and its list."""
+    """At the other location, both the image and its list have been replaced."""
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", f"{other}  {FILE}\n".encode())
     server.put(FILE, OTHER_IMAGE)
@@ -466,7 +466,7 @@ def test_damaged_image_is_reported_offline(fetching: Fetching) -> None:
 
 
 class _WithoutGpgv:
-    """Answers as a host on which no command is found."""
+    """Runs commands as a host on which no command is found."""
 
     def run(
         self,
@@ -671,7 +671,7 @@ def test_path_without_a_regular_file_is_refused(
 def test_unreadable_local_file_is_refused_with_the_systems_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Root may read every file, so the test fakes the error of the system."""
+    """Root may read every file, so the test fakes the system's error."""
     path = tmp_path / "my.qcow2"
     path.write_bytes(IMAGE)
 

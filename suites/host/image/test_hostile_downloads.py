@@ -1,4 +1,4 @@
-"""Servers of cloud images that flood, trickle, lie about sizes, or lead elsewhere."""
+"""Servers of cloud images that send too much, send too slowly, lie about sizes, or redirect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server() -> Iterator[ImageServer]:
 
 
 class Download:
-    """A download to a file, or of a list, and what it said."""
+    """A download of a file or of a list, and the messages that it reported."""
 
     def __init__(self, server: ImageServer, folder: Path) -> None:
         self.server = server
@@ -86,7 +86,7 @@ def sending(raw: bytes) -> Callable[[Handler], None]:
 
 
 def trickle(handler: Handler) -> None:
-    """Send a byte every 20 ms, from where the client asks."""
+    """Send a byte every 20 ms, from the offset that the client requests."""
     begin = int(handler.headers.get("Range", "bytes=0-")[6:-1])
     handler.send_response(206 if begin else 200)
     handler.send_header("Content-Length", str(99_999 - begin))

@@ -1,4 +1,4 @@
-"""Scripts of images, run by the tools of this host: what adds the stand-ins, and which kernels are chosen."""
+"""Scripts of images, run on this host: the script that adds stand-ins, and the choice of kernels."""
 
 from __future__ import annotations
 

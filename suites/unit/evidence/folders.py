@@ -1,4 +1,4 @@
-"""Builders of evidence folders."""
+"""Builds evidence folders for tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER_KERNEL = "6.1.0-55-cloud-amd64"
 VERSION = "580.126.09"
 IMAGE = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:580.126.09-20260801000000"
 BOOTED_AT_S = 1_700_000_000
-#: As `containerd config dump` of containerd 1.7 prints it, without what nobody reads.
+#: The output of `containerd config dump` of containerd 1.7, without the parts that the harness ignores.
 CONTAINERD_CONFIG = """\
 disabled_plugins = []
 imports = ["/etc/containerd/config.toml"]
@@ -139,7 +139,7 @@ class EvidenceFolder:
         return self.file(f"{EVENTS_FOLDER}/{name}.json", json.dumps({"TaskName": task}))
 
     def _write(self, name: str, text: str) -> Self:
-        # The suites write a hundred thousand of these files, most of them into a folder that exists.
+        # The suites write a hundred thousand of these files; for most files, the folder exists already.
         try:
             with open(f"{self.root}/{name}", "w") as file:  # noqa: PTH123 - twice as fast
                 file.write(text)
@@ -152,7 +152,7 @@ class EvidenceFolder:
 
 @functools.cache
 def _content(make: Callable[[Path], EvidenceFolder]) -> tuple[list[str], dict[str, bytes]]:
-    """Return the folders and the files of a node; a thousand tests have one of the same three."""
+    """Return a node's folders and files; cached, since a thousand tests share three nodes."""
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         make(top)
@@ -241,7 +241,7 @@ def _gpu_node(folder: Path) -> EvidenceFolder:
 
 
 def a_cdi_spec(gpus: int) -> dict[str, object]:
-    """Return the CDI spec of so many GPUs, as `nvidia-ctk` writes it."""
+    """Return a CDI spec of this number of GPUs, as `nvidia-ctk` writes it."""
     nodes = [{"path": f"/dev/nvidia{number}"} for number in range(gpus)]
     devices = [
         *(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: When states are taken, and when files last changed.
+#: The times at which states are taken, and at which files last changed.
 TAKEN_NS = 2_000_000_000_000_000_000
 OLD_NS = TAKEN_NS - 3600 * 1_000_000_000
 

@@ -53,14 +53,14 @@ LINES = {
     "the driver's library is missing": "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.",
     "the driver's module is missing": "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6",
 }
-#: What the driver says of a GPU in the kernel's log, by the name of the cause.
+#: A message of the driver about a GPU in the kernel's log, by the name of the cause.
 DRIVER_LINES = {
     "the GPU's memory has errors": "NVRM: Xid (PCI:0000:02:00): 48, pid=7",
     "the GPU has to be reset": "NVRM: Xid (PCI:0000:02:00): 119, pid=7",
     "an NVSwitch has a fatal error": "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48",
     "the driver does not support the GPU": "NVRM: ignoring the legacy GPU 0000:01:00.0",
 }
-#: The same of GPUs in other PCI domains, and in other forms of the first of them.
+#: The same messages about GPUs in other PCI domains, and in other forms.
 FORMS_OF_DRIVER = (
     ("the GPU's memory has errors", "NVRM: Xid (PCI:0001:00:00): 48, pid=7"),
     ("the GPU's memory has errors", "NVRM: Xid (PCI:10000:0a:00): 48"),
@@ -146,7 +146,7 @@ def test_line_of_provisioning_is_preferred_to_a_line_of_the_kernel(tmp_path: Pat
         "NVRM: Xid (PCI:0000:02:00): 200, words that nobody knows",
         "NVRM: something that no release has said yet",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.126.09  Mon Nov 23 2026",
-        # What follows from a cause is none.
+        # A consequence of a cause is not a cause.
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
     ],
 )
@@ -166,7 +166,7 @@ _CLOCK = "the guest's clock is wrong"
 _EXPIRED = "a certificate has expired, or the guest's clock is ahead"
 _NAME, _USER_DATA = "a name can't be resolved", "cloud-init can't read its user-data"
 _HEADERS = "the kernel's headers are missing"
-#: Each form of a cause's words, and lines that only resemble them.
+#: Each form of the messages about a cause, and lines that only resemble such messages.
 FORMS = (
     ("qemu-img: error while writing: No space left on device", _HOST_DISK),
     ("QEMU could not write its disk (No space)", _HOST_DISK),
@@ -278,7 +278,7 @@ def test_first_matching_line_of_the_preferred_log_is_quoted(tmp_path: Path) -> N
         assert (found.source, found.line) == (source, NO_SPACE)
 
 
-#: What comes first is the reason of what comes later, or the rarer of the two.
+#: An earlier cause is the reason for later causes, or is rarer than they are.
 ORDER = (
     "kernel panic",
     "the root file system is not found",
@@ -404,12 +404,12 @@ def test_error_line_is_recognised_by_its_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "logs", "lines"),
     [
-        # A cause that several show is listed once, with the evidence if possible, where it shows first.
+        # A cause in several folders is listed once, if possible with the first line in the evidence.
         (PANIC, ["fine", f"{PANIC}1", f"{PANIC}2"], [f"{PANIC}1"]),
         (NO_SPACE, [PANIC], [NO_SPACE, PANIC]),
         (NO_SPACE, [PANIC, f"{NO_SPACE} of the evidence"], [f"{NO_SPACE} of the evidence", PANIC]),
         ("", [PANIC, LINES["the GPU is lost"], "fine"], [PANIC, LINES["the GPU is lost"]]),
-        # An error of the host says nothing of the guest.
+        # An error of the host says nothing about the guest.
         ("OSError: [Errno 28] No space left on device: '/var/cache/overlay.qcow2'", [], []),
         ("[Errno 12] Cannot allocate memory", [], []),
         (f"OSError: [Errno 28] No space left on device\n{NO_SPACE}y", [], [f"{NO_SPACE}y"]),
@@ -470,7 +470,7 @@ def test_first_error_of_the_guest_is_shown_if_nothing_else_is_known(tmp_path: Pa
     assert explain(tmp_path) == [f"the guest's first error: {line}"]
 
 
-#: What boots of sound nodes print, from their evidence.
+#: Lines that boots of healthy nodes print, from the evidence of such nodes.
 SOUND = """\
 kernel: Command line: root=/dev/vda rw console=ttyS0 panic=-1 net.ifnames=0 mitigations=off quiet
 kernel: Kernel command line: root=/dev/vda rw console=ttyS0 panic=-1 net.ifnames=0 quiet
@@ -501,7 +501,7 @@ def test_no_line_of_a_healthy_boot_is_taken_for_an_error(tmp_path: Path) -> None
 def test_cause_in_an_error_is_taken_from_its_output_and_not_from_the_command_line(
     tmp_path: Path,
 ) -> None:
-    """Only the error has the output of a command of the test."""
+    """The output of the test's command is only in the error, and not in the evidence."""
     write(tmp_path, "commands/journal", "Nov 23 06:22:52.1 node probe[9]: nothing is wrong\n")
     said = (
         "A command in machine 'node' failed.\n"
@@ -681,7 +681,7 @@ def test_letter_e_that_is_not_a_log_level_is_not_taken_for_an_error(
         (1, "", True, True),
         (1, "mv: no x\n", True, False),
         (20, "", True, False),
-        # Where the provisioner names no exit code, each may be its own.
+        # If the provisioner declares no exit codes, any exit code may be its own.
         (1, "", False, False),
     ],
 )
@@ -713,7 +713,7 @@ def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
 def test_output_shown_as_the_log_is_not_shown_again_and_no_remedy_is_added(
     tmp_path: Path,
 ) -> None:
-    """The output of the provisioner is shown as its log."""
+    """The provisioner declares no log, so its output is shown as its log."""
     write_foreign_run(tmp_path, log=None, printed="no region\nHARNESS: cloud-init has finished\n")
     write(tmp_path, f"files{EXIT_CODE_PATH}", "9\n")
 

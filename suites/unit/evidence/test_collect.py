@@ -156,7 +156,7 @@ def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
 
 
 def test_frame_with_another_nonce_in_a_file_is_kept_as_content(tmp_path: Path) -> None:
-    """Frames need the nonce, which the files of the guest cannot contain."""
+    """A frame begins with the nonce, which the guest's files cannot contain."""
     forged = b"\n0000000000000000 file /x\0forged"
 
     unpack(tmp_path / "e", a_frame("file", "/log", forged))
@@ -317,7 +317,7 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
-    """A part read before the error must neither be used nor count as an empty file."""
+    """The part that was read before the error must not be used, and must not count as an empty file."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
     request = json.dumps({"schema": 1, "files": ["/a", "/b"]})
     (tmp_path / "e/requested.json").write_text(request)

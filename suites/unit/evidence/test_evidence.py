@@ -83,7 +83,7 @@ def test_each_run_has_its_own_results_and_the_latest_run_has_results_of_this_boo
 
     assert [run.exit_code for run in runs] == [7, 9, 9, 9]
     assert [run.event_names for run in runs] == [[f"AKS.CSE.{each}"] for each in (1, 2, 3, 3)]
-    # The second run went on after the command that it noted.
+    # The second run continued after the failed command that it recorded.
     assert [run.failed_command and run.failed_command.line for run in runs] == [1, None, 3, 3]
 
     folder.without(f"files{EXIT_CODE_PATH}")
@@ -147,7 +147,7 @@ def test_vermagic_belongs_to_the_requested_kernel(tmp_path: Path) -> None:
 
     assert evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
     assert evidence.vermagic_of(OTHER_KERNEL) is None
-    # Another kernel's modules say nothing of it.
+    # An unreadable folder with another kernel's modules does not matter.
     (tmp_path / "unreadable.txt").write_text(f"/lib/modules/{KERNEL}/updates\n")
     assert evidence.vermagic_of(OTHER_KERNEL) is None
     (tmp_path / "unreadable.txt").write_text(f"/lib/modules/{OTHER_KERNEL}/updates\n")
@@ -201,7 +201,7 @@ def test_pci_functions_are_read_from_sysfs_if_lspci_does_not_run(
     (function,) = folder.evidence.pci_functions
 
     assert (function.vendor, function.device, function.driver_in_use) == ("10de", "2330", None)
-    # Earlier versions did not read its configuration space.
+    # Earlier versions of the harness did not read the function's configuration space.
     assert function.is_answering is None
     slots = ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
     for slot in slots[1:]:

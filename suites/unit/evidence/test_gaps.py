@@ -1,4 +1,4 @@
-"""What the evidence does not show is not taken for what does not exist."""
+"""Items that the evidence does not show are not taken for items that do not exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_pattern_matches_as_in_a_shell(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give evidence of a node whose gathering came to its end."""
+    """Return the evidence of a node whose gathering was complete."""
     write_request(
         tmp_path,
         commands={},

@@ -1,4 +1,4 @@
-"""What happened on a node: systemd's stamps, and the journal's export format."""
+"""The history of a node: systemd's timestamps, and the journal's export format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.evidence.history import (
 )
 from harness.evidence.request import guest_request
 
-#: `systemctl show` of systemd 252: a program that ran once, one that failed, one that is starting.
+#: Output of `systemctl show` of systemd 252: a oneshot unit, a failed unit, and a starting unit.
 ONESHOT = """\
 Result=success
 Id=e2scrub_reap.service

@@ -1,4 +1,4 @@
-"""Evidence of another host: what it says is read within limits, or refused by a sentence."""
+"""Evidence from another host is read within limits, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PROPERTIES = [name for name, value in vars(Evidence).items() if isinstance(value
 
 
 def said_by(read: Callable[[], object]) -> str:
-    """Return a value or an error as text; any other error is a traceback for people."""
+    """Return a value or an error of the harness as text; users would see a traceback of other errors."""
     try:
         value = read()
         return repr(dict(value) if isinstance(value, Mapping) else value)

@@ -1,4 +1,4 @@
-"""What evidence does not tell is an error, whatever is asked."""
+"""Each question that the evidence does not answer gets an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def beside(folder: EvidenceFolder, name: str, text: str) -> Evidence:
-    """Write a file of the evidence folder itself."""
+    """Write a file directly into the evidence folder."""
     (folder.root / name).write_text(text)
     return folder.evidence
 

@@ -150,7 +150,7 @@ def test_missing_boot_time_raises_an_error() -> None:
         ("srcversion: AB\nversion: 580\n", "580"),
         ("description: version: 1\nversion:\t580 \n", "580"),
         ("version: 580\nversion: 590\n", "580"),
-        # An empty value is not that of the next line.
+        # For an empty value, the value of the next line is not returned.
         ("version:\nvermagic: 6.1 SMP\n", ""),
         ("version:  \n", ""),
         ("versions: 580\n", None),

@@ -1,4 +1,4 @@
-"""What a provisioner reported, as steps of a report."""
+"""The steps and events that a provisioner reported, as steps of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered on every node, and by which script: whole, so that no change goes unnoticed."""
+"""The evidence that is gathered on every node, and the script, compared as a whole to notice any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each run of a provisioner left, where several ran on one node."""
+"""The results of each run of a provisioner, after several runs on one node."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path)
 @pytest.mark.parametrize(
     ("first", "second", "outcomes"),
     [
-        # Run 2 wrote another.
+        # Run 2 wrote another outcome.
         ({}, {"outcome_before": "one"}, ["one", "two"]),
-        # Run 2 wrote nothing.
+        # Run 2 wrote no outcome.
         ({}, {"outcome_before": "two"}, ["two", None]),
-        # Run 2 wrote the same text again, which its stamp tells.
+        # Run 2 wrote the same text again; only the stamp of the file shows this.
         (
             {"outcome_stamp_before": "", "outcome_stamp_after": "5"},
             {"outcome_before": "two", "outcome_stamp_before": "5", "outcome_stamp_after": "6"},
@@ -77,7 +77,7 @@ def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path)
         ),
         # The machine stopped during run 2.
         ({}, {"outcome_before": "two", "outcome_stamp_before": "5"}, ["two", None]),
-        # Run 1 removed it, and run 2 wrote it.
+        # Run 1 removed the outcome, and run 2 wrote an outcome.
         ({"outcome_before": "old"}, {}, [None, "two"]),
     ],
 )

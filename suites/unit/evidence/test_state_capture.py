@@ -1,4 +1,4 @@
-"""A node's state is put together from its disk's blocks and what its tools print."""
+"""A node's state is read from the blocks of its disk and the output of its tools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEW_NS = 1_800_000_000_000_000_000
 
 
 class FakeNode:
-    """An agent on a node whose tools print what a test says."""
+    """An agent on a node; a test sets the output of the node's tools."""
 
     def __init__(self) -> None:
         self.disk = SmallExt4()
@@ -174,7 +174,7 @@ def test_second_disk_is_read_below_its_mount_point_and_may_be_older(node: FakeNo
     data.inode(12, 0o100644, size=5, ctime_ns=1_600_000_000_000_000_000)
     data.folder(13, {"hidden": 12})
     node.texts["/proc/self/mountinfo"] += [
-        # Of two mounts at one place, the later is seen.
+        # Of two mounts at one mount point, the later mount is visible.
         "29 27 254:0 / /data rw - ext4 /dev/vda rw",
         "30 27 254:16 / /data rw - ext4 /dev/vdb rw",
         "31 30 0:22 / /data/proc rw - proc proc rw",

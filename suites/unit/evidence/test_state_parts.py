@@ -1,4 +1,4 @@
-"""What tools and the kernel say of a node's parts, as things with attributes."""
+"""Parts of a node's state, parsed from the output of tools and the kernel."""
 
 from __future__ import annotations
 

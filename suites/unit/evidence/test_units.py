@@ -1,4 +1,4 @@
-"""Units by `systemctl show`, and systemd's queue of jobs; outputs are those of systemd 252."""
+"""Units from `systemctl show`, and systemd's queue of jobs; the output is from systemd 252."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_each_command_of_a_unit_is_read() -> None:
 
 @pytest.mark.parametrize("script", ["a\nb", "a\n\nb=1\n\n\nc", "\n  a ; exit\n"])
 def test_script_in_a_command_has_its_line_breaks(script: str) -> None:
-    """The output of `systemctl show` has arguments as they are."""
+    """`systemctl show` prints arguments unchanged, including their line breaks."""
     text = f"{EXPORTER}\n{ABSENT}".replace("-f /etc/c.csv --address :19400 ", f"-f {script} ")
 
     units = parse_shown_units(text)

@@ -1,4 +1,4 @@
-"""Archives of somebody else: files and folders below the folder, or a sentence."""
+"""An archive from somebody else is unpacked within its folder, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_memory_and_disk_of_a_saved_machine_are_not_unpacked(tmp_path: Path) -> 
         (lambda: tar_of(("t/a", bytes(2 * _MIB))), "'archive-mib'.*ARCHIVE_MIB"),
         (lambda: tar_of(*[(f"t/{each}", bytes(_MIB // 4)) for each in range(5)]), "'archive-mib'"),
         (lambda: tar_of(*[(f"t/{each}", b"") for each in range(101)]), "'archive-entries'"),
-        # Each takes a block of the disk.
+        # Each file takes a block of the disk.
         (lambda: tar_of(*[(f"t/{each}", b"x") for each in range(257)]), "'archive-mib'"),
         (lambda: tar_of(("d/" * 200 + "a", b"")), "'path-levels'"),
         (lambda: sparse_tar(200 << 30), "'archive-mib'"),
@@ -106,7 +106,7 @@ def test_error_names_the_archive_that_exceeds_a_limit(
     with pytest.raises(LimitError, match=f"^t.tar.*{words}"):
         unpacked(make(), tmp_path)
 
-    # A folder takes no space in memory, and a block on a disk.
+    # A folder takes no space on a file system in memory, and one block on a disk.
     assert allocated_bytes(tmp_path) <= _MIB
 
 

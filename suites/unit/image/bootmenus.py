@@ -1,8 +1,8 @@
-"""A boot menu, for the tests of what reads it and of what chooses from it."""
+"""A boot menu for tests."""
 
 from __future__ import annotations
 
-#: As grub-mkconfig 2.06 writes it: functions, a plain entry, a submenu, entries for recovery.
+#: A menu as grub-mkconfig 2.06 writes it: functions, a plain entry, a submenu, entries for recovery.
 MENU = """\
 if [ "${next_entry}" ] ; then
    set default="${next_entry}"

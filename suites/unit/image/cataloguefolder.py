@@ -1,4 +1,4 @@
-"""A catalogue in a temporary folder, for tests that change one thing of it."""
+"""A catalogue in a temporary folder, for tests that change one detail of the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cloud image of a thousand bytes, its signed list, and a catalogue that has it."""
+"""A cloud image of a thousand bytes, its signed list, and a catalogue with this image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_qcow2(
     virtual_bytes: int = 3 << 20,
     tables: int = 0,
 ) -> bytes:
-    """Return a thousand bytes that begin as a qcow2 of 3 MiB does."""
+    """Return a thousand bytes that begin with the header of a qcow2 disk of 3 MiB."""
     header = struct.pack(
         ">4sIQIIQIIQ", b"QFI\xfb", version, backing_at, 0, 16, virtual_bytes, method, tables, 0
     )
@@ -83,7 +83,7 @@ def a_cloud_image_recipe(
 
 
 def published_files(*, signer: str = "publisher") -> dict[str, bytes]:
-    """Return what a server has, by file name."""
+    """Return the files that a server publishes, by name."""
     return {
         FILE: IMAGE,
         "SHA256SUMS": LIST.encode(),

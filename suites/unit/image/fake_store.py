@@ -23,7 +23,7 @@ KERNELS = ("6.1.0-55-cloud-amd64", "6.1.0-56-cloud-amd64")
 
 
 class FakeBuilder:
-    """Leaves a disk and kernels; `meanwhile` is what happens in the middle of a build."""
+    """Makes a disk and kernels; `meanwhile` is called in the middle of a build."""
 
     version = "fake-1"
 
@@ -97,7 +97,7 @@ class FakeQemuImg:
 
 
 class Cache:
-    """A store in a temporary folder, and what it said."""
+    """A store in a temporary folder, and the progress that it reported."""
 
     def __init__(self, top: Path, builder: FakeBuilder | None = None) -> None:
         self.folder = top / "images"

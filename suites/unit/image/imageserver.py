@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ImageServer:
-    """What is served, what went wrong on purpose, and what was asked for.
+    """The files that the server has, the faults that it makes on request, and the requests so far.
 
-    `faults` are taken one a request from the front of a path's list; a request beyond them is
-    answered as it should be.
+    Each request for a path uses up the first of the path's `faults`; without faults, the server
+    answers correctly.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -26,7 +26,7 @@ class ImageServer:
         self.faults: dict[str, list[Callable[[Handler], None]]] = {}
         self.requests: list[str] = []
         self.port = 0
-        #: What its validators begin with; those of another host are others for the same content.
+        #: The beginning of its validators; another host has other validators for the same content.
         self.label = ""
 
     @property
@@ -40,11 +40,11 @@ class ImageServer:
         self.files[f"/images/{name}"] = content
 
     def fail_with(self, name: str, *faults: Callable[[Handler], None]) -> None:
-        """Answer the next requests for a file with these faults."""
+        """Answer the next requests for a file with these faults, one for each request."""
         self.faults.setdefault(f"/images/{name}", []).extend(faults)
 
     def asked(self, name: str) -> list[str]:
-        """Return the requests for a file, each with its Range where it had one."""
+        """Return the requests for a file: for each, its Range header, or else `whole`."""
         return [
             request.partition(" ")[2] or "whole"
             for request in self.requests
@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
             self.serve(server.files.get(path))
 
     def serve(self, content: bytes | None, *, cut_at: int | None = None) -> None:
-        """Answer with a file, or with the part asked for, of which `cut_at` bytes are sent."""
+        """Answer with a file or its requested part, but send only `cut_at` bytes if given."""
         if content is None:
             self.refuse(404)
             return
@@ -114,14 +114,14 @@ def cut_at(count: int) -> Callable[[Handler], None]:
 
 
 def answer(code: int, **headers: str) -> Callable[[Handler], None]:
-    """Answer with a status alone; underscores of a header's name stand for hyphens."""
+    """Answer with only a status and headers; underscores in a header's name stand for hyphens."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda handler: handler.refuse(code, named)
 
 
 @contextlib.contextmanager
 def serving(files: Mapping[str, bytes]) -> Iterator[ImageServer]:
-    """Serve until the end of the block, which shows that no thread is left."""
+    """Serve until the end of the block; at the end, check that no thread is left."""
     images = ImageServer(files)
     handler = type("Handler", (Handler,), {"server_of_images": images})
     with _QuietServer(("127.0.0.1", 0), handler) as server:
@@ -136,7 +136,7 @@ def serving(files: Mapping[str, bytes]) -> Iterator[ImageServer]:
 
 
 class _QuietServer(ThreadingHTTPServer):
-    """Says nothing of clients that leave while they are served."""
+    """Prints nothing if a client closes the connection early."""
 
     @override
     def handle_error(self, request: object, client_address: object) -> None: ...

@@ -1,4 +1,4 @@
-"""Files of a kernel, as far as the harness reads them."""
+"""Makes the parts of a kernel's files that the harness reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caches of images: shown, verified, and rid of what nobody needs."""
+"""The caches of images: listing them, verifying them, and removing unused images."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
 def test_image_in_use_counts_toward_the_size_limit_and_is_kept_with_its_parent(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one in use was used longest ago, so it is the first to be looked at."""
+    """The image in use was opened longest ago, so it would be removed first."""
     monkeypatch.setattr("harness.artifact_cache.cache.allocated_bytes", lambda _: 1 << 20)
     parent = cache.ensure()
     children = [cache.derive(parent, lambda _disk: None, payload=each) for each in "abc"]

@@ -1,4 +1,4 @@
-"""Recipes: what is read, what is refused, and what a key depends on."""
+"""Recipes: which recipes are valid, which are refused, and what an image's key depends on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_empty_catalogue_is_refused(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Slip:
-    """A recipe in which `said` was mistyped as `instead`, and how the refusal tells it."""
+    """A recipe in which `said` was mistyped as `instead`, and the expected error."""
 
     said: str
     instead: str
@@ -438,7 +438,7 @@ def test_unit_of_the_guest_agent_is_enabled_and_wanted_by_its_virtio_port() -> N
 
 
 def test_shipped_images_contain_no_links_empty_folders_or_backslashes() -> None:
-    """A wheel holds regular files alone, and an installer may take a backslash for a separator."""
+    """A wheel can contain only regular files, and an installer may read a backslash as a separator."""
     for path in (REPOSITORY / "images").rglob("*"):
         assert not path.is_symlink(), f"{path} is a link; a script of the image can make it."
         assert path.is_file() or any(path.iterdir()), f"{path} is an empty folder."
@@ -446,7 +446,7 @@ def test_shipped_images_contain_no_links_empty_folders_or_backslashes() -> None:
 
 
 def test_licence_does_not_change_the_key_of_an_image(tmp_path: Path) -> None:
-    """It says on which terms an image may be used, and nothing of what is in it."""
+    """The licence says on which terms an image may be used, but does not change the image's content."""
     free, licensed = a_recipe(tmp_path), a_recipe(tmp_path, recipe=LICENSED)
 
     assert licensed.key(builder="b") == free.key(builder="b")
@@ -463,7 +463,7 @@ def test_shipped_images_with_nvidias_driver_need_its_licence() -> None:
 
 
 def test_free_nvidia_image_needs_no_licence_and_has_the_generated_firmware() -> None:
-    """A firmware file that differs from what the harness makes was not made anew."""
+    """The firmware file must be made again if the harness makes another firmware."""
     recipe = load_catalogue().get("debian-13-nvidia-free")
 
     assert isinstance(recipe, Recipe)

@@ -1,4 +1,4 @@
-"""Recipes that extend others: what is merged, what is refused, and where an error is."""
+"""Recipes that extend other recipes: merged values, refused recipes, and the lines of errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_lists_named_in_replace_replace_lists_of_the_base_and_null_removes_a_val
 def test_trees_and_scripts_are_found_beside_the_recipe_that_lists_them(
     shipped: Path, own: Path
 ) -> None:
-    """The same path in both recipes means two folders; the later tree wins."""
+    """The same path in both recipes means two folders; files of the later tree replace earlier files."""
     (own / "node/root/etc").mkdir(parents=True)
     (own / "node/root/etc/fstab").write_text("ours\n")
     (own / "tools").mkdir()
@@ -127,7 +127,7 @@ def test_base_can_be_named_by_a_path_and_bases_may_extend_others(shipped: Path, 
 
 
 def test_key_of_an_extending_recipe_depends_on_its_merged_content(tmp_path: Path) -> None:
-    """A recipe that says all itself makes the same image, and so has the same key."""
+    """A recipe that contains all values itself makes the same image, so it has the same key."""
     write_catalogue(tmp_path / "shipped")
     (tmp_path / "own").mkdir()
     extending = _read(

@@ -1,4 +1,4 @@
-"""Published images: what is refused."""
+"""Which published images are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that users give: what is checked of the files before any machine starts."""
+"""Kernels of users: the checks of their files before any machine starts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_folder_without_modules_is_refused(tmp_path: Path) -> None:
     ids=["empty", "ELF", "no version"],
 )
 def test_file_that_is_not_a_bzimage_is_refused(tmp_path: Path, content: bytes) -> None:
-    """An ELF `vmlinux` is what people take for it."""
+    """Users may mistake an ELF file `vmlinux` for a bzImage."""
     (tmp_path / "vmlinux").write_bytes(content)
 
     assert read_version(tmp_path / "vmlinux") is None
@@ -127,7 +127,7 @@ def test_digest_changes_with_names_contents_links_and_initrd(tmp_path: Path) -> 
 
 
 def test_digest_of_packages_changes_with_their_order_and_contents(tmp_path: Path) -> None:
-    """They are installed one after the other."""
+    """The order matters, since packages are installed one after the other."""
     first, second = (tmp_path / name for name in ("a.deb", "b.deb"))
     seen = set()
     for content in (b"1", b"2"):

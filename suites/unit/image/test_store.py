@@ -1,4 +1,4 @@
-"""The cache of images: built once, published whole, refused when damaged."""
+"""The cache of images: an image is built once, published as a whole, and refused if damaged."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_kept_overlays_are_removed_with_unused_images(cache: Cache, tmp_path: Pa
     later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=2)
     (cache.folder / ".work/other").mkdir()
     with FileLock(cache.folder / ".locks/other.lock"):
-        # The process that makes another image may be about to use them.
+        # The process that makes another image may be about to use the overlays.
         assert cache.store.cache.collect_unused(dt.timedelta(days=1), at=later) == []
     (cache.folder / ".work/other").rmdir()
     removed = cache.store.cache.collect_unused(dt.timedelta(days=1), at=later)
@@ -264,7 +264,7 @@ def test_derived_image_is_made_once_from_an_overlay_on_its_parent(cache: Cache) 
 
 
 def test_kernel_that_was_installed_in_a_derived_image_is_its_newest_kernel(cache: Cache) -> None:
-    """It takes the place of the parent's of its version; others are those of the parent."""
+    """It replaces the parent's kernel of the same version; the other kernels are the parent's."""
     parent = cache.ensure()
     versions = [kernel.version for kernel in parent.kernels]
 
@@ -285,7 +285,7 @@ def test_kernel_that_was_installed_in_a_derived_image_is_its_newest_kernel(cache
     assert new.kernels[:-1] == parent.kernels
     assert [kernel.version for kernel in same.kernels] == [*versions[1:], versions[0]]
     assert same.newest_kernel.vmlinuz == same.folder / "kernels" / versions[0] / "vmlinuz"
-    # Its files are verified as all others are.
+    # The kernel's files are verified like all other files of an image.
     new.newest_kernel.initrd.unlink()
     again = cache.derive(parent, lambda disk: install(disk, "9.9-own"), payload="new")
     assert again.newest_kernel.initrd.read_text() == "own"
@@ -335,7 +335,7 @@ def test_image_whose_licence_is_not_accepted_is_not_built(tmp_path: Path) -> Non
 
 
 def test_cached_image_whose_licence_is_not_accepted_is_refused(tmp_path: Path) -> None:
-    """Who finds the image in a shared cache has accepted nothing yet."""
+    """A user who finds the image in a shared cache has not accepted the licence yet."""
     recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
     builder = FakeBuilder()
     accepting = ImageStore(

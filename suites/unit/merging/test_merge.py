@@ -209,7 +209,7 @@ def test_shard_that_collected_other_tests_is_refused(tmp_path: Path) -> None:
 
 
 def test_shard_of_a_run_with_another_count_of_shards_is_refused(tmp_path: Path) -> None:
-    """Together the shards have each test exactly once."""
+    """The shards are of two runs, although together they have each test exactly once."""
     for number, count in ((1, 3), (2, 2), (3, 3)):
         a_shard(tmp_path, number, TESTS[number * 2 - 2 : number * 2], count=count)
 

@@ -1,4 +1,4 @@
-"""What is told of a machine that does something for long."""
+"""Reports about a machine that is busy for a long time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Told:
-    """A machine whose events are kept."""
+    """A machine, and all events that it reported."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -40,7 +40,7 @@ def told() -> _Told:
 
 @contextlib.contextmanager
 def _later(told: _Told, what: str) -> Iterator[None]:
-    """Begin an activity some seconds after the one around it."""
+    """Begin an activity some seconds after the outer activity."""
     told.clock.sleep(7)
     with told.machine.during(what):
         yield

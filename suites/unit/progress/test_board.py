@@ -1,4 +1,4 @@
-"""Which lines and rows say what machines and images do."""
+"""The lines and rows that show what machines and images do."""
 
 from __future__ import annotations
 

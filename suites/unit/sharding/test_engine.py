@@ -1,4 +1,4 @@
-"""The shard that a job is."""
+"""Which shard a job of a CI engine runs."""
 
 from __future__ import annotations
 

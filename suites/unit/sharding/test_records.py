@@ -1,4 +1,4 @@
-"""The files of a shard: what it ran, how often it was started, how long its tests took."""
+"""The files of a shard: which tests ran, how often the shard started, how long its tests took."""
 
 from __future__ import annotations
 

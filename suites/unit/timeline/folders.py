@@ -23,7 +23,7 @@ from suites.unit.evidence.folders import EvidenceFolder
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: When the guest's kernel began, by its clock; 2026-11-23T05:50:00Z.
+#: The start of the guest's kernel, by the guest's clock: 2026-11-23T05:50:00Z.
 BOOTED_AT_S = 1_795_413_000
 BOOT, EARLIER_BOOT = "b" * 32, "a" * 32
 
@@ -37,7 +37,7 @@ def a_unit(
     active: str = "active",
     result: str = "success",
 ) -> str:
-    """Return a unit as `systemctl show` prints it; 0 is no stamp."""
+    """Return a unit as `systemctl show` prints it; 0 means that there is no timestamp."""
     is_open = active == "activating"
     stamps = {
         "InactiveExitTimestampMonotonic": started_s,
@@ -53,7 +53,7 @@ def a_unit(
 def an_entry(
     at_s: float, message: str, *, boot: str = BOOT, wall_s: float | None = None, **fields: str
 ) -> bytes:
-    """Return an entry of the journal's export; the wall clock is that of the monotonic one."""
+    """Return an entry in the journal's export format; by default, the clock was never set."""
     wall = BOOTED_AT_S + at_s if wall_s is None else wall_s
     values = {
         "__REALTIME_TIMESTAMP": str(int(wall * 1e6)),
@@ -107,7 +107,7 @@ class HistoryFolder:
         return self.root
 
     def host_events(self, *names: str) -> None:
-        """Let the host have seen these of the guest, and a reset that it made itself."""
+        """Record these events of the guest, and a reset by the host, as the host's events."""
         events = [
             {"name": name, "at_s": 1.0, "data": {"guest": is_guest}}
             for name, is_guest in (("RESET", False), *((name, True) for name in names))
@@ -119,7 +119,7 @@ class HistoryFolder:
 def a_node_that_built(folder: Path, *, hangs: bool = False) -> HistoryFolder:
     """Return a node as a bake under TCG left it: cloud-init, then a build of 119 s in a container.
 
-    With `hangs` the provisioner is still at it when the machine is looked at.
+    With `hangs`, the provisioner still runs when the evidence is gathered.
     """
     final = (
         a_unit(

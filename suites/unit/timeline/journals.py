@@ -1,4 +1,4 @@
-"""Entries of a journal, for a test of what is read from them."""
+"""Makes journal entries for tests."""
 
 from __future__ import annotations
 

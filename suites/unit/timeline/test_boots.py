@@ -1,4 +1,4 @@
-"""Boots on one time axis."""
+"""The boots of a machine on one time axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DKMS's builds, by their logs."""
+"""DKMS's builds, read from their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When containers ran, by messages as containerd 1.6 and 1.7 write them."""
+"""The times of containers, from messages of containerd 1.6 and 1.7."""
 
 from __future__ import annotations
 

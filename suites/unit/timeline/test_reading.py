@@ -1,4 +1,4 @@
-"""What a timeline reads from the evidence of a machine, and what it says of evidence that is missing."""
+"""The timeline that is read from the evidence of a machine, and its gaps if evidence is missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by_name(timeline: Timeline) -> dict[str, Span]:
 
 
 def test_units_steps_builds_and_containers_share_one_axis(tmp_path: Path) -> None:
-    """Steps and builds are stamped by the wall clock, units by the monotonic one."""
+    """Steps and builds have wall-clock times; units have times of the monotonic clock."""
     found = by_name(read_timeline(a_node_that_built(tmp_path).write()))
 
     assert (found["containerd.service"].start_s, found["containerd.service"].end_s) == (72, 88)
@@ -67,7 +67,7 @@ def test_complete_evidence_has_no_gap(tmp_path: Path) -> None:
 
 
 def test_unit_waited_for_the_last_of_its_predecessors(tmp_path: Path) -> None:
-    """Other units held it up too, until 71 s."""
+    """Until 71 s, the unit waited for other units too."""
     span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["cloud-config.service"]
 
     assert span.blockers == ("containerd.service",)
@@ -109,7 +109,7 @@ def test_critical_path_ends_at_the_goal_that_was_ready_last(
 
 
 def test_panics_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
-    """Events of the machine that became the checkpoint have no marks."""
+    """Events of the machine from which the checkpoint was made are not marked."""
     folder = a_node_that_built(tmp_path).write()
     events = [("SHUTDOWN", -50), ("GUEST_PANICKED", 50), ("SHUTDOWN", 60), ("STOP", 70)]
     (folder / "host/qmp-events.json").write_text(
@@ -242,7 +242,7 @@ def test_event_without_a_declared_time_is_a_gap(tmp_path: Path) -> None:
 
 
 def continued(node: HistoryFolder, at_s: float) -> Timeline:
-    """Read the timeline of a machine whose processors began to run then."""
+    """Read the timeline of a machine whose processors began to run at the given time."""
     folder = node.write()
     events = [{"name": "RESUME", "at_s": BOOTED_AT_S + at_s}, {"name": "RESUME", "at_s": 9e9}]
     (folder / "host/qmp-events.json").write_text(json.dumps(events))
@@ -307,9 +307,9 @@ def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
 def test_timeline_joins_the_boots_before_and_after_a_reboot(
     tmp_path: Path, wall_s: float, second_boot_s: float
 ) -> None:
-    """Between the last entry of the one and the first of the other the wall clock counts.
+    """The wall clock determines the time between the last entry of a boot and the next boot's first entry.
 
-    A boot does not begin before the end of the one before, whatever the clock says.
+    A boot never begins before the end of the previous boot, even if the clock says so.
     """
     units = [
         a_unit("early.service", 13.0, 19.0),
@@ -416,7 +416,7 @@ def test_folder_without_evidence_is_refused(tmp_path: Path) -> None:
 
 
 def steps_of(node: HistoryFolder, **changed: object) -> Timeline:
-    """Return the timeline of a node whose provisioner reports one step, changed so."""
+    """Return the timeline of a node whose provisioner reports one step with these changes."""
     step = {"name": "build", "status": "done", "started": "2026-11-23T05:52:23Z", "duration_s": 2}
     node.evidence.outcome(steps=[{**step, **changed}])
     return read_timeline(node.write())

@@ -1,4 +1,4 @@
-"""Which work a timeline's picture shows, and its words."""
+"""Which work a timeline's picture shows, and how the picture and the page word it."""
 
 from __future__ import annotations
 

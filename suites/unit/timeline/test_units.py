@@ -1,4 +1,4 @@
-"""The starts of systemd units."""
+"""When systemd units started."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_journal_of_an_earlier_boot_has_each_start_of_a_unit() -> None:
         an_entry(4.0, UNIT="a.service", MESSAGE_ID=STARTING),
         an_entry(4.5, UNIT="b.service", MESSAGE_ID=STARTED),
         an_entry(6.0, UNIT="a.service", MESSAGE_ID=STARTED),
-        # Of a start that was given up nothing is told.
+        # A start that ended without a message is left out.
         an_entry(6.5, UNIT="c.service", MESSAGE_ID=STARTING),
         an_entry(7.0, UNIT="c.service", MESSAGE_ID=STARTING),
     )

@@ -1,4 +1,4 @@
-"""What waited for what."""
+"""Which work waited for which other work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def after(name: str, *names: str) -> UnitTimes:
         (1.0, 9.1, (), None),
         (1.0, 5.5, ("a",), 2.0),
         (4.0, 6.0, ("b",), 4.0),
-        # In the initrd, before the systemd of the system.
+        # The units started in the initrd, before the system's own systemd.
         (7.0, 6.0, ("b",), 6.0),
     ],
 )

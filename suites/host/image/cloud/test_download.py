@@ -1,4 +1,4 @@
-"""Downloads: resumed where they stopped, ended where no try can succeed."""
+"""Downloads are resumed where they stopped, and end if no further try can succeed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILE = "x.img"
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this host's proxy play no part."""
+    """Remove this host's proxy settings from the environment."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -43,7 +43,7 @@ def server() -> Iterator[ImageServer]:
 
 
 class Download:
-    """A download to a temporary file, and what it said."""
+    """A download to a temporary file, and the messages that it reported."""
 
     def __init__(self, folder: Path, *, patience: Patience | None = None) -> None:
         self.part = folder / "x.part"
@@ -67,7 +67,7 @@ def download(tmp_path: Path) -> Download:
 
 
 def whole_cut_at(count: int) -> Callable[[Handler], None]:
-    """Send the first bytes of the file, whatever range is asked for."""
+    """Send the first bytes of the file, whatever range the client requests."""
 
     def serve(handler: Handler) -> None:
         del handler.headers["Range"]
@@ -77,7 +77,7 @@ def whole_cut_at(count: int) -> Callable[[Handler], None]:
 
 
 def failure_of(*errors: str) -> str:
-    """Return the sentences that a download ends with."""
+    """Return the expected message of a failed download."""
     return "\n".join(
         [
             "'x.img' could not be downloaded from any of these URLs:",
@@ -285,7 +285,7 @@ def test_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
 
     server.fail_with(FILE, trickle)
     download = Download(tmp_path, patience=Patience(tries=1))
-    # Each look of the client lets the server send one byte more.
+    # Each time the client reads its clock, the server may send one more byte.
     download.clock = FakeClock(look_s=1.0, on_look=sent.release)
     failure = download.fail(server.url(FILE))
     is_over.set()

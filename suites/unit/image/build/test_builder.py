@@ -1,4 +1,4 @@
-"""Builds: which commands run, and what is said when they do not succeed."""
+"""Builds of images: which commands run, and which error follows if a command fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Status: purge ok not-installed
 
 
 class ScriptedBuildCommands:
-    """Leaves what the builder's commands leave; `failing` names the one that does not succeed."""
+    """Makes the files that the builder's commands make; the command `failing` fails."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ def test_mmdebstrap_gets_the_packages_the_archives_and_the_hooks_in_order(recipe
         f'chroot "$1" env sh {workshop}/finish.sh',
     ]
     assert "--include=systemd,containerd" in argv
-    # On Ubuntu without `gpg`, mmdebstrap leaves the keys out.
+    # On Ubuntu without `gpg`, mmdebstrap does not find the keys by itself.
     assert f"--keyring={KEYRING}" in argv
     assert "--dpkgopt=path-exclude=/usr/share/man/*" in argv
     assert argv[-4:] == (
@@ -279,7 +279,7 @@ def test_inputs_lie_where_the_node_and_the_scripts_look_for_them(recipe: Recipe)
 
 
 def test_error_for_missing_archive_keys_of_debian_has_the_remedy(attempt: Attempt) -> None:
-    """Ubuntu has mmdebstrap without them, and apt then refuses each archive."""
+    """Ubuntu installs mmdebstrap without these keys, and apt then refuses each archive."""
     attempt.keyring.unlink()
     commands = ScriptedBuildCommands()
 
@@ -354,7 +354,7 @@ def test_wrong_number_of_kernels_is_refused(attempt: Attempt, kernels: list[str]
 def test_files_of_subordinate_ids_are_removed_in_a_namespace(
     attempt: Attempt, privilege: Privilege
 ) -> None:
-    """A user's build leaves files of subordinate ids; the rest is the user's own."""
+    """A build by a user leaves files of subordinate ids; all other files belong to the user."""
     attempt.build(ScriptedBuildCommands(), privilege=privilege)
     commands = ScriptedBuildCommands()
     builder = MmdebstrapBuilder(run=commands, privilege=privilege)
@@ -387,7 +387,7 @@ def test_build_that_goes_on_printing_may_take_longer_than_its_limit(attempt: Att
 def test_version_of_the_builder_changes_with_each_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images that the other one built are not used."""
+    """So images that another version of the builder made are not used."""
     files = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr("harness.image.build.builder.builder_sources", lambda: files)
     versions: set[str] = set()

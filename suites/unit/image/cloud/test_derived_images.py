@@ -1,4 +1,4 @@
-"""Images derived from cloud images are made once, and again where they are damaged."""
+"""Images derived from cloud images are made once, and made again if they are damaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON = 60.0
 
 
 class Baker:
-    """Leaves a disk where it is asked to, and counts how often it was."""
+    """Writes a disk to the given path, and counts its calls."""
 
     def __init__(self, content: bytes = OTHER_IMAGE) -> None:
         self.count = 0
@@ -150,7 +150,7 @@ def test_derived_images_are_listed_verified_and_removed_like_any_image(
 def test_kernels_are_extracted_with_their_initrds_from_the_folder_of_the_boot_menu(
     tmp_path: Path, boot: str
 ) -> None:
-    """The newest one has no initrd yet, so it can't be booted without the image's boot loader."""
+    """The newest kernel has no initrd yet, so only the image's boot loader can boot this kernel."""
     menu = "".join(
         f"menuentry 'x' --id '{version}' {{\n linux {boot}/vmlinuz-{version} of={version}\n}}\n"
         for version in ("6.3", "6.2", "6.1")

@@ -1,4 +1,4 @@
-"""Lists of digests: one digest of each file, and each line as those tools write it."""
+"""Lists of digests: one digest for each file, and lines in the format of sha256sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures of lists: which of several counts, by what gpgv says of each."""
+"""Signatures of lists: which of several signatures counts, by gpgv's status words."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from suites.unit.image.cloud_image_folder import PUBLISHER, SIGNATURES, STRANGER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: A key below the publisher's; VALIDSIG names it first and the primary key last.
+#: A subkey of the publisher's key; VALIDSIG names the subkey first and the primary key last.
 SUBKEY = "5" * 40
 
 
 @dataclass
 class FakeGpgv:
-    """Prints a status, and ends as gpgv does where it can't check one of the signatures."""
+    """Prints a status, and exits as gpgv does if it can't check one of the signatures."""
 
     status: str
     exit_code: int = 2
@@ -50,7 +50,7 @@ class FakeGpgv:
 
 
 def said(word: str, key: str, *, by: str | None = None, name: str = "A publisher") -> str:
-    """Return what gpgv prints of one signature with this result."""
+    """Return the status that gpgv prints about one signature with this result."""
     lines = ["NEWSIG", f"KEY_CONSIDERED {key} 0", f"{word} {key[-16:]} {name}"]
     if word in {"GOODSIG", "EXPKEYSIG", "EXPSIG", "REVKEYSIG"}:
         lines.append(f"VALIDSIG {by or key} 2026-08-21 1787313600 0 4 0 22 10 00 {key}")
@@ -94,7 +94,7 @@ OF_A_STRANGER = said("GOODSIG", STRANGER)
     ],
 )
 def test_list_with_a_good_signature_of_the_publisher_is_accepted(status: str) -> None:
-    """A list may be signed by an old key and a new one, of which the keyring has one."""
+    """A list may be signed by an old key and a new key, and the keyring may have only one of them."""
     check(FakeGpgv(status))
 
 

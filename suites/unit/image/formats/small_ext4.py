@@ -1,4 +1,4 @@
-"""A file system of ext4 with one group, made of its blocks."""
+"""Makes a small ext4 file system with one group, block by block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SmallExt4:
     next_block: int = _FIRST_DATA
 
     def __post_init__(self) -> None:
-        # The superblock, whose place is 1024 with blocks of any size.
+        # The superblock is at byte 1024, whatever the size of the blocks.
         for at, form, value in (
             (0, "<I", _IN_GROUP),
             (20, "<II", (1, 0)),
@@ -95,7 +95,7 @@ class SmallExt4:
 
 
 def folder_block(entries: dict[str, int]) -> bytes:
-    """Return the entries of a folder; the last one has the rest of the block."""
+    """Return a block with a folder's entries; the last entry takes the rest of the block."""
     raw = b""
     named = {".": 2, "..": 2, **entries}
     for index, (name, inode) in enumerate(named.items()):

@@ -1,4 +1,4 @@
-"""The beginning of a qcow2 file, as far as the name of its backing file is concerned."""
+"""Makes the beginning of a qcow2 file, with the name of its backing file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT = 128
 
 
 def qcow2_on(path: Path, name: str, *, behind: bytes = b"") -> Path:
-    """Write a qcow2 that lies on the backing file `name`; without a name it stands alone."""
+    """Write a qcow2 with the backing file `name`, or without a backing file."""
     cluster = bytearray(CLUSTER)
     at = AT if name else 0
     _HEAD.pack_into(cluster, 0, MAGIC, 3, at, len(name), 9, 1 << 30)

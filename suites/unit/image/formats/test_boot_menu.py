@@ -1,4 +1,4 @@
-"""Kernels of a boot menu, in the forms that distributions write."""
+"""Kernels in a boot menu, in the forms that distributions write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_command_line_is_read_without_variables_and_quotes() -> None:
 
 
 def test_first_linux_line_of_an_entry_is_used() -> None:
-    """Ubuntu's cloud images try without an initrd first, where the last try did not fail."""
+    """Ubuntu's cloud images first try a boot without an initrd, unless the last such boot failed."""
     menu = """\
 menuentry 'Ubuntu' --class ubuntu $menuentry_id_option 'gnulinux-simple-1' {
   if [ "${initrdfail}" = 1 ]; then
@@ -50,7 +50,7 @@ menuentry 'Ubuntu' --class ubuntu $menuentry_id_option 'gnulinux-simple-1' {
 
 
 def test_menu_of_ubuntu_with_a_separate_boot_partition_is_read() -> None:
-    """As grub-mkconfig of Ubuntu 24.04 writes it, after the settings of its cloud images."""
+    """The menu is as grub-mkconfig of Ubuntu 24.04 writes it with the settings of cloud images."""
     menu = """\
 menuentry 'Ubuntu' --class ubuntu --class os $menuentry_id_option 'gnulinux-simple-5e0d' {
 	recordfail
@@ -84,7 +84,7 @@ submenu 'Advanced options for Ubuntu' $menuentry_id_option 'gnulinux-advanced-5e
 
 
 def test_recovery_entries_are_left_out() -> None:
-    """Also where it is the only one of its kernel; a word that holds one of these is another."""
+    """This holds also for a kernel's only entry, but not for a word such as `singleuser`."""
     entry = "menuentry 'x' --id '{}' {{\n linux /boot/vmlinuz-{} root=1 {}\n}}\n"
     menu = "".join(
         entry.format(kernel, kernel, words)

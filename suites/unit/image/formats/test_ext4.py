@@ -82,7 +82,7 @@ def test_undecodable_file_name_is_kept(disk: SmallExt4) -> None:
 
 
 def test_folder_of_many_blocks_is_read_through_its_index(disk: SmallExt4) -> None:
-    """Its first block is an index, which looks as if it had no names."""
+    """The folder's first block is an index, which looks like a block without names."""
     index = disk.block(folder_block({}))
     leaves = [disk.block(folder_block({f"f{number}": 12})) for number in range(3)]
     node = disk.block(extents(index, *leaves))
@@ -92,7 +92,7 @@ def test_folder_of_many_blocks_is_read_through_its_index(disk: SmallExt4) -> Non
 
 
 def test_removed_name_is_absent(disk: SmallExt4) -> None:
-    """Of the first name in a block, only the inode is removed."""
+    """If the first name in a block is removed, the name stays, and only its inode number is deleted."""
     removed = struct.pack("<IHBB4s", 0, 12, 4, 0, b"gone")
     block = disk.block(removed + struct.pack("<IHBB4s", 12, 1012, 4, 0, b"here"))
     disk.inode(13, 0o40755, mapped=extents(block))
@@ -101,7 +101,7 @@ def test_removed_name_is_absent(disk: SmallExt4) -> None:
 
 
 def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
-    """The second group says nothing of its table but that nothing in it is used."""
+    """The second group's descriptor only says that no inode of the group is used."""
     disk.superblock(0, "<I", 64)
     struct.pack_into("<IIIHHHH", disk.content, 2 * 1024 + 64, 0, 0, 200, 0, 0, 0, 1)
     disk.content[200 * 1024 : 208 * 1024] = b"\xff" * 8 * 1024
@@ -110,7 +110,7 @@ def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
 
 
 def test_inodes_after_a_group_without_inodes_keep_their_numbers(disk: SmallExt4) -> None:
-    """The last group is not a whole one."""
+    """The last group has fewer inodes than the other groups."""
     disk.superblock(0, "<I", 95)
     for group, table, flags in ((1, 240, 1), (2, 200, 0)):
         place = 2 * 1024 + 64 * group
@@ -172,7 +172,7 @@ def test_major_and_minor_numbers_of_a_device_are_read(
 
 def test_extended_attributes_are_read_inside_and_outside_of_inodes(disk: SmallExt4) -> None:
     outside = struct.pack("<I28x", 0xEA020000) + xattr(1, b"note", b"long", at=64)
-    # In a block of its own, the offset counts from the block's begin.
+    # In a separate block, the offset is relative to the beginning of the block.
     block = disk.block(outside[:32] + xattr(1, b"note", b"long", at=64 - 32))
     disk.content[block * 1024 + 34 : block * 1024 + 36] = struct.pack("<H", 64)
     disk.inode(12, 0o100755, xattr_block=block, xattrs=xattr(6, b"capability", b"\1\0\0\2", at=40))
@@ -184,7 +184,7 @@ def test_extended_attributes_are_read_inside_and_outside_of_inodes(disk: SmallEx
 
 
 def test_each_of_several_extended_attributes_is_read(disk: SmallExt4) -> None:
-    """Entries have multiples of four bytes, and names have any length."""
+    """The size of an entry is a multiple of four bytes, and a name may have any length."""
     entries = b"".join(
         struct.pack("<BBHIII", len(name), 1, at, 0, 1, 0) + name.ljust(4, b"\0")
         for name, at in ((b"ab", 60), (b"c", 61))
@@ -234,14 +234,14 @@ def test_content_without_an_ext4_superblock_is_refused(disk: SmallExt4) -> None:
 
 
 def test_unknown_feature_is_refused(disk: SmallExt4) -> None:
-    """Such as encrypted names."""
+    """An example of such a feature is encrypted names."""
     disk.superblock(96, "<I", 0x102C2)
     with pytest.raises(Ext4Error, match=r"not understood here \(0x10000\)"):
         read_file_system(disk.read)
 
 
 def test_name_that_refers_to_an_unused_inode_is_refused(disk: SmallExt4) -> None:
-    """As if the file were deleted between the two reads."""
+    """This happens if the file is deleted between the two reads."""
     disk.inode(14, 0o100600, links=0)
     with pytest.raises(Ext4Error, match="refers to a missing part"):
         read_file_system(disk.read)

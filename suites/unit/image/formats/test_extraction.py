@@ -1,4 +1,4 @@
-"""Kernels out of a disk image, by programs of the host."""
+"""Kernels are extracted from a disk image by programs of the host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LISTING = (
 
 
 class Programs:
-    """Plays qemu-img, which copies nothing, and debugfs by its requests."""
+    """Fakes qemu-img, which here copies nothing, and debugfs, which answers its requests."""
 
     def __init__(self, listings: Mapping[str, str], dumped: bytes | None = b"12345678") -> None:
         self.listings = listings
@@ -107,7 +107,7 @@ def test_incomplete_copy_of_a_file_is_refused_and_removed(
     with pytest.raises(HarnessError, match="has 3 bytes, but 8 were extracted"):
         system.take("/boot", "initrd.img-6.1", tmp_path / "initrd")
 
-    # What the failed copy left is as large as this file.
+    # The file that the failed copy left has the size of this file.
     assert isinstance(extractor.runner, Programs)
     extractor.runner.dumped = None
     with pytest.raises(HarnessError, match="has 8 bytes, but 0 were extracted"):

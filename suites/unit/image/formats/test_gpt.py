@@ -1,4 +1,4 @@
-"""Partition tables, as they are read (UEFI specification, 5.3)."""
+"""Reading partition tables (UEFI specification, 5.3)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_disk_without_a_partition_table_is_refused(front: bytes) -> None:
 
 
 def test_invalid_partition_entries_are_ignored() -> None:
-    """A hostile header may count entries that are not there, or give one no length."""
+    """A hostile header may count more entries than there are, and an entry may have no length."""
     front = bytearray(render_gpt({1: (LINUX, 4096, 100), 2: (LINUX, 2048, 8)}, TOTAL)[0])
     struct.pack_into("<I", front, SECTOR + 80, 0xFFFFFFFF)
     struct.pack_into("<QQ", front, 2 * SECTOR + 128 + 32, 4096, 0)

@@ -1,4 +1,4 @@
-"""Container images: reproducible, and laid out as containerd and a registry read them."""
+"""Container images are reproducible, and have the layout that containerd and registries read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_digests_lead_from_the_index_of_the_archive_to_its_layer() -> None:
     manifest = json.loads(follow(entry))
     config = json.loads(follow(manifest["config"]))
     (layer,) = manifest["layers"]
-    # Another field would change the digest by which registries have the image.
+    # A further field would change the digest by which registries store the image.
     assert [set(each) for each in (manifest["config"], layer)] == [
         {"mediaType", "digest", "size"}
     ] * 2

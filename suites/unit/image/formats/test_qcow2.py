@@ -1,4 +1,4 @@
-"""Disks of other hosts, and the name of a backing file in a qcow2's header."""
+"""Disks from other hosts, and the name of the backing file in a qcow2's header."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def a_disk(
     [
         ({}, None),
         ({"version": 2}, None),
-        # Where version 3 has features, version 2 has other fields.
+        # At the position of version 3's features, version 2 has other fields.
         ({"version": 2, "features": 4}, None),
         ({"features": 1}, None),
         ({"version": 4}, "is a qcow2 of version 4"),
