@@ -82,7 +82,7 @@ class CloudInitResult:
     def from_json(cls, text: str) -> CloudInitResult:
         """Parse the file's text.
 
-        Raises HarnessError if it does not have the format of cloud-init 22 to 26.
+        Raises HarnessError if the text does not have the format of cloud-init 22 to 26.
         """
         try:
             run = parse_json(text)["v1"]
@@ -108,8 +108,8 @@ class CloudInitStatus(Enum):
 class CloudInitReport:
     """The errors of all stages, from `/run/cloud-init/status.json`.
 
-    `recoverable` are warnings that do not affect the boot, each preceded by its level; versions before
-    23.4 report no warnings.
+    `recoverable` are warnings that do not affect the boot, each preceded by its level; versions of
+    cloud-init before 23.4 report no warnings.
     """
 
     errors: tuple[str, ...]
@@ -125,7 +125,7 @@ class CloudInitReport:
     def from_json(cls, text: str) -> CloudInitReport:
         """Parse the file's text.
 
-        Raises HarnessError if it does not have the format of cloud-init 22 to 26.
+        Raises HarnessError if the text does not have the format of cloud-init 22 to 26.
         """
         try:
             stages = _stages(parse_json(text)["v1"])
@@ -162,7 +162,7 @@ def _listed(value: object) -> list[object]:
 
 
 def render_user_data(user_data: UserData) -> str:
-    """Render `#cloud-config`."""
+    """Render user-data as `#cloud-config`."""
     return render_cloud_config(cloud_config(user_data))
 
 

@@ -90,7 +90,7 @@ def read_data_file(file: Path, shape: type[T]) -> T:
 def read_document(file: Path) -> Document:
     """Read the keys of `file`.
 
-    Duplicate keys are refused, since YAML would silently keep the last one. Aliases are refused
+    Duplicate keys are refused, since PyYAML would silently keep the last value. Aliases are refused
     too, since they let a small file expand without bound.
 
     Raises BadInputError.
@@ -282,7 +282,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Report the most helpful error; the other errors often follow from it."""
+    """Report the most helpful of several errors; the other errors often follow from this error."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))

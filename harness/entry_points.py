@@ -42,7 +42,7 @@ class Group(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """One entry point. `value` locates its object; `distribution` is the package's name and version."""
+    """One entry point. `value` locates the object; `distribution` is the package's name and version."""
 
     group: Group
     name: str

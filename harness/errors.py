@@ -1,4 +1,4 @@
-"""The two error families: the node is wrong, or the harness could not check the node."""
+"""The two kinds of errors: the node is wrong, or the harness could not check the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGE_BYTES = 8 << 10
 
 
 class EvidencedError(Exception):
-    """An error whose message ends with the path of the evidence folder, if there is one.
+    """An error whose message ends with the path of the evidence folder, if there is such a folder.
 
     Code that moves the folder sets `evidence` to the new path. Code that writes a message of more
     than MESSAGE_BYTES to a file sets `whole_text` to the path of this file. Messages quote guests,
@@ -46,7 +46,7 @@ class EvidencedError(Exception):
 
 
 def errors_in(error: BaseException, kind: type[_Error]) -> Iterator[_Error]:
-    """Yield each error of this kind in a chain or a group of errors."""
+    """Yield each error of the class `kind` in a chain or a group of errors."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -89,5 +89,5 @@ class RequirementError(HarnessError):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the names in quotes, separated by commas, for a message."""
+    """Return the names for a message: each in quotes, separated by commas."""
     return ", ".join(f"'{name}'" for name in names) or "none"

@@ -1,7 +1,7 @@
 """Reads files in folders that a guest, another person or another host filled.
 
-Such a folder may contain links to files of this host, FIFOs, which never end, and sparse files,
-which may be larger than memory.
+Such a folder may contain links to files of this host, FIFOs, whose content never ends, and sparse
+files, whose content may be larger than memory.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
 _GATE_TIMEOUT_S = 60.0
-#: The flags to open a lock file: a link is not followed, and opening a FIFO does not block.
+#: The flags for opening a lock file: a link is not followed, and opening a FIFO does not block.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -75,7 +75,7 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
-    """Yield a new private folder under `parent` that is removed at the end.
+    """Yield a new private folder under `parent`, and remove the folder at the end.
 
     The folder is leased while it is in use; `sweep` removes folders whose holder died.
     """
@@ -169,7 +169,7 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
 def try_exclusive(path: Path) -> Iterator[bool]:
     """Try to lock `path` exclusively, and yield whether that worked.
 
-    A missing file has no users, so True is yielded.
+    If the file is missing, nobody uses it, so yield True.
     """
     try:
         descriptor = os.open(path, _FLAGS)

@@ -51,8 +51,8 @@ def build_agent() -> Payload:
 def _pack(package: str, init: str) -> Payload:
     """Pack the package whose `__init__.py` is at the path `init`.
 
-    All sources are included, sorted by name, uncompressed (so that the bytes do not depend on the
-    version of zlib) and with one date.
+    The zipapp has all sources, sorted by name, with one date, and uncompressed, so that its bytes do
+    not depend on the version of zlib.
     """
     root = Path(init).parent
     members = {

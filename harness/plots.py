@@ -19,7 +19,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """Colours of everything except data."""
+    """The colours of a picture, except the colours of data."""
 
     name: str
     text: str
@@ -44,8 +44,8 @@ def render_figure(
     """Call `draw` with a new figure, and return the picture; `form` is `svg` or `png`.
 
     An SVG contains its words as text and not as shapes: it is small, can be searched, and uses the
-    reader's font. The ids in an SVG depend on `salt`, so that the same drawing always gives the
-    same bytes. Raises RequirementError if matplotlib is missing.
+    reader's font. The ids in an SVG depend on `salt`, so that two drawings of the same data have
+    the same bytes. Raises RequirementError if matplotlib is missing.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import
@@ -83,7 +83,7 @@ def render_figure(
 
 
 def picture(light: bytes, dark: bytes, words: str) -> str:
-    """Return an SVG in two schemes as complete HTML; `words` describe the picture."""
+    """Return HTML that shows an SVG, light or dark as the reader prefers; `words` describe the picture."""
 
     def source(content: bytes) -> str:
         return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"

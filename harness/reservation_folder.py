@@ -2,7 +2,7 @@
 
 Each reservation is a file, locked by `flock` for as long as the reservation lasts. The kernel
 releases the lock when the holder dies, also by `kill -9`, and the next process that reads the
-folder removes the file. A lock on the folder itself serialises reading and adding. A reservation
+folder removes the file. A lock on the folder itself serialises reading and adding files. A reservation
 outlives its process only if a forked child has not yet executed another program.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK_INTERVAL_S = 0.002
-#: The time limit for the folder's lock, which is held for about a millisecond unless its holder is stopped.
+#: The time limit for the folder's lock; unless its holder is suspended, it is held for about a millisecond.
 _LOCK_S = 10.0
 _LONGEST_WHO = 80
 _FILE_NAME = re.compile(r"[0-9]{9,15}-[0-9a-f]{8}")
@@ -83,8 +83,8 @@ class Sharing(enum.Enum):
 class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
-    `parse` makes an entry from the text of a file; it raises ValueError, KeyError or TypeError if
-    the text is not an entry. `with_owner` sets an entry's owner to the owner of the file, whatever
+    `parse` makes an entry from the text of a file; `parse` raises ValueError, KeyError or TypeError
+    if the text is not an entry. `with_owner` sets an entry's owner to the owner of the file, whatever
     the text says. `owner` names the owner of the folder in messages.
     """
 
@@ -262,7 +262,7 @@ class OpenReservations(Generic[E]):
         return entries
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file that has the name of a reservation, but is not a reservation."""
+        """Return a sentence about each file that is named like a reservation, but is not a reservation."""
         found = (self._strangeness(name) for name in self._names())
         return [each for each in found if each is not None]
 
@@ -378,5 +378,5 @@ def ahead_of(name: str, entries: Sequence[tuple[str, E]]) -> list[E]:
 
 
 def one_line(who: str) -> str:
-    """Return the name of a holder on one line, shortened."""
+    """Return the name of a holder, shortened to one line of limited length."""
     return "".join(each if each.isprintable() else "?" for each in who)[:_LONGEST_WHO]

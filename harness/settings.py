@@ -28,7 +28,7 @@ TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
 #: The file in which an administrator lists the host's GPUs that tests may use; the file is optional.
 INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
 #: The folder of the leases of this host's GPUs. The folder is local, since file locks are not
-#: reliable on network file systems; a reboot empties it.
+#: reliable on network file systems; a reboot empties the folder.
 POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
 #: The default images for tests of nodes: one for each distribution from which nodes are made.
@@ -71,7 +71,7 @@ class OptionValue(Enum):
 
 
 class AcceleratorOption(OptionValue):
-    """How guests run; `AUTO` is KVM if a test shows that KVM works, else TCG."""
+    """How guests run; `AUTO` is KVM if a probe shows that KVM works, else TCG."""
 
     AUTO = "auto"
     KVM = "kvm"
@@ -351,7 +351,7 @@ def first_path(
 ) -> Path | None:
     """Return the path from the option, else from the environment, else from the ini file.
 
-    The path is absolute; in an option or the ini file it may be relative to `root`.
+    The returned path is absolute; a path in an option or the ini file may be relative to `root`.
     """
     text = first_of(option, variable, ini, environment)
     return None if text is None else (root or Path.cwd()) / Path(text).expanduser()

@@ -2,7 +2,7 @@
 
 A user who may write to a folder may put anything there: a FIFO without a writer, a link to another file,
 a file without end. So files are opened relative to the folder's descriptor, without following links and
-without blocking, and they are checked before they are used.
+without blocking, and files are checked before use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class StrangeFileError(HarnessError):
-    """A file is named like a file of the harness, but the harness did not make it."""
+    """A file has the name of a file of the harness, but the harness did not make this file."""
 
 
 @dataclass(frozen=True, kw_only=True)

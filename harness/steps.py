@@ -1,6 +1,6 @@
-"""Steps of a run, as reports show them: parts of a boot, parts of provisioning, expectations.
+"""The steps of a run that reports show: parts of a boot, parts of provisioning, expectations.
 
-Code marks a part that takes time by `take_step` or `stepped`, and reports subscribe by `listening`.
+Code marks a part that takes time by `take_step` or `stepped`; reports subscribe by `listening`.
 Without a listener, no step is kept.
 """
 
@@ -121,7 +121,7 @@ def stepped(title: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
 @contextlib.contextmanager
 def consecutive() -> Iterator[Callable[[str], None]]:
-    """Yield a function that begins a step with a title, and ends the step before it."""
+    """Yield a function that ends the previous step, and begins a step with a title."""
     with contextlib.ExitStack() as current:
 
         def begin(title: str) -> None:
@@ -149,7 +149,7 @@ def moved_into(steps: Sequence[InnerStep], outer: Step) -> tuple[InnerStep, ...]
     """Return the steps with their times moved as little as possible, so that the steps lie within `outer`.
 
     The steps happened during `outer`, but have the times of another clock, such as a guest's. If
-    they took longer than `outer`, their end is moved to the end of `outer`.
+    the steps took longer than `outer`, their end is moved to the end of `outer`.
     """
     if not steps or outer.stop_s is None:
         return tuple(steps)

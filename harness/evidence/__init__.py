@@ -79,7 +79,7 @@ OTHER_PROGRAM_FOLDERS = (
     "/usr/local/nvidia/bin",
     "/home/kubernetes/bin/nvidia/bin",
 )
-#: Exists if and only if systemd is the init system: sd_booted(3).
+#: A path that exists if and only if systemd is the init system: sd_booted(3).
 SYSTEMD_PATH = "/run/systemd/system"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
@@ -160,7 +160,7 @@ class Evidence:
         return None
 
     def _text(self, kept: Path) -> str:
-        """Return a file of the evidence; raises HarnessError if it is too long, or not a regular file."""
+        """Return the text of a file; raises HarnessError if it is too long, or not a regular file."""
         return evidence_text(kept, below=self.folder)
 
     def refuse_cut(self, path: str) -> None:
@@ -191,7 +191,7 @@ class Evidence:
     def matching(self, pattern: str) -> Mapping[str, str]:
         """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
 
-        Raises HarnessError if the user on the node had no permission to read one of them or a folder
+        Raises HarnessError if the user on the node had no permission to read such a file or a folder
         above it, or if no such file was requested.
         """
         refuse_closed(self.folder, pattern)
@@ -211,7 +211,7 @@ class Evidence:
         kept = self.folder / "commands" / name
         if not kept.is_file():
             raise HarnessError(
-                f"The evidence has no output of '{name}'; its manifest lists what is missing.",
+                f"The evidence has no output of '{name}'; the evidence's manifest lists missing items.",
                 evidence=self.folder,
             )
         return self._text(kept)
@@ -251,7 +251,7 @@ class Evidence:
         return output
 
     def _full_answer_of(self, name: str) -> str:
-        """Return the output of a command that never succeeds without output."""
+        """Return the output of a command; raises HarnessError if the command failed or printed nothing."""
         output = self.answer_of(name)
         if not output.strip():
             raise HarnessError(
@@ -336,7 +336,7 @@ class Evidence:
         """Return the steps from the outcome file or else from the log.
 
         Returns None if the node lacks the declared outcome file. Raises BadInputError if
-        the declaration describes steps in neither of them, HarnessError if the log is truncated.
+        steps are declared for neither the file nor the log, HarnessError if the log is truncated.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
@@ -383,7 +383,7 @@ class Evidence:
 
     @property
     def booted_at_s(self) -> float:
-        """Return the guest's boot time in seconds since the epoch, by its own clock."""
+        """Return when the guest booted, in seconds since the epoch by the guest's clock."""
         return node_state.parse_boot_time(self._kernel_file("/proc/stat"))
 
     @property
@@ -438,7 +438,7 @@ class Evidence:
 
     @property
     def pci_functions(self) -> list[PciFunction]:
-        """Return the functions on the PCI bus, from lspci or, on a node without it, from sysfs.
+        """Return the functions on the PCI bus, from lspci or, on a node without lspci, from sysfs.
 
         Raises HarnessError if the node has neither.
         """
@@ -468,7 +468,7 @@ class Evidence:
 
     @property
     def driver_version(self) -> str | None:
-        """Return the version of the loaded driver, or None if none is loaded."""
+        """Return the version of the loaded driver, or None if no driver is loaded."""
         text = self.file("/proc/driver/nvidia/version")
         return None if text is None else node_state.parse_driver_version(text)
 
@@ -529,7 +529,7 @@ class Evidence:
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units that `unit_commands` gathered, by each of their names; possibly none."""
+        """Return the units that `unit_commands` gathered, by each of their names; may be empty."""
         is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
@@ -553,7 +553,7 @@ class Evidence:
     def unit_jobs(self) -> Mapping[str, str]:
         """Return the kind of each unit's job in systemd's queue, by unit.
 
-        Raises HarnessError if the queue was not gathered by `unit_commands`.
+        Raises HarnessError if the commands of `unit_commands` were not gathered.
         """
         return parse_unit_jobs(self.answer_of(UNIT_JOBS))
 
@@ -588,7 +588,7 @@ class Evidence:
     def _module_field(self, kernel: str, field: str) -> str | None:
         name = f"modinfo-{kernel}"
         if self._is_module_absent(name):
-            # modinfo prints the same error for a module that it has no permission to see.
+            # modinfo prints the same error for a module that the user has no permission to see.
             refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
             name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
             # Evidence from earlier versions lacks this command.

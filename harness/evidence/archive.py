@@ -1,4 +1,4 @@
-"""Packs the remains of a failed test into one file for another host, and unpacks such a file."""
+"""Packs the evidence of a failed test into one file for another host, and unpacks such a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: disk of a saved machine are compressed already, so the fastest level is enough.
 _PACKERS = {"zstd": (".tar.zst", "zstd -q -1 -T0"), "gzip": (".tar.gz", "gzip -1")}
 SUFFIXES = tuple(suffix for suffix, _ in _PACKERS.values())
-#: The folders in the evidence of a machine.
+#: The names of the folders in the evidence of a machine.
 _PARTS = frozenset({"checkpoint", "commands", "files", "host"})
 _PACK_S = 600.0
 _END_S = 10.0
@@ -145,7 +145,7 @@ def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
         raise OSError(errno.EPIPE, "it has no output")
     try:
         yield cast("BinaryIO", process.stdout)
-        # tarfile stops before the padding of the last block, which is still in the pipe.
+        # tarfile stops before the padding after the last block; the padding is still in the pipe.
         is_whole = len(process.stdout.read(_CHUNK_BYTES)) < _CHUNK_BYTES
         if is_whole and end(process, grace_s=_END_S) != 0:
             raise OSError(errno.EINVAL, f"`{packer}` says that it is damaged, or no archive")
@@ -222,7 +222,7 @@ def _unpack_member(
 
 
 class _ForwardOnly:
-    """Presents a stream as a file to tarfile; reading only goes forward, within limits.
+    """Makes a stream look like a file to tarfile; reads only forward, and within limits.
 
     Headers have a limit because tarfile reads a header of any size into memory.
     """
@@ -241,7 +241,7 @@ class _ForwardOnly:
         self._header_left = _HEADER_BYTES
 
     def begin_content(self, size: int) -> None:
-        """Expect the content of a file of `size` bytes; raises LimitError if it is too long."""
+        """Expect the content of a file of `size` bytes; raises LimitError if the content is too long."""
         self._header_left = None
         # Each file takes at least one block of the file system.
         self._content_bytes += (max(size, 0) // _BLOCK_BYTES + 1) * _BLOCK_BYTES

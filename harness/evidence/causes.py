@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from harness.provisioning.driver_words import DriverWords
 
-    #: Logs, each with the name of its file and its lines.
+    #: Logs; for each log, the name of its file, and its lines.
     _Logs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
 
-#: Shown in place of a file's name if the test's own error shows the cause.
+#: The words in place of a file's name if the test's own error shows the cause.
 _SAID = "the error"
 _CONSOLE = "host/serial.log"
 _STEP = re.compile(r"step '")
@@ -50,7 +50,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
 )
-#: In the block of a failed command: the command itself, which may contain any text.
+#: In a message about a failed command: the command itself, which may contain any text.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
 #: An error of a Python program on the host. An error in the guest may have the same text.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
@@ -95,7 +95,7 @@ _HARMLESS = re.compile(
     # An emulated guest prints `tsc:`; loading a module that DKMS has built prints the other
     # message.
     r"\btsc: |module verification failed|"
-    # Containerd tries all its plugins; without CNI it reports an error until a cluster configures it.
+    # Containerd tries all its plugins; until a cluster configures CNI, containerd reports an error.
     r"level=(debug|info|warning)|failed to load cni during init|"
     # A pipe in DKMS's script prints this.
     r"dkms.* write error: Broken pipe|"

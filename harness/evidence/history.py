@@ -20,7 +20,7 @@ from harness.evidence.units import UNIT_JOBS, unit_commands
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: The folder in the evidence.
+#: The folder with the history in the evidence.
 HISTORY = "history"
 UNIT_TIMES = "unit-times"
 MANAGER_TIMES = "manager-times"
@@ -68,7 +68,7 @@ class UnitTimes:
     started_s: float | None
     """When the unit left its inactive state; None if it has not been started."""
     ready_s: float | None
-    """When the start ended, successfully or not; None if the unit is still starting."""
+    """When the start ended, with or without success; None if the unit is still starting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ def _entry(fields: Mapping[str, str]) -> JournalEntry | None:
 
 
 def _stamp(text: str) -> float:
-    """Return a stamp of the journal, which has 64 bits, in seconds; raises ValueError."""
+    """Return a timestamp of the journal, which has 64 bits, in seconds; raises ValueError."""
     stamp = int(text)
     if not 0 <= stamp < 1 << 64:
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Parsers for the output of a node's tools and kernel; pure."""
+"""Parses the output of a node's tools and kernel; pure."""
 
 from __future__ import annotations
 
@@ -215,10 +215,10 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
 
 
 def parse_answering(text: str) -> dict[str, bool]:
-    """Return whether each PCI function answers, by its slot, from lines of PCI_CONFIG_SCRIPT.
+    """Return, by slot, whether each PCI function answers, from the output of PCI_CONFIG_SCRIPT.
 
     A function whose configuration space could not be read is left out. Other files of the kernel do
-    not show this, since their facts are from the time when the kernel found the function.
+    not show this, since their content is from the time when the kernel found the function.
     """
     return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 

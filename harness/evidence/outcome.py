@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
 
 
-#: Some 3000 years: the limit for reported times and durations.
+#: The limit for reported times and durations, in seconds: some 3000 years.
 MOST_S = 1e11
 
 
@@ -60,7 +60,7 @@ class ProvisioningOutcome:
     def from_json(cls, text: str, file: OutcomeFile) -> ProvisioningOutcome:
         """Parse the outcome file.
 
-        Raises HarnessError if it does not have the declared form.
+        Raises HarnessError if the text does not have the declared form.
         """
         try:
             document = parse_json(text)

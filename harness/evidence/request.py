@@ -1,4 +1,4 @@
-"""The evidence that is gathered on a node, with all commands that gathering may run.
+"""Lists the evidence that is gathered on a node, with all commands that gathering may run.
 
 All commands of `node_request` only read, and `collection_script` writes nothing on the node.
 """
@@ -83,7 +83,7 @@ class AdditionalEvidence:
         return BadInputError(sentence, source=self.source, key=key)
 
     def merged(self, other: AdditionalEvidence) -> AdditionalEvidence:
-        """Return the union of both; a command of `other` replaces a command of the same name."""
+        """Return the union of this and `other`; a command of `other` replaces a command of the same name."""
         return AdditionalEvidence(
             files=tuple(dict.fromkeys((*self.files, *other.files))),
             commands={**self.commands, **other.commands},

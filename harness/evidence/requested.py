@@ -62,7 +62,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read the evidence with the version that gathered it, or with a newer version."
         )
-    # '*' becomes '**', two characters, so that a requested '?' does not cover it.
+    # '*' becomes '**', two characters, so that a requested '?' does not match them.
     sample = pattern.replace("*", "**")
     return any(is_match(sample, each) for each in patterns)
 

@@ -27,7 +27,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """The remains of one failed test: a folder, and its archive beside the folder.
+    """The evidence of one failed test: a folder, and an archive beside the folder.
 
     `made_s` is the modification time of its files, which a person or a copy can set. `changed_s`
     is the time at which the files came into this file system.
@@ -40,7 +40,7 @@ class Bundle:
     changed_s: float = -math.inf
 
     def remove(self) -> None:
-        """Remove both parts; another process may remove them at the same time."""
+        """Remove the folder and the archive; another process may remove them at the same time."""
         for part in self.parts:
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
@@ -49,7 +49,7 @@ class Bundle:
 
 
 def bundles_in(evidence: Path) -> list[Bundle]:
-    """Return the remains of failed tests in a folder of evidence, the latest first.
+    """Return the bundles of failed tests in a folder of evidence, the latest first.
 
     Callers may remove the bundles, and other files in the folder may belong to a person. So a
     folder counts only if its `versions.json` is the harness's own, and an archive only beside such
@@ -107,7 +107,7 @@ def beyond_limits(
 ) -> list[Bundle]:
     """Return the bundles that are too old or beyond the size limit; `bundles` begins with the latest.
 
-    Two bundles are never removed for size: the first, and the first whose time is not in the
+    Two bundles are never removed for size: the first bundle, and the first whose time is not in the
     future. If these are two bundles, the clock was wrong for one of them. Bundles that were made since this
     run started are never removed. Raises BadInputError for a limit that is not a number of 0 or
     more, since such a limit would remove everything or nothing.

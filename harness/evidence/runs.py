@@ -1,7 +1,7 @@
 """The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
 
 The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and `failed-command`
-if `set -e` ended a bash script. It also describes the files before the run: `outcome-before` with its
+if `set -e` ended a bash script. The folder also records files from before the run: `outcome-before` with its
 `outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So the state of the files
 after a run is the state before the next run or, for the latest run, the present state. The outcome
 also has a stamp from after the run, since two runs may write the same text.
@@ -41,9 +41,9 @@ class Runs:
         )
 
     def chosen(self, number: int | None) -> int | None:
-        """Return the run `number`, by default the latest; None if there is no run.
+        """Return `number`, or by default the number of the latest run; None if there are no runs.
 
-        Raises HarnessError if there is no such run.
+        Raises HarnessError if there is no run with this number.
         """
         numbers = self.numbers
         if number is None:

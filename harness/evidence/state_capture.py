@@ -123,7 +123,7 @@ class _Found(NamedTuple):
 
 
 def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | None) -> NodeState:
-    """Return the state of an idle node; unreadable parts are listed in its `unknown`.
+    """Return the state of an idle node; the field `unknown` lists unreadable parts.
 
     Raises HarnessError if the node does not answer, or lacks a file that every Linux system has.
     """

@@ -1,4 +1,4 @@
-"""The difference between two states of nodes; pure."""
+"""Finds the differences between two states of nodes; pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AllowedChanges:
                 )
 
     def __or__(self, other: AllowedChanges) -> AllowedChanges:
-        """Return the union of both."""
+        """Return the union of both lists of patterns, for each kind."""
         return AllowedChanges(
             **{
                 field.name: (*getattr(self, field.name), *getattr(other, field.name))
@@ -94,7 +94,7 @@ CHANGES_AT_REST = AllowedChanges(
 )
 
 
-#: The differences that any two nodes of one image have: cloud-init makes these files for each instance.
+#: The differences between any two nodes of one image: cloud-init makes these files for each instance.
 CHANGES_OF_INSTANCES = AllowedChanges(
     paths=(
         *("/etc/ssh/ssh_host_*", "/root/.ssh/*", "/etc/machine-id", "/var/lib/dbus/machine-id"),

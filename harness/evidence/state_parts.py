@@ -122,7 +122,7 @@ def _unescape(word: str) -> str:
 
 
 def mounts(found: Iterable[Mount]) -> Items:
-    """Return mounts by target; further mounts on the same target have a number."""
+    """Return mounts by target; a further mount on the same target gets a number after its name."""
     items: Items = {}
     for mount in found:
         name, number = mount.target, 1

@@ -57,7 +57,7 @@ class ShownUnit:
     started_us: int | None
     """When the latest start began; None if there was none, or systemd has forgotten the time."""
     ready_us: int | None
-    """When the unit last became active; None if it never did, or systemd has forgotten the time."""
+    """When the unit last became active; None if it was never active, or systemd has forgotten the time."""
     commands: tuple[str, ...]
     """The command lines of `ExecStart=`, words separated by blanks."""
     aliases: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class ShownUnit:
 
 
 def check_unit_name(name: str, *, source: str) -> None:
-    """Raise BadInputError for a name without its type, since systemd lists units with their types."""
+    """Raise BadInputError if a unit's name lacks the type, since systemd lists units with their types."""
     if _NAME.fullmatch(name) is None:
         raise BadInputError(
             f"'{name}' is not the full name of a unit, such as 'kubelet.service'.",

@@ -33,7 +33,7 @@ _MEANINGS = {
     2: "since it was interrupted",
     3: "since an error ended it, or its reports could not be written",
     4: "since its options were wrong",
-    _NO_TESTS: "since it ran no test, although its list has some",
+    _NO_TESTS: "since it ran no test, although its list has tests",
 }
 
 
@@ -66,7 +66,7 @@ class ShardReports:
             return None
         return (
             f"Shard {self.name} lists {len(manifest.tests)} tests in '{MANIFEST}', but its '{JUNIT}' differs "
-            f"({'; '.join(parts)}): the reports are not of one run, or damaged. Run the shard again."
+            f"({'; '.join(parts)}): the reports are from several runs, or are damaged. Run the shard again."
         )
 
     def bad_end(self, cases: Sequence[Case]) -> str | None:
@@ -117,7 +117,7 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
             continue
         if manifest.number > manifest.count:
             raise BadInputError(
-                f"It has the impossible shard {manifest.number}/{manifest.count}; use what "
+                f"It has the impossible shard {manifest.number}/{manifest.count}; use the files that "
                 "`pytest --report-dir` wrote.",
                 source=str(folder / MANIFEST),
             )

@@ -33,7 +33,7 @@ _OF_COLLECTION = frozenset({"collection failure", "collection skipped"})
 _OF_SPEC = re.compile(r"\.sh(?:\.|::)")
 #: The group that xdist appends to the name of a test.
 _GROUP = re.compile(r"@[^@/\]]+$")
-#: The limit of a duration: longer than any run, and small enough that sums stay finite.
+#: The limit of a duration: longer than any run, but so small that sums stay finite.
 _MOST_SECONDS = 1e9
 
 
@@ -102,7 +102,7 @@ def read_suite(path: Path) -> list[ET.Element]:
         with open_report(path) as file:
             while chunk := file.read(_CHUNK):
                 parser.feed(chunk)
-                # The parser reports a tag with millions of attributes only after minutes and much memory.
+                # For a tag with millions of attributes, the parser would need minutes and much memory.
                 pending, seen = pending + len(chunk) if tree.events == seen else 0, tree.events
                 if pending > _LONGEST_TAG:
                     raise BadInputError(

@@ -71,7 +71,7 @@ class MachineActivity:
                 self._send(Stage.ENDED, "has ended", None)
 
     def note(self, what: str) -> None:
-        """Report that the machine now does `what`; the deadline stays that of the innermost context."""
+        """Report that the machine now does `what`; the deadline of the innermost context stays."""
         if self._doing:
             last = self._doing[-1]
             self._doing[-1] = _Doing(what, last.stage, self._clock.monotonic(), last.until)

@@ -213,7 +213,7 @@ class LiveRegion:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Remove the rows while the block runs; the next call of `look` draws them again."""
+        """Remove the rows while the context lasts; the next `draw` shows rows again."""
         with self._lock:
             if self._height:
                 self._write(_CLEAR)

@@ -124,7 +124,11 @@ def benchmark_page() -> str:
         + table(("Measure", "Meaning"), ((code(n), sentence(w)) for n, w in measures.items()))
         for command, measures in measured.items()
     ]
-    return page("Benchmarks", "Figures are medians of several runs, for `--json` too.\n", *parts)
+    return page(
+        "Benchmarks",
+        "Figures are medians of several runs, also in the output of `--json`.\n",
+        *parts,
+    )
 
 
 def _file_of(module: str) -> Path:

@@ -101,7 +101,7 @@ def command_page(dev_commands: Sequence[tuple[str, str]] = ()) -> str:
     codes = (inspect.getdoc(main) or "").split("\n\n")[1:]
     return page(
         "Commands",
-        "`COMMAND --help` prints the same about a command.\n",
+        "`COMMAND --help` prints the same text about a command.\n",
         "## The command `harness`\n",
         f"Exit codes: {' '.join(' '.join(codes).split())}\n",
         *_commands(build_parser(), known),

@@ -55,10 +55,9 @@ class Boots:
         return cls(all=tuple(found))
 
     def at_wall(self, wall_s: float) -> float | None:
-        """Convert a wall-clock time to a position on the timeline; None if it is before the timeline.
+        """Convert a wall-clock time to a position on the timeline; None before the timeline begins.
 
-        The clock may have been set, so the time is converted by the journal entry nearest to the
-        time.
+        The clock may have been set, so the nearest journal entry determines the position.
         """
         if not self._by_wall:
             return None

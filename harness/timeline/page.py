@@ -36,7 +36,7 @@ tr.critical td:nth-child(3) { font-weight: 600; color: #D55E00; }
 
 
 def render_page(timelines: Sequence[Timeline]) -> str:
-    """Render the page; without matplotlib, the page has a sentence about this in place of the picture."""
+    """Render the page; without matplotlib, the page has an error message in place of the picture."""
     titles = " and ".join(each.title for each in timelines)
     parts = [f"<h1>Timeline of {html.escape(titles)}</h1>", _picture(timelines, titles)]
     for timeline in timelines:

@@ -124,15 +124,15 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     if not spans:
         with reader.reading("serial console"):
             spans += _console(folder)
-    # Without a journal, only the work itself shows when the evidence was gathered.
+    # Without a journal, only the latest work shows when the evidence was gathered.
     end_s = max([end_s, 0.001, *(span.end_s for span in spans)])
     moments = boots.moments()
     with reader.reading("panics and power off"):
         moments += _panics(reader, boots)
     continued_s = _continued(reader, boots)
     if continued_s is not None:
-        # Until the guest's clock is set, it shows the time of the checkpoint, so all journal
-        # entries look older.
+        # Until the guest's clock is set, the clock shows the time of the checkpoint, so all
+        # journal entries look older.
         continued_s = min(continued_s, end_s)
         moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(

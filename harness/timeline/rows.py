@@ -78,7 +78,7 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return the rows; of too many rows, return those with the longest work, and add a row that says so."""
+    """Return the rows; of too many rows, keep the rows of the longest work, and add a row about this."""
 
     def weight(row: Row) -> tuple[bool, float]:
         spans = [span for each in row.spans for span in each]
