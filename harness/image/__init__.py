@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ImageDamagedError(DamagedError):
-    """An image in the cache differs from the published image; it must not be booted."""
+    """An image in the cache differs from the published image, so the cached image must not be booted."""
 
 
 class ImageBuildError(HarnessError):

@@ -69,7 +69,7 @@ class Archive:
 
     url: Annotated[str, pydantic.Field(pattern=r"^(https?|file)://\S+$")]
     """A Debian package archive, by http, https or file; a time such as `/20260801T000000Z/` in the
-    URL marks a snapshot, whose lists of packages may be expired."""
+    URL marks a snapshot, whose lists of packages may have expired."""
     suites: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
     """The suites of the archive."""
     components: tuple[NonEmpty, ...] = ("main",)
@@ -128,7 +128,7 @@ class RecipeFile:
     kind: Literal["build"]
     """Always `build`."""
     description: str
-    """One line for `harness image ls`."""
+    """One line about the image, which `harness image ls` prints."""
     extends: NonEmpty | None = None
     """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
     replace: tuple[NonEmpty, ...] = ()
@@ -140,7 +140,7 @@ class RecipeFile:
     packages: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
     """Packages to install; packages that these packages only recommend are not installed."""
     exclude: tuple[NonEmpty, ...] = ()
-    """Paths that dpkg leaves out."""
+    """Paths that dpkg does not install."""
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
     """Size of the disk in GiB; the file needs only the used space."""
     trees: tuple[Input, ...] = ()
@@ -398,7 +398,7 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield files and links in a stable order, without Python's byte code."""
+    """Yield the files and links below a folder in a stable order, except Python's byte code."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name == "__pycache__":

@@ -79,7 +79,7 @@ class KernelFiles:
         if folder.name != self.version:
             raise BadInputError(
                 f"'{self.vmlinuz}' is the kernel '{self.version}', so its modules are expected in a "
-                f"folder of this name, but this is '{folder}'.",
+                f"folder of this name, but the given folder is '{folder}'.",
                 source=_SOURCE,
                 key="modules",
             )

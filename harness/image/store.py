@@ -236,7 +236,7 @@ class ImageStore:
         return self._ensure(name, key, fill, listener=listener, deadline=deadline)
 
     def find(self, recipe: Recipe) -> Image | None:
-        """Return the recipe's image if the cache has a valid copy."""
+        """Return the recipe's image, or None if the cache has no valid copy."""
         key = recipe.key(builder=self._builder.version)
         folder = self._folder_of(recipe.name, key)
         if not folder.exists():
@@ -269,7 +269,7 @@ class ImageStore:
         """Make an empty qcow2 overlay at `at` on the disk `backing`, which must not change afterwards.
 
         The overlay has the size of the backing disk, or `size_gib`. qemu-img makes the first
-        overlay on a disk in 30 ms; later overlays, also in later runs, are copies of its 200 kB.
+        overlay on a disk in 30 ms; later overlays, also in later runs, are copies of the first.
         Raises HarnessError with the output of qemu-img.
         """
         kept = None if size_gib is not None else self._kept_overlay(backing.resolve())
@@ -354,7 +354,7 @@ class ImageStore:
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}
         for version in manifest.kernels:
             if parent is None or _kernel_files(version)[0] in manifest.files:
-                # The image's own kernel is the last, and replaces the parent's kernel of the same
+                # The image's own kernel comes last, and replaces the parent's kernel of the same
                 # version.
                 kernels.pop(version, None)
                 kernels[version] = _kernel(folder, manifest, version)

@@ -42,7 +42,7 @@ VERSION = 1
 """Increase this number when, after a change, the same recipe produces another image."""
 
 SPACE_MIB = 4096
-"""The space for a node image's root folder, raw disk and qcow2, which exist together."""
+"""The space for a node image's root folder, raw disk and qcow2, which exist at the same time."""
 
 TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
 """Programs that a build needs, with the Debian package of each."""
@@ -197,7 +197,7 @@ class MmdebstrapBuilder:
         if code != 0:
             raise RequirementError(
                 f"The image '{recipe.name}' cannot be built by this user, who may not create "
-                f"namespaces: '{log_tail(log).strip()}'. Build it as root, or give the user "
+                f"namespaces: '{log_tail(log).strip()}'. Build the image as root, or give the user "
                 "subordinate ids (package 'uidmap', a line in /etc/subuid and /etc/subgid, "
                 "util-linux 2.38 or newer)."
             )

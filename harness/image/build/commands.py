@@ -35,7 +35,7 @@ class Privilege(Enum):
         return cls.ROOT if os.geteuid() == 0 else cls.USER
 
     def wrap_in_namespaces(self, argv: Argv) -> tuple[str, ...]:
-        """Wrap a command so that its processes and mounts end with it.
+        """Wrap a command so that its processes and mounts end when the command ends.
 
         When `unshare` is killed, the namespace's first process is killed too (`--kill-child`), and
         the kernel then kills all other processes in the namespace. An ordinary user is root in the

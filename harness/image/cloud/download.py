@@ -125,7 +125,7 @@ class Downloader:
         return self._first(urls, fetch, deadline=deadline)
 
     def to_file(self, urls: Sequence[str], part: Path, *, deadline: Deadline) -> str:
-        """Complete the file `part` from the first of `urls` that provides it, and return that URL.
+        """Complete the file `part` from the first of `urls` that has the file, and return that URL.
 
         The bytes that an earlier call left in `part` are not downloaded again. Only one process
         may use `part` at a time. Raises ImageFetchError, with the last error of each URL, or

@@ -53,7 +53,7 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
     if lock.file != recipe.file.file:
         raise BadInputError(
             f"The lock is for '{lock.file}', but the image '{recipe.name}' is '{recipe.file.file}'; "
-            "renew it with `harness image fetch --update`.",
+            "renew the lock with `harness image fetch --update`.",
             source=str(path),
             key="file",
         )

@@ -64,7 +64,9 @@ class Digest:
 def _inside(value: str) -> str:
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError("A path is relative to the catalogue and stays below it")
+        raise ValueError(
+            "A path must be relative to the recipe's folder, and must not lead out of it"
+        )
     return value
 
 
@@ -126,7 +128,7 @@ class CloudImageFile:
     kind: Literal["url"]
     """Always `url`."""
     description: str
-    """One line for `harness image ls`."""
+    """One line about the image, which `harness image ls` prints."""
     extends: NonEmpty | None = None
     """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
     replace: tuple[NonEmpty, ...] = ()
@@ -141,9 +143,9 @@ class CloudImageFile:
     """Pins the image: `sha256:…` or `sha512:…`, as in the list of digests; required without `sums`."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
-    """The firmware that boots it unless a test chooses another: `bios` (SeaBIOS) or `uefi` (OVMF)."""
+    """The default firmware, which a test may replace: `bios` (SeaBIOS) or `uefi` (OVMF)."""
     mirrors: tuple[Folder, ...] = ()
-    """Other folders with the same files."""
+    """Further folders with the same files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,14 +205,14 @@ class LocalImageFile:
     path: NonEmpty
     """A qcow2 or a raw disk, by a path relative to the recipe; the disk is not copied."""
     description: str = "an image file"
-    """One line for `harness image ls`."""
+    """One line about the image, which `harness image ls` prints."""
     extends: NonEmpty | None = None
     """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
     replace: tuple[NonEmpty, ...] = ()
     """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
-    """The firmware that boots it unless a test chooses another: `bios` (SeaBIOS) or `uefi` (OVMF)."""
+    """The default firmware, which a test may replace: `bios` (SeaBIOS) or `uefi` (OVMF)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,9 @@ SLIPS = [
         key="trees.0",
         message="There is no folder 'nod/root' in",
     ),
-    Slip(said="node/root", instead="../root", line=13, key="trees.0", message="stays below it"),
+    Slip(
+        said="node/root", instead="../root", line=13, key="trees.0", message="not lead out of it"
+    ),
     Slip(
         said="setup.sh",
         instead="set-up.sh",

@@ -48,7 +48,7 @@ def test_modules_of_another_kernel_are_refused(tmp_path: Path) -> None:
 
     assert str(caught.value) == (
         f"kernel: key 'modules': '{tmp_path / 'vmlinuz'}' is the kernel '{VERSION}', so its modules "
-        f"are expected in a folder of this name, but this is '{modules}'."
+        f"are expected in a folder of this name, but the given folder is '{modules}'."
     )
 
 

@@ -338,7 +338,9 @@ def test_error_of_a_build_beyond_its_deadline_names_the_current_step(attempt: At
 def test_user_without_namespaces_gets_a_remedy(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands(failing="true", says="unshare: unshare failed: No such range")
 
-    with pytest.raises(RequirementError, match=r"No such range'\. Build it as root, or give"):
+    with pytest.raises(
+        RequirementError, match=r"No such range'\. Build the image as root, or give"
+    ):
         attempt.build(commands, privilege=Privilege.USER)
 
 
