@@ -248,7 +248,7 @@ def test_second_401_ends_the_request(registry: Adversary, puller: Puller, challe
         ("http://[::1", "is not a URL (Invalid IPv6 URL)"),
         ("http://127.0.0.1:99999/", "is not a URL (Port out of range 0-65535)"),
         ("http://user:pw@127.0.0.1/", "is not a URL of a host"),
-        ("//", "once more"),
+        ("//", "leads to '//' again"),
     ],
 )
 def test_invalid_redirect_is_reported_in_a_sentence(
