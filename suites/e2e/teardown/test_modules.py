@@ -86,6 +86,27 @@ def test_each_module_of_the_driver_is_unloaded_before_the_modules_that_it_holds(
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
+def test_device_in_use_keeps_each_module_of_the_driver_loaded(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """Modules that hold `nvidia` hide the process among its references."""
+    node = start_node(
+        "stack-held",
+        gpus=[h100],
+        tags=OPTED_OUT,
+        before=[*LOAD, load_dependents(STACK), HOLD],
+        command="teardown",
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "incomplete", module_before="true", module_after="true")
+    missing = {"nvidia", "nvidia_uvm", *STACK} - set(evidence.loaded_modules)
+    assert missing == set(), f"All modules were expected to stay loaded, but not {missing}."
+
+
+@promise(section="6", unit=UNIT, any_provisioner=True)
 def test_foreign_module_that_uses_the_driver_keeps_it_loaded(
     start_node: StartNode, h100: GpuModel
 ) -> None:

@@ -104,12 +104,12 @@ de
   End
 End
 Describe 'matchers'
-  Path data-file=/tmp/x
+  Path data-file=/tmp/strict_spec.data
   It 'alias'
-    touch /tmp/x
+    touch /tmp/strict_spec.data
     The path data-file should be exist
     The path data-file should be empty file
-    rm /tmp/x
+    rm /tmp/strict_spec.data
   End
   It 'satisfy'
     is_even() { [ $(($is_even % 2)) -eq 0 ]; }
