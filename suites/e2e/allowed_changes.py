@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from harness.api import AllowedChanges
 
-#: What each run of provisioning reports, with times.
+#: The reports of each run of provisioning, which contain times.
 REPORTS = AllowedChanges(
     paths=[
         *("/var/lib/gpu-node/*", "/run/gpu-node*"),
-        # The harness tells the runs apart by it.
+        # By this folder, the harness tells the runs apart.
         "/var/lib/cloud/instances/*/provisioner-runs/*",
     ]
 )
-#: What apt and containerd leave in folders of their own: caches of lists, and of containers that have
-#: ended, which containerd removes when it finds the time.
+#: What apt and containerd leave in their own folders: caches of package lists, and the remains of
+#: ended containers, which containerd removes later.
 TOOLS = AllowedChanges(
     paths=[
         *("/var/cache/apt/*pkgcache.bin", "/var/lib/apt/lists/auxfiles"),

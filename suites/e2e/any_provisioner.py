@@ -1,7 +1,8 @@
-"""What rows of the families do for a provisioner that is not the harness's own.
+"""Adapts the promise tests to a provisioner that is not the harness's own.
 
-`pytest suites/e2e/record --provisioner=FILE` runs the rows that have `any_provisioner` with it. They
-use the commands, exit codes and words of the contract, and none of the harness's configuration.
+`pytest suites/e2e/record --provisioner=FILE` runs the tests marked with `any_provisioner`. These
+tests use the commands, exit codes and words of the contract, and none of the harness's
+configuration.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ if TYPE_CHECKING:
     from harness.provisioner import Provisioner
     from harness.provisioner.declaration import Declaration
 
-#: Keys of our configuration that save time, and that no row is about.
+#: Keys of our configuration that only save time; no test is about these keys.
 _SAVE_TIME = frozenset({"config_gpu_driver_if_needed", "retry_budget_s"})
 
 
 def is_own(provisioner: Provisioner | Declaration) -> bool:
-    """Return whether this is `harness.provisioning`."""
+    """Return whether the provisioner is `harness.provisioning`."""
     return provisioner.name == NAME
 
 
 def config_for(provisioner: Provisioner, config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a row's configuration for a provisioner; another has no use for what only saves time."""
+    """Return a test's configuration; a foreign provisioner does not get keys that only save time."""
     if is_own(provisioner):
         return config
     return {key: value for key, value in config.items() if key not in _SAVE_TIME}
 
 
 def expect_run_ended_at(evidence: Evidence, name: str) -> None:
-    """Expect the run to have ended at this step; another provisioner has steps of its own, or none."""
+    """Expect that the run ended at this step; a foreign provisioner has other steps and passes."""
     if is_own(evidence.provisioner):
         expect.run_ended_at(evidence, name)

@@ -1,4 +1,4 @@
-"""A disk whose boot sector prints one line, and machines that boot it through firmware."""
+"""A disk whose boot sector prints one line, and machines whose firmware boots this disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from harness.machine import Machine
 
 BOOT_MESSAGE = b"the disk's own boot loader runs\n"
-#: Sixteen-bit code at 0x7c00 that writes what follows it to the first serial port, and stops.
+#: Sixteen-bit code at 0x7c00 that writes the text behind the code to the first serial port, and
+#: stops.
 _BOOT_CODE = bytes.fromhex(
     "31c0 8ed8 fc be167c"  # xor ax,ax; mov ds,ax; cld; mov si,0x7c16
     "ac 84c0 7406 baf803 ee ebf5"  # next: lodsb; test al,al; jz end; mov dx,0x3f8; out; jmp next

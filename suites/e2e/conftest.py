@@ -1,4 +1,4 @@
-"""Fixtures of the e2e suites alone."""
+"""Fixtures that only the e2e suites use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.machine.description.spec import HostPort
     from harness.provisioner import Provisioner
 
-#: Where the tests are that take longest, since each makes an image or bakes a driver of its own.
+#: The folders and files of the longest tests: each makes an image or bakes a driver.
 _LONGEST = (
     "cloud_images",
     "test_own_provisioner.py",
@@ -40,7 +40,7 @@ _LONGEST = (
 )
 
 
-#: A configuration of containerd that needs no change, and so no restart of containerd.
+#: A containerd configuration that needs no change, so that containerd is not restarted.
 _CONTAINERD = """\
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -52,7 +52,7 @@ version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
   BinaryName = "/usr/bin/nvidia-container-runtime"
 """
-#: The probe alone: DKMS has nothing to build, and takes some seconds to find that.
+#: Runs only the probe: DKMS has nothing to build, but takes some seconds to find that out.
 _PROBE_ALONE = "[Service]\nExecStartPre=\nExecStart=\nExecStart=/usr/bin/nvidia-modprobe -u -c0\n"
 _VALIDATED_FILES = (
     GuestFile(path="/etc/containerd/config.toml", content=_CONTAINERD.encode()),
@@ -97,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the rows that are too many for each change, and let reports name the behaviour of each."""
+    """Mark nightly tests, and add the behaviour that a promise test checks to its report."""
     row = item.get_closest_marker("promise")
     if row is not None:
         title = item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
@@ -106,12 +106,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("nightly")
 
 
-# After pytest's own order by parameters of wide fixtures, which would undo this one.
+# This hook runs last, since pytest's own sorting by fixture parameters would undo this order.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker is alone with it at the end.
+    """Begin with the longest tests, so that no worker runs one alone at the end.
 
-    With another provisioner than the harness's own, leave out the rows that are about the latter.
+    With a provisioner other than the harness's own, deselect the tests of the harness's own.
     """
     if config.getoption("--provisioner") != NAME:
         left_out = [item for item in items if not is_for_any_provisioner(item)]
@@ -121,7 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(path: Path) -> int:
-    """Return the place of a test's file among those that take longest, or one behind them."""
+    """Return the position of a test's file in `_LONGEST`, or a position behind all of them."""
     names = path.parts
     return next((rank for rank, name in enumerate(_LONGEST) if name in names), len(_LONGEST))
 
@@ -154,10 +154,9 @@ def start_node(
 
 @pytest.fixture
 def start_validated(start_node: StartNode) -> StartNode:
-    """Return a function that starts a node as `start_node`, which finds its driver working.
+    """Return a function like `start_node`; the node finds that its driver works.
 
-    Nothing is installed or built there, and containerd is not restarted: the time is left to what a
-    test is about.
+    The node installs and builds nothing and does not restart containerd, which saves time.
     """
 
     def start(name: str, /, **fields: Unpack[NodeFields]) -> Node:

@@ -1,4 +1,4 @@
-"""Commands that tests let a node run before its provisioning."""
+"""Commands that a node runs before its provisioning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from harness.api import Argv
 
 _IMAGES = "ctr -n k8s.io images"
-#: Shell code that gives the driver image the name of the one for GRID.
+#: Shell code that gives the driver image the name of the image for GRID.
 TAG_AS_GRID = (
     f"name=$({_IMAGES} ls -q | grep aks-gpu-cuda-lts); "
     f'{_IMAGES} tag $name "$(echo $name | sed s/aks-gpu-cuda-lts/aks-gpu-grid/)"'
@@ -16,5 +16,5 @@ TAG_AS_GRID = (
 
 
 def shell(script: str) -> Argv:
-    """Return the command that runs `script`, and fails where a command of it fails."""
+    """Return the command that runs `script` and stops at the first command that fails."""
     return ["sh", "-euc", script]

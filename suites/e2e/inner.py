@@ -1,4 +1,4 @@
-"""Runs of pytest within a test, as a user starts them, with a cache of their own."""
+"""Runs pytest within a test, as a user would, with a separate cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def driver_words(lab: Lab) -> list[str]:
-    """Return the options by which machines run as those of `lab` do."""
+    """Return the options that run machines in the same way as `lab` does."""
     uri = lab.settings.machine_uri
     words = [f"--machine-driver={lab.settings.machine_driver}"]
     return words if uri is None else [*words, f"--machine-uri={uri}"]
@@ -36,7 +36,8 @@ def driver_words(lab: Lab) -> list[str]:
 def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
     """Return the command that runs one test file as a user would, in this repository."""
     return [
-        # A shell's background job, as CI's may be, ignores SIGINT, and its children inherit that.
+        # A background job of a shell ignores SIGINT, and its children inherit that; CI may be such
+        # a job.
         *("env", "--default-signal=INT"),
         sys.executable,
         "-m",
@@ -50,23 +51,23 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
         f"--accelerator={lab.accelerator.accelerator.accel}",
         *driver_words(lab),
         f"--image={lab.settings.images[0]}",
-        # A machine that starts at once: these runs have no checkpoints yet.
+        # A cold machine starts at once; these runs have no checkpoints yet.
         "--machine-start=cold",
     ]
 
 
 def is_machine(argv: Sequence[str]) -> bool:
-    """Tell a machine's command line from that of a QEMU that is only asked about itself.
+    """Return whether a command line is a machine's, and not that of a QEMU that lists its devices.
 
-    Before its machine a run asks for QEMU's version and devices, and may have it prove KVM: those
-    end by themselves, whatever becomes of the run.
+    Before a run starts a machine, it asks QEMU for its version and devices, and may test KVM.
+    Those processes end by themselves, even if the run is killed.
     """
     has_agent = any(f"name={AGENT_PORT}" in word.split(",") for word in argv)
     return "qemu-system" in argv[0] and has_agent
 
 
 def machines_of(pid: int) -> list[int]:
-    """Return the processes of machines whose run the test process `pid` started."""
+    """Return the processes of the machines of all runs that the test process `pid` started."""
     found: list[int] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -83,7 +84,7 @@ def machines_of(pid: int) -> list[int]:
 
 @dataclass(frozen=True)
 class OwnCache:
-    """A cache for the runs of one test, with the images of this one: other runs sweep theirs."""
+    """A separate cache for the runs of one test, since each run removes leftovers in its cache."""
 
     home: Path
 
@@ -92,7 +93,7 @@ class OwnCache:
         return {"XDG_CACHE_HOME": str(self.home), "HARNESS_LEAK_TEST": str(os.getpid())}
 
     def checkpoints(self) -> Path:
-        """Return where the runs' checkpoints lie."""
+        """Return the folder of the runs' checkpoints."""
         return self.home / APPLICATION / "checkpoints"
 
     def run_folders(self) -> set[Path]:
@@ -101,7 +102,7 @@ class OwnCache:
 
 
 def wait_until_gone(seen: Collection[int], of: int) -> None:
-    """Wait until the machines that were seen have ended, and all others of the test process `of`."""
+    """Wait until the machines in `seen` and all others of the test process `of` have ended."""
 
     def poll() -> Observation[bool]:
         still = {each for each in seen if Path(f"/proc/{each}").exists()}
@@ -119,9 +120,9 @@ def busy_run(
     *options: str,
     find: Callable[[int], list[int]] = lambda _: machines_of(os.getpid()),
 ) -> Iterator[tuple[ChildProcess, list[int]]]:
-    """Start a run, wait until its machine runs, and give it with its machines' processes.
+    """Start a run, wait until its machine runs, and yield the run and its machines' processes.
 
-    `find` returns the processes of the machines of a run by the run's process.
+    `find` returns the processes of the machines of a run; its argument is the run's process id.
     """
     with (test.parent / "output.txt").open("wb") as output:
         run = spawn(

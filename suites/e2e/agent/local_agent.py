@@ -1,4 +1,4 @@
-"""The real agent as a process of this host, booted by the images' own loader; needs no machine."""
+"""Runs the real agent as a process of this host, by the loader of the images; needs no machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 _LOADER = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
-#: The agent ignores SIGINT, as a process does that a shell started in the background.
+#: The agent ignores SIGINT, as does a process that a shell starts in the background.
 _START = 'trap "" INT; echo 300 >/proc/self/oom_score_adj; exec "$@"'
 
 
@@ -39,7 +39,7 @@ def start_agent(port: socket.socket, folder: Path) -> ChildProcess:
 
 
 class LocalAgent:
-    """An agent that serves one end of a socket pair, and its client at the other."""
+    """An agent at one end of a socket pair, and the agent's client at the other end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

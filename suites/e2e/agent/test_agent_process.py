@@ -1,4 +1,4 @@
-"""The real agent as a process of this host: commands, files, waits, clients that come and go."""
+"""Tests of the real agent, run as a process of this host: commands, files, waits, new clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_result_belongs_to_the_command(agent: Agent) -> None:
+def test_result_has_the_output_and_the_exit_code_of_the_command(agent: Agent) -> None:
     result = agent.run(
         ["sh", "-c", 'cat; echo "$A $PWD" >&2; exit 3'],
         timeout_s=30,
@@ -97,7 +97,7 @@ def test_bytes_go_through_a_command_unchanged(agent: Agent) -> None:
     assert (ended.exit_code, bytes(got) == sent) == (0, True)
 
 
-def test_slow_reader_stops_the_command_and_not_the_agent(agent: Agent) -> None:
+def test_slow_reader_blocks_the_command_and_not_the_agent(agent: Agent) -> None:
     """The agent does not buffer more output than the host has requested."""
     rss: list[int] = []
 
@@ -119,7 +119,7 @@ def test_unread_stdin_is_not_an_error(agent: Agent) -> None:
     assert agent.stream(["true"], timeout_s=30, stdin=bytes(3 << 20)).exit_code == 0
 
 
-def test_time_limit_ends_the_whole_group(agent: Agent) -> None:
+def test_time_limit_kills_the_command_and_its_children(agent: Agent) -> None:
     pids: list[int] = []
 
     def take(chunk: bytes) -> None:
@@ -154,8 +154,8 @@ def test_cancelled_command_is_killed(agent: Agent) -> None:
     wait_until_gone(pids[0])
 
 
-def test_children_are_not_spared_when_memory_runs_out(agent: Agent) -> None:
-    """The agent has an OOM score of 300, and its children have the default of the kernel."""
+def test_children_get_the_default_oom_score(agent: Agent) -> None:
+    """The OOM score of the agent is 300; the score of its children is the kernel's default."""
     script = "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj"
 
     assert agent.run(["sh", "-c", script], timeout_s=30).stdout.split() == ["0", "300"]
@@ -226,7 +226,7 @@ def test_restarted_agent_runs_commands_and_has_forgotten_the_nonce(
 
 
 class Relay:
-    """What QEMU is to a port: the agent's end stays, while the clients come and go."""
+    """Plays QEMU for a port: the agent's end stays open, while clients connect and disconnect."""
 
     def __init__(self) -> None:
         self.guest, self._inner = socket.socketpair()
@@ -261,7 +261,7 @@ class Relay:
 
 
 def test_client_of_a_clone_finds_the_nonce_but_no_earlier_requests(tmp_path: Path) -> None:
-    """The agent of a clone detects the new host only by the hello of the new client."""
+    """The agent of a clone detects the new host only by the hello message of the new client."""
     relay = Relay()
     program = build_agent().content
     template = Agent("template", relay.connect(), program)

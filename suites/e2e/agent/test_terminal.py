@@ -1,4 +1,4 @@
-"""Commands in a terminal, with the real agent and real terminals of this host."""
+"""Tests of commands in a terminal, with the real agent and real terminals of this host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNT = 200_000
 
 
 class Screen:
-    """Collects the output of a command, and answers what appears, one pattern after the other."""
+    """Collects the output of a command, and calls a reply when the next pattern appears."""
 
     def __init__(self, *dialogue: tuple[bytes, Callable[[], None]]) -> None:
         self.content = b""
@@ -89,7 +89,7 @@ def test_command_has_a_terminal_of_the_requested_size(agent: Agent) -> None:
     assert re.fullmatch(r"/dev/pts/\d+\r\n33 99\r\n", shown)
 
 
-def test_terminal_belongs_to_the_command(agent: Agent) -> None:
+def test_command_has_a_controlling_terminal(agent: Agent) -> None:
     """Without a controlling terminal, no key interrupts a command, and `sudo` cannot prompt."""
     code, shown = output_of(agent, "echo words >/dev/tty; stty -a | grep -o '[ -]iutf8'")
 
@@ -97,18 +97,18 @@ def test_terminal_belongs_to_the_command(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 5", 5), ("kill -KILL $$", -9)])
-def test_exit_code_is_passed_on(agent: Agent, script: str, code: int) -> None:
+def test_client_gets_the_exit_code_of_the_command(agent: Agent, script: str, code: int) -> None:
     assert output_of(agent, script) == (code, "")
 
 
-def test_output_of_several_windows_arrives_whole(agent: Agent) -> None:
+def test_output_larger_than_the_flow_control_window_arrives_whole(agent: Agent) -> None:
     code, shown = output_of(agent, f"seq {_COUNT}")
 
     assert len(shown) > frames.OUTPUT_WINDOW
     assert (code, shown) == (0, "".join(f"{each}\r\n" for each in range(1, _COUNT + 1)))
 
 
-def test_new_size_reaches_the_command(agent: Agent) -> None:
+def test_command_is_notified_of_a_new_terminal_size(agent: Agent) -> None:
     script = "trap 'stty size; exit 4' WINCH; echo waits; while :; do sleep 0.05; done"
     with in_terminal(agent, "sh", "-c", script) as command:
         screen = Screen((b"waits", lambda: command.resize(50, 132)))
@@ -118,10 +118,10 @@ def test_new_size_reaches_the_command(agent: Agent) -> None:
     assert screen.lines == ["waits", "50 132", ""]
 
 
-def test_key_interrupts_the_program_and_not_the_shell(agent: Agent) -> None:
+def test_ctrl_c_interrupts_the_program_and_not_the_shell(agent: Agent) -> None:
     with in_terminal(agent, *_SHELL, env=_PROMPT) as command:
         screen = Screen(
-            # Said by the program itself, which then has the foreground.
+            # The program prints this itself, so it is in the foreground by then.
             (_READY, typing(command, b"sh -c \"echo be''gun; exec sleep 1000\"\n")),
             (b"begun", typing(command, b"\x03")),
             (_READY, typing(command, b"echo code $?; exit 3\n")),
@@ -133,7 +133,7 @@ def test_key_interrupts_the_program_and_not_the_shell(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("left", ["sleep 1000", "yes"])
-def test_leftover_processes_of_a_shell_do_not_prolong_it(agent: Agent, left: str) -> None:
+def test_shell_ends_although_its_background_process_still_runs(agent: Agent, left: str) -> None:
     script = f"trap '' HUP; {left} & echo $!; exit 2"
     started = soon()
 
@@ -146,7 +146,7 @@ def test_leftover_processes_of_a_shell_do_not_prolong_it(agent: Agent, left: str
     wait_until_gone(int(pid))
 
 
-def test_command_that_leaves_its_terminal_continues(agent: Agent) -> None:
+def test_command_that_closes_its_terminal_continues(agent: Agent) -> None:
     code, shown = output_of(agent, "echo one; exec <&- >&- 2>&-; sleep 0.3; exit 6")
 
     assert (code, shown) == (6, "one\r\n")
@@ -198,11 +198,11 @@ def test_time_limit_ends_a_shell_that_ignores_sigterm(agent: Agent) -> None:
 
         assert command.wait(screen.take) == 124
 
-    # Well before SIGKILL.
+    # The shell ended well before the agent would have sent SIGKILL.
     assert deadline.remaining_s() > 26
 
 
-def test_other_shell_runs_if_there_is_no_bash(agent: Agent, tmp_path: Path) -> None:
+def test_fallback_shell_starts_if_bash_is_missing(agent: Agent, tmp_path: Path) -> None:
     shell = shutil.which("sh")
     assert shell is not None
     (tmp_path / "sh").symlink_to(shell)

@@ -1,4 +1,4 @@
-"""The wait for a unit, by the words of a systemd that a test plays on a socket."""
+"""Tests of the wait for a unit; the tests play systemd on a socket."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_signal_of_systemd_causes_the_next_query(listener: socket.socket) -> Non
     systemd.sendall(b"OK 0123\r\n")
     rounds(bench)
     (question,) = bench.processes.started
-    # What happens while systemctl looks may come too late for it.
+    # A change while `systemctl` runs may come too late for its output.
     systemd.sendall(b"a signal")
     rounds(bench)
     assert len(bench.processes.started) == 1

@@ -1,1 +1,1 @@
-"""Machines on which something common goes wrong, and what the summary of their tests says."""
+"""Machines with a common fault, and what the summary of their tests says about it."""

@@ -1,6 +1,6 @@
-"""Tests on machines on which something common goes wrong; each fails.
+"""Tests on machines with a common fault; each test fails.
 
-`test_summary.py` runs them one by one in a pytest of their own, and reads what its summary says.
+`test_summary.py` runs each test in a separate pytest process, and reads the summary of the run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from harness.api import BootNode, CloneState, Image, LabMachine, SavedState
     from suites.e2e.conftest import StartNode
 
-#: What a test waits at most for a machine that never comes: more than a sound one takes under TCG.
+#: The longest wait for a machine that never becomes ready: longer than a sound machine takes under
+#: TCG.
 _HANGING_S = 20.0
 _INITRAMFS_S = 120.0
 _IN_GUEST_S = 60.0
-#: How long provisioning tries again what fails; what comes before took 30 s on a busy host.
+#: Provisioning retries a failing step for this long; the steps before took 30 s on a busy host.
 _BRIEF: Mapping[str, object] = {"retry_budget_s": 60}
-#: Holds apt's lock, as its own services do.
+#: Keeps apt's lock, as apt's own services do.
 _HOLD_LOCK = """
 import fcntl, time
 lock = open("/var/lib/dpkg/lock-frontend", "w")
@@ -48,7 +49,7 @@ curl --silent --show-error --retry 5 --retry-connrefused --cacert cert.pem https
 """
 
 
-#: Ext4 keeps some blocks to itself; what is left is less than what any step needs.
+#: Ext4 reserves some blocks; the free space that is left is less than any step needs.
 _FILL_DISK = """
 free=$(df --output=avail -B1 / | tail -n1)
 fallocate -l $((free - (16 << 20))) /var/fill
@@ -72,7 +73,7 @@ def smi_settings(script: str) -> GuestFile:
 
 
 def unit(name: str, text: str) -> str:
-    """Return shell code that adds a unit to those of each boot."""
+    """Return shell code that adds a unit which starts at each boot."""
     path = f"/etc/systemd/system/{name}"
     return f"printf '{text}' >{path}; systemctl add-wants multi-user.target {name}"
 
@@ -90,7 +91,7 @@ def request_of_boot(image: Image, *arguments: str) -> NodeRequest:
             command_line=(*arguments, "console=ttyS0", "mitigations=off"),
         ),
         command=None,
-        # Such a node boots from cold; a saved state of one that hangs can't be made.
+        # Such a node boots cold, since a node that hangs has no state to save.
         may_reboot=True,
     )
 
@@ -106,7 +107,7 @@ def test_boot_hangs(boot_node: BootNode, node_image: Image) -> None:
 def test_root_is_not_found(boot_node: BootNode, node_image: Image) -> None:
     """The initramfs waits for ever in a shell on the console."""
     node = boot_node(request_of_boot(node_image, "root=/dev/vdz"), wait=False)
-    # It looks for the device for half a minute.
+    # The initramfs looks for the device for half a minute.
     node.machine.vm.console.wait_for(
         "Dropping to a shell", Deadline.after(_INITRAMFS_S), what="the shell of the initramfs"
     )
@@ -114,8 +115,8 @@ def test_root_is_not_found(boot_node: BootNode, node_image: Image) -> None:
     node.machine.vm.agent.wait_until_ready(Deadline.after(1.0))
 
 
-def test_unit_never_starts(clone: CloneState, node_booted: SavedState) -> None:
-    """The boot waits for a unit before sshd, and cloud-init waits with it."""
+def test_unit_before_sshd_never_starts(clone: CloneState, node_booted: SavedState) -> None:
+    """Both sshd and cloud-init wait for the unit."""
     machine = clone(node_booted)
     in_guest(
         machine,
@@ -204,7 +205,7 @@ def test_clock_is_set_back(clone: CloneState, cloud_init_done: SavedState) -> No
 
 def test_name_is_not_resolved(clone: CloneState, cloud_init_done: SavedState) -> None:
     machine = clone(cloud_init_done)
-    # Nobody answers there, which is refused at once.
+    # No server listens at this address, so each query is refused at once.
     in_guest(machine, "rm -f /etc/resolv.conf; echo nameserver 127.0.0.1 >/etc/resolv.conf")
 
     in_guest(machine, "curl --silent --show-error http://mcr.microsoft.com/v2/")

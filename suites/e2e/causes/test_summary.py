@@ -1,4 +1,4 @@
-"""What the end of a run says of a machine on which something common went wrong."""
+"""Tests of the pytest summary: for a machine with a common fault, the summary names the cause."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _RUN_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What the summary says of a test: how a line begins, and the common cause if it is one."""
+    """How the summary's line about a test begins, and the common cause, or None."""
 
     line: str
     cause: str | None = None
 
 
 def cause(name: str, line: str) -> Words:
-    """Return the words for a common cause, with the beginning of the guest's line that shows it."""
+    """Return the words for a common cause; `line` is how the guest's line with the cause begins."""
     return Words(line=f"{name}: {line}", cause=name)
 
 
-#: By the name of the test that fails.
+#: The expected words, by the name of the test that fails.
 WORDS: Mapping[str, Words] = {
     "test_boot_hangs": Words(line="the guest does not answer; its console ends with: "),
     "test_root_is_not_found": cause("the root file system is not found", "ALERT!  /dev/vdz does"),
-    "test_unit_never_starts": Words(line="unit 'storage.service' is still starting"),
+    "test_unit_before_sshd_never_starts": Words(line="unit 'storage.service' is still starting"),
     "test_kernel_panics": cause("kernel panic", "Kernel panic - not syncing: sysrq triggered"),
     "test_disk_is_full": cause("no space on the guest's disk", "The log "),
     "test_memory_is_used_up": cause("the guest ran out of memory", "kernel: Out of memory"),

@@ -1,4 +1,4 @@
-"""A clone goes on from its template, and shares nothing with its siblings but that past."""
+"""A clone continues from its template's state, and shares nothing else with its siblings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 MARK = "/run/told-to-one-clone"
 
 
-def test_clone_continues_and_does_not_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """The work of the template is done, and the kernel has not booted again."""
+def test_clone_continues_without_a_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
+    """The template's work is already done in the clone, and the kernel has not booted again."""
     first, second = clone(cloud_init_done), clone(cloud_init_done)
 
     boots = {
@@ -69,10 +69,10 @@ def test_clock_runs_as_fast_as_the_host_clock(
     assert last - first <= (stopped - started) * 1.05
 
 
-def test_changes_of_a_clone_stay_in_the_clone(
+def test_changes_in_a_clone_do_not_reach_the_template(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Changes in memory and on the disk do not reach the template."""
+    """The clone changes its memory and its disk."""
     first = clone(cloud_init_done)
     first.guest.write_text(MARK, "memory")
     first.guest.write_text("/srv/told-to-one-clone", "disk")
@@ -125,7 +125,7 @@ def test_template_is_untouched_by_its_clones(
 def test_guest_of_a_clone_may_reset_its_network_card(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """QEMU once crashed at such a reset, which a reboot or a reload of the card's driver causes."""
+    """QEMU once crashed at this reset, which a reboot or a reload of the card's driver causes."""
     machine = clone(cloud_init_done)
     again = (
         "cd /sys/bus/virtio/drivers/virtio_net && for card in virtio[0-9]*; do "

@@ -1,4 +1,4 @@
-"""A hundred tests, each on a pristine machine of its own: what a suite costs."""
+"""Measures what a suite costs: a hundred tests, each on its own pristine machine."""
 
 from __future__ import annotations
 

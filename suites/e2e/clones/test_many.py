@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.pin_image(reason="what may be left is the harness's")
 
 CLONES = 300
-#: What Python's allocator may keep of three hundred machines' logs and events.
+#: The MiB that Python's allocator may keep after the logs and events of three hundred machines.
 MEMORY_MIB = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What this process holds of the host."""
+    """The resources of the host that this process uses."""
 
     children: frozenset[str]
     descriptors: int
@@ -53,15 +53,17 @@ def _children(task: Path) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_three_hundred_clones_leave_nothing(lab: Lab, cloud_init_done: SavedState) -> None:
-    """No process, file, descriptor, thread, claim or memory is left. The template is unchanged."""
+def test_three_hundred_clones_leave_no_resource_in_use(
+    lab: Lab, cloud_init_done: SavedState
+) -> None:
+    """No process, file, descriptor, thread, reservation or memory stays; the template is unchanged."""
 
     def make_and_drop(count: int) -> None:
         for _ in range(count):
             with lab.clone(cloud_init_done) as machine:
                 machine.agent.ping(machine.deadline(1.0))
 
-    # What is made once for a run, such as the thread that starts processes, may stay.
+    # Resources that are made once for a run, such as the thread that starts processes, may stay.
     make_and_drop(2)
     before = Footprint.of(lab)
 

@@ -1,4 +1,4 @@
-"""A state that is not what it should be is refused with a sentence, and never half-loaded."""
+"""The harness refuses a wrong saved state with an error message, and never loads half of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.pin_image(reason="the harness refuses, and nothing of i
 def begin_from(
     lab: Lab, cloud_init_done: SavedState, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Checkpoint], None]:
-    """Return a function that begins a machine from another state than the saved state's."""
+    """Return a function that starts a machine of the saved state from another checkpoint."""
 
     def begin(checkpoint: Checkpoint) -> None:
         monkeypatch.setitem(lab.checkpoint_builder._held, cloud_init_done, checkpoint)
@@ -36,7 +36,7 @@ def begin_from(
     return begin
 
 
-def test_state_cut_short_is_refused(
+def test_truncated_state_is_refused(
     lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None], tmp_path: Path
 ) -> None:
     checkpoint = lab.ensure_checkpoint(cloud_init_done)
@@ -50,10 +50,10 @@ def test_state_cut_short_is_refused(
     assert list(lab.folder.glob("clone*")) == [], "The clone's folder was expected to go with it."
 
 
-def test_state_of_another_qemu_is_refused_with_its_message(
+def test_state_of_another_qemu_is_refused_with_the_message_of_qemu(
     lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None], tmp_path: Path
 ) -> None:
-    """The key of a state already prevents such a load; QEMU itself refuses it too."""
+    """The key of a checkpoint already prevents such a load; QEMU itself refuses the state too."""
     checkpoint = lab.ensure_checkpoint(cloud_init_done)
     whole = checkpoint.state.read_bytes()
     start = whole.index(b"pc-q35-")
@@ -66,7 +66,7 @@ def test_state_of_another_qemu_is_refused_with_its_message(
     assert "pc-q35-0.0" in str(caught.value)
 
 
-def test_machine_that_does_not_remember_the_nonce_is_refused(
+def test_machine_without_the_nonce_in_its_memory_is_refused(
     lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None]
 ) -> None:
     """Such a machine was rebooted, or its memory comes from another checkpoint."""

@@ -1,4 +1,4 @@
-"""A saved state is made once, by whoever comes first, also when that one is killed half-way."""
+"""Only one worker makes a saved state, also if an earlier worker was killed halfway."""
 
 from __future__ import annotations
 

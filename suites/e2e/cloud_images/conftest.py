@@ -1,4 +1,4 @@
-"""The way of a cloud image: made, signed, served, fetched, verified."""
+"""Fixtures that make a cloud image, sign and serve it, then fetch and verify it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ driver:
 
 @pytest.fixture(scope="session")
 def cloud_like(settings: Settings, announce: Callable[[ProgressEvent], None]) -> Image:
-    """Return an image as distributions ship them, made once for all workers."""
+    """Return an image as distributions ship images; it is made once for all workers."""
     recipe = read_recipe(_RECIPE)
     assert isinstance(recipe, Recipe)
     with requirements(settings):
@@ -83,9 +83,9 @@ class _Handler(SimpleHTTPRequestHandler):
 def entry(
     cloud_like: Image, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CloudImageRecipe]:
-    """Serve the image as a distribution does, and return a catalogue's entry for it.
+    """Serve the image as a distribution does, and return the catalogue entry for the image.
 
-    The list is signed by a key that is made here, and gone with the folder.
+    The key that signs the list is made here, and is removed with the folder.
     """
     served = tmp_path_factory.mktemp("server")
     catalogue = tmp_path_factory.mktemp("catalogue")
@@ -115,7 +115,7 @@ def entry(
 
 
 def _sign(document: Path, *, key: Path) -> str:
-    """Sign a document with a new key, write the public half to `key`, return its fingerprint."""
+    """Sign a document with a new key, write the public key to `key`, and return its fingerprint."""
     home = document.with_name(".gnupg")
     home.mkdir(mode=0o700)
 
@@ -141,19 +141,19 @@ def _sign(document: Path, *, key: Path) -> str:
 def fetched(
     lab: Lab, entry: CloudImageRecipe, announce: Callable[[ProgressEvent], None]
 ) -> CloudImage:
-    """Return the image as it was fetched and verified, by one of the workers."""
+    """Return the image after one of the workers has fetched and verified it."""
     return lab.cloud_images.ensure(entry, deadline=Deadline.after(_FETCH_S), listener=announce)
 
 
 @pytest.fixture(scope="session")
 def kernels(lab: Lab, fetched: CloudImage) -> tuple[CloudImageKernel, ...]:
-    """Return the kernels taken out of the image's disk, none of them booted."""
+    """Return the kernels extracted from the image's disk; none of them has booted yet."""
     return lab.cloud_image_kernels(fetched)
 
 
 @pytest.fixture(scope="session")
 def booted(lab: Lab, fetched: CloudImage) -> SavedState:
-    """Return the state in which OVMF, its boot loader and cloud-init have left the image."""
+    """Return the saved state after OVMF, the image's boot loader and cloud-init have run."""
     return lab.cloud_image_booted(fetched, CloudImageBoot(firmware=FirmwareType.UEFI))
 
 

@@ -1,4 +1,4 @@
-"""Makes an image like a distribution's: partitions, and a boot loader for either firmware."""
+"""Makes an image like a distribution's: with partitions, and boot loaders for BIOS and UEFI."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _COMMAND_S = 300.0
 _LINUX = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
 _BIOS_BOOT = "21686148-6449-6E6F-744E-656564454649"
 _ESP = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
-#: As Debian and Ubuntu number them: the root is first by number and last on the disk, to grow.
+#: Numbers as in Debian and Ubuntu: the root is first by number and last on the disk, so it can
+#: grow.
 _BIOS_BOOT_AT, _BIOS_BOOT_SECTORS = 2048, 2048
 _ESP_AT, _ESP_SECTORS = 4096, 32768
 _ROOT_AT = 36864
 
 
 class CloudLikeImageBuilder:
-    """Builds a recipe's root file system, and a partitioned disk around it."""
+    """Builds the root file system of a recipe, and puts it on a partitioned disk."""
 
     def __init__(self) -> None:
         self._rooted = MmdebstrapBuilder()
@@ -70,7 +71,7 @@ class CloudLikeImageBuilder:
 
 
 def partition(disk: Path, work: Path) -> None:
-    """Turn a qcow2 that is a root file system into one that has it as its first partition."""
+    """Replace a qcow2 of a bare root file system by a partitioned qcow2 with this file system."""
     root, raw = work / "root.raw", work / "partitioned.raw"
     _run("qemu-img", "convert", "-f", "qcow2", "-O", "raw", str(disk), str(root))
     loader = {}
@@ -107,16 +108,16 @@ def partition(disk: Path, work: Path) -> None:
 
 
 def boot_sector(image: bytes) -> bytes:
-    """Return GRUB's boot code, pointed at the core (grub-core/boot/i386/pc/boot.S)."""
+    """Return GRUB's boot code with the sector of GRUB's core (grub-core/boot/i386/pc/boot.S)."""
     code = bytearray(image[:440])
     struct.pack_into("<Q", code, 0x5C, _BIOS_BOOT_AT)
-    # Firmware that hands over a wrong drive is believed only where this jump is left out.
+    # Without this jump, the code believes the drive number of the firmware, even a wrong one.
     code[0x66:0x68] = b"\x90\x90"
     return bytes(code)
 
 
 def boot_core(image: bytes) -> bytes:
-    """Return GRUB's core, whose first sector says where the others lie (diskboot.S)."""
+    """Return GRUB's core; its first sector has the position of the other sectors (diskboot.S)."""
     core = bytearray(image)
     struct.pack_into("<Q", core, SECTOR - 12, _BIOS_BOOT_AT + 1)
     return bytes(core)
@@ -125,7 +126,7 @@ def boot_core(image: bytes) -> bytes:
 def render_gpt(partitions: Mapping[int, tuple[str, int, int]], total: int) -> tuple[bytes, bytes]:
     """Return a partition table's sectors at the front and at the back of a disk.
 
-    `partitions` have type, first sector and length by number.
+    `partitions` has, by partition number, the type, the first sector and the length in sectors.
     """
     entries = bytearray(_ENTRIES * _ENTRY_BYTES)
     for number, (kind, first, count) in partitions.items():
@@ -172,7 +173,7 @@ def _header(here: int, other: int, table_at: int, entries: bytes | bytearray) ->
 
 
 def _run(*argv: str) -> None:
-    # debugfs lies in /usr/sbin, which a user's PATH lacks on Debian.
+    # debugfs is in /usr/sbin, which is not on a user's PATH on Debian.
     LocalRunner().run(
         ["env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *argv], timeout_s=_COMMAND_S
     ).check(f"Making the disk with {argv[0]}")

@@ -1,4 +1,4 @@
-"""A cloud image as the node image of a run: named by its path, it runs the tests of nodes."""
+"""The tests of nodes pass with a cloud image, named by its path, as the node image of the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from harness.settings import Settings
 
-#: The decisions of a boot with and without a GPU, a bake, and what clones promise.
+#: Tests of what a boot decides with and without a GPU, of a bake, and of what clones promise.
 _NODE_TESTS = (
     "test_boot.py::test_baked_kernel_takes_fast_path",
     "test_boot.py::test_other_kernel_gets_full_build",
@@ -35,7 +35,7 @@ _PYTEST_KVM_S = 300.0
 
 @pytest.fixture(scope="session")
 def path(cloud_like: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of a cloud image, as an image pipeline leaves it."""
+    """Return the path of a cloud image that looks like the output of an image pipeline."""
     path = tmp_path_factory.mktemp("out") / "our-node.qcow2"
     path.symlink_to(cloud_like.disk)
     return path
@@ -43,13 +43,13 @@ def path(cloud_like: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def as_node(lab: Lab, path: Path, settings: Settings) -> Image:
-    """Return the node image that the harness makes of it."""
+    """Return the node image that the harness makes of the cloud image."""
     with requirements(settings):
         return lab.node_image(str(path))
 
 
 @pytest.mark.nightly
-def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
+def test_node_tests_pass_with_a_cloud_image_given_by_its_path(
     lab: Lab, path: Path, as_node: Image
 ) -> None:
     """Fast path, full build on another kernel, no GPU, bake and clones all run."""

@@ -1,4 +1,4 @@
-"""A distribution's image as it is: firmware, its own boot loader, its own cloud-init."""
+"""Tests of an unchanged distribution image: firmware, its own boot loader, its own cloud-init."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLOUD_INIT_KVM_S = 60.0
 _REBOOT_KVM_S = 60.0
 _COMPARE_S = 300.0
 _GIB = 1 << 30
-#: A node that has its driver removes the driver's image; one that needs it again pulls it.
+#: A node with a driver removes the driver image; a node that needs the image again pulls it.
 _SERVE_DRIVER = ("systemctl", "start", "docker-registry")
 
 
@@ -67,7 +67,7 @@ def test_clone_was_booted_by_ovmf_and_its_root_disk_was_grown_by_cloud_init(
     assert "10.0.2.15" in machine.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
 
 
-def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
+def test_other_kernel_boots_once_with_a_gpu_and_the_default_kernel_boots_next(
     clone: CloneState, booted: SavedState, cloud_like: Image, h100: GpuModel
 ) -> None:
     """The firmware of the clone finds the GPU, which was plugged in while the machine ran."""
@@ -87,7 +87,7 @@ def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
 def test_bake_leaves_an_image_in_its_original_state(
     lab: Lab, baked: CloudImage, cloud_like: Image
 ) -> None:
-    """The evidence lists what was baked.
+    """The evidence lists the baked files.
 
     The disk has no backing file and the same kernels as before.
     """
@@ -106,7 +106,7 @@ def test_bake_leaves_an_image_in_its_original_state(
 def test_bake_command_writes_the_disk_as_a_standalone_file(
     entry: CloudImageRecipe, baked: CloudImage, tmp_path: Path
 ) -> None:
-    """A cached bake is not repeated; the file is used as any image of a user."""
+    """A cached bake is not repeated; the file can be used like any image of a user."""
     output = tmp_path / "our bake.qcow2"
     code = main(
         [
@@ -145,7 +145,7 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     boot_always(node.guest, other)
     node.machine.reboot(node.machine.deadline(_REBOOT_KVM_S))
     assert node.guest.output_of("uname", "-r") == other
-    # The agent is there long before what a service waits for.
+    # The agent is ready long before the units that a service waits for.
     node.machine.agent.wait_for_unit("multi-user.target", node.machine.deadline(_REBOOT_KVM_S))
     node.guest.output_of(*_SERVE_DRIVER)
     said = node.provision("boot").check("boot").stdout

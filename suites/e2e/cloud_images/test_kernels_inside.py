@@ -1,4 +1,4 @@
-"""Kernels are taken out of disks that have them in one place or another; nothing is booted."""
+"""Kernels are extracted from disks with various layouts; nothing is booted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class Maker:
         total = (2 + count * 8) * _MIB_SECTORS
         front, back = render_gpt(
             {
-                # As Ubuntu numbers them: /boot comes after the root, and lies before or behind it.
+                # Numbers as in Ubuntu: /boot has a higher number than the root, wherever it is on
+                # the disk.
                 1 + 15 * index: (str(kind), self._first(index), _PARTITION_SECTORS)
                 for index, (kind, _) in enumerate(partitions)
             },
@@ -76,7 +77,7 @@ class Maker:
             for index, (_, files) in enumerate(partitions):
                 target.seek(self._first(index) * SECTOR)
                 target.write(self._file_system(files).read_bytes())
-        # A name that would end early in QEMU's options, and one in a shell.
+        # The comma would end the name in QEMU's options, and a shell would expand the rest.
         disk = self.folder / "our image, v1 $(x).qcow2"
         self._run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(disk))
         return disk
@@ -99,7 +100,7 @@ class Maker:
 
     @staticmethod
     def _run(*argv: str) -> None:
-        # mke2fs lies where a user's PATH does not look.
+        # mke2fs is in a folder that is not on a user's PATH.
         LocalRunner().run(argv, timeout_s=_S, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}).check(
             "Making a disk"
         )
@@ -111,7 +112,7 @@ def maker(tmp_path: Path) -> Maker:
 
 
 class Forgetful(LocalRunner):
-    """A host whose debugfs copies nothing, and ends with 0 as it always does."""
+    """A host whose debugfs copies nothing and ends with exit code 0, as debugfs always does."""
 
     @override
     def run(
@@ -128,7 +129,7 @@ class Forgetful(LocalRunner):
 
 
 def taken(disk: Path, runner: Runner | None = None) -> dict[str, tuple[str, str, str]]:
-    """Return the text of each kernel and initrd taken out of a disk, and the command line."""
+    """Return the text of each kernel and initrd extracted from a disk, and the command line."""
     image = CloudImage(name="our", digest="sha256:1", disk=disk, virtual_bytes=1)
     store = DerivedStore(disk.parent / "store", runner=runner)
     kernels = store.kernels(image, deadline=Deadline.after(_S))
@@ -197,7 +198,7 @@ def test_kernel_without_files_is_skipped(maker: Maker) -> None:
     assert list(taken(maker.disk((LINUX, files)))) == [NEW]
 
 
-def test_second_call_returns_the_extracted_kernels_without_the_disk(maker: Maker) -> None:
+def test_second_call_returns_the_extracted_kernels_without_reading_the_disk(maker: Maker) -> None:
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
     disk = maker.disk((LINUX, files))
     first = taken(disk)

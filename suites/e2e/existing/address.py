@@ -1,4 +1,4 @@
-"""How a machine of ours is reached as a node of somebody else's: by OpenSSH alone."""
+"""Makes a machine of ours reachable like a foreign node: only by OpenSSH."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from harness.machine.channels.ssh import SshIdentity
 
-#: sshd is slow to greet under emulation.
+#: sshd greets a client slowly under emulation.
 CONNECT_S = 120
 
 
 def address_of(machine: LabMachine, identity: SshIdentity, folder: Path) -> NodeAddress:
-    """Write a configuration of ssh with which the machine is known, and return its address."""
+    """Write an ssh configuration with the machine's host key, and return the machine's address."""
     config = folder / "ssh_config"
     config.write_text(
         "Host *\n"
@@ -36,7 +36,7 @@ def by_name(verdicts: list[NodeVerdict]) -> dict[str, NodeVerdict]:
     return {verdict.expectation.name: verdict for verdict in verdicts}
 
 
-#: What QEMU's user network forwards to, and its gateway.
+#: Sets the address that QEMU's user network forwards to, and the gateway of that network.
 _ONLINE = (
     "ip link set eth0 up && ip address replace 10.0.2.15/24 dev eth0 && "
     "ip route replace default via 10.0.2.2"
@@ -44,7 +44,7 @@ _ONLINE = (
 
 
 def let_in(machine: LabMachine, identity: SshIdentity) -> None:
-    """Bring a machine that has no network yet online, with the keys of the run."""
+    """Connect a machine without a network, and install the SSH keys of the run."""
     access = identity.access
     guest = machine.guest
     guest.write_text("/root/.ssh/authorized_keys", f"{access.authorized_key}\n")

@@ -1,4 +1,4 @@
-"""Machines of ours that are judged as somebody else's node would be: by SSH, knowing nothing."""
+"""Machines of ours that are judged like foreign nodes: only by SSH."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPEC = {
     "kind": "nvidia.com/gpu",
     "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
 }
-#: What NVIDIA's container toolkit brings to a node: a unit that writes the CDI spec.
+#: A unit that writes the CDI spec, as NVIDIA's container toolkit installs one.
 TOOLKIT = (
     GuestFile(
         path=_REFRESH,
@@ -50,7 +50,7 @@ TOOLKIT = (
 def provisioned_node(
     pytestconfig: pytest.Config, lab: Lab, settings: Settings, baked_image: Image, h100: GpuModel
 ) -> Iterator[Node]:
-    """Boot a node that provisions itself, with a GPU; for tests that only read."""
+    """Boot a node with a GPU that provisions itself; for tests that change nothing on the node."""
     request = NodeRequest(
         name="existing",
         image=baked_image,

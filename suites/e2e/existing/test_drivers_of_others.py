@@ -14,7 +14,7 @@ from suites.e2e.existing.address import by_name
 if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
-#: As the GPU operator's driver container has them: the node itself has neither programs nor modules.
+#: Moves the driver as in the GPU operator's driver container: the node itself has no driver files.
 _INTO_A_CONTAINER = """
 mkdir -p /run/nvidia/driver/usr/bin /run/nvidia/modules /run/cdi
 mv /usr/bin/nvidia-smi /usr/bin/nvidia-modprobe /run/nvidia/driver/usr/bin/

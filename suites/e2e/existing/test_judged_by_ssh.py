@@ -1,4 +1,4 @@
-"""A node is judged from outside: by OpenSSH, as root and as nobody, on frozen disks."""
+"""A node is judged from outside: by OpenSSH, as root and as `nobody`, on read-only disks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.pin_image(
     reason="the same script looks at each, and another node's boot takes a minute"
 )
 
-#: What depends on the moment, and not on who asks.
+#: Expectations whose verdict depends on the time, and not on the user who asks.
 MOVING = {"commands/journal", "commands/units", "files/proc/stat", "commands/dmesg", "stat.txt"}
-#: Makes every file system read-only for the command and what it starts, and for nobody else.
+#: Makes every file system read-only, only for the command and the processes that it starts.
 FREEZE = """
 mount --make-rprivate /
 while read -r _ at _; do mount -o remount,bind,ro "$at" 2>/dev/null; done </proc/self/mounts
@@ -67,7 +67,7 @@ def gathered(evidence: Evidence) -> dict[str, bytes]:
 
 
 def test_provisioned_node_is_as_expected(lab: Lab, provisioned_node: Node, tmp_path: Path) -> None:
-    """A judge without knowledge of the machine's start finds that all expectations are met."""
+    """The judge has no knowledge of the machine's start. All expectations are met."""
     node = ExistingNode(address_of(provisioned_node.machine, lab.identity, tmp_path))
 
     verdicts = judge_node(node.collect(tmp_path / "evidence"))

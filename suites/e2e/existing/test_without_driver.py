@@ -1,4 +1,4 @@
-"""The report by SSH lists what a machine lacks that nobody provisioned."""
+"""The report by SSH lists what is missing on a machine that was not provisioned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def test_verdicts_on_a_node_without_a_driver_say_what_is_missing(
     lab: Lab, clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, tmp_path: Path
 ) -> None:
-    """The machine has a GPU and was not provisioned; each message is true of it."""
+    """The machine has a GPU and was not provisioned; each message is true for the machine."""
     machine = clone(cloud_init_done, gpus=[h100])
     machine.wait_for_gpu(h100)
     let_in(machine, lab.identity)

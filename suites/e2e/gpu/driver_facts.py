@@ -1,4 +1,4 @@
-"""What provisioning can see of a driver, asked by one script: of the stand-in, and of NVIDIA's own."""
+"""A script that shows what provisioning can see of a driver, the stand-in or NVIDIA's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from harness.machine.channels.guest import Guest
 
-#: A GPU's node is not opened: an emulated GPU without an engine refuses that to NVIDIA's driver.
+#: The script opens no GPU's device node: NVIDIA's driver cannot open an emulated GPU without an
+#: engine.
 SCRIPT = r"""
 set -u
 fact() { printf '%s: %s\n' "$1" "$(echo $2)"; }
@@ -90,8 +91,8 @@ FACTS: Mapping[str, str] = {
     "nvidia unloads after that": "yes",
 }
 
-#: The same of a driver that opens the GPU: NVIDIA's NVML makes the folder of MIG's capabilities, and loads
-#: `nvidia_uvm` too where nothing is loaded.
+#: The facts for a driver that opens the GPU: NVIDIA's NVML also makes the folder of MIG
+#: capabilities, and loads `nvidia_uvm` if nothing is loaded.
 FACTS_WHERE_IT_OPENS: Mapping[str, str] = {
     **FACTS,
     "nodes after nvidia-smi -L": f"nvidia-caps 755 d {_ALL}",
@@ -101,7 +102,7 @@ FACTS_WHERE_IT_OPENS: Mapping[str, str] = {
 
 
 def driver_facts(guest: Guest, *, timeout_s: float) -> dict[str, str]:
-    """Return what the script saw of a node's driver; the node is without a loaded module afterwards."""
+    """Return what the script prints of a node's driver; no module is loaded afterwards."""
     said = guest.output_of("sh", "-c", SCRIPT, timeout_s=timeout_s)
     return {
         name: value.strip()

@@ -1,8 +1,8 @@
-"""Runs in a guest: reads and writes every GPU at random until it is ended.
+"""Runs in a guest: reads and writes every GPU at random until the process is killed.
 
-Arguments: a seed, and the ids of the GPUs to touch as sysfs has them ("0x10de:0x2330"). Whatever the
-kernel refuses is passed over: GPUs come and go meanwhile. One that goes while its BAR is mapped
-ends this process with SIGBUS, and systemd starts it again.
+Arguments: a seed, and the ids of the GPUs to touch, as in sysfs ("0x10de:0x2330"). GPUs come and
+go meanwhile, so errors of the kernel are ignored. If a GPU goes while its BAR is mapped, SIGBUS
+ends this process, and systemd starts the process again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Literal
 _DEVICES = Path("/sys/bus/pci/devices")
 _ROUNDS = Path("/run/wild-rounds")
 _FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
-#: The command register and the BARs are left alone, so that the next round reaches registers.
+#: The command register and the BARs are not written, so that the next round reaches registers.
 _HEADER = range(0x04, 0x28)
 
 
 def find(ids: str) -> list[Path]:
-    """Return the GPUs that are there now."""
+    """Return the GPUs that are present now."""
     return [device for device in sorted(_DEVICES.iterdir()) if _ids_of(device) == ids]
 
 
@@ -49,7 +49,7 @@ def touch_bar(gpu: Path, chance: random.Random) -> None:
     file = chance.choice([path for path in gpu.glob("resource?") if path.stat().st_size])
     with file.open("r+b", buffering=0) as resource:
         size = os.fstat(resource.fileno()).st_size
-        # Of 128 GiB the ends are enough.
+        # For a BAR of 128 GiB, touching both ends is enough.
         length = min(size, 64 << 20)
         start = chance.choice((0, size - length))
         with mmap.mmap(resource.fileno(), length, offset=start) as window:
@@ -71,7 +71,7 @@ def main(seed: str, ids: str) -> None:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 chance.choice((touch_config, touch_bar))(gpu, chance)
         rounds += 1
-        # Beside and renamed: whoever reads it meanwhile must not find it empty.
+        # A new file is renamed, so that a reader never finds the file empty.
         beside = _ROUNDS.with_suffix(".new")
         beside.write_text(str(rounds))
         beside.replace(_ROUNDS)

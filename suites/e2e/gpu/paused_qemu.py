@@ -1,7 +1,7 @@
 """A stock QEMU without a guest: the test plays the CPU through QEMU's `qtest` protocol.
 
-So every access takes the way that a guest's takes (host bridge, root port, proxy device,
-transport, device), in milliseconds and in the order that the test says.
+So every access takes the same path as an access by a guest (host bridge, root port, proxy device,
+transport, device), in milliseconds and in the order that the test chooses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT_PORT = "rp0"
 
-#: Where 32-bit BARs go, and 64-bit ones: address space that no other device of the machine has.
+#: The addresses for 32-bit BARs and for 64-bit BARs: no other device of the machine uses them.
 _NARROW = 0xE0000000
 _WIDE = 0x80_0000_0000
 _NARROW_BYTES = 256 << 20
@@ -38,7 +38,7 @@ _COMMAND = 0x04
 
 
 class PausedQemu:
-    """QEMU with one root port and stopped vCPUs, ended with its `with` block."""
+    """QEMU with one root port and stopped vCPUs; QEMU ends with the `with` block."""
 
     def __init__(self, qemu: str, folder: Path, attachment: GpuAttachment | None = None) -> None:
         self._qemu = qemu
@@ -59,7 +59,8 @@ class PausedQemu:
             argv = [
                 *(self._qemu, "-nodefaults", "-no-user-config", "-S"),
                 *("-machine", "q35,memory-backend=ram"),
-                # Shared as a machine's is, so that QEMU hands its descriptors to the server.
+                # The memory is shared like a machine's, so that QEMU sends its descriptors to the
+                # server.
                 *("-object", "memory-backend-memfd,id=ram,size=64M,share=on"),
                 *("-m", "64M"),
                 *("-accel", "tcg,thread=single"),
@@ -91,7 +92,7 @@ class PausedQemu:
         self._qmp.close()
 
     def kill(self) -> None:
-        """End QEMU as `kill -9` does."""
+        """Kill QEMU with SIGKILL."""
         self._process.kill()
         self._process.wait(_PATIENCE_S)
 
@@ -102,7 +103,7 @@ class PausedQemu:
         return (self._folder / "stderr.log").read_text()
 
     def place_gpu(self, bars: Bars) -> dict[int, int]:
-        """Do what firmware does: open the root port's windows, and put the BARs in them.
+        """Do what firmware does: open the root port's windows, and map the BARs into the windows.
 
         Returns the BARs' addresses.
         """
@@ -154,7 +155,7 @@ class PausedQemu:
         return answer
 
     def plug(self, attachment: GpuAttachment) -> None:
-        """Hot-plug as a machine does: hand the descriptor over, then name it."""
+        """Hot-plug as a machine does: first send the descriptor to QEMU, then name it."""
         self._qmp_execute("qmp_capabilities", {})
         fdname = None
         if attachment.fd is not None:
@@ -178,7 +179,7 @@ class PausedQemu:
 
 
 def _window(start: int, length: int) -> int:
-    """Return a bridge's base and limit registers: bits 31 to 20 of each address, in halves."""
+    """Return a bridge's base and limit registers: each half has bits 31 to 20 of an address."""
     return (start + length - 1) & 0xFFF00000 | start >> 16 & 0xFFF0
 
 

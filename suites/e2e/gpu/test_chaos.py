@@ -1,6 +1,6 @@
-"""Whatever a guest does to its GPUs, and however they come and go: nothing dies, nothing is left.
+"""Whatever a guest does to its GPUs, and however GPUs come and go, no process crashes or leaks.
 
-`CHAOS_S` lets it go on for longer than CI does, `CHAOS_SEED` repeats a run that failed.
+`CHAOS_S` makes the test run longer than in CI; `CHAOS_SEED` repeats a failed run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.pin_image(reason="QEMU and the device are to outlive an
 
 _CI_S = 120.0
 _MOST_GPUS = 4
-#: The trace's bound, for configuration space, each of three BARs, stray accesses and incidents.
+#: The size limit of a trace: configuration space, three BARs, stray accesses and incidents.
 _MOST_ENTRIES = 6 * 1024
 _GPU_FUZZER = Path(__file__).with_name("gpu_fuzzer.py")
 _ROUNDS = "/run/wild-rounds"
@@ -37,7 +37,7 @@ _ROUNDS = "/run/wild-rounds"
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Return the seed of this run; the report has it, so that a failed run can be repeated."""
+    """Return the seed of this run, and add it to the report, so that a failed run can be repeated."""
     chosen = int(os.environ.get("CHAOS_SEED") or secrets.randbits(32))
     request.node.user_properties.append(("CHAOS_SEED", chosen))
     return chosen
@@ -68,7 +68,7 @@ class Chaos:
         self._chance = random.Random(seed)  # noqa: S311 - to be repeated by its seed
 
     def act(self) -> None:
-        """Do one thing that can be done now."""
+        """Do one random action that is possible now."""
         choices: list[Callable[[], None]] = []
         if len(self.plugged) < _MOST_GPUS:
             choices += [self.plug] * 2
@@ -83,7 +83,7 @@ class Chaos:
 
     def unplug(self) -> None:
         device_id = self.plugged.pop(self._chance.randrange(len(self.plugged)))
-        # A guest lets go of a GPU that answers; one that it can't see any more stays till the end.
+        # A guest releases a GPU only if the GPU responds; a lost GPU would stay until the end.
         self.machine.gpu(device_id).return_to_bus()
         self.machine.hot_unplug(device_id)
 
@@ -122,7 +122,7 @@ def wild_machine(
 
 
 @pytest.mark.nightly
-def test_random_accesses_and_random_plugging_leave_everything_alive(
+def test_random_accesses_and_random_plugging_crash_no_process_and_leak_nothing(
     wild_machine: LabMachine,
     h100: GpuModel,
     seed: int,
@@ -131,7 +131,7 @@ def test_random_accesses_and_random_plugging_leave_everything_alive(
 ) -> None:
     machine = wild_machine
     chaos = Chaos(machine, h100, seed)
-    # What the first of each costs is no leak.
+    # The cost of the first action of each kind is not a leak.
     chaos.plug()
     chaos.unplug()
     qemu = machine.vm.pid

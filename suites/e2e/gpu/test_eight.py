@@ -1,4 +1,4 @@
-"""A node of eight GPUs out of a clone: hot-plugged one after the other, listed together."""
+"""A clone with eight GPUs, which are hot-plugged one after the other and all listed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image
 
-#: Seven plugged one after the other, each waited for, take seven times as long as one.
+#: Seven GPUs would take seven times as long as one if the harness waited after each.
 _MOST_TIMES = 4.0
 
 
 @pytest.mark.nightly
-def test_gpus_that_are_plugged_together_are_waited_for_once(
+def test_harness_waits_once_for_all_gpus_of_a_node(
     clone: CloneState, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:
     """All GPUs of a node are plugged in before the harness waits for them."""

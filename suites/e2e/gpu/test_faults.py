@@ -1,7 +1,7 @@
-"""What goes wrong with a GPU is seen on the node, and reported under its own name.
+"""A fault of a GPU is visible on the node, and the harness reports it by its name.
 
-Most tests begin from a clone whose image has the driver baked in, held before cloud-init: udev loads
-the module as soon as there is a GPU.
+Most tests begin with a clone of an image with a baked driver, stopped before cloud-init: udev
+loads the module as soon as there is a GPU.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.pin_image(
 )
 
 _WITHIN_S = 60.0
-#: Where the guest has the GPUs: bus 1 is the seed's.
+#: The PCI addresses of the GPUs in the guest; bus 1 has the cloud-init seed.
 _SLOTS = ("0000:02:00", "0000:03:00")
-#: Waits for a line of the kernel's log; grep itself takes the log to its end.
+#: Waits for a line in the kernel log; grep without `-q` reads the log to its end.
 _UNTIL_LOGGED = 'until dmesg | grep -F -e "$1"; do sleep 0.2; done'
 
 
 def _load_driver(machine: LabMachine, model: GpuModel, *, count: int = 1) -> None:
-    """Wait until the driver is there, which udev may have loaded already."""
+    """Wait until the driver is loaded; udev may have loaded the driver already."""
     machine.wait_for_gpu(model, count=count)
     machine.guest.output_of("modprobe", "nvidia")
 
@@ -51,11 +51,11 @@ def _wait_for_kernel_line(machine: LabMachine, words: str) -> str:
 
 
 @pytest.mark.nightly
-def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
+def test_gpu_that_falls_off_the_bus_during_provisioning_ends_the_run(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """The driver is already installed; the run finds the GPU missing and ends with 84."""
-    # The stand-in reads its settings before it looks: that long the GPU has to go.
+    # The stand-in sleeps before it looks at the GPU; meanwhile the GPU falls off the bus.
     slow = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"sleep 5\n")
     node = boot_node(
         NodeRequest(name="falls", image=baked_image, gpus=[h100], files=[slow]), wait=False
@@ -114,7 +114,7 @@ def test_xid_is_logged_in_the_format_of_the_driver(
     assert len((first + "\n" + second).splitlines()) == 2
 
 
-def test_surprise_removal_gives_xid_79_and_an_exit_code_of_nvidia_smi(
+def test_surprise_removal_causes_xid_79_and_an_error_of_nvidia_smi(
     clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])

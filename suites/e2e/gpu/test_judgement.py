@@ -1,4 +1,4 @@
-"""A node is judged by what its driver and its bus say of a GPU, and unknown words are unknown."""
+"""A node is judged by the messages of its driver and the state of its PCI bus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _wait_for_kernel_line(node: Node, words: str) -> None:
 
 @pytest.mark.nightly
 def test_node_is_judged_by_the_messages_of_its_driver(start_validated: StartNode) -> None:
-    """The messages come in order of severity, because the log keeps all messages of a boot."""
+    """The test logs messages by increasing severity, because the log keeps all messages of a boot."""
     node = start_validated("judged")
     assert expect.no_gpu_error_logged(node.evidence()) == "The kernel log has no GPU error."
 

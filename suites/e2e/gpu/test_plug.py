@@ -1,4 +1,4 @@
-"""A GPU that is plugged into a running machine is seen there, and one that is unplugged is gone."""
+"""A running machine sees a GPU that is plugged, and no longer sees a GPU that is unplugged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in driver does what NVIDIA's own was seen to do: `suites/e2e/real_driver` asks that one."""
+"""The stand-in driver shows the same facts as NVIDIA's, which `suites/e2e/real_driver` checks."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ pytestmark = pytest.mark.vm_driver(
 
 _END_S = 20.0
 _FIRMWARE_S = 60.0
-#: Room for the aperture of an H100, and for what its root port rounds up to.
+#: Room for the aperture of an H100, rounded up as its root port does.
 _APERTURE_MIB = 256 << 10
 
 
 @pytest.fixture(scope="module")
 def transport(settings: Settings) -> Transport:
-    """Return this QEMU's transport; skip where it has none, except under CI."""
+    """Return this QEMU's transport. If QEMU has none, skip the test, or fail it under CI."""
     with requirements(settings):
         require_qemu(settings.qemu)
         return find_transport(settings.qemu, "tcg", LocalRunner())
@@ -142,7 +142,7 @@ def test_gpu_that_falls_off_the_bus_reads_all_ones(plugged: Plugged) -> None:
     plugged.gpu.fall_off_bus()
 
     assert plugged.read(0) == 0xFFFFFFFF
-    # Its revision and header type too, by which lspci shows it.
+    # The revision and the header type, by which lspci shows such a GPU, read all ones too.
     assert plugged.qemu.gpu_config_read(0x08) == 0xFFFFFFFF
     assert plugged.qemu.gpu_config_read(0x0C) == 0xFFFFFFFF
 

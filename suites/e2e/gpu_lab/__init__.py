@@ -1,1 +1,1 @@
-"""A night of a GPU lab, on the emulated host of `suites/e2e/passthrough`."""
+"""The nightly run of a GPU lab, on the emulated host of `suites/e2e/passthrough`."""

@@ -25,6 +25,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def nested_baked_image(lab: Lab, pytestconfig: pytest.Config, provisioner: Provisioner) -> Image:
-    """Return the image of the host's nodes with the driver in it."""
+    """Return the image of the host's nodes with the baked driver."""
     with requirements(settings_of(pytestconfig)):
         return bake_node(lab, NODE_IMAGE, provisioner=provisioner)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(0)]
 
-#: The stand-in of NVIDIA's tool has no counters of the memory.
+#: The stand-in for nvidia-smi has no memory counters.
 _MEMORY_TEST = "test_memory_of_the_gpu_is_healthy"
 _NO_COUNTERS = "skipped: This nvidia-smi does not know"
 _ALL_S = 7200.0
