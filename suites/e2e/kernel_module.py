@@ -1,4 +1,4 @@
-"""Shell code that makes kernel modules which differ from the baked one."""
+"""Shell code that makes kernel modules which differ from the baked module."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
     from harness.api import Argv
 
-#: The installed module of the running kernel, in any compression.
+#: The installed module of the running kernel, compressed or not.
 INSTALLED = "$(ls /lib/modules/$(uname -r)/updates/dkms/nvidia.ko*)"
 BAKED_VERSION = "580.126.09"
 OTHER_VERSION = "580.126.19"
 
 
 def with_other_field(path: str, old: str, new: str) -> str:
-    """Return a script that replaces a field of `modinfo` in the module file `path`.
+    """Return a script that replaces a `modinfo` field in the module file `path`.
 
-    `path` is shell code, `old` and `new` are `sed` patterns of the same length. A compressed file
-    is replaced by one that is not; its path is in `$f` afterwards.
+    `path` is shell code; `old` and `new` are `sed` patterns of the same length. A compressed file
+    is replaced by an uncompressed file, whose path is in `$f` afterwards.
     """
     return (
         f"f={path}; "
@@ -38,7 +38,7 @@ def of_other_version(path: str) -> str:
     return with_other_field(path, f"version={old}", f"version={OTHER_VERSION}")
 
 
-#: Loads a module of another version; the file of the baked one stays.
+#: Loads a module of another version; the file of the baked module stays.
 LOAD_OTHER_VERSION = (
     f"cp {INSTALLED} /run; "
     + of_other_version("$(ls /run/nvidia.ko*)")
@@ -46,7 +46,7 @@ LOAD_OTHER_VERSION = (
     + f"grep -qx {OTHER_VERSION} /sys/module/nvidia/version"
 )
 
-#: A module that holds the one whose function it calls.
+#: A module that keeps another module in use by calling its function.
 _DEPENDENT = """\
 #include <linux/module.h>
 int {held}(void);
@@ -64,8 +64,9 @@ MODULE_LICENSE("GPL");
 def load_dependents(holds: Mapping[str, str]) -> Argv:
     """Return the command that compiles modules and loads them in this order.
 
-    Each holds the module that it names, which is `nvidia` or one before it. The version of the
-    function of `nvidia` is read from `nvidia-uvm`, which uses it too.
+    `holds` maps each new module to the module that it keeps in use: `nvidia` or an earlier new
+    module. The version of the function of `nvidia` is read from `nvidia-uvm`, which calls the
+    function too.
     """
     functions = {"nvidia": "nvidia_stand_in_gpus", **{name: f"{name}_is_loaded" for name in holds}}
     sources = "".join(

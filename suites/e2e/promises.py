@@ -1,8 +1,8 @@
-"""The tests that hold provisioning to its contract, as the table in `docs/promises.md`.
+"""Lists the tests that check provisioning's contract, for the tables in `docs/promises.md`.
 
-`python -m suites.e2e.promises` writes the table from the tests that pytest collects, and
-`suites/docs/test_promises.py` compares it with them. The file has a row for each machine test, so a
-test without a row and a row without a test both make a difference.
+`python -m suites.e2e.promises` writes the page from the tests that pytest collects, and
+`suites/docs/test_promises.py` compares the page with the tests. The page has a row for each
+machine test; a test without a row is an error, and so is a row without a test.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ def promise(
     each_change: bool | tuple[str, ...] = False,
     any_provisioner: bool | tuple[str, ...] = False,
 ) -> pytest.MarkDecorator:
-    """Mark a machine test as a row of the table, or as several where it has parameters.
+    """Mark a machine test as a row of the page, or as several rows if the test has parameters.
 
-    `section` is that of the contract; `unit` is the unit test of the same behaviour, or its file.
-    All rows together take more than an hour, so `./dev test` runs those with `each_change`, or of a
-    test with parameters those with these ids, on the first distribution; the others are nightly.
-    Rows with `any_provisioner`, or those with these ids, run with other provisioners too.
+    `section` is the section of the contract; `unit` is the unit test of the same behaviour, or the
+    file of this unit test. All rows together take more than an hour. So `./dev test` runs only
+    rows with `each_change`, on the first distribution; the other rows are nightly. `each_change`
+    may also list the parameter ids of such rows. Rows with `any_provisioner`, which may also list
+    ids, run with other provisioners too.
     """
     return pytest.mark.promise(
         section=section, unit=unit, each_change=each_change, any_provisioner=any_provisioner
@@ -70,10 +71,10 @@ def promise(
 
 
 def is_nightly(item: pytest.Item) -> bool:
-    """Return whether a collected test is one that `./dev test` leaves out.
+    """Return whether `./dev test` leaves a collected test out.
 
-    It is a row without `each_change`, or a test on a host with real VFIO: that host's image and saved
-    state take minutes.
+    These tests are rows without `each_change`, and tests on a host with real VFIO, since making
+    this host's image and saved state takes minutes.
     """
     if _PASSTHROUGH in item.path.parts:
         return True
@@ -87,9 +88,9 @@ def is_nightly(item: pytest.Item) -> bool:
 
 
 def is_for_any_provisioner(item: pytest.Item) -> bool:
-    """Return whether a collected test holds provisioners other than the harness's own to the contract.
+    """Return whether a collected test can check a provisioner other than the harness's own.
 
-    That is a row with `any_provisioner`, or a test that is in no family.
+    These tests are rows with `any_provisioner`, and tests that are in no family.
     """
     marker = item.get_closest_marker("promise")
     return marker is None or _is_chosen(item, marker.kwargs["any_provisioner"])
@@ -103,7 +104,7 @@ def _is_chosen(item: pytest.Item, chosen: bool | tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row: a machine test, with a parameter's id where it has one."""
+    """One row: a machine test, with the id of its parameter if it has one."""
 
     family: str
     title: str
@@ -116,9 +117,9 @@ class Row:
 
 
 def row_of(item: pytest.Function) -> Row | None:
-    """Return the row of a collected test; None if it is not marked.
+    """Return the row of a collected test, or None if the test is not marked.
 
-    Raises ValueError that names a test of a family without the mark or without a docstring.
+    Raises ValueError if a test of a family has no mark or no docstring.
     """
     path = item.path.relative_to(REPOSITORY)
     family = path.parts[2]
@@ -141,7 +142,7 @@ def row_of(item: pytest.Function) -> Row | None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Print the rows of the collected tests, each on a line, where this module is a plugin."""
+    """Print the rows of the collected tests, one per line, if this module is loaded as a plugin."""
     for item in session.items:
         row = row_of(item) if isinstance(item, pytest.Function) else None
         if row is not None:
@@ -150,7 +151,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def collected_rows(*options: str) -> list[Row]:
-    """Return the rows of all e2e tests, by a pytest of its own with these options.
+    """Return the rows of all e2e tests, collected by a separate pytest process with these options.
 
     Raises HarnessError.
     """
@@ -170,7 +171,7 @@ def collected_rows(*options: str) -> list[Row]:
 
 
 def render_page(rows: Iterable[Row]) -> str:
-    """Render the page of these rows."""
+    """Render the page with these rows."""
     ordered = sorted(rows, key=lambda row: (FAMILIES.index(row.family), row.test))
     return "\n".join([_HEAD, *_tables(ordered)])
 

@@ -1,4 +1,4 @@
-"""The proof that KVM has to give is one which a working accelerator gives."""
+"""The proof program for KVM passes under a working accelerator and fails under a broken one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _INT3_AND_AFTER = bytes.fromhex("cc3d78563412")
 
 
-def test_emulated_processor_gives_the_proof(settings: Settings) -> None:
+def test_emulated_processor_passes_the_proof_program(settings: Settings) -> None:
     result = run_proof(settings.qemu, Accelerator.TCG, LocalRunner())
 
     assert is_proven(result), result
 
 
-def test_processor_without_exceptions_gives_no_proof(
+def test_processor_without_breakpoint_exceptions_fails_the_proof_program(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its breakpoint exception, the program prints a number that was not inverted."""
+    """Without the breakpoint exception, the program does not invert the number that it prints."""
     proof = accelerator._PROOF
     assert proof.count(_INT3_AND_AFTER) == 1
     without = proof.replace(_INT3_AND_AFTER, b"\x90" + _INT3_AND_AFTER[1:])

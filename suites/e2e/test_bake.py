@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_bake_targets_newest_kernel_and_keeps_image(baked_image: Image) -> None:
-    """A bake on the older kernel builds for the newest kernel that has headers and records it."""
+    """A bake on the older kernel builds for, and records, the newest kernel that has headers."""
     evidence = bake_evidence(baked_image)
     newest, builder = baked_image.newest_kernel.version, baked_image.other_kernel.version
     driver = baked_image.driver
@@ -31,8 +31,8 @@ def test_bake_targets_newest_kernel_and_keeps_image(baked_image: Image) -> None:
     expect.log_line(evidence, f"nvidia-cuda-driver-prebaked={driver.tag} (kernel {newest})")
 
 
-def test_bake_touches_no_device(baked_image: Image) -> None:
-    """A bake loads no module and makes no device node: its machine has no GPU."""
+def test_bake_loads_no_module_and_makes_no_device_node(baked_image: Image) -> None:
+    """The machine of the bake has no GPU."""
     evidence = bake_evidence(baked_image)
 
     expect.no_gpu(evidence)

@@ -1,4 +1,4 @@
-"""A node's boot decides between the baked module, a full build, and no driver at all."""
+"""A node's boot chooses the baked module, a full build, or no driver at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENSURE_EVENTS = (
 def test_baked_kernel_takes_fast_path(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """On the kernel of the bake nothing is compiled, and the module drives the GPU."""
+    """On the kernel of the bake, nothing is compiled, and the baked module drives the GPU."""
     kernel = baked_image.newest_kernel.version
     node = boot_node(NodeRequest(name="fast-path", image=baked_image, gpus=[h100]))
 
@@ -79,7 +79,7 @@ def test_other_kernel_gets_full_build(
 
 
 @pytest.mark.slow
-def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -> None:
+def test_node_without_gpu_loses_the_baked_driver(boot_node: BootNode, baked_image: Image) -> None:
     """A node without a GPU keeps no part of the baked driver."""
     node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
 

@@ -1,4 +1,4 @@
-"""The broker's reservations between processes; no machine is started."""
+"""Reservations of capacity by several processes; no machine is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LONG_S = 30.0
 
-#: Claims all cores and says so; then holds them until its input ends.
+#: Reserves all cores, reports this, and keeps them until its input ends.
 HOLDER = """\
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ with broker.reserve("holder", demand, deadline=Deadline.after(30)):
     sys.stdin.read()
 """
 
-#: Counts up a number in a file again and again, alone on the host each time.
+#: Increments a number in a file five times, each time with a reservation of the whole host.
 COUNTER = """\
 import sys
 from pathlib import Path

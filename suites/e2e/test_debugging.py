@@ -1,4 +1,4 @@
-"""People enter machines, and continue those of failed tests."""
+"""Users open shells in machines, and continue the machines of failed tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.pin_image(reason="what people enter by is the harness's")
 
-#: Counts in memory alone, and prints the count when it is asked by a signal.
+#: Counts only in memory, and writes the count to a file at a signal.
 COUNTER = """
 n=0; trap 'echo $n >/run/count' USR1
 while :; do n=$((n + 1)); sleep 0.2; done
@@ -52,7 +52,7 @@ def test_waits(boot_node, node_image):
 
 
 def harness(*words: str, home: Path | None = None, timeout_s: float = 240.0) -> CommandResult:
-    """Run the command line as a user does, with a cache of its own where `home` is given."""
+    """Run the command line as a user does; if `home` is given, with a separate cache."""
     return LocalRunner().run(
         ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", "harness.cli", *words],
         timeout_s=timeout_s,
@@ -61,7 +61,7 @@ def harness(*words: str, home: Path | None = None, timeout_s: float = 240.0) -> 
 
 
 def listed_machines(run: int) -> list[int]:
-    """Return the processes of the machines that the process of a run has in the list."""
+    """Return the processes of the listed machines that belong to the process of a run."""
     return [
         each.user
         for each in Roster(roster_folder()).machines()
@@ -72,7 +72,7 @@ def listed_machines(run: int) -> list[int]:
 def test_running_machine_is_listed_and_entered(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
 ) -> None:
-    """Another process enters the machine by the id in the list."""
+    """Another process opens a shell in the machine, by the id in the list."""
     machine = clone(cloud_init_done, "entered", gpus=[h100])
     name = machine.folder.name
 
@@ -91,14 +91,14 @@ def test_running_machine_is_listed_and_entered(
 
 
 @pytest.mark.nightly
-def test_saved_machine_continues_with_another_cache(
+def test_saved_machine_can_be_resumed_with_another_cache(
     clone: CloneState,
     cloud_init_done: SavedState,
     h100: GpuModel,
     own_cache: OwnCache,
     tmp_path: Path,
 ) -> None:
-    """A process in memory that counts continues its count after the resume."""
+    """A process that counts in memory continues its count after the resume."""
     machine = clone(cloud_init_done, "counting", gpus=[h100])
     machine.guest.write_text("/run/counter", COUNTER)
     pid = machine.guest.output_of(
@@ -125,7 +125,7 @@ def test_failed_machines_are_kept_until_they_are_collected(
     lab: Lab, cloud_init_done: SavedState, tmp_path: Path
 ) -> None:
     """With two workers, each failed test keeps its own machine; `harness gc` ends both."""
-    # With this run's cache, where the state is: making it again takes minutes.
+    # The run uses this run's cache, since making the saved state again takes minutes.
     lab.ensure_checkpoint(cloud_init_done)
     test = tmp_path / "test_failing.py"
     test.write_text(FAILING)
@@ -153,7 +153,7 @@ def test_failed_machines_are_kept_until_they_are_collected(
 def test_run_that_was_interrupted_or_killed_keeps_no_machine(
     lab: Lab, own_cache: OwnCache, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """An ended run has no failed test, so no machine is kept."""
+    """The test of such a run has not failed, so its machine is not kept."""
     test = tmp_path / "test_busy.py"
     test.write_text(BUSY)
     with busy_run(lab, own_cache, test, "--machine-keep=failed", find=listed_machines) as started:

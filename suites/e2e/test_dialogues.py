@@ -1,6 +1,6 @@
-"""Real tools in a machine behave as their recorded dialogues say, which the fakes are held against.
+"""Real tools in a machine behave as in their recorded dialogues, which also check the fakes.
 
-`--record-dialogues` stores what the tools do now in place of comparing it.
+`--record-dialogues` records new dialogues in place of the comparison.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STEP_S = 300.0
 
 
 def run_dialogue(guest: Guest, dialogue: Dialogue, image: str) -> DialogueRecording:
-    """Run a dialogue in a guest; return what it answered."""
+    """Run a dialogue in a guest, and return the recording of the results."""
     if dialogue.prepare:
         guest.output_of("env", *_assignments(), "sh", "-ec", dialogue.prepare, timeout_s=_STEP_S)
     facts = {name: guest.output_of(*shlex.split(line)) for name, line in dialogue.facts.items()}
@@ -102,7 +102,7 @@ def is_recording(pytestconfig: pytest.Config) -> bool:
 def recording(
     dialogue: Dialogue, image_name: str, settings: Settings, *, is_recording: bool
 ) -> Path:
-    """Return where the recording of a dialogue on this image lies."""
+    """Return the path of the recording of a dialogue on this image."""
     path = recording_path(dialogue.tool, image_name)
     with requirements(settings):
         if not is_recording and not path.is_file():

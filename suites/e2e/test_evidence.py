@@ -1,4 +1,4 @@
-"""What is left of a machine when its test has failed, for whoever looks later."""
+"""The evidence that is kept of a machine whose test has failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Firmware finds what boots on the disk, with no kernel handed to QEMU."""
+"""Firmware finds the boot loader on the disk; QEMU gets no kernel."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_seabios_boots_the_disk(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.fixture
 def flash(settings: Settings, tmp_path: Path) -> Flash:
-    """Return OVMF with variables of the test's own."""
+    """Return OVMF with a separate variable store for the test."""
     with requirements(settings):
         firmware = find_uefi_firmware()
     variables = shutil.copyfile(firmware.variables, tmp_path / "variables.fd")
     return Flash(code=firmware.code, variables=variables)
 
 
-def test_ovmf_looks_at_the_disk_first(lab: Lab, tmp_path: Path, flash: Flash) -> None:
+def test_ovmf_tries_to_boot_the_disk_first(lab: Lab, tmp_path: Path, flash: Flash) -> None:
     """The disk has no EFI boot loader; OVMF reports the disk as its first attempt and continues."""
     with firmware_machine(lab, tmp_path, Firmware(flash=flash)) as machine:
         machine.console.wait_for(

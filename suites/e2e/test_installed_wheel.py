@@ -1,4 +1,4 @@
-"""A new user's way: the wheel, `harness init` in an empty folder, and pytest."""
+"""The first steps of a new user: the wheel, `harness init` in an empty folder, and pytest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from suites.installed_wheel import InstalledWheel
 
-#: The image of the new project is built at first, and its machines boot without a checkpoint.
+#: The time limit: the new project builds its image first, and its machines boot without
+#: checkpoints.
 _FIRST_RUN_S = 1500.0
 
 

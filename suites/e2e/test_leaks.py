@@ -1,4 +1,4 @@
-"""Whatever becomes of a test run, its machines end with it."""
+"""However a test run ends, its machines end with the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-#: A run in the middle of an e2e test: its machine boots, and it waits for what never comes.
+#: An e2e test whose machine boots, and which then waits for output that never appears.
 BUSY_RUN = """
 from harness.lab.node import NodeRequest
 from harness.provisioning.wait import Deadline
@@ -52,7 +52,7 @@ def busy_test(tmp_path: Path) -> Path:
     return test
 
 
-def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
+def test_killed_run_leaves_no_machine_and_does_not_disturb_the_next_run(
     lab: Lab, own_cache: OwnCache, busy_test: Path
 ) -> None:
     """After `kill -9`, the kernel ends QEMU, and the next run removes the files."""
@@ -72,7 +72,9 @@ def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
     assert not own_cache.run_folders(), "The next run was expected to sweep the folder."
 
 
-def test_interrupted_run_leaves_nothing(lab: Lab, own_cache: OwnCache, busy_test: Path) -> None:
+def test_interrupted_run_leaves_no_machine_and_no_folder(
+    lab: Lab, own_cache: OwnCache, busy_test: Path
+) -> None:
     """Ctrl-C ends the machine and removes the folder of the run at once."""
     with busy_run(lab, own_cache, busy_test) as (run, machines):
         run.send_signal(signal.SIGINT)

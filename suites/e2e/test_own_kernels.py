@@ -1,6 +1,6 @@
-"""Kernels of a user's own: a Debian package, and files as `make modules_install` leaves them.
+"""A user's own kernels: in a Debian package, and as files that `make modules_install` writes.
 
-The kernel is the image's second one, taken out of it, with something that the image does not have.
+The tests extract the image's second kernel, and add a mark that the image does not have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MARK = "extra/harness-mark.txt"
 
-#: Packs the installed package of a kernel again, with its maintainer scripts and one file more.
+#: Repacks the installed package of a kernel, with its maintainer scripts and one more file.
 _REPACK = """\
 set -e
 cd /  # cp looks for the parents below the working folder.
@@ -43,7 +43,7 @@ dpkg-deb --root-owner-group -Znone --build "$tree" /root/own.deb >&2
 
 
 def taken(machine: LabMachine, *argv: str) -> bytes:
-    """Return the output of a command in the guest."""
+    """Return the output bytes of a command in the guest."""
     output = bytearray()
     limit_s = machine.deadline(60).remaining_s()
     assert machine.agent.stream(argv, timeout_s=limit_s, on_stdout=output.extend).exit_code == 0
@@ -52,14 +52,14 @@ def taken(machine: LabMachine, *argv: str) -> bytes:
 
 @pytest.fixture
 def source(boot_node: BootNode, node_image: Image) -> Node:
-    """Return a node of which a kernel is taken."""
+    """Return a node from which the tests extract a kernel."""
     return boot_node(NodeRequest(name="source", image=node_image, command=None))
 
 
 def booted_with(
     boot_node: BootNode, image: Image, kernel: KernelFiles | KernelPackages, version: str
 ) -> None:
-    """Expect a node to boot the kernel, with the mark among its modules and a module that loads."""
+    """Expect that a node boots the kernel, that its modules include the mark, and that a module loads."""
     node = boot_node(NodeRequest(name="own", image=image, kernel=kernel, command=None))
     mark = f"/lib/modules/{version}/{_MARK}"
 

@@ -1,4 +1,4 @@
-"""A project's own provisioner: a shell script and a YAML file, as its users write them."""
+"""A project's own provisioner: a shell script and a YAML file, as users write them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ step() {
 
 
 def write_project(folder: Path, declaration: str) -> Path:
-    """Write a project with the provisioner, and return the path of its file."""
+    """Write a project with the provisioner, and return the path of the provisioner's YAML file."""
     (folder / "lib").mkdir(parents=True)
     (folder / "provision.sh").write_text(_SCRIPT)
     (folder / "lib/words.sh").write_text(_LIBRARY)
@@ -140,7 +140,7 @@ def test_error_for_a_wrong_exit_code_has_its_declared_name(
 
 
 @pytest.mark.nightly
-def test_declared_result_is_read(
+def test_harness_reads_what_the_provisioner_declares(
     boot_node: BootNode, node_image: Image, whole: Provisioner
 ) -> None:
     """The test covers outcome, events, log, evidence, configuration, user-data and a teardown."""
@@ -178,7 +178,7 @@ def test_declared_result_is_read(
 
 
 @pytest.mark.nightly
-def test_own_bake_gives_an_image_and_a_checkpoint(
+def test_bake_by_an_own_provisioner_makes_an_image_and_a_checkpoint(
     boot_node: BootNode, lab: Lab, image_name: str, whole: Provisioner
 ) -> None:
     """The bake runs once; a clone of a checkpoint of the baked image has the files of the bake."""
@@ -213,7 +213,7 @@ def test_error_for_a_failed_bake_has_the_declared_name_of_its_exit_code(
 
 @pytest.mark.provisioner("own_provisioner/provisioner.yaml")
 @pytest.mark.nightly
-def test_marker_pins_a_provisioner(boot_node: BootNode, node_image: Image) -> None:
+def test_marker_chooses_the_provisioner_of_a_test(boot_node: BootNode, node_image: Image) -> None:
     node = boot_node(NodeRequest(name="pinned", image=node_image))
 
     evidence = node.evidence()

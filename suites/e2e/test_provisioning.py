@@ -1,4 +1,4 @@
-"""Provisioning's commands in a machine: the planned steps are those that run."""
+"""Provisioning's commands in a machine: a boot runs exactly the planned steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
 
 
 @pytest.mark.nightly
-def test_plan_lists_the_steps_that_boot_then_takes(
+def test_plan_lists_the_steps_that_boot_then_runs(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """`plan` queries the node, changes nothing, and prints each step in its order."""
+    """`plan` queries the node, changes nothing, and prints the steps in order."""
     node = boot_node(NodeRequest(name="plan", image=baked_image, command=None, gpus=[h100]))
 
     planned = node.provision("plan").check("plan").stdout
@@ -32,7 +32,7 @@ def test_plan_lists_the_steps_that_boot_then_takes(
     evidence = node.evidence()
     expect.image_present(after_plan, _reference(baked_image))
     assert after_plan.outcome is not None
-    assert after_plan.outcome.steps == (), "A plan was expected to take no step."
+    assert after_plan.outcome.steps == (), "The plan was expected to run no step."
     outcome = evidence.outcome
     assert outcome is not None, done.stdout
     assert _STEP.findall(planned) == [step.name for step in outcome.steps]
@@ -40,12 +40,12 @@ def test_plan_lists_the_steps_that_boot_then_takes(
 
 
 @pytest.mark.nightly
-def test_boot_again_finds_everything_done(
+def test_second_boot_compiles_nothing(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """A node that boots a second time is as it was: the driver is there, nothing is compiled.
+    """At the second boot, the driver is already installed.
 
-    The first boot has removed the driver's image, so the second one pulls it.
+    The first boot has removed the driver image, so the second boot pulls the image.
     """
     node = boot_node(
         NodeRequest(

@@ -1,4 +1,4 @@
-"""What unit tests answer with is what a machine's tools say, on each distribution."""
+"""The recordings that unit tests replay match the output of a machine's tools, on each distribution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.lab.saved_states import SavedState
     from harness.settings import Settings
 
-#: The versions of whose tools there are recordings.
+#: The recorded versions of the tools, by image.
 VERSIONS: Mapping[str, Mapping[str, str]] = {
     "debian-12": {
         "cloud-init": "22.4.2",
@@ -40,7 +40,7 @@ VERSIONS: Mapping[str, Mapping[str, str]] = {
 
 @pytest.fixture
 def versions(image_name: str, settings: Settings) -> Mapping[str, str]:
-    """Return the versions that were recorded on this image, by tool."""
+    """Return the versions of the tools when they were recorded on this image, by tool."""
     with requirements(settings):
         if image_name not in VERSIONS:
             raise RequirementError(
@@ -53,13 +53,13 @@ def versions(image_name: str, settings: Settings) -> Mapping[str, str]:
 def expect_form(
     machine: LabMachine, versions: Mapping[str, str], name: str, *command: str
 ) -> None:
-    """Expect that a machine's answer has the form of the recording `name`, as in `tool/case`."""
+    """Expect that the output on a machine has the form of the recording `name`, such as `tool/case`."""
     tool, _, case = name.partition("/")
     answer = machine.guest.output_of(*command)
     expect_same_form(load_recording(f"{tool}/{versions[tool]}-{case}"), f"{answer}\n")
 
 
-def test_containerd_and_cloud_init_answer_as_recorded(
+def test_output_of_containerd_and_cloud_init_is_as_recorded(
     clone: CloneState, cloud_init_done: SavedState, versions: Mapping[str, str]
 ) -> None:
     machine = clone(cloud_init_done)
@@ -73,10 +73,10 @@ def test_containerd_and_cloud_init_answer_as_recorded(
         expect_form(machine, versions, name, *command)
 
 
-def test_dkms_and_its_module_answer_as_recorded(
+def test_output_of_dkms_and_modinfo_is_as_recorded(
     clone: CloneState, driver_baked: SavedState, baked_image: Image, versions: Mapping[str, str]
 ) -> None:
-    """The answers come from a guest whose driver was baked for one kernel."""
+    """The output comes from a guest whose driver was baked for one kernel."""
     machine = clone(driver_baked)
     driver, kernel = baked_image.driver, baked_image.newest_kernel.version
     assert driver is not None

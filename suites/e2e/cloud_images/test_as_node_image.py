@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NODE_TESTS = (
     "test_boot.py::test_baked_kernel_takes_fast_path",
     "test_boot.py::test_other_kernel_gets_full_build",
-    "test_boot.py::test_node_without_gpu_is_stripped",
+    "test_boot.py::test_node_without_gpu_loses_the_baked_driver",
     "test_bake.py",
     "clones/test_clones.py",
 )
@@ -70,7 +70,7 @@ def test_node_tests_pass_with_a_cloud_image_given_by_its_path(
     assert {name.partition("::")[2] for name in passed} >= {
         f"test_baked_kernel_takes_fast_path[{as_node.name}]",
         f"test_other_kernel_gets_full_build[{as_node.name}]",
-        f"test_node_without_gpu_is_stripped[{as_node.name}]",
+        f"test_node_without_gpu_loses_the_baked_driver[{as_node.name}]",
     }
     assert "skipped" not in result.stdout
 

@@ -1,1 +1,1 @@
-"""Provisioning that is cut off, and what the next run makes of it: the whole contract, twice."""
+"""Provisioning that is interrupted, and the node after the next run: the whole contract, twice."""

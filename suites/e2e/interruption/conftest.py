@@ -1,4 +1,4 @@
-"""The node that is interrupted, and what one whole run makes of the same one."""
+"""Fixtures: a node whose run is interrupted, and the same node after one complete run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def usual_request(baked_image: Image, h100: GpuModel) -> NodeRequest:
     """Return the request of a node that takes the fast path and has all services.
 
-    A run that follows the removal of the driver image pulls it again, from the node's registry.
+    A run after the removal of the driver image pulls the image again, from the node's registry.
     """
     return NodeRequest(
         name="interrupted",
@@ -36,7 +36,7 @@ def usual_request(baked_image: Image, h100: GpuModel) -> NodeRequest:
 
 @pytest.fixture(scope="session")
 def whole_run(lab: Lab, usual_request: NodeRequest) -> NodeState:
-    """Return what one run that nothing interrupts makes of the node."""
+    """Return the state of the node after one run without an interruption."""
     with lab.boot(usual_request) as node:
         node.wait_until_provisioned()
         expect.provisioned(node.evidence())

@@ -1,7 +1,7 @@
-"""Acts on provisioning at the beginning of one of its commands, without any sleep.
+"""Disturbs provisioning at the beginning of one of its commands, without any sleep.
 
-A script stands before the program on PATH. At the command that is named it runs what the test asks
-for, once; all other commands, and those of other processes, go on to the program at once.
+A script comes before the program on PATH. At the named command, the script runs the test's action
+once. All other commands, and the commands of other processes, run the program at once.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 
 from harness.api import GuestFile
 
-#: Exists as soon as the act has begun.
+#: This file exists as soon as the act has begun.
 DONE = "/run/interruption-done"
-#: Has the number of commands of this form.
+#: This file counts the commands of this form.
 SEEN = "/run/interruption-seen"
 
-#: Acts; `$parent` is the process of provisioning.
+#: Acts: shell code in which `$parent` is the process of provisioning.
 KILL = 'kill -KILL "$parent"; exit 1'
-#: The command outlives provisioning, as a container's start does.
+#: The command continues after provisioning is killed, as does the start of a container.
 KILL_AND_GO_ON = 'kill -KILL "$parent"'
 TERMINATE = 'kill -TERM "$parent"; exec sleep infinity'
-#: The container that the command starts is running by then.
+#: The act waits until the container that the command starts is running.
 TERMINATE_DURING_CONTAINER = (
     '"$real" "$@" & until "$real" -n k8s.io task ls | grep -q RUNNING; do sleep 0.1; done; '
     + TERMINATE
 )
-#: The kernel resets the machine at once: nothing in memory is written, no service is stopped.
+#: The kernel resets the machine at once: it writes no cached data to disk and stops no service.
 LOSE_POWER = "echo b >/proc/sysrq-trigger; exec sleep infinity"
 SYNC_AND_LOSE_POWER = f"sync; {LOSE_POWER}"
-#: The names of new files are on the disk then, but ext4 has not yet allocated text that nobody synced.
+#: Then the names of new files are on the disk, but not the content of files that were not synced.
 COMMIT_AND_LOSE_POWER = (
     "dd if=/dev/zero of=/usr/local/sbin/committed bs=1 count=1 conv=fsync 2>/dev/null; "
     + LOSE_POWER
@@ -65,7 +65,7 @@ exec "$real" "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
-    """An act at a command, after `skip` others of this form; `*` is any text after its program.
+    """An act at a command, after `skip` commands of this form; in `at`, `*` stands for any text.
 
     `process` is a part of the command line of provisioning itself.
     """
@@ -93,7 +93,7 @@ class Interruption:
 
 
 def once_dkms_compiles(act: str) -> str:
-    """Return a shell command whose act follows once DKMS writes the log of its build."""
+    """Return a command that waits in the background until DKMS writes its build log, then acts."""
     log = "/var/lib/dkms/nvidia/*/build/make.log"
     script = f"until ls {log}; do sleep 0.1; done; {act}"
     return f"systemd-run --collect timeout 300 sh -c '{script}'"

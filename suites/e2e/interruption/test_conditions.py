@@ -1,4 +1,4 @@
-"""What a node lacks while it is provisioned: disk, memory, the right time, its GPU."""
+"""A node lacks disk space, memory, the right time or its GPU while it is provisioned."""
 
 from __future__ import annotations
 
@@ -94,15 +94,16 @@ def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
     expect_as_whole_run(whole_run, node)
 
 
-#: Leaves a few megabytes until DKMS compiles, and then takes also what is kept for root. The logs of
-#: the build are cut short by that, so they need not tell why it fails.
+#: Leaves a few megabytes until DKMS compiles, and then also fills the blocks reserved for root.
+#: This truncates the logs of the build, so they may lack the reason for the failure.
 _FILL_DISK = (
     "free=$(df --output=avail --block-size=1K / | tail -n 1); "
     "fallocate -l $((free - 8000))K /var/filler; "
     + once_dkms_compiles("cat /dev/zero >/var/filler-2 2>/run/filler-error")
 )
-#: All that the driver image starts on the node is in this group. A limit above what the compiler
-#: holds already would let it read its own pages from the disk again and again, for minutes.
+#: All processes that the driver image starts on the node are in this group. With a limit above the
+#: compiler's present use, the compiler would read its own pages from the disk again and again, for
+#: minutes.
 _LIMIT_MEMORY = "mkdir -p /sys/fs/cgroup/k8s.io; " + once_dkms_compiles(
     "echo 1M >/sys/fs/cgroup/k8s.io/memory.max"
 )
@@ -132,7 +133,7 @@ def test_build_that_lacks_resources_leaves_no_record(
         before=[*usual_request.before, ["rm", RECORD_PATH], ["sh", "-euc", lack]],
     )
     node = boot_node(request)
-    # Also where the disk is full, so nothing is written for it.
+    # The disk may be full, so this command writes no file.
     failed = node.evidence(commands={"why": command})
     node.guest.output_of("rm", "-f", "/var/filler", "/var/filler-2")
     node.provision("plan")

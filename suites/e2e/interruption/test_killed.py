@@ -1,7 +1,8 @@
 """Provisioning that is killed at one of its steps, and started again.
 
-`timeout` kills it after fifteen minutes, the kernel does when memory is short, and the guest agent
-starts it again. The node must then be as after one whole run, and nothing may be compiled.
+`timeout` kills a run after fifteen minutes, the kernel kills it when memory is short, and the
+guest agent starts a new run. The node must then be as after one whole run, and nothing may be
+compiled.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NO_IMAGE = ["sh", "-euc", "ctr -n k8s.io images rm $(ctr -n k8s.io images ls -q)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Where a run is cut off."""
+    """The command at which a run is interrupted."""
 
     at: str
     act: str = KILL
@@ -73,7 +74,7 @@ ROWS: Mapping[str, Row] = {
     "kubelet": Row(at="systemctl restart kubelet"),
     "last command": Row(at="systemctl enable kubelet"),
 }
-#: Each of these leaves something of its own behind; the others are for nightly runs.
+#: A run killed at one of these leaves special remains; the other rows are for nightly runs.
 EVERY_RUN = (
     "tag",
     "removal of the pulled name",
@@ -85,7 +86,7 @@ EVERY_RUN = (
 
 
 def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
-    """Return a node whose first run was cut off as the row says."""
+    """Return a node whose first run was interrupted as the row says."""
     node = boot_node(
         replace(
             request,
@@ -105,7 +106,7 @@ def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
         for name, row in ROWS.items()
     ],
 )
-def test_killed_run_is_completed_by_the_next(
+def test_run_after_a_killed_run_completes_it(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
     """Leftovers of a killed run neither stop the next run nor remain afterwards."""
@@ -210,7 +211,7 @@ _CONTAINERD_STARTED = (
         pytest.param(Row(at="ldconfig *"), id="libraries"),
     ],
 )
-def test_killed_teardown_is_completed_by_the_next(
+def test_run_after_a_killed_teardown_completes_it(
     boot_node: BootNode, usual_request: NodeRequest, row: Row
 ) -> None:
     """The record is removed last, so an interrupted teardown is detected."""

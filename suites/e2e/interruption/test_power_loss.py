@@ -1,4 +1,4 @@
-"""Machines that lose their power in the middle of provisioning, and boot again from the same disk."""
+"""Machines that lose power during provisioning, and boot again from the same disk."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
         pytest.param("systemctl restart nvidia-modprobe", SYNC_AND_LOSE_POWER, id="synced"),
     ],
 )
-def test_node_that_lost_its_power_is_completed_after_the_next_boot(
+def test_next_boot_completes_a_node_that_lost_power(
     lab: Lab, usual_request: NodeRequest, whole_run: NodeState, at: str, act: str
 ) -> None:
-    """The second run ends as a whole run does, whatever the first run wrote to the disk."""
+    """The node ends as after one complete run, whatever the first run wrote to the disk."""
     interruption = Interruption(at=at, act=act)
     # The test's own files must be on the disk, whatever the run syncs.
     request = replace(
@@ -56,7 +56,7 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
         disk = node.folder / "disk.qcow2"
         with lab.boot(usual_request, disk=disk, start=MachineStart.COLD) as again:
             outcome = again.guest.read_text(OUTCOME_PATH)
-            # The image has that of its bake.
+            # The image already has the record of its bake.
             assert outcome is None or json.loads(outcome)["command"] == "bake", (
                 f"'{at}' was expected to end the run, but the run has left an outcome."
             )

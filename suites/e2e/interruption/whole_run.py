@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from harness.evidence.state import NodeState
     from harness.lab.node import Node
 
-#: The scripts that interrupt, and what they write, and the configuration, whose time limits a test may
-#: shorten; an interrupted run's own files are in `REPORTS`.
+#: The scripts that interrupt a run, the files that they write, and the configuration, since a test
+#: may shorten its time limits. `REPORTS` has the files of the interrupted run itself.
 _INTERRUPTION = AllowedChanges(
     paths=["/usr/local/sbin/*", "/run/interruption-*", "/etc/gpu-node/config.json"]
 )
-#: What a boot of its own makes: the disk of the seed, which a clone has no more; what the kernel
-#: computes from the memory that is free then; and a user's rule, which cloud-init dates.
+#: Differences that an extra boot causes: a clone no longer has the seed disk; the kernel computes
+#: values from the free memory at boot; and cloud-init writes a date into a user's rule.
 COLD_BOOT = AllowedChanges(
     paths=[
         *("/dev/block/254:16", "/dev/disk/by-diskseq/2", "/dev/disk/by-id/virtio-seed"),
@@ -34,7 +34,7 @@ COLD_BOOT = AllowedChanges(
         "user.max_inotify_watches",
     ],
 )
-#: What was only enqueued may still start.
+#: Units that were only enqueued may still start.
 _IDLE = 'until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.1; done'
 
 
@@ -47,9 +47,10 @@ def state_of(node: Node) -> NodeState:
 def expect_as_whole_run(
     whole_run: NodeState, node: Node, *, allow: AllowedChanges = _INTERRUPTION
 ) -> None:
-    """Expect a node to be as one whole run leaves it; raises ExpectationError with the difference.
+    """Expect the state of a node to be as after one complete run.
 
-    `allow` is what may differ beyond what any interruption makes.
+    `allow` lists additional differences that are allowed. Raises ExpectationError with the
+    difference.
     """
     allowed = CHANGES_OF_INSTANCES | REPORTS | TOOLS | _INTERRUPTION | allow
     expect.unchanged(whole_run, state_of(node), allow=allowed)

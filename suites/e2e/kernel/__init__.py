@@ -1,1 +1,1 @@
-"""The module of the kernel that runs, built or reused: sections 3 to 5 of the contract."""
+"""The driver's module for the running kernel, built or reused: sections 3 to 5 of the contract."""

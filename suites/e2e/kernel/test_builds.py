@@ -1,4 +1,4 @@
-"""When a node builds the module, for which kernel, and what it does where it can't."""
+"""When a node builds the module, for which kernel, and what the node does if it can't."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_driver.py"
-#: Enough to begin with the install, but not for all of its five tries.
+#: This budget is enough to begin the install, but not for all of its five attempts.
 FEW_TRIES = {"retry_budget_s": 90}
-#: That of a build of the kernel, such as 43 of 6.1.0-43-cloud-amd64 and 57 of 6.12.57+deb13-cloud-amd64.
+#: The number of a kernel build, such as 43 in 6.1.0-43-cloud-amd64 and 57 in
+#: 6.12.57+deb13-cloud-amd64.
 _LAST_NUMBER = re.compile(r"[0-9]+(?=-cloud|\+deb)")
 _RESIDENT = "/sys/module/nvidia/version"
 _RUN_ARGUMENTS = "/run/driver-image-arguments"
-#: The contract's line, without the image, the container and the action at its end.
+#: The command line in the contract, without its end: the image, the container and the action.
 _RUN_LINE = (
     "-n k8s.io run --privileged --rm --net-host --with-ns pid:/proc/1/ns/pid "
     "--mount type=bind,src=/opt/gpu,dst=/mnt/gpu,options=rbind "
@@ -49,7 +50,7 @@ def expect_run_line(evidence: Evidence, image: str, action: str) -> None:
 
 
 @promise(section="5", unit=UNIT)
-def test_headers_of_the_running_kernel_are_missing(
+def test_run_without_headers_for_the_running_kernel_fails(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """Without headers no module can be built, so the run ends with the exit code of the driver."""
@@ -76,9 +77,9 @@ def test_headers_of_the_running_kernel_are_missing(
 def test_prebuilt_module_is_loaded_in_the_intended_version(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """What the record says is what the kernel has loaded, from a file that was not compiled here.
+    """The kernel has loaded the version in the record, from a file that was not compiled on the node.
 
-    The driver image is run by the line of the contract.
+    The driver image is run with the command line in the contract.
     """
     assert baked_image.driver is not None
     version, kernel = baked_image.driver.version, baked_image.newest_kernel.version
@@ -104,7 +105,7 @@ def test_loaded_module_of_another_version_ends_the_run_without_retries(
     start_node: StartNode,
 ) -> None:
     """An install cannot replace a loaded module, so retries would not help."""
-    # The driver's own check would find the mismatch too; this is about what provisioning does.
+    # The driver's own check would also find the mismatch; this test is only about provisioning.
     load_other = shell(f"{LOAD_OTHER_VERSION}; mv /usr/bin/lib64 /usr/bin/lib64.gone")
     node = start_node("resident", before=[load_other])
 
@@ -145,9 +146,9 @@ def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
 def test_second_bake_replaces_the_staged_files_of_the_first(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A library of an older driver would otherwise stay beside the new ones, and be loaded.
+    """Otherwise a library of an older driver would stay beside the new libraries, and be loaded.
 
-    Its build fails once, and is tried again.
+    The build of the second bake fails once, and is tried again.
     """
     old = "/usr/bin/lib64/lib64/libcuda.so.570.86.15"
     fails_once = Interruption(at="ctr -n k8s.io run * gpuprebuild *build-only", act=FAIL).file
@@ -179,7 +180,7 @@ def test_bake_is_for_the_newest_kernel_that_has_headers(
 ) -> None:
     """Versions are compared by their numbers: 6.1.0-9 is older than 6.1.0-43.
 
-    The kernel that the build machine runs counts only where none has headers.
+    The running kernel of the build machine counts only if no kernel has headers.
     """
     newest = baked_image.newest_kernel.version
     older = _LAST_NUMBER.sub("9", newest)
@@ -240,7 +241,7 @@ def test_prebuilt_module_that_does_not_work_is_built_again(
 def test_concurrent_dkms_build_leaves_one_module(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """At a boot, DKMS builds modules for a new kernel while provisioning does the same."""
+    """At a boot, DKMS builds modules for a new kernel while provisioning builds the same modules."""
     other = baked_image.other_kernel
     race = [
         "systemd-run",

@@ -1,4 +1,4 @@
-"""A bake that fails: the image must not keep half of a driver, nor a record of one."""
+"""A bake that fails: the image must keep neither a part of a driver nor a record of a driver."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BAKE: Mapping[str, object] = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_P
 LOGS = "/var/log/gpu-node/failed-bake"
 COMPONENTS = "/opt/azure/components.json"
 CACHED = "/opt/dcgm-exporter/cached"
-#: The record of the bake before, which each of these bakes replaces.
+#: The record of an earlier bake, which each bake of these tests replaces.
 EARLIER_RECORD = "/run/earlier-record"
-#: What `ctr` does where nothing is changed.
+#: Runs the real `ctr` with the same arguments.
 BUILD = '/usr/bin/ctr "$@"'
 BAKED_TAG = "580.126.09-20260801000000"
 OTHER_TAG = "580.126.09-20260801000001"
-#: Breaks what each compilation for a kernel includes.
+#: Breaks a header that each compilation for a kernel includes.
 NO_LUCK = shell(
     "for build in /lib/modules/*/build; do "
     "echo '#error out of luck' >>$(readlink -f $build)/include/generated/autoconf.h; done"
@@ -38,7 +38,7 @@ NO_LUCK = shell(
 
 
 def build_by(script: str) -> GuestFile:
-    """Return a `ctr` that runs `script` where it would run the driver image."""
+    """Return a `ctr` that runs `script` in place of the driver image."""
     text = f'#!/bin/sh\nset -e\ncase "$*" in *" run "*) {script}; exit;; esac\nexec {BUILD}\n'
     return GuestFile(path="/usr/local/bin/ctr", content=text.encode(), mode=0o755)
 
@@ -77,9 +77,9 @@ def build_by(script: str) -> GuestFile:
 def test_bake_whose_record_does_not_fit_leaves_no_driver(
     start_node: StartNode, script: str, sentence: str
 ) -> None:
-    """A node would believe the record, or build beside what it does not know of.
+    """A node would trust a wrong record, or would build a driver beside one that it does not know.
 
-    The caches of packages stay: only a node that opts out removes them.
+    The package caches stay: only a node that opts out removes them.
     """
     node = start_node(
         "record",
@@ -157,7 +157,7 @@ def test_image_without_the_flag_gets_only_the_driver_image(
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A component list with one driver image and its tags, and the driver type that is wanted."""
+    """A component list with one driver image and its tags, and the wanted driver type."""
 
     driver_type: str = "cuda-lts"
     latest: str = OTHER_TAG
@@ -213,7 +213,7 @@ def test_image_bakes_only_drivers_on_its_component_list(
 
 @promise(section="4", unit=UNIT)
 def test_image_of_another_system_gets_no_driver(start_node: StartNode) -> None:
-    """The driver image is for Debian and Ubuntu; other systems have packages of their driver."""
+    """The driver image is for Debian and Ubuntu; other systems install the driver from packages."""
     node = start_node(
         "another-system",
         gpus=[],

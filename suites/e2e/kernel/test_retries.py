@@ -26,7 +26,7 @@ PROBE = "nvidia-modprobe -u -c0"
 INSTALL = "ctr -n k8s.io run *"
 FAIL = "exit 1"
 FAILING_PROBE = Interruption(at=PROBE, act=FAIL).file
-#: Its client ends as at a time limit: what it has started in the container goes on.
+#: The client `ctr` ends as at a time limit; the processes in its container continue.
 TIME_LIMIT = (
     '"$real" "$@" & until "$real" -n k8s.io task ls | grep -q RUNNING; do sleep 0.1; done; '
     "kill -KILL $!; exit 1"
@@ -42,7 +42,7 @@ class Failure:
     act: str = FAIL
     pause_s: float = 5.0
     skip: int = 0
-    """How many such commands succeed before."""
+    """How many such commands succeed before the failure."""
     before: Sequence[Argv] = ()
 
 
@@ -61,7 +61,7 @@ VALIDATED = {
 
 
 def expect_second_attempt(start: StartNode, failure: Failure) -> None:
-    """Expect that a node gets ready where a command fails once."""
+    """Expect that a node gets ready although a command fails once."""
     fails_once = Interruption(at=failure.at, act=failure.act, skip=failure.skip).file
     node = start("retry", files=[fails_once], before=failure.before)
 
@@ -70,7 +70,7 @@ def expect_second_attempt(start: StartNode, failure: Failure) -> None:
     expect.provisioned(evidence)
     step = expect.step_of(evidence, failure.step)
     assert step.status == "done"
-    # A slow machine may take longer than an attempt's limit, which is a second for containerd.
+    # A slow machine may exceed the limit of an attempt, which is one second for containerd.
     assert "Succeeded on attempt " in (step.detail or ""), (
         f"'{failure.step}' was expected to succeed after its first attempt, but is {step}."
     )
@@ -96,7 +96,7 @@ def test_command_that_fails_at_first_is_tried_again(
 def test_present_driver_that_fails_at_first_is_tried_again(
     start_validated: StartNode, failure: Failure
 ) -> None:
-    """A present driver gets the same time to work as a new driver."""
+    """A driver that is already installed gets as much time as a new driver."""
     expect_second_attempt(start_validated, failure)
 
 
@@ -105,7 +105,7 @@ def test_present_driver_that_fails_at_first_is_tried_again(
 def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> None:
     """A full install has five attempts, unlike the fast path.
 
-    An attempt may leave its container, whose name the next one needs.
+    A failed attempt may leave its container, but the next attempt needs the container's name.
     """
     failure = Failure(
         at="ctr -n k8s.io run *",
@@ -120,7 +120,7 @@ def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> No
 
 @promise(section="5, step 8", unit="suites/unit/provisioning/test_containerd.py")
 def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNode) -> None:
-    """Its processes would disturb the next install, and the container name would be taken."""
+    """The container's processes would disturb the next install, which needs the container's name."""
     budget_s = 90
     node = start_node(
         "hanging", config={"retry_budget_s": budget_s}, files=[smi_settings("exec sleep infinity")]
@@ -140,7 +140,7 @@ def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNod
     assert duration_s < budget_s, "An attempt was expected to end with the budget of the retries."
 
 
-#: As long as no other process of the node sleeps.
+#: No other process on the node sleeps for this many seconds.
 _LEFT_SLEEP = "31536001"
 
 
@@ -170,7 +170,7 @@ def test_command_ends_with_its_own_process(start_node: StartNode) -> None:
     ],
 )
 def test_failed_command_leaves_no_process(start_node: StartNode, act: str) -> None:
-    """A process of an earlier attempt, such as dpkg, would hold its locks against the next."""
+    """A process of an earlier attempt, such as dpkg, would keep its locks during the next attempt."""
     fails_once = Interruption(at="ctr version", act=act).file
     node = start_node("left-process", files=[fails_once])
 
@@ -182,7 +182,7 @@ def test_failed_command_leaves_no_process(start_node: StartNode, act: str) -> No
     assert not left.ok, f"No process was expected to be left, but there are: {left.stdout}"
 
 
-#: What the plan prints of the contract's attempts, their pause and the limit of each.
+#: The plan's lines for the contract's attempts, with the pause between them and their limit.
 ATTEMPTS = (
     "ctr version  # 240 attempts, 0.1 s apart, limit 1 s each",
     "  # 3 attempts, 5 s apart, limit 120 s each",
@@ -211,7 +211,7 @@ def test_each_command_gets_the_attempts_of_the_contract(start_validated: StartNo
 
 
 def refused_by(version: str) -> Argv:
-    """Return the command after which the kernel log has a refusal by a release of the driver."""
+    """Return the command that writes a refusal by a release of the driver to the kernel log."""
     text = (
         "NVRM: The NVIDIA GPU 0000:00:05.0 (PCI ID: 10de:2330)\\n"
         "NVRM: installed in this system is not supported by the\\n"
@@ -251,7 +251,8 @@ def test_gpu_that_the_release_does_not_support_ends_the_run(
     assert sentence in (outcome.error or "")
 
 
-#: What a driver says that no attempt can repair, and a part of what provisioning makes of it.
+#: Messages of a driver about faults that no attempt can repair, and a part of provisioning's
+#: error.
 BEYOND_REPAIR = {
     "open modules": (
         (

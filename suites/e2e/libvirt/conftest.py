@@ -1,4 +1,4 @@
-"""A lab whose machines are domains of a libvirtd of the tests' own."""
+"""A lab whose machines are domains of a libvirtd that only these tests use."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _VIRSH_S = 20.0
 
 @dataclass(frozen=True)
 class Libvirtd:
-    """A libvirtd, and what virsh says of it."""
+    """A libvirtd, and queries to it with virsh."""
 
     daemon: PrivateDaemon
 
     def domains(self) -> list[str]:
-        """Return the names of all domains, running or not, as `virsh list --all` has them."""
+        """Return the names of all domains, running or not, from `virsh list --all`."""
         listed = LocalRunner().run(
             ["virsh", "-c", self.daemon.uri, "list", "--all", "--name"], timeout_s=_VIRSH_S
         )
@@ -48,7 +48,7 @@ def libvirtd(settings: Settings) -> Iterator[Libvirtd]:
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             load_libvirt()
-            # Short, since the path of its socket is.
+            # The folder's path is short, since the length of a socket path is limited.
             folder = stack.enter_context(leased_folder(host_folder() / "libvirt", prefix="t"))
             daemon = stack.enter_context(
                 private_daemon(folder / "d", deadline=Deadline.after(PATIENCE_S))
@@ -60,7 +60,7 @@ def libvirtd(settings: Settings) -> Iterator[Libvirtd]:
 def libvirt_lab(
     libvirtd: Libvirtd, settings: Settings, announce: Callable[[ProgressEvent], None]
 ) -> Iterator[Lab]:
-    """Open a lab on that libvirtd."""
+    """Open a lab that starts its machines by the libvirtd of these tests."""
     here = replace(settings, machine_driver=MachineDriver.LIBVIRT, machine_uri=libvirtd.daemon.uri)
     with contextlib.ExitStack() as stack:
         with requirements(settings):

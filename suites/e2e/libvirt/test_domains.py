@@ -1,4 +1,4 @@
-"""Machines under libvirt do what those of QEMU itself do, and leave as little."""
+"""Machines under libvirt behave as machines without libvirt, and also leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAYS = "the disk's own boot loader runs"
 
 
-def test_console_has_the_first_output_of_the_guest_and_nothing_is_left(
+def test_console_has_the_first_output_of_the_guest_and_no_domain_is_left(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     """The console is attached while the domain is paused; the boot sector prints once, later."""
@@ -70,7 +70,7 @@ def test_console_log_error_is_reported_and_the_machine_keeps_running(
 def test_domain_whose_start_was_cancelled_is_ended_when_it_appears(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Libvirtd continues the start although nobody waits for it."""
+    """Libvirtd continues the start although no client waits for the domain."""
     monkeypatch.setattr(connection_module, "watched", hasty("the start of"))
     spec = MachineSpec(
         name="late",
@@ -113,7 +113,7 @@ def test_clone_continues_and_takes_a_gpu(
             two.hot_unplug(second)
         kept = one.gpu().trace.accesses
 
-    assert len(boots) == 1, "One of them was expected to go on, but it has booted."
+    assert len(boots) == 1, "A clone was expected to continue, but it has booted."
     assert seen_by_two is None
     assert kept, "The guest was expected to look at its GPU."
     assert libvirtd.domains() == []
@@ -140,7 +140,7 @@ def test_guest_that_powers_off_ends_its_domain(
             machine.vm.wait_for_power_off(machine.deadline(15))
 
 
-def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
+def test_gpu_that_the_host_cannot_pass_through_is_refused_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path
 ) -> None:
     """The PCI function does not exist on this host; the machine continues without it."""
@@ -153,12 +153,12 @@ def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
         assert machine.is_running
 
 
-def test_machine_that_qemu_refuses_leaves_nothing(
+def test_machine_that_qemu_refuses_leaves_no_domain(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     """The emulator lacks the device or the file.
 
-    The error of libvirt is shown; no domain is left.
+    The harness shows libvirt's error; no domain is left.
     """
     spec = MachineSpec(
         name="refused",
@@ -177,7 +177,7 @@ def test_machine_that_qemu_refuses_leaves_nothing(
     assert libvirtd.domains() == []
 
 
-def test_error_names_a_program_that_is_not_an_emulator(
+def test_error_names_the_configured_program_that_is_not_an_emulator(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     spec = MachineSpec(
@@ -197,7 +197,7 @@ def test_error_names_a_program_that_is_not_an_emulator(
     assert libvirtd.domains() == []
 
 
-def test_taken_name_is_reported_with_the_remedy(
+def test_domain_name_in_use_is_reported_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names have eight random digits; the test makes two of them equal."""
@@ -214,7 +214,7 @@ def test_taken_name_is_reported_with_the_remedy(
         ):
             pass
 
-        assert first.is_running, "The one that has the name was expected to go on."
+        assert first.is_running, "The domain with this name was expected to keep running."
 
 
 def test_waiting_for_a_killed_machine_raises_an_error(libvirt_lab: Lab, tmp_path: Path) -> None:
@@ -225,7 +225,9 @@ def test_waiting_for_a_killed_machine_raises_an_error(libvirt_lab: Lab, tmp_path
             machine.console.wait_for("never printed", Deadline.after(30), what="anything")
 
 
-def test_saved_state_depends_on_libvirt_and_qemu(libvirt_lab: Lab, tmp_path: Path) -> None:
+def test_key_of_a_saved_state_depends_on_libvirt_and_qemu(
+    libvirt_lab: Lab, tmp_path: Path
+) -> None:
     spec = MachineSpec(
         name="any",
         accelerator=libvirt_lab.accelerator.accelerator,

@@ -1,4 +1,4 @@
-"""Whatever ends, pytest or libvirtd: no domain is left, and the tests on it say so."""
+"""If pytest or libvirtd ends during a run, no domain is left; the affected test reports the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_S = 120.0
 END_S = 60.0
 GONE_S = 5.0
 
-#: The first test waits for what never comes, the second one needs a machine of its own.
+#: The first test waits for output that never appears; the second test needs a new machine.
 RUN = """
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_continues(lab, tmp_path):
 def busy_run(
     lab: Lab, cache: OwnCache, libvirtd: Libvirtd, folder: Path
 ) -> Iterator[ChildProcess]:
-    """Start a run on that libvirtd, and give it once its first machine runs."""
+    """Start a run on the libvirtd of these tests, and yield the run once its first machine runs."""
     test, output, begun = (folder / name for name in ("test_busy.py", "output.txt", "begun"))
     test.write_text(RUN.format(begun=str(begun)))
     argv = [
@@ -79,7 +79,7 @@ def busy_run(
 
 @pytest.fixture
 def alone(libvirtd: Libvirtd) -> Libvirtd:
-    """Return the libvirtd once it has no domain."""
+    """Return the libvirtd, which must have no domain."""
     assert libvirtd.domains() == []
     return libvirtd
 
@@ -87,7 +87,7 @@ def alone(libvirtd: Libvirtd) -> Libvirtd:
 def test_killed_run_leaves_no_domain(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path
 ) -> None:
-    """With AUTODESTROY, libvirt ends the domains of a closed connection."""
+    """With the flag AUTODESTROY, libvirt ends a domain when the connection that started it closes."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
         run.send_signal(signal.SIGKILL)
 
@@ -99,10 +99,10 @@ def test_killed_run_leaves_no_domain(
 
 
 @pytest.mark.parametrize("is_crash", [False, True], ids=["restart", "crash"])
-def test_end_of_libvirtd_during_a_run_is_reported_and_the_next_test_passes(
+def test_end_of_libvirtd_fails_the_running_test_and_the_next_test_passes(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path, *, is_crash: bool
 ) -> None:
-    """The test during the outage ends as a harness error; the next test reconnects."""
+    """The test during the outage fails with a harness error; the next test reconnects."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
         if is_crash:
             alone.daemon.kill(Deadline.after(END_S))

@@ -1,4 +1,4 @@
-"""Provisioning leaves nothing behind, and a second run of it changes nothing: by the whole node's state."""
+"""By the whole node's state, a teardown leaves nothing, and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nightly
 
-#: The registry from which a second run pulls the driver's image, which the first has removed.
+#: The registry from which a second run pulls the driver image that the first run removed.
 FROM_REGISTRY = {"mcr_repository_base": "localhost:5000/"}
 START_REGISTRY = ["systemctl", "start", "docker-registry"]
 
@@ -45,9 +45,9 @@ def test_second_run_without_a_gpu_changes_nothing(boot_node: BootNode, baked_ima
 def test_second_run_with_a_gpu_changes_nothing(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """A second GPU that was plugged and unplugged leaves no change.
+    """A second GPU that was plugged and unplugged in between leaves no change.
 
-    The first GPU survives a teardown.
+    A teardown in between does not affect the first GPU.
     """
     node = boot_node(
         NodeRequest(
@@ -75,7 +75,7 @@ def test_run_after_a_failed_run_leaves_the_state_of_a_single_run(
 ) -> None:
     """The first run fails at a service.
 
-    After the repair, the state is that of a run without a failure.
+    After the repair, the second run leaves the same state as a run without a failure.
     """
     managed = {"enable_managed_gpu": True}
     request = NodeRequest(name="managed", image=baked_image, gpus=[h100], config=managed)

@@ -1,4 +1,4 @@
-"""The state of a node has each change of it, and none on a node at rest."""
+"""The state of a node shows each change of the node, and shows no change on an idle node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nightly
 
-#: What a state may cost QEMU, of a machine at rest.
+#: The limit of the CPU time that QEMU spends on one state of an idle machine.
 _MOST_CPU_S = 3.0
 
 PREPARE = """
@@ -61,7 +61,7 @@ ctr -n k8s.io images tag "$(ctr -n k8s.io images ls -q | head -n 1)" planted.tes
 sysctl -qw net.ipv4.ip_forward=1
 echo 'cdiVersion: 0.6.0' >/run/cdi/planted.yaml
 """
-#: A line of the difference for each of them, by kind.
+#: The line of the difference for each planted change, by kind.
 EXPECTED = """
 path:
 ~ /srv/owner: owner 0:0 -> 1000:0
@@ -106,7 +106,7 @@ sysctl:
 listening port:
 + tcp 127.0.0.1:5000: uid 101
 """
-#: What the lines of PLANT change in addition.
+#: Additional changes that the lines of PLANT cause.
 BESIDE = AllowedChanges(
     paths=["/srv*", "/etc/*", "/var/lib/dpkg/*", "/var/mail/*", "/opt/planted", "/var/cache/*"],
     units=["srv-merged.mount", "planted*"],
@@ -119,13 +119,13 @@ def run(machine: LabMachine, script: str) -> None:
 
 
 def processor_s(pid: int) -> float:
-    """Return the seconds of the processor that a process has used: proc(5)."""
+    """Return the CPU time that a process has used, in seconds: proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def refusal(before: NodeState, after: NodeState) -> str:
-    """Return the whole difference, which must be there."""
+    """Return the whole difference between two states, which must differ."""
     with pytest.raises(ExpectationError):
         expect.unchanged(before, after)
     assert after.folder is not None
@@ -133,7 +133,9 @@ def refusal(before: NodeState, after: NodeState) -> str:
     return written[-1].read_text()
 
 
-def test_node_at_rest_does_not_change(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_state_of_an_idle_node_does_not_change(
+    clone: CloneState, cloud_init_done: SavedState
+) -> None:
     """Ten successive states are equal, and so are the states of two clones of one checkpoint."""
     machine, sibling = clone(cloud_init_done), clone(cloud_init_done)
     first = machine.state()
@@ -147,7 +149,7 @@ def test_node_at_rest_does_not_change(clone: CloneState, cloud_init_done: SavedS
     assert [kind for kind in StateKind if not first.of(kind)] == []
 
 
-def test_state_costs_less_than_three_seconds_of_the_processor(
+def test_state_costs_less_than_three_seconds_of_cpu_time(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """The CPU time of QEMU is measured, because wall-clock time depends on the load of the host."""
@@ -160,13 +162,13 @@ def test_state_costs_less_than_three_seconds_of_the_processor(
         machine.state()
         costs.append(processor_s(machine.vm.pid) - before)
 
-    assert min(costs) < _MOST_CPU_S, f"Three states took {costs} seconds of the processor."
+    assert min(costs) < _MOST_CPU_S, f"Three states took {costs} seconds of CPU time."
 
 
 def test_paths_read_from_the_disk_match_find_in_the_guest(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Attributes parsed from the blocks of the disk match those from the kernel of the guest."""
+    """Attributes parsed from the disk's blocks match the attributes that the guest's kernel shows."""
     machine = clone(cloud_init_done)
     state = machine.state()
     listed = machine.guest.output_of(
@@ -186,7 +188,7 @@ def test_paths_read_from_the_disk_match_find_in_the_guest(
     }
 
     assert set(seen) == set(found)
-    # Only of files, the size is part of the state.
+    # The state contains the size only of regular files.
     differing = {
         path: (found[path], words)
         for path, words in seen.items()
@@ -211,12 +213,12 @@ def as_find_prints(state: PathState) -> tuple[str, ...]:
 def test_enabled_and_masked_units_are_the_same_as_in_systemd(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Links in unit folders are interpreted as by `systemctl`."""
+    """The harness interprets links in unit folders in the same way as `systemctl`."""
     machine = clone(cloud_init_done)
     listed = json.loads(
         machine.guest.output_of("systemctl", "list-unit-files", "--output=json", "--no-pager")
     )
-    # systemd calls a template enabled if one of its instances is.
+    # systemd calls a template enabled if one of its instances is enabled.
     wanted = {unit["unit_file"]: unit["state"] for unit in listed if "@." not in unit["unit_file"]}
 
     units = machine.state().of(StateKind.UNITS)

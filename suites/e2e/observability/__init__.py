@@ -1,1 +1,1 @@
-"""What a run leaves for operators: its exit code and sentence, its events, its lines to count."""
+"""What a run leaves for operators: its exit code and error message, its events, its log lines."""

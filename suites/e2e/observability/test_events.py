@@ -1,4 +1,4 @@
-"""The event files that the guest agent sends to the cloud, and the lines that operators count."""
+"""The event files that the guest agent sends to the cloud, and the log lines that operators count."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _milliseconds(stamp: str) -> int:
 
 
 def read_event(path: str, text: str) -> Event:
-    """Read an event file, of which each field has the form of the contract."""
+    """Read an event file, and check that each field has the form in the contract."""
     name = re.fullmatch(rf"{EVENTS_FOLDER}/(\d+)\.json", path)
     assert name, f"The guest agent does not read '{path}', whose name is not digits alone."
     fields = json.loads(text)
@@ -73,7 +73,7 @@ def read_event(path: str, text: str) -> Event:
 
 
 def events_of(evidence: Evidence) -> dict[str, Event]:
-    """Return the events by task; each task has one, named after its start or soon after."""
+    """Return the events by task; each task has one event, whose file name is about its start time."""
     files = evidence.event_files
     events = [read_event(path, text) for path, text in files.items()]
     counts = Counter(event.task for event in events)
@@ -86,9 +86,10 @@ def events_of(evidence: Evidence) -> dict[str, Event]:
 
 @promise(section="5, 12", unit=UNIT, each_change=True)
 def test_events_of_a_ready_node(start_validated: StartNode) -> None:
-    """One for each step that ran and for each group, which spans those in it; none is lost.
+    """There is one event for each step that ran and for each group; a group spans its steps.
 
-    Groups that begin together would have the same file name, the millisecond of their start.
+    No event is lost, although groups that begin together would get the same file name: the
+    millisecond of their start.
     """
     node = start_validated("events", config=MANAGED)
 
@@ -137,7 +138,7 @@ def test_failed_run_writes_events_only_for_work_that_it_began(start_validated: S
 
 
 @promise(section="12", unit=UNIT)
-def test_second_run_adds_its_events(start_validated: StartNode) -> None:
+def test_second_run_adds_its_events_to_those_of_the_first(start_validated: StartNode) -> None:
     """Existing event files are never overwritten."""
     node = start_validated("twice", gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)})
     first = node.evidence()
@@ -205,9 +206,10 @@ def test_readiness_line_reports_whether_there_was_a_record(
 @pytest.mark.slow
 @promise(section="6, 12", unit="suites/unit/provisioning/test_facts.py")
 def test_readiness_line_reports_a_record_of_another_kind(start_validated: StartNode) -> None:
-    """A GRID node on a CUDA bake: torn down, built, and counted as a mismatch.
+    """A GRID node with a CUDA bake removes the baked driver, builds its own, and logs a mismatch.
 
-    The driver that was built stays. No driver is the customer's there, and caches of packages stay.
+    The built driver and the package caches stay. No driver counts as the customer's on such a
+    node.
     """
     cached = "/opt/dcgm-exporter/x"
     change = f"{TAG_AS_GRID}; {CUSTOMER}; mkdir -p {cached.rpartition('/')[0]}; echo x >{cached}"
@@ -256,7 +258,7 @@ def test_readiness_line_reports_a_record_of_another_kind(start_validated: StartN
 def test_teardown_on_a_grid_node_is_counted_by_the_kind_of_the_record(
     start_validated: StartNode, kind: str, *, is_counted: bool
 ) -> None:
-    """A GRID driver of another version goes too, but it is no bake for CUDA."""
+    """A GRID driver of another version is also removed, but does not count as a CUDA bake."""
     node = start_validated(
         "grid-plan",
         config={"gpu_driver_type": "grid", "gpu_driver_version": "580.126.0"},

@@ -1,7 +1,7 @@
-"""Each exit code by one machine that ends so, with a sentence that names the cause.
+"""For each exit code, a machine ends with this code and with an error that names the cause.
 
-4, 9, 86, 123, 129 and 227 are those of services (`suites/e2e/services`). No machine ends with 70,
-which is a defect of the program, nor with 235: both causes of its step have numbers of their own.
+`suites/e2e/services` tests the codes 4, 9, 86, 123, 129 and 227. No machine ends with 70, which
+reports a defect of the program, nor with 235: both causes in its step have their own codes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONTAINERD = "/etc/containerd/config.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What is wrong with a node, and how its provisioning ends."""
+    """A fault of a node, and how provisioning ends on this node."""
 
     code: int
     sentence: str
@@ -92,7 +92,7 @@ ENDINGS: Mapping[str, Ending] = {
             "gpu_node": False,
             "feature_flags": "another_flag, NVIDIA_CUDA_PREBAKE",
         },
-        # Fails only where it is told not to ask.
+        # This `apt-get` fails only if it is told not to ask questions.
         before=(
             "printf '%s\\n' '#!/bin/sh' '[ \"$DEBIAN_FRONTEND\" != noninteractive ] || exit 100' "
             ">/usr/local/sbin/apt-get; chmod +x /usr/local/sbin/apt-get"
@@ -105,7 +105,7 @@ ENDINGS: Mapping[str, Ending] = {
         code=1,
         command=BAKE,
         config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
-        # The installer's container is started by `ctr`.
+        # Provisioning starts the container of the installer with `ctr`.
         before=(
             "printf '%s\\n' '#!/bin/sh' '/usr/bin/ctr \"$@\"; code=$?' "
             f"'sed -i s/^kernel=.*/kernel=6.1.0-5-cloud-amd64/ {RECORD_PATH} 2>/dev/null' "
@@ -162,7 +162,7 @@ ENDINGS: Mapping[str, Ending] = {
     "84 driver does not answer": Ending(
         code=84,
         config=BRIEF,
-        # Its output need not be UTF-8.
+        # The output of nvidia-smi need not be UTF-8.
         files=[smi_settings("printf '\\377'; echo 'Failed to initialize NVML'; exit 18")],
         step="validate-query",
         sentence="Failed to initialize NVML",
@@ -176,7 +176,7 @@ ENDINGS: Mapping[str, Ending] = {
         step="validate-query",
         sentence="No devices were found",
     ),
-    # Without a limit of its own: a run that tried again would take a quarter of an hour.
+    # This node has no short retry budget: a run that retried would take a quarter of an hour.
     "84 GPU is lost": Ending(
         code=84,
         files=[smi_settings("echo 'Unable to determine the device handle'; exit 15")],
@@ -208,7 +208,7 @@ ENDINGS: Mapping[str, Ending] = {
         files=[
             drop_in(
                 PLUGIN,
-                # The pattern does not match the shell that has it in its own command line.
+                # The pattern does not match the shell whose command line contains the pattern.
                 "ExecStartPre=sh -c 'pkill -TERM -f \"^python3 .*[ ]boot \"'\n"
                 "ExecStartPre=sleep infinity",
             )
@@ -257,10 +257,10 @@ ENDINGS: Mapping[str, Ending] = {
 @pytest.mark.parametrize(
     "ending", [pytest.param(ending, id=name) for name, ending in ENDINGS.items()]
 )
-def test_each_cause_has_its_exit_code_and_its_sentence(
+def test_each_cause_has_its_exit_code_and_its_error_message(
     start_validated: StartNode, ending: Ending
 ) -> None:
-    """Shell and outcome have the same exit code, and kubelet is not started."""
+    """The process and the outcome have the same exit code, and kubelet is not started."""
     before: list[Argv] = [shell(ending.before)] if ending.before else []
     node = start_validated(
         "ending",
@@ -304,7 +304,7 @@ def test_each_cause_has_its_exit_code_and_its_sentence(
 def test_containerd_that_does_not_come_back_has_its_own_code(
     start_node: StartNode, config: Mapping[str, object], code: int, step: str
 ) -> None:
-    """The exit code is 85 after an install and 4 before a validation, not that of the driver."""
+    """The exit code is 85 after an install and 4 before a validation, and never the driver's code."""
     broken = drop_in("containerd.service", "ExecStartPre=false")
     node = start_node("containerd", config=config, files=[broken])
 

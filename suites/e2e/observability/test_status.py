@@ -1,4 +1,4 @@
-"""What the command `status` prints of a node, for the person who looks at it."""
+"""What the command `status` prints about a node for an operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SPEC = "/run/cdi/nvidia.yaml"
 def status_of(node: Node) -> dict[str, object]:
     """Return what `status` prints; raises CommandError if it fails."""
     printed = node.provision("status").check("status").stdout
-    # A line before it says which run this is.
+    # The line before the status says which run this is.
     document: dict[str, object] = json.loads(printed[printed.index("{") :])
     return document
 
@@ -43,7 +43,7 @@ def status_of(node: Node) -> dict[str, object]:
 def test_status_has_the_state_of_the_module_in_dkms(
     start_node: StartNode, baked_image: Image, change: str, state: str
 ) -> None:
-    """A module that is only added explains why a baked node builds its driver again."""
+    """If DKMS has only added the module, this explains why a baked node builds its driver again."""
     node = start_node("status", gpus=[], before=[shell(change)], command=None)
 
     entries = status_of(node)["dkms"]
@@ -91,5 +91,5 @@ def test_status_has_the_present_driver_and_the_decision_of_a_boot(
     assert later["has_cdi_spec"] is True, f"'{_SPEC}' offers a GPU, but the status denies it."
     assert isinstance(boot_without_tags, dict)
     assert (boot_without_tags["decision"], boot_without_tags["exit_code"]) == (None, 224)
-    assert node.guest.read_text(DONE) is None, "The linker's cache was written again."
-    assert node.guest.output_of("cat", _LOG) == log, "Who only looks at a node adds to its log."
+    assert node.guest.read_text(DONE) is None, "`status` has written the linker's cache."
+    assert node.guest.output_of("cat", _LOG) == log, "`status` has written to the log."

@@ -1,4 +1,4 @@
-"""This checkout and the packages that it runs with, as one archive for a guest with the same Python."""
+"""Packs this checkout and its Python packages into an archive for a guest with the same Python."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[3]
-#: Python of Debian 12. Compiled packages fit one minor version only.
+#: The Python version of Debian 12. Compiled packages fit only one minor version.
 GUEST_PYTHON = (3, 11)
-#: Where the archive is unpacked in the guest.
+#: The folder in the guest into which the archive is unpacked.
 FOLDER = "/opt/gpu-node-harness"
 _SITE = "site"
 _OWN = "gpu-node-harness"
-#: What the suites import in addition to the harness.
+#: The packages that the suites import in addition to the harness.
 _SUITES_NEED = ("hypothesis", "pytest-timeout", "pytest-randomly")
 _TREES = ("harness", "suites", "fixtures", "images")
 _FILES = ("conftest.py", "pyproject.toml")
@@ -44,11 +44,11 @@ def require_same_python() -> None:
 
 
 def archived_files() -> dict[str, Path]:
-    """Return the files of the archive by their path in it."""
+    """Return the files of the archive by their path in the archive."""
     found = {name: REPOSITORY / name for name in _FILES}
     for tree in _TREES:
         for path in sorted((REPOSITORY / tree).rglob("*")):
-            # Python writes byte code beside its place, and then renames it.
+            # Python writes byte code to a temporary file, and then renames this file.
             is_unfinished = ".pyc." in path.name
             is_in_cache = bool(_CACHES.intersection(path.parts))
             if not is_unfinished and not is_in_cache and (path.is_file() or path.is_symlink()):
@@ -63,7 +63,7 @@ def archived_files() -> dict[str, Path]:
 
 
 def _distributions() -> Iterator[importlib.metadata.Distribution]:
-    """Yield the harness, what the suites need, and all that these require."""
+    """Yield the harness, the packages that the suites import, and all their requirements."""
     seen: set[str] = set()
     wanted = [_OWN, *_SUITES_NEED]
     while wanted:
@@ -90,7 +90,7 @@ def digest() -> str:
 
 
 def write_archive(archive: Path) -> None:
-    """Write the archive; byte code is in it, which a guest under emulation compiles slowly."""
+    """Write the archive with byte code, since a guest under emulation compiles slowly."""
     with tarfile.open(archive, "w") as tar:
         for name, path in archived_files().items():
             tar.add(path, name)

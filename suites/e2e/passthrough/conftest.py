@@ -1,4 +1,4 @@
-"""The host of these tests: a machine of the image 'gpu-lab' with an IOMMU, from a saved state."""
+"""The host of these tests: a clone of a machine with an IOMMU and the image 'gpu-lab'."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 IMAGE = "gpu-lab"
 NODE_IMAGE = "debian-12"
-#: Ordinary users of the host, and the group to whose members its GPUs belong.
+#: Ordinary users of the host, and the group whose members may use its GPUs.
 USERS = ("ann", "ben")
 GROUP = "gpu"
-#: A driver of the kernel's own, in place of NVIDIA's. It binds to each GPU that is plugged.
+#: A driver of the kernel, in place of NVIDIA's driver. This driver binds to each plugged GPU.
 DRIVER = "uio_pci_generic"
 _MEMORY_MIB = 3072
 _SLOTS = 6
@@ -34,8 +34,8 @@ _UNPACK_S = 300.0
 _IMPORT_S = 120.0
 
 
-#: What an administrator sets up for the members of a group. A write to these files of sysfs binds and
-#: resets functions; a driver's own file takes one off it.
+#: The rules that an administrator installs for the members of a group. Writes to these sysfs files
+#: bind and reset PCI functions; a driver's `unbind` file detaches a function from the driver.
 _UDEV_RULES = f"""\
 SUBSYSTEM=="vfio", GROUP="{GROUP}", MODE="0660"
 ACTION=="add", SUBSYSTEM=="pci", ATTR{{class}}=="0x03*", \
@@ -51,13 +51,13 @@ chmod g+w drivers_probe drivers/*/unbind
 
 
 class StartHost(Protocol):
-    """Starts a host with so many GPUs for the running test; it ends with the test."""
+    """Starts a host with this number of GPUs for the running test; the host ends with the test."""
 
     def __call__(self, count: int, /) -> LabMachine: ...
 
 
 def prepare_host(machine: LabMachine) -> None:
-    """Give the host this checkout, its users and VFIO."""
+    """Install this checkout and the users on the host, and load VFIO."""
     guest = machine.guest
     archive = machine.folder / "checkout.tar"
     checkout.write_archive(archive)
@@ -79,19 +79,19 @@ def prepare_host(machine: LabMachine) -> None:
         guest.output_of("useradd", "--create-home", "--groups", GROUP, user)
     guest.write_text("/etc/udev/rules.d/70-gpu-lab.rules", _UDEV_RULES)
     guest.output_of("udevadm", "control", "--reload")
-    # The image is a node's as well, which has no use for virtual machines of its own.
+    # The image is also used for nodes, which start no virtual machines.
     guest.output_of("sh", "-c", "modprobe kvm_amd || modprobe kvm_intel")
     guest.output_of("modprobe", "--all", "vfio-pci", DRIVER)
     guest.output_of("sh", "-euc", f"echo 10de ffffffff >/sys/bus/pci/drivers/{DRIVER}/new_id")
     guest.output_of("sh", "-euc", _GRANT)
-    # Compiles what has no byte code yet, and brings it into the page cache.
+    # Compiles the modules without byte code, and brings all modules into the page cache.
     guest.output_of("harness", "--help", timeout_s=_IMPORT_S)
     guest.output_of("python3", "-c", "import harness.gpu.passthrough.pool", timeout_s=_IMPORT_S)
 
 
 @pytest.fixture(scope="session")
 def gpu_host(lab: Lab, pytestconfig: pytest.Config) -> SavedState:
-    """Return the saved state of a host without GPUs, which has this checkout and VFIO."""
+    """Return the saved state of a host without GPUs, but with this checkout and VFIO."""
     with requirements(settings_of(pytestconfig)):
         checkout.require_same_python()
         image = lab.node_image(IMAGE)
@@ -102,7 +102,7 @@ def gpu_host(lab: Lab, pytestconfig: pytest.Config) -> SavedState:
 
 @pytest.fixture(scope="session")
 def nested_node_image(lab: Lab, pytestconfig: pytest.Config) -> Image:
-    """Return the image of the nodes that the host starts itself."""
+    """Return the image of the nodes that the host starts."""
     with requirements(settings_of(pytestconfig)):
         return lab.node_image(NODE_IMAGE)
 
@@ -127,7 +127,7 @@ def start_host(clone: CloneState, gpu_host: SavedState, h100: GpuModel) -> Start
 
 @pytest.fixture
 def node_host(clone: CloneState, host_of_nodes: SavedState, h100: GpuModel) -> LabMachine:
-    """Return a host with two GPUs that has booted and saved a node before."""
+    """Return a host with two GPUs that has already booted and saved a node."""
     machine = clone(host_of_nodes, "host", gpus=[h100, h100])
     machine.wait_for_gpu(h100, count=2)
     return machine

@@ -1,4 +1,4 @@
-"""Judges the log of a competition for GPUs: who held what, from when to when."""
+"""Judges the log of a competition for GPUs: which process held which GPU, and when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of the log. `at` is the host's monotonic time, and `pid` who wrote it."""
+    """A line of the log: `at` is the host's monotonic time, and `pid` the writing process."""
 
     at: float
     pid: int
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """A GPU in the hands of a process."""
+    """The time in which a process held a GPU."""
 
     address: str
     pid: int
@@ -60,10 +60,10 @@ def parse_log(text: str) -> list[Line]:
 
 
 def judge(lines: Iterable[Line]) -> Verdict:
-    """Judge the lines of all users together.
+    """Judge the log lines of all users together.
 
-    A hold that a kill ended counts up to the moment before the kill. So a second holder at the same
-    time is never one that came after the death of the first.
+    If a process is killed, its hold counts up to the moment before the kill. So a holder that
+    comes after the death of the first process never counts as a second holder at the same time.
     """
     reader = _Reader()
     for line in sorted(lines, key=lambda each: each.at):
@@ -124,7 +124,7 @@ class _Reader:
         self.open_holds[line.pid] = line
 
     def _close(self, pid: int, at: float) -> bool:
-        """End the hold of a process; return whether it had one."""
+        """End the holds of a process; return whether the process held a GPU."""
         taken = self.open_holds.pop(pid, None)
         if taken is None:
             return False

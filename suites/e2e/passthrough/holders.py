@@ -1,4 +1,4 @@
-"""Processes on the host of GPUs that hold some of them, driven from the test."""
+"""Controls processes on the GPU host that lease GPUs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ANSWER_KVM_S = 15.0
 
 @dataclass
 class Holder:
-    """A process that wants GPUs; `name` is its unit's."""
+    """A process that leases GPUs; `name` is the name of its unit."""
 
     host: LabMachine
     name: str
     _read: int = field(init=False, default=0)
 
     def start(self, *addresses: str) -> Holder:
-        """Let it lease the GPUs with these addresses, or any; it waits where they are not free."""
+        """Let the process lease the GPUs at these addresses, or any GPU; it waits for GPUs in use."""
         guest = self.host.guest
         guest.output_of("mkfifo", self._commands)
         guest.output_of(
@@ -34,7 +34,8 @@ class Holder:
             *("python3", "-m", "suites.e2e.passthrough.inside.holder", self._commands),
             *addresses,
         )
-        # Kept open, so that the process does not see the end of its commands after the first.
+        # The FIFO is kept open; otherwise the process would read end-of-file after the first
+        # command.
         guest.output_of(
             *("systemd-run", "--quiet", f"--unit={self.name}-commands"),
             *("sh", "-c", 'exec 3>"$1"; exec sleep infinity', "sh", self._commands),
@@ -45,7 +46,7 @@ class Holder:
         self.host.guest.output_of("sh", "-c", f"echo {command} >{self._commands}")
 
     def answer(self) -> Mapping[str, object]:
-        """Wait for its next answer; raises WaitTimeoutError."""
+        """Wait for the next answer of the process; raises WaitTimeoutError."""
 
         def look() -> Observation[str]:
             text = self.host.guest.read_text(self._answers) or ""
@@ -66,7 +67,7 @@ class Holder:
         return answer
 
     def kill(self) -> None:
-        """Kill it as the kernel does when memory runs out: it can clean nothing up."""
+        """Kill the process as the kernel does when memory runs out: the process can't clean up."""
         self.host.guest.output_of(
             "systemctl", "kill", "--kill-whom=main", "--signal=KILL", self.name
         )
@@ -84,7 +85,7 @@ class Holder:
 
 
 def driver_of(host: LabMachine, address: str) -> str | None:
-    """Return the driver of a function, as the host's kernel has it."""
+    """Return the driver of a PCI function, as the host's kernel shows it."""
     result = host.guest.run("readlink", f"/sys/bus/pci/devices/{address}/driver")
     return result.stdout.strip().rpartition("/")[2] if result.ok else None
 

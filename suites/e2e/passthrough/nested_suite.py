@@ -1,4 +1,4 @@
-"""Runs the suites for a host's GPUs inside the emulated host, whose machines run under its own KVM."""
+"""Runs `suites/passthrough` inside the emulated host, whose machines run under its own KVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.image import Image
     from harness.lab.machine import LabMachine
 
-#: The kernel of the emulated host runs guests some thirty times slower than one on bare metal does.
+#: The emulated host's kernel runs guests about thirty times slower than a kernel on bare metal.
 _TIMEOUT_MULTIPLIER = 40
 _CACHE = "/root/.cache/gpu-node-harness"
 _SEED = "/dev/disk/by-id/virtio-seed"
@@ -25,7 +25,7 @@ _REPORT = "/run/junit.xml"
 
 
 def copy_image(host: LabMachine, image: Image) -> None:
-    """Copy an image of this host's cache to that of the emulated host."""
+    """Copy an image from this host's cache to the cache of the emulated host."""
     archive = host.folder / "image.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(image.folder, image.folder.name)
@@ -42,7 +42,7 @@ def copy_image(host: LabMachine, image: Image) -> None:
 
 
 def prepare_nodes(host: LabMachine, image: Image) -> None:
-    """Give the host an image of a node, and have it boot and save one, as a first run of tests does."""
+    """Copy a node image to the host, and let the host boot and save a node."""
     copy_image(host, image)
     made = host.guest.run(
         *("env", "HOME=/root", "python3", "-m", "suites.e2e.passthrough.inside.saved_state"),
@@ -57,7 +57,7 @@ def run_suite(
 ) -> dict[str, str]:
     """Run pytest in the host with `arguments`, and return the outcome of each test by its name.
 
-    It is 'passed', or 'skipped: …', 'failed: …' or 'error: …' with the message.
+    An outcome is 'passed', or 'skipped: …', 'failed: …' or 'error: …' with the message.
     """
     ended = host.guest.run(
         *("env", f"--chdir={checkout.FOLDER}", "HOME=/root", "python3", "-m", "pytest"),

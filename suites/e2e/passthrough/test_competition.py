@@ -20,14 +20,14 @@ _SECONDS = 180
 _PROCESSES_PER_USER = 4
 _END_S = 200.0
 _GPUS = 4
-#: Each process of the log leases at least once unless it is killed; far fewer would prove little.
+#: The minimum number of leases. Each process leases at least once unless it is killed.
 _FEWEST_HOLDS = 20
 
-#: What `harness gpu host restore` does, whose program takes many seconds to start under emulation.
+#: Does the same as `harness gpu host restore`, a program that starts slowly under emulation.
 _RESTORE = "from harness.gpu.passthrough.pool import GpuPool; GpuPool().restore_abandoned()"
 
 
-def test_no_gpu_ever_has_two_holders_and_all_are_given_back(
+def test_no_gpu_ever_has_two_holders_and_each_gpu_is_returned(
     start_host: StartHost, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     host = start_host(_GPUS)
@@ -72,7 +72,7 @@ def _pids(log: str) -> set[int]:
 
 
 def _set_drivers(host: LabMachine, drivers: dict[str, str | None]) -> None:
-    """Give functions other drivers, as an administrator does before the pool is used."""
+    """Bind functions to other drivers, as an administrator does before the pool is used."""
     for address, driver in drivers.items():
         script = 'cd /sys/bus/pci/devices/$1; echo $1 >driver/unbind; echo "$2" >driver_override'
         host.guest.output_of("sh", "-euc", script, "sh", address, driver or "")

@@ -1,4 +1,4 @@
-"""`harness gpu host ls` on a host whose kernel says which GPUs may be taken."""
+"""Tests of `harness gpu host ls` on a host with real sysfs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _USE_DISK = (
 _USE_CARD = 'ip address add 192.0.2.1/24 dev "$1" && ip link set "$1" up && ip route add default via 192.0.2.2'
 
 
-@pytest.mark.vm_driver("qemu", reason="it plugs cards of several functions by QEMU's monitor")
+@pytest.mark.vm_driver("qemu", reason="the test plugs multi-function cards by QEMU's monitor")
 def test_every_gpu_is_listed_with_its_verdict_and_reason(
     start_host: StartHost, h100: GpuModel, tmp_path: Path
 ) -> None:
-    """One GPU is free. The others share a card with a mounted disk and with the network card."""
+    """One GPU is free; two GPUs are on cards with a mounted disk and with the network card."""
     host = start_host(1)
     disk = tmp_path / "shared.img"
     disk.touch()
@@ -69,9 +69,9 @@ def test_every_gpu_is_listed_with_its_verdict_and_reason(
 
 
 def _plug_beside(host: LabMachine, model: GpuModel, port: str, other: dict[str, object]) -> None:
-    """Plug into `port`, the first free one, a card whose functions are `other` and a GPU.
+    """Plug a card with the functions `other` and a GPU into `port`, the first free port.
 
-    QEMU shows the card to its guest once it has function 0.
+    QEMU shows the card to the guest once the card has function 0.
     """
     server = host.gpus.serve(model)
     _mark_as_part_of_a_card(server.gpu)
@@ -84,9 +84,9 @@ def _plug_beside(host: LabMachine, model: GpuModel, port: str, other: dict[str, 
 
 
 def _mark_as_part_of_a_card(gpu: EmulatedGpu) -> None:
-    """Set the bit for several functions, as all functions of a card have it.
+    """Set the multi-function bit in the GPU's header, as in each function of a card.
 
-    Linux puts functions of a card into one group only if each has it.
+    Linux puts the functions of a card into one IOMMU group only if each function has this bit.
     """
     config = gpu._config
     header = bytearray(config._initial)

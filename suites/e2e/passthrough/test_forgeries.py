@@ -1,6 +1,6 @@
-"""Two users of the GPUs' group forge files of the pool, and root's commands do nothing but say so.
+"""Two members of the GPU group forge files of the pool; root's commands only report the forgeries.
 
-This is what docs/gpu-lab.md promises: members of the group can do nothing else that root can.
+docs/gpu-lab.md promises this: members of the group cannot make root do anything else for them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _POOL = "/run/lock/gpu-node-harness"
 _ROOTS_FILE = "/root/secret"
 _ALL_KVM_S = 300.0
 _MOST_MIB = 300
-#: As a run leaves a GPU that was killed.
+#: Leaves a GPU in the state in which a killed run leaves it.
 _TAKE = """
 cd /sys/bus/pci
 echo vfio-pci >devices/$1/driver_override
 echo $1 >devices/$1/driver/unbind
 echo $1 >drivers_probe
 """
-#: What one of the users leaves in the folder while the other one's GPU is restored.
+#: Files that one user leaves in the folder while the GPU of the other user is restored.
 _LITTER = """
 os.mkfifo(pool / "000000001-deadbeef")
 os.mkfifo(pool / "999999999999999-deadbeef")
@@ -46,7 +46,7 @@ put("drivers-...json", "{}")
 """
 
 
-def test_files_forged_by_two_users_cause_only_an_error_message(start_host: StartHost) -> None:
+def test_files_that_two_users_forge_cause_only_an_error_message(start_host: StartHost) -> None:
     host = start_host(3)
     place = _prepare(host)
 
@@ -71,7 +71,7 @@ def test_files_forged_by_two_users_cause_only_an_error_message(start_host: Start
 
 
 def _restores_in_spite_of_litter(host: LabMachine, place: Place) -> None:
-    """Show that the true record of one user is followed, whatever the other one has put beside it."""
+    """Check that one user's genuine record is used, whatever files the other user has put beside it."""
     ann, ben = USERS
     _run_as(host, ann, place, _LITTER)
     _run_as(host, ben, place, "record({gpu: good(driver)})")
@@ -92,7 +92,7 @@ def _restores_in_spite_of_litter(host: LabMachine, place: Place) -> None:
 
 
 def _prepare(host: LabMachine) -> Place:
-    """Return the host's GPUs: one of a killed run, one of root's, and one that no run has."""
+    """Return the host's GPUs: one left by a killed run, one leased by root, and one free GPU."""
     gpu, admins, busy = gpu_addresses(host)
     for taken in (gpu, admins):
         host.guest.output_of("sh", "-euc", _TAKE, "sh", taken)

@@ -1,4 +1,4 @@
-"""What the page on labs has an administrator set up works, on a host with real VFIO."""
+"""The set-up that docs/gpu-lab.md describes works on a host with real VFIO."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 _SERVICE = "gpu-lab.service"
 _PROGRAMS = "/srv/gpu-node-harness/.venv/bin"
-#: In the place of the tests: takes a GPU as they do, and says what it may.
+#: Replaces the tests: leases a GPU as the tests do, and prints its permissions.
 _NIGHT = """\
 #!/bin/sh
 exec harness gpu host run -- sh -c 'echo "$(id -un) runs $0 with $HARNESS_GPU_ADDRESSES; \
 locks $(ulimit -l); leases $(stat -c %U:%G:%a /run/lock/gpu-node-harness)"' "$*"
 """
-#: Without waiting for the night.
+#: Makes the timer expire at once, without waiting for the night.
 _SOON = "[Timer]\nOnCalendar=\nOnActiveSec=1s\nAccuracySec=1s\n"
 _NIGHT_KVM_S = 20.0
 _COMMANDS_S = 60.0
 
 
-def test_timer_starts_a_night_of_an_ordinary_user(start_host: StartHost) -> None:
+def test_timer_starts_the_nightly_run_as_an_ordinary_user(start_host: StartHost) -> None:
     host = start_host(1)
     (gpu,) = gpu_addresses(host)
     _leave_to_tests(host, gpu)
@@ -51,7 +51,7 @@ def test_timer_starts_a_night_of_an_ordinary_user(start_host: StartHost) -> None
 
 
 def _leave_to_tests(host: LabMachine, gpu: str) -> None:
-    """Take the driver off a GPU, and undo what this suite's hosts let their own group do."""
+    """Unbind the driver from a GPU, and remove the permissions of the group of this suite's hosts."""
     device = f"/sys/bus/pci/devices/{gpu}"
     host.guest.output_of("sh", "-euc", f"echo {gpu} >{device}/driver/unbind")
     host.guest.output_of("sh", "-euc", "chmod 0200 /sys/bus/pci/drivers/*/unbind")
@@ -63,7 +63,7 @@ def _leave_to_tests(host: LabMachine, gpu: str) -> None:
 
 
 def _follow_the_page(host: LabMachine) -> None:
-    """Write the files of the page, except the kernel's command line, and run its commands."""
+    """Write the page's files, except the kernel's command line, and run the page's commands."""
     (page,) = (page for page in read_pages() if page.name == "docs/gpu-lab.md")
     for block in page.blocks:
         if block.language == "ini" and not system_file(block).startswith("/etc/default/"):
@@ -74,7 +74,7 @@ def _follow_the_page(host: LabMachine) -> None:
 
 
 def _set_up(blocks: tuple[Block, ...]) -> str:
-    """Return the commands that make the files valid."""
+    """Return the page's commands that put the files into effect."""
     (text,) = (block.text for block in blocks if block.text.startswith("groupadd "))
     return text
 

@@ -1,4 +1,4 @@
-"""A machine of the host gets a GPU by vfio-pci, and its Linux reads the GPU's registers."""
+"""A machine on the host gets a GPU by vfio-pci, and Linux in the machine reads the GPU's registers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from suites.e2e.passthrough.conftest import StartHost
 
 _BOOT_S = 300.0
-#: The smallest Linux: the host's own kernel, and an initramfs with nothing but busybox.
+#: The init script of a minimal Linux: the host's own kernel, and an initramfs with only busybox.
 _INIT = r"""#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 for function in /sys/bus/pci/devices/*; do
@@ -46,10 +46,10 @@ _QEMU = (
 def test_nested_guest_reads_the_registers_of_a_leased_gpu(
     start_host: StartHost, h100: GpuModel
 ) -> None:
-    """The first read counts: it is 0 if the device ignores the reset by which QEMU opens it.
+    """The first read matters: it returns 0 if the device ignores the reset with which QEMU opens it.
 
-    That was measured; the reason is an inference: QEMU clears its own copy of the BARs, and the
-    host's kernel does not write them again where the device still answers as before.
+    This was measured. The probable reason: QEMU clears its own copy of the BARs, and the host's
+    kernel does not write the BARs again if the device still has the old values.
     """
     host = start_host(1)
     (address,) = gpu_addresses(host)
@@ -71,7 +71,7 @@ def test_nested_guest_reads_the_registers_of_a_leased_gpu(
     assert driver_of(host, address) == DRIVER
 
 
-def test_gpu_cannot_be_reset_while_a_machine_has_it(start_host: StartHost) -> None:
+def test_gpu_in_use_by_a_machine_cannot_be_reset(start_host: StartHost) -> None:
     host = start_host(1)
     (address,) = gpu_addresses(host)
     holder = Holder(host, "holder").start(address)

@@ -1,4 +1,4 @@
-"""The pool takes GPUs of a host by the kernel's own VFIO, and gives them back."""
+"""The pool leases GPUs of a host by the kernel's own VFIO, and returns them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from suites.e2e.passthrough.conftest import StartHost
 
 
-#: What `harness gpu host release` does, whose program takes many seconds to start under emulation.
+#: Does the same as `harness gpu host release`, a program that starts slowly under emulation.
 _RELEASE = (
     "import sys; from harness.gpu.passthrough.pool import GpuPool; GpuPool().release(sys.argv[1])"
 )
@@ -108,7 +108,7 @@ def _held(answer: object) -> list[str]:
 
 
 def _device_id(host: LabMachine, address: str) -> str:
-    """Return which emulated GPU a host's function is: the one whose trace grows when it is read."""
+    """Return the emulated GPU behind a host's function: its trace grows when the function is read."""
     before = {name: len(trace.accesses) for name, trace in host.gpu_traces().items()}
     host.guest.output_of("lspci", "-s", address, "-x")
     grown = [

@@ -1,4 +1,4 @@
-"""`suites/passthrough`, as a lab runs it, on the emulated host: its KVM, its VFIO, its own GPUs."""
+"""Runs `suites/passthrough` as a lab does, on the emulated host with its own KVM, VFIO and GPUs."""
 
 from __future__ import annotations
 

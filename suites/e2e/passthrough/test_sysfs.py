@@ -1,4 +1,4 @@
-"""What the kernel of a host with an IOMMU shows of emulated GPUs, before any code of ours."""
+"""How the kernel of a host with an IOMMU shows emulated GPUs, before the harness touches them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GROUPS = (
 def test_each_gpu_of_a_clone_is_in_a_group_of_its_own(
     start_host: StartHost, h100: GpuModel
 ) -> None:
-    """The IOMMU works in a restored machine and for functions that are plugged in later."""
+    """The IOMMU works in a restored machine, and for functions that are plugged after the restore."""
     host = start_host(2)
 
     listed = host.guest.output_of("sh", "-c", _GROUPS).splitlines()

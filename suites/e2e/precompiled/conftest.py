@@ -1,4 +1,4 @@
-"""Nodes that take a driver which was compiled for their kernel."""
+"""Nodes that get a driver which was compiled for their kernel."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NAME = "registry.test/gpu/driver"
 
 
 class Publish(Protocol):
-    """Publishes the image of a kernel, and returns its name."""
+    """Publishes the precompiled driver image for a kernel, and returns the image's name."""
 
     def __call__(self, kernel: Kernel) -> str: ...
 
 
 class StartPrecompiled(Protocol):
-    """Starts a node that is to take its driver from the registry."""
+    """Starts a node that should get its driver from the registry."""
 
     def __call__(
         self,
@@ -44,12 +44,12 @@ class StartPrecompiled(Protocol):
 
 @pytest.fixture
 def os_tag(image_name: str) -> str:
-    """Return the system as tags name it; written down apart from provisioning, which reads a file."""
+    """Return the system's name in tags, from a table here, not from the code of provisioning."""
     return {"debian-12": "debian12", "debian-13": "debian13"}[image_name]
 
 
 def reference_of(image: Image, kernel: Kernel, os_tag: str) -> str:
-    """Return the name of the precompiled driver of an image, for a kernel."""
+    """Return the name of the precompiled driver image for a node image and a kernel."""
     assert image.driver is not None
     # A tag can't have the '+' of a kernel of Debian 13.
     return f"{NAME}:{image.driver.version}-{kernel.version.replace('+', '_')}-{os_tag}"
@@ -63,7 +63,7 @@ def publish(
     registry: Registry,
     os_tag: str,
 ) -> Publish:
-    """Return a function that pushes the image of a kernel into the registry."""
+    """Return a function that pushes the precompiled driver image for a kernel into the registry."""
 
     def push(kernel: Kernel) -> str:
         reference = reference_of(baked_image, kernel, os_tag)

@@ -1,7 +1,8 @@
-"""Boot takes the driver that was compiled for the node's kernel, so that nothing is built on the node.
+"""A boot pulls the driver that was compiled for the node's kernel; nothing is built on the node.
 
-Section 11 of the contract: the image is `<repository>/<image>:<version>-<kernel>-<osTag>`, one for each kernel of
-a fleet. Upstream has no fallback for a missing one; ours builds the driver and says so, or ends with 84.
+Section 11 of the contract: each kernel of a fleet has an image
+`<repository>/<image>:<version>-<kernel>-<osTag>`. Upstream has no fallback for a missing image.
+This provisioning builds the driver and logs this, or ends with exit code 84.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ONLY_PRECOMPILED: Mapping[str, object] = {"precompiled_fallback": False}
 
 
 def expect_precompiled(evidence: Evidence, kernel: str) -> None:
-    """Expect a working driver for a kernel, of which DKMS on this node knows nothing."""
+    """Expect a working driver for a kernel; DKMS on this node must not list this driver."""
     expect.provisioned(evidence)
     expect.gpu_bound(evidence, device="2330")
     assert (evidence.vermagic_of(kernel) or "").split()[:1] == [kernel]
@@ -52,7 +53,7 @@ def expect_precompiled(evidence: Evidence, kernel: str) -> None:
 def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
     start_precompiled: StartPrecompiled, publish: Publish, node_image: Image
 ) -> None:
-    """A node without a driver pulls it from the registry and removes the image afterwards."""
+    """A node without a driver pulls the driver image and removes the image afterwards."""
     kernel = node_image.newest_kernel
     reference = publish(kernel)
 
@@ -122,12 +123,12 @@ def test_missing_image_ends_the_boot_if_no_build_is_allowed(
     expect.pulls_tried(registry.log, 1)
 
 
-def test_image_of_another_kernel_is_not_taken(
+def test_precompiled_image_for_another_kernel_is_not_used(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, baked_image: Image
 ) -> None:
-    """A registry that has the driver for another kernel has none for this node.
+    """The registry has only the driver for another kernel; the boot fails as with no driver there.
 
-    The baked driver, which is for that kernel too, stays as it is: nothing came in its place.
+    The baked driver, also for the other kernel, stays unchanged, since no new driver replaces it.
     """
     baked = baked_image.newest_kernel
     publish(baked)
@@ -146,10 +147,10 @@ def test_image_of_another_kernel_is_not_taken(
     )
 
 
-def test_failing_registry_is_tried_three_times_and_not_taken_for_a_registry_without_the_image(
+def test_failing_registry_is_tried_three_times_and_does_not_count_as_a_missing_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
-    """An error of the registry does not show whether it has the image."""
+    """An error of the registry does not show whether the registry has the image."""
     publish(node_image.newest_kernel)
     registry.disturb_all(PullFault(status=500))
 
@@ -163,7 +164,7 @@ def test_failing_registry_is_tried_three_times_and_not_taken_for_a_registry_with
     expect.pulls_paused(registry.log, 5)
 
 
-def test_missing_layer_is_not_taken_for_a_missing_image(
+def test_missing_layer_does_not_count_as_a_missing_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
     """Containerd reports both as "not found"."""
@@ -180,14 +181,14 @@ def test_missing_layer_is_not_taken_for_a_missing_image(
 
 
 @pytest.mark.slow
-def test_nodes_of_two_kernels_take_two_images(
+def test_nodes_with_two_kernels_pull_two_images(
     start_precompiled: StartPrecompiled,
     publish: Publish,
     registry: Registry,
     baked_image: Image,
     node_image: Image,
 ) -> None:
-    """With one configuration and one registry, each node pulls the image of its kernel."""
+    """With one configuration and one registry, each node pulls the image for its own kernel."""
     kernels = (baked_image.newest_kernel, baked_image.other_kernel)
     references = {kernel.version: publish(kernel) for kernel in kernels}
     fleet = [
@@ -197,7 +198,7 @@ def test_nodes_of_two_kernels_take_two_images(
     new, old = (group.kernel for group in group_by_kernel(fleet, is_label_required=True).groups)
 
     first = start_precompiled("new", image=node_image).evidence()
-    # Its image was baked for the other kernel, so that it has no module for its own.
+    # The node's image was baked for the other kernel, so it has no module for the node's kernel.
     second = start_precompiled(
         "old", image=baked_image, kernel=baked_image.other_kernel
     ).evidence()

@@ -1,6 +1,6 @@
-"""Asks NVML what tools ask of it, by NVIDIA's own bindings, and prints the answers as JSON.
+"""Makes the NVML queries that tools make, by NVIDIA's own bindings, and prints the results as JSON.
 
-It is started where the library is: in a guest, or by a unit test beside a library made for it.
+The program runs where the NVML library is: in a guest, or in a unit test with a fake library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def answer_of(question: Callable[..., object], *arguments: object) -> object:
-    """Return the answer, or the error's number."""
+    """Return the result of a query, or the number of its error."""
     try:
         return question(*arguments)
     except pynvml.NVMLError as error:
@@ -23,7 +23,7 @@ def answer_of(question: Callable[..., object], *arguments: object) -> object:
 
 
 def ask_device(device: object) -> dict[str, object]:
-    """Return what is known of one device."""
+    """Return what NVML says about one device."""
     pci = pynvml.nvmlDeviceGetPciInfo(device)
     return {
         "name": pynvml.nvmlDeviceGetName(device),
@@ -68,7 +68,7 @@ def ask_mig_devices(device: object) -> list[dict[str, object]]:
 
 
 def ask() -> dict[str, object]:
-    """Return the library's answers, or the error with which it began."""
+    """Return the library's results, or the error from its initialization."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

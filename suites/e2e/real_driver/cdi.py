@@ -1,4 +1,4 @@
-"""Offers a node's GPUs and MIG devices to containers by CDI, as its NVML lists them."""
+"""Offers a node's GPUs and MIG devices to containers by CDI, as NVML lists them on the node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
 
 _KIND = "nvidia.com/gpu"
-#: What a container needs of the node for nvidia-smi, by its place there.
+#: The folders and files of the node that nvidia-smi needs in a container: path on the node and
+#: there.
 _MOUNTS = {
     "/usr": "/usr",
     "/usr/lib": "/lib",
@@ -33,7 +34,7 @@ _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 
 
 def ask_nvml(node: Node) -> dict[str, Any]:
-    """Return what a program with NVIDIA's bindings learns in the guest."""
+    """Return the NVML results that a program with NVIDIA's bindings gets in the guest."""
     for source in (Path(pynvml.__file__), Path(__file__).parent / "ask_nvml.py"):
         node.guest.write_text(f"/root/nvml/{source.name}", source.read_text())
     answer = node.guest.output_of("python3", "/root/nvml/ask_nvml.py", timeout_s=OPEN_S)
@@ -41,10 +42,10 @@ def ask_nvml(node: Node) -> dict[str, Any]:
 
 
 def offer_by_cdi(node: Node) -> None:
-    """Write the node's specification and let containerd use it; skip where containerd knows no CDI."""
+    """Write the node's CDI spec and switch CDI on; skip the test if containerd does not support CDI."""
     guest = node.guest
     if " 1.6." in guest.output_of("containerd", "--version"):
-        pytest.skip("containerd 1.6 knows no CDI.")
+        pytest.skip("containerd 1.6 does not support CDI.")
     guest.write_text("/etc/cdi/nvidia.json", json.dumps(_specification(node)))
     guest.write_text("/etc/containerd/config.toml", _CONFIG)
     guest.output_of("systemctl", "restart", "containerd")
@@ -56,7 +57,7 @@ def asking_for(uuid: str) -> Mapping[str, object]:
 
 
 def _specification(node: Node) -> Mapping[str, object]:
-    """Return a specification in which a device's name is its UUID."""
+    """Return a CDI spec in which the name of each device is its UUID."""
     return {
         "cdiVersion": "0.5.0",
         "kind": _KIND,
@@ -78,11 +79,11 @@ def _specification(node: Node) -> Mapping[str, object]:
 
 
 def _device_nodes(node: Node) -> Iterator[tuple[str, list[str]]]:
-    """Yield each UUID with its device nodes; a MIG device has a capability for each of its instances."""
+    """Yield each UUID with its device nodes; a MIG device needs a capability for each instance."""
     for gpu in ask_nvml(node)["devices"]:
         own = f"/dev/nvidia{gpu['minor']}"
         yield gpu["uuid"], [own]
-        # Without MIG the answer is the number of an error.
+        # Without MIG, the result is the number of an error.
         parts = gpu["mig_devices"] if isinstance(gpu["mig_devices"], list) else []
         for part in parts:
             instance = f"gpu{gpu['minor']}/mig/gi{part['gpu_instance']}"
@@ -91,7 +92,7 @@ def _device_nodes(node: Node) -> Iterator[tuple[str, list[str]]]:
 
 
 def _capability(node: Node, path: str) -> str:
-    """Return the device node of a capability, which the driver makes on demand."""
+    """Return the device node of a capability; the driver makes such a node on demand."""
     file = f"{_CAPABILITIES}/{path}/access"
     node.guest.output_of("nvidia-modprobe", "-f", file)
     told = dict(

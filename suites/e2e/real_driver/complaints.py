@@ -1,4 +1,4 @@
-"""What the driver logs when it doubts an answer of the emulated GPU, and what it asks that no header names."""
+"""The driver's log lines about wrong answers of the emulated GPU, and its undocumented commands."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 _COMPLAINT = re.compile(r"NVRM:.*(?:Assertion failed|Memory corruption|Check failed)")
 
-#: Complaints that say nothing of an answer, by a word of theirs, with the reason.
+#: Complaints that do not concern an answer, by a word in the complaint, with the reason.
 HARMLESS: Mapping[str, str] = {
     "rmapiControlCacheSet": (
-        "The driver's cache of answers does not have the object that was asked. It asks again the next time."
+        "The driver's cache of answers lacks the queried object. The driver queries the GPU again next time."
     ),
 }
 
-#: Commands that no header names, and that the device refuses, with who asks.
+#: Commands that no header names and that the device refuses, with the program that sends them.
 UNNAMED: Mapping[str, str] = {
-    "0x20808161": "`nvidia-smi -q` of 535, through the open modules; it does without an answer.",
+    "0x20808161": "`nvidia-smi -q` of 535 with the open modules; it continues without an answer.",
 }
 
 
 def complaints_in(kernel_log: str) -> list[str]:
-    """Return the lines in which the driver complains of an answer, without the harmless ones."""
+    """Return the lines in which the driver complains about an answer, without harmless lines."""
     return [
         line
         for line in kernel_log.splitlines()

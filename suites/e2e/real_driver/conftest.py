@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from harness.lab.saved_states import SavedState
     from harness.settings import Settings
 
-#: Option and word: with it the emulated GPUs of a run have a system processor.
+#: The option, and the value with which the emulated GPUs of a run have a GPU system processor.
 EMULATION = ("--gpu-emulation", "gsp")
 
-#: The module is 55 MiB, and an emulated processor links it for seconds.
+#: The module has 55 MiB; an emulated processor takes seconds to link it.
 LOAD_S = 120.0
-#: To open a GPU for the first time, or to close it.
+#: The time limit for opening a GPU for the first time, or closing it.
 OPEN_S = 180.0
 
 
 @pytest.fixture(scope="session")
 def real_driver_image(pytestconfig: pytest.Config, lab: Lab, settings: Settings) -> Image:
-    """Return the node image whose driver opens no GPU; skipped where GPUs are to be opened."""
+    """Return the image whose driver opens no GPU; skip the test if the run's GPUs can be opened."""
     option, word = EMULATION
     if pytestconfig.getoption(option, None) == word:
         pytest.skip(f"The driver of '{REAL_DRIVER_IMAGE}' is for GPUs without {option}={word}.")
@@ -53,9 +53,9 @@ def node_of_every_model(
     real_driver_image: Image,
     gpu_catalogue: Catalogue,
 ) -> Iterator[Node]:
-    """Boot a node with a GPU of each model, its driver loaded; for tests that only read.
+    """Boot a node with a GPU of each model and load its driver; for tests that change nothing.
 
-    No provisioning runs on it: what is seen is what the driver does by itself.
+    No provisioning runs on the node, so the tests see what the driver does by itself.
     """
     request = NodeRequest(
         name="every-model",
@@ -70,7 +70,7 @@ def node_of_every_model(
         stack.enter_context(kept_on_failure(pytestconfig, NodeEvidenceSource(node)))
         node.wait_until_provisioned()
         node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
-        # With -u the option is about nvidia-uvm's nodes; who asks NVML first gets the GPUs'.
+        # With -u, `-c0` makes only nvidia-uvm's nodes; the first NVML query makes the GPUs' nodes.
         node.guest.output_of("nvidia-smi")
         node.evidence()
         yield node
@@ -80,7 +80,7 @@ def node_of_every_model(
 def opened_gpu_image(
     pytestconfig: pytest.Config, lab: Lab, settings: Settings, image_name: str
 ) -> Image:
-    """Return the image of the run whose driver opens GPUs; without one the test is skipped."""
+    """Return the image of the run, whose driver must open GPUs; otherwise skip the test."""
     option, word = EMULATION
     if image_name not in OPENED_GPU_IMAGES or pytestconfig.getoption(option, None) != word:
         chosen = " or ".join(f"--image={name}" for name in sorted(OPENED_GPU_IMAGES))
@@ -92,7 +92,7 @@ def opened_gpu_image(
 def request_with_driver_loaded(
     name: str, image: Image, gpus: Sequence[GpuModel], loader: GpuModel
 ) -> NodeRequest:
-    """Return a node that continues from a state in which the driver is loaded, by the GPU `loader`."""
+    """Return the request of a node that continues after the driver was loaded for the GPU `loader`."""
 
     def loaded(state: SavedState) -> SavedState:
         return with_driver_loaded(state, loader)
@@ -109,7 +109,7 @@ def request_with_driver_loaded(
 
 
 class NodeWithDriver(Protocol):
-    """Starts a node for the running test, whose driver was loaded before it got these GPUs."""
+    """Starts a node for the running test; its driver is loaded before these GPUs are plugged."""
 
     def __call__(self, *gpus: GpuModel) -> Node: ...
 
@@ -118,7 +118,7 @@ class NodeWithDriver(Protocol):
 def node_with_driver(
     boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
 ) -> NodeWithDriver:
-    """Return a function that starts a node with the driver loaded and these GPUs, none of them open."""
+    """Return a function that starts a node with a loaded driver and these GPUs, all still closed."""
 
     def start(*gpus: GpuModel) -> Node:
         return boot_node(request_with_driver_loaded("loaded", opened_gpu_image, gpus, a100))
@@ -134,7 +134,7 @@ def opened_node(
     a100: GpuModel,
     h100: GpuModel,
 ) -> Iterator[Node]:
-    """Start a node with an A100 and an H100 that the driver has opened; for tests that change nothing."""
+    """Start a node whose driver has opened an A100 and an H100; for tests that change nothing."""
     opened = request_with_driver_loaded("opened", opened_gpu_image, (a100, h100), a100)
     with contextlib.ExitStack() as stack:
         with requirements(lab.settings):
@@ -146,6 +146,6 @@ def opened_node(
 
 
 def open_gpus(node: Node) -> None:
-    """Let the driver open each GPU once, and load it first where it is not; it keeps them open."""
+    """Load the driver if needed, and let the driver open each GPU and keep the GPU open."""
     node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
     node.guest.output_of("nvidia-smi", "-pm", "1", timeout_s=OPEN_S)

@@ -1,4 +1,4 @@
-"""What the driver 535 makes of each model of the catalogue."""
+"""The name that driver 535 gives to each model of the catalogue."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What the driver calls a GPU of which its own table of names, by device and subsystem id, has none.
+#: The driver's name for a GPU that is missing in its table of device and subsystem ids.
 UNKNOWN = "Unknown"
 
-#: Its name for each model, as it was seen; None for one that it refuses. Its README's appendix A, 'Supported NVIDIA
-#: GPU Products', lists the same, and neither H200 nor T4.
+#: The observed name of each model; None for a model that the driver refuses. Appendix A of the
+#: driver's README, 'Supported NVIDIA GPU Products', lists the same names, but neither H200 nor T4.
 NAMES: Mapping[str, str | None] = {
     "a10-24gb": "NVIDIA A10",
     "a100-sxm4-40gb": "NVIDIA A100-SXM4-40GB",

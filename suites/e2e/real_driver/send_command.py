@@ -1,6 +1,7 @@
-"""Sends one control command to GPU 0's driver, as NVIDIA's libraries do, and prints the driver's status.
+"""Sends one control command to the driver for GPU 0, as NVIDIA's libraries do; prints the status.
 
-It runs in the guest. The structures are those of NVIDIA's public headers `nvos.h` and `nv-ioctl-numbers.h`.
+The program runs in the guest. The structures are from NVIDIA's public headers `nvos.h` and
+`nv-ioctl-numbers.h`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from pathlib import Path
 _CONTROL, _ALLOC = 0x2A, 0x2B
 _CLIENT_CLASS, _DEVICE_CLASS, _SUBDEVICE_CLASS = 0x0, 0x80, 0x2080
 _DEVICE, _SUBDEVICE = 0xCAF0001, 0xCAF0002
-#: Both parameter blocks: four words, the address and size of further parameters, the status.
+#: The layout of both parameter blocks: four words, the address and size of further parameters, the
+#: status.
 _BLOCK = struct.Struct("<IIIIQII")
 
 
 def call(control: int, escape: int, words: tuple[int, int, int, int], size: int) -> bytes:
-    """Make one call with `size` bytes of parameters, all zero, and return its block."""
+    """Make one call with `size` zero bytes as parameters, and return the parameter block."""
     parameters = ctypes.create_string_buffer(max(1, size))
     at = ctypes.addressof(parameters) if size else 0
     block = bytearray(_BLOCK.pack(*words, at, size, 0))
@@ -28,7 +30,7 @@ def call(control: int, escape: int, words: tuple[int, int, int, int], size: int)
 
 
 def send(command: int) -> int:
-    """Send a command without parameters to the GPU, and return the driver's status."""
+    """Send a command without parameters for the GPU, and return the driver's status."""
     with Path("/dev/nvidiactl").open("rb+", buffering=0) as control, Path("/dev/nvidia0").open():
         allocated = call(control.fileno(), _ALLOC, (0, 0, 0, _CLIENT_CLASS), 0)
         client = _BLOCK.unpack(allocated)[2]

@@ -3,7 +3,8 @@
     pytest suites/e2e/real_driver/test_opened_models.py … --junitxml=13.xml
     python -m suites.e2e.real_driver.table 13.xml 12.xml
 
-A cell of a later file replaces that of an earlier one. What no file has stays empty.
+A cell of a later file replaces the same cell of an earlier file. Cells that no file has stay
+empty.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _QEMU = re.compile(r"version (\d+\.\d+)")
 
 
 def read_cells(file: Path) -> dict[tuple[str, str], str]:
-    """Return the cells that a JUnit file has, by column and GPU; a failed test's is 'failed'."""
+    """Return the cells in a JUnit file, by column and GPU; the cell of a failed test is 'failed'."""
     cells = {}
     for case in ET.parse(file).iter("testcase"):  # noqa: S314 - a file of our own run
         facts = {
@@ -56,7 +57,7 @@ def render_table(cells: Mapping[tuple[str, str], str]) -> str:
 
 
 def replace_table(page: str, table: str) -> str:
-    """Return the page with the table between its two marks."""
+    """Return the page with the table between the page's two marker lines."""
     before, _, rest = page.partition(_BEGIN)
     _, found, after = rest.partition(_END)
     if not found:

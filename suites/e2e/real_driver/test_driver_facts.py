@@ -1,4 +1,4 @@
-"""NVIDIA's own driver shows provisioning what the stand-in shows it: the same script asks both."""
+"""One script queries NVIDIA's own driver and the stand-in; both show provisioning the same facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's own driver probes every model of the catalogue, and takes those it supports."""
+"""NVIDIA's own driver probes every model of the catalogue, and binds to each supported model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gathered(node: Node) -> Evidence:
 
 
 def supported(catalogue: Catalogue) -> list[GpuModel]:
-    """Return the models that the driver takes, in the order of their slots."""
+    """Return the models that the driver supports, in the order of their slots."""
     return [model for name, model in catalogue.models.items() if NAMES[name] is not None]
 
 
@@ -38,8 +38,8 @@ def device_ids(models: list[GpuModel]) -> list[str]:
     return [f"{model.pci.device:04x}" for model in models]
 
 
-def test_every_model_of_the_catalogue_is_tried(gpu_catalogue: Catalogue) -> None:
-    """A new model of the catalogue is part of these tests automatically."""
+def test_node_has_a_gpu_of_every_model_of_the_catalogue(gpu_catalogue: Catalogue) -> None:
+    """These tests automatically cover each new model of the catalogue."""
     assert set(gpu_catalogue.models) == set(NAMES)
 
 
@@ -66,9 +66,7 @@ def test_newer_gpu_is_refused_with_the_message_of_the_driver(
     expect.gpus_refused(gathered(node_of_every_model), *device_ids(refused))
 
 
-def test_every_gpu_has_its_device_node(
-    node_of_every_model: Node, gpu_catalogue: Catalogue
-) -> None:
+def test_every_gpu_has_a_device_node(node_of_every_model: Node, gpu_catalogue: Catalogue) -> None:
     paths = gathered(node_of_every_model).paths
 
     wanted = {f"/dev/nvidia{minor}" for minor in range(len(supported(gpu_catalogue)))}
@@ -123,7 +121,7 @@ def test_nvidia_smi_query_has_a_row_for_each_gpu(
 def test_nvidias_python_bindings_find_every_gpu(
     node_of_every_model: Node, gpu_catalogue: Catalogue
 ) -> None:
-    """A program that uses NVML gets values, or 'not supported' for unknown values."""
+    """A program that uses NVML gets a value, or the error 'not supported' for an unknown value."""
     guest = node_of_every_model.guest
     for source in (Path(pynvml.__file__), Path(__file__).parent / "ask_nvml.py"):
         guest.write_text(f"/root/nvml/{source.name}", source.read_text())

@@ -1,4 +1,4 @@
-"""Provisioning with NVIDIA's own driver, from the fast path to its removal."""
+"""Provisioning with NVIDIA's own driver, from the fast path to the driver's removal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROVISION_LOG = "/var/log/azure/cluster-provision.log"
 
 
 def check_fast_path_and_teardown(boot_node: BootNode, image: Image, a100: GpuModel) -> None:
-    """Expect that nothing is compiled, and that no driver stays once the node is to have none."""
+    """Expect that the fast path compiles nothing, and that an opt-out removes the whole driver."""
     assert image.driver is not None
     version = image.driver.version
     kernel = image.newest_kernel.version
@@ -64,7 +64,7 @@ def check_fast_path_and_teardown(boot_node: BootNode, image: Image, a100: GpuMod
 
 
 def check_other_kernel(boot_node: BootNode, image: Image, a100: GpuModel) -> None:
-    """Expect nobody to drive the GPU on the kernel for which the image has no module."""
+    """Expect no driver for the GPU on the kernel for which the image has no module."""
     other = image.other_kernel
     node = boot_node(
         NodeRequest(

@@ -1,4 +1,4 @@
-"""NVIDIA's own driver opens emulated GPUs, and NVIDIA's own tools show what the models say.
+"""NVIDIA's own driver opens emulated GPUs, and NVIDIA's own tools show the facts of the models.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 _HERE = Path(__file__).parent
 _TOOLS = "/root/monitors"
 _UUID = re.compile(r"GPU-00000000-0000-4000-8000-[0-9a-f]{12}")
-#: Fields of `nvidia-smi -q` that the headers have no call for, so the device refuses what the tool asks.
+#: Fields of `nvidia-smi -q` whose calls no public header documents, so the device refuses them.
 _UNANSWERED = frozenset(
     {
         *("encoder_util", "decoder_util", "jpeg_util", "ofa_util"),
@@ -60,13 +60,13 @@ def models(a100: GpuModel, h100: GpuModel) -> tuple[GpuModel, ...]:
 
 @pytest.fixture(scope="module")
 def smi_report(opened_node: Node) -> list[ET.Element]:
-    """Return what `nvidia-smi -q` says of each GPU, in the order of their slots."""
+    """Return the output of `nvidia-smi -q` for each GPU, in the order of their slots."""
     text = opened_node.guest.output_of("nvidia-smi", "-q", "-x", timeout_s=OPEN_S)
     return list(ET.fromstring(text).iter("gpu"))  # noqa: S314 - as above
 
 
 def fields(report: list[ET.Element], path: str) -> list[str | None]:
-    """Return the text at `path` of each GPU; None if it has none."""
+    """Return the text at `path` for each GPU, or None for a GPU without this text."""
     return [gpu.findtext(path) for gpu in report]
 
 
@@ -155,11 +155,11 @@ def test_topology_has_a_row_for_each_gpu(opened_node: Node) -> None:
     topology = opened_node.guest.output_of("nvidia-smi", "topo", "-m", timeout_s=OPEN_S)
 
     plain = re.sub(r"\x1b\[[0-9;]*m", "", topology)
-    # The line of titles has no X, which stands for a GPU itself.
+    # The header line has no X; an X marks the cell of a GPU with itself.
     rows = [line.split() for line in plain.splitlines() if re.match(r"GPU\d.*\bX\b", line)]
     assert [row[0] for row in rows] == ["GPU0", "GPU1"]
     assert [row[1 + index] for index, row in enumerate(rows)] == ["X", "X"]
-    # Each is behind a root port of its own, and both are behind one host bridge.
+    # Each GPU is behind its own root port, and both root ports are behind one host bridge.
     assert (rows[0][2], rows[1][1]) == ("PHB", "PHB")
 
 
@@ -177,7 +177,7 @@ def test_program_with_nvidias_bindings_gets_the_models_facts(
 def monitors(
     opened_node: Node, settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Node:
-    """Bring two monitors of PyPI into the guest, as files."""
+    """Copy two GPU monitors from PyPI into the guest."""
     guest = opened_node.guest
     built = tmp_path_factory.mktemp("gpustat")
     with requirements(settings):
@@ -188,7 +188,7 @@ def monitors(
                 _HERE / "monitors.txt",
             )
         )
-    # It has no wheel.
+    # This package has no wheel.
     argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={built}"]
     LocalRunner().run([*argv, "gpustat==1.1.1"], timeout_s=300).check("Fetching gpustat")
     paths = []
@@ -201,7 +201,7 @@ def monitors(
 
 
 def monitor(node: Node, *words: str) -> str:
-    """Return what a monitor prints."""
+    """Return the output of a monitor."""
     return node.guest.output_of(
         *(
             "env",
@@ -228,20 +228,20 @@ def test_nvitop_shows_each_gpu(monitors: Node, models: tuple[GpuModel, ...]) -> 
     shown = monitor(monitors, "nvitop", "-1", "--colorful")
 
     for model in models:
-        # It shortens names to the width of its column.
+        # nvitop shortens names to the width of the column.
         assert model.title.removeprefix("NVIDIA ")[:10] in shown
 
 
 @pytest.fixture(scope="module")
 def container_root(opened_node: Node) -> str:
-    """Return a root file system for containers: the node's own, without what is mounted on it."""
+    """Return a root file system for containers: the node's own, without other mounts below it."""
     root = "/mnt/container-root"
     opened_node.guest.output_of("sh", "-euc", f"mkdir {root}; mount --bind / {root}")
     return root
 
 
 def run_container(node: Node, root: str, devices: Sequence[str]) -> CommandResult:
-    """Run `nvidia-smi -L` in a container that has asked for these devices."""
+    """Run `nvidia-smi -L` in a container that requests these devices."""
     asked = [word for device in devices for word in ("--device", device)]
     return node.guest.run(
         *(
@@ -259,7 +259,7 @@ def run_container(node: Node, root: str, devices: Sequence[str]) -> CommandResul
     )
 
 
-def test_container_that_asks_for_a_gpu_gets_it(
+def test_container_gets_the_gpu_that_it_requests(
     opened_node: Node, container_root: str, models: tuple[GpuModel, ...]
 ) -> None:
     # The order in which the driver probes GPUs decides their minor numbers.
@@ -278,8 +278,10 @@ def test_container_that_asks_for_a_gpu_gets_it(
     assert models[1].title not in asked.stdout
 
 
-def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_root: str) -> None:
-    """The container has the files of NVIDIA, but the kernel denies access to the devices."""
+def test_container_that_requests_no_gpu_gets_no_gpu(
+    opened_node: Node, container_root: str
+) -> None:
+    """The container has NVIDIA's files, but the kernel denies access to the device nodes."""
     refused = run_container(opened_node, container_root, [])
 
     assert not refused.ok
@@ -287,7 +289,7 @@ def test_container_that_asks_for_no_gpu_gets_none(opened_node: Node, container_r
     assert "GPU 0" not in refused.stdout
 
 
-def test_pod_has_the_gpu_that_it_asks_for_by_cdi_and_no_other(
+def test_pod_has_only_the_gpu_that_it_requests_by_cdi(
     opened_node: Node, models: tuple[GpuModel, ...], settings: Settings
 ) -> None:
     offer_by_cdi(opened_node)

@@ -38,7 +38,7 @@ def test_eight_gpus_are_opened_in_one_guest(
     assert len(set(_UUID.findall(listed))) == _GPUS
     plain = re.sub(r"\x1b\[[0-9;]*m", "", topology)
     rows = [line.split() for line in plain.splitlines() if re.match(r"GPU\d.*\bX\b", line)]
-    # Each is behind a root port of its own, and all are behind one host bridge.
+    # Each GPU is behind its own root port, and all root ports are behind one host bridge.
     assert [row[1 : 1 + _GPUS] for row in rows] == [
         ["X" if other == own else "PHB" for other in range(_GPUS)] for own in range(_GPUS)
     ]

@@ -1,4 +1,4 @@
-"""Faults of a GPU that NVIDIA's own driver has opened, in the driver's own words.
+"""Faults of a GPU that NVIDIA's own driver has opened, as the driver reports them.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
@@ -48,7 +48,7 @@ def wait_for_kernel_line(node: Node, words: str) -> None:
 
 @pytest.fixture(scope="module")
 def evidence_of_xids(opened_node: Node) -> Evidence:
-    """Raise each Xid once, and gather evidence when the driver has logged the last.
+    """Raise each Xid once, and gather evidence after the driver has logged the last Xid.
 
     The device raises an interrupt, and the driver takes the event from the queue of messages.
     """
@@ -78,7 +78,7 @@ def test_unresponsive_gsp_is_logged_as_xid_119(a100_node: Node) -> None:
     """The GSP hangs, and the driver reports the timeout."""
     a100_node.gpu().hang()
 
-    # Each of its questions waits for six seconds.
+    # Each request to the GSP times out after six seconds.
     a100_node.guest.output_of("systemd-run", "--unit=asks", "nvidia-smi", "-q")
 
     wait_for_kernel_line(a100_node, f"NVRM: Xid (PCI:{_SLOT}): 119")

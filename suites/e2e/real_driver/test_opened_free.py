@@ -1,4 +1,4 @@
-"""NVIDIA's open modules open an emulated GPU on a node without anything that needs a licence.
+"""NVIDIA's open modules open an emulated GPU on a node that has only free software.
 
 The tests run with `--gpu-emulation=gsp`. The driver accepts a firmware file of our own for each family of
 chips; `open_gpus.py` is the only client.
@@ -34,7 +34,7 @@ _CLIENT = "/root/open_gpus.py"
 
 @pytest.fixture
 def free_image(pytestconfig: pytest.Config, lab: Lab, settings: Settings) -> Image:
-    """Return the image with what is free of NVIDIA's driver."""
+    """Return the image with the free parts of NVIDIA's driver."""
     option, word = EMULATION
     if pytestconfig.getoption(option, None) != word:
         pytest.skip(f"NVIDIA's driver opens a GPU only with {option}={word}.")

@@ -1,4 +1,4 @@
-"""NVIDIA's own driver divides an emulated GPU by MIG.
+"""NVIDIA's own driver partitions an emulated GPU with MIG.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 
-#: A MIG device of `nvidia-smi -L`: its GPCs if not all, and those of its GPU instance.
+#: A MIG device in `nvidia-smi -L`: the GPCs of its compute instance, if not all, and of its GPU
+#: instance.
 _DEVICE = re.compile(
     r"^  MIG ((?:\dc\.)?\dg)\.\S+ +Device +\d+: \(UUID: (MIG-\S+)\)$", re.MULTILINE
 )
@@ -36,7 +37,7 @@ def nvidia_smi(node: Node, *words: str) -> str:
 
 
 def mig_devices(node: Node) -> list[str]:
-    """Return the kind of each MIG device; all have UUIDs of their own."""
+    """Return the kind of each MIG device; each device has a different UUID."""
     found = _DEVICE.findall(nvidia_smi(node, "-L"))
     assert len({uuid for _, uuid in found}) == len(found)
     return [kind for kind, _ in found]
@@ -50,7 +51,7 @@ def node_with_mig(node_with_driver: NodeWithDriver, model: GpuModel) -> Node:
 
 
 @pytest.mark.parametrize("model", ["a100-sxm4-40gb", "h100-sxm5-80gb", "h200-sxm5-141gb"])
-def test_mig_devices_come_and_go(
+def test_mig_devices_exist_until_mig_is_switched_off(
     node_with_driver: NodeWithDriver, gpu_catalogue: Catalogue, model: str
 ) -> None:
     node = node_with_mig(node_with_driver, gpu_catalogue.get(model))
@@ -70,7 +71,7 @@ def test_mig_devices_come_and_go(
     assert node.gpu().trace.incidents_of(IncidentKind.COMMAND_UNKNOWN) == ()
 
 
-def test_pod_has_the_mig_device_that_it_asks_for_by_cdi_and_no_other(
+def test_pod_has_only_the_mig_device_that_it_requests_by_cdi(
     node_with_driver: NodeWithDriver, a100: GpuModel, settings: Settings
 ) -> None:
     node = node_with_mig(node_with_driver, a100)

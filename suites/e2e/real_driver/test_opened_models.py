@@ -1,4 +1,4 @@
-"""Each model of the catalogue on a node whose driver is loaded: opened, or refused by the driver.
+"""The loaded driver opens or refuses each model of the catalogue.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 
 _FACTS = "--query-gpu=name,uuid,memory.total,pci.bus_id"
-#: It is too new, has no GSP, or, with the proprietary modules, does not answer as its registers should.
+#: The messages for a GPU that is too new, that has no GSP, or whose registers the proprietary
+#: modules cannot use.
 _REFUSALS = r"is not supported by|does not include the required GPU|RmInitAdapter failed"
-#: What the driver keeps of a GPU's memory for itself, at most.
+#: The most memory of a GPU that the driver reserves for itself.
 _OWN_MIB = 1024
 _QEMU_S = 30.0
-#: A slot of its node.
+#: The PCI address of a GPU slot on the node.
 _PLACE = re.compile(r"00000000:0[2-5]:00\.0")
 
 
@@ -49,7 +50,7 @@ _PLACE = re.compile(r"00000000:0[2-5]:00\.0")
 def booted_node(
     pytestconfig: pytest.Config, lab: Lab, opened_gpu_image: Image
 ) -> Iterator[Node | None]:
-    """Boot a node for all models where the transport reaches no clone's memory; None elsewhere."""
+    """Boot one node for all models if the transport works only in booted machines; else return None."""
     if lab.transport is not Transport.MPQEMU:
         yield None
         return
@@ -99,9 +100,9 @@ def test_model_is_opened_or_refused_by_the_driver_itself(
     request: pytest.FixtureRequest,
     name: str,
 ) -> None:
-    """A model with a GSP is opened, and its name, UUID, memory and address are as the model says.
+    """A model with a GSP is opened; name, UUID, memory and address are right. Others are refused.
 
-    What the test records is a cell of the table in `docs/gpus.md`, which `table.py` writes.
+    The test records a cell for the table in `docs/gpus.md`, which `table.py` writes.
     """
     model = gpu_catalogue.get(name)
     node, gpu = node_with(model)

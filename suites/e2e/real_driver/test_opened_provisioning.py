@@ -1,4 +1,4 @@
-"""Provisioning of nodes whose driver opens the GPU: removal with a client, several GPUs.
+"""Provisioning of nodes whose driver opens the GPU: removal while a program uses the GPU, four GPUs.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 _HOLD_DEVICE = "exec 3<>/dev/nvidia0; echo held; exec sleep 3600"
 
 
-def test_driver_that_a_program_uses_stays_and_the_teardown_says_so(
+def test_driver_in_use_by_a_program_stays_and_the_teardown_reports_this(
     node_with_driver: NodeWithDriver, a100: GpuModel
 ) -> None:
     node = node_with_driver(a100)
@@ -46,7 +46,7 @@ def test_driver_that_a_program_uses_stays_and_the_teardown_says_so(
     expect.no_driver_artefact(node.evidence())
 
 
-def test_four_gpus_have_names_uuids_and_places_of_their_own(
+def test_four_gpus_have_different_names_uuids_and_pci_addresses(
     node_with_driver: NodeWithDriver, a100: GpuModel, h100: GpuModel
 ) -> None:
     models = [a100, h100, a100, h100]

@@ -1,1 +1,1 @@
-"""The prebake record, and what a node decides by it: sections 3 and 5 of the contract."""
+"""The prebake record, and what a node decides from the record: sections 3 and 5 of the contract."""

@@ -1,4 +1,4 @@
-"""Each row of the decision table, on a node that was made to match it.
+"""Tests each row of the decision table, on a node that is changed to match the row.
 
 `plan` decides as `boot` does and changes nothing, so these nodes need no build.
 """
@@ -29,7 +29,7 @@ UNIT = "suites/unit/provisioning/test_prebake.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """How a prebaked GPU node is changed, and what it decides then."""
+    """A change of a prebaked GPU node, and what the node then decides."""
 
     change: str = ""
     """A shell script that runs before provisioning."""
@@ -57,7 +57,7 @@ def installs(reason: str, change: str) -> Row:
 
 
 def dkms_prints(edit: str, line: str) -> str:
-    """Return a script after which `dkms` prints its list as `sed` edits it, with `line` in it."""
+    """Return a script that makes `dkms` print its list edited by `sed`; the list must have `line`."""
     return (
         "cd /usr/local/sbin; printf '%s\\n' '#!/bin/sh' "
         f'\'/usr/sbin/dkms "$@" | sed "{edit}"\' >dkms; chmod +x dkms; '
@@ -68,7 +68,7 @@ def dkms_prints(edit: str, line: str) -> str:
 def registered_for(
     *, version: str = BAKED_VERSION, kernel: str = "$(uname -r)", arch: str = "x86_64"
 ) -> Row:
-    """Return the row of a module that DKMS has installed for something else than the node is."""
+    """Return a row whose module DKMS has installed for another version, kernel or architecture."""
     change = (
         f"cd /var/lib/dkms/nvidia; mv {BAKED_VERSION} v; mv v/$(uname -r) v/k; "
         f"mv v/k/x86_64 v/k/a; mv v/k/a v/k/{arch}; mv v/k v/{kernel}; mv v {version}; "
@@ -163,7 +163,7 @@ ROWS: Mapping[str, Row] = {
         "module", "cd /usr/local/sbin; printf '#!/bin/sh\\nexit 1\\n' >ldconfig; chmod +x ldconfig"
     ),
     "record is a link to nothing": installs("no_record", f"rm {RECORD}; ln -s /nowhere {RECORD}"),
-    # Without the cache of the metadata too: what it says is about nodes with a GPU alone.
+    # The metadata cache is missing too: only nodes with a GPU need the metadata.
     "no GPU": Row(
         has_gpu=False, change=f"rm -f {METADATA_CACHE}", action="teardown", reason="opted_out"
     ),
@@ -193,7 +193,7 @@ ROWS: Mapping[str, Row] = {
     ),
 }
 
-#: One of each kind: an answer of the record, of the module, of DKMS, of the node.
+#: One row for each source of the decision: the record, the module, DKMS and the node.
 EACH_CHANGE = (
     "untouched",
     "no record",
@@ -206,7 +206,7 @@ EACH_CHANGE = (
     "no GPU",
     "opted out by its tag",
 )
-#: Another provisioner may ask DKMS about a module, and not for its list.
+#: Another provisioner may query DKMS for one module in place of the whole list.
 _LISTS_OF_DKMS = ("module of another name is registered", "list of an older DKMS")
 
 
@@ -219,7 +219,7 @@ _LISTS_OF_DKMS = ("module of another name is registered", "list of an older DKMS
     ),
 )
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
-def test_decision_follows_the_record_and_the_module(
+def test_node_decides_by_its_record_and_its_module(
     start_node: StartNode, h100: GpuModel, row: Row
 ) -> None:
     """A node decides by the first matching row of the table and never aborts."""

@@ -1,4 +1,4 @@
-"""The driver that a node wants by the size of its virtual machine: section 2 of the contract."""
+"""The VM size of a node decides which driver the node wants: section 2 of the contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 
-#: The type of the configuration would come before that of the size.
+#: No driver type is configured: a configured type would override the type for the VM size.
 NO_TYPE = ["sed", "-i", "/gpu_driver_type/d", CONFIG_PATH]
 
 
@@ -43,7 +43,7 @@ class Row:
     driver_type: str
     is_baked: bool = False
     recorded: str = "cuda"
-    """The kind of the baked driver by its record."""
+    """The kind of the baked driver, from its record."""
 
 
 ROWS: Mapping[str, Row] = {
@@ -67,7 +67,7 @@ ROWS: Mapping[str, Row] = {
 
 @promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
-def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row) -> None:
+def test_vm_size_decides_the_driver(start_node: StartNode, row: Row) -> None:
     """A baked driver of another type is torn down, and the image of the chosen type is run."""
     kind = ["sed", "-i", f"s/^driver_kind=.*/driver_kind={row.recorded}/", RECORD_PATH]
     node = start_node("size", vm_size=row.size, before=[NO_TYPE, kind], command="plan")
@@ -83,8 +83,8 @@ def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row)
 
 
 @promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
-def test_each_size_with_an_a10_gets_grid(start_node: StartNode) -> None:
-    """The baked driver is of another type, so each of these sizes would tear it down."""
+def test_each_vm_size_with_an_a10_gets_grid(start_node: StartNode) -> None:
+    """The baked driver has another type, so a node with any of these sizes removes the baked driver."""
     first, *others = A10_SIZES
     node = start_node("a10", vm_size=first, before=[NO_TYPE], command="plan")
     for size in others:

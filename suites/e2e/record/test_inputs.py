@@ -1,6 +1,6 @@
 """How a node reads its configuration and its system: section 2 of the contract.
 
-`plan` prints what a boot would do and changes nothing, so that one node is asked for all rows.
+`plan` prints what a boot would do and changes nothing, so one node is enough for all rows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ROWS: Mapping[str, Row] = {
 
 
 @promise(section="2", unit="suites/unit/provisioning/test_configuration.py")
-def test_plan_reads_environment_variables_as_aks_sets_them(start_node: StartNode) -> None:
+def test_plan_accepts_environment_variables_as_aks_sets_them(start_node: StartNode) -> None:
     """AKS sets some environment variables to the empty string."""
     node = start_node("inputs", command=None)
 

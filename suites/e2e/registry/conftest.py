@@ -1,4 +1,4 @@
-"""Nodes that want a driver image which containerd lacks, and a registry that has it."""
+"""Nodes that want a driver image which containerd lacks, and a registry that has the image."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from harness.settings import Settings
     from suites.e2e.conftest import StartNode
 
-#: What the example provisioner calls what these rows ask for.
+#: The example provisioner's names for the configuration keys of these tests.
 _EXAMPLE_KEYS = {"gpu_image_sha": "DRIVER_SHA"}
-#: The second half of a tag that containerd lacks. Its image is the one that the node carries, so a pull
-#: has to fetch the manifest alone.
+#: The second half of a tag that containerd lacks. The node already has this image under another
+#: tag, so a pull only fetches the manifest.
 OTHER_SHA = "20990101000000"
 
 
@@ -51,7 +51,7 @@ def driver_registry(
 
 
 class StartPulling(Protocol):
-    """Starts a node that takes the registry for Microsoft's."""
+    """Starts a node that uses the test's registry in place of Microsoft's."""
 
     def __call__(self, name: str, *, before: Sequence[Argv] = (), **config: object) -> Node: ...
 
@@ -60,10 +60,10 @@ class StartPulling(Protocol):
 def start_pulling(
     start_node: StartNode, driver_registry: Registry, provisioner: Provisioner
 ) -> StartPulling:
-    """Return a function that starts a node on the kernel of the bake; it wants the other tag.
+    """Return a function that starts a node on the kernel of the bake; the node wants the other tag.
 
-    Another provisioner than the harness's own may need no image for a driver that is baked, so its
-    node has no record.
+    A provisioner other than the harness's own may need no image for a baked driver, so its node
+    has no record.
     """
     keys = {} if is_own(provisioner) else _EXAMPLE_KEYS
     no_record = [] if is_own(provisioner) else [["rm", RECORD_PATH]]

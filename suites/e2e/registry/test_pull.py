@@ -1,7 +1,7 @@
-"""Boot fetches the driver image if containerd lacks it, with three tries, and never else.
+"""A boot pulls the driver image only if containerd lacks the image, with three attempts.
 
-Section 5 of the contract, step 7: look for the image by its exact name; pull it 3 times at most, 5 s
-apart, each for 120 s; exit code 84 after that.
+Section 5 of the contract, step 7: look for the image by its exact name; try at most 3 pulls, 5 s
+apart, each for 120 s at most; if all fail, end with exit code 84.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [
 
 PAUSE_S = 5.0
 TRY_LIMIT_S = 120.0
-#: Less than the layer of the driver image, more than any other blob.
+#: This size is less than the layer of the driver image, and more than any other blob.
 IN_THE_LAYER = 300_000
 #: At this rate the driver image takes longer than any test.
 NEVER_BYTES_PER_S = 1000
@@ -42,8 +42,8 @@ MISSING_SHA = "19700101000000"
 
 
 _BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
-#: What a pull finds it does not fetch. So the content is removed, and collected: until then containerd
-#: takes blobs back that it has on its disk.
+#: A pull fetches only missing blobs. So this command removes the content and forces a garbage
+#: collection: until then, containerd reuses blobs that are still on its disk.
 REMOVE_CONTENT: Argv = [
     *("sh", "-euc"),
     (
@@ -104,14 +104,15 @@ def test_broken_connection_is_tried_again_after_a_pause(
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        # containerd 1.6 says what the registry answered, and 1.7 that it has no credentials.
+        # containerd 1.6 reports the registry's status, and 1.7 reports that credentials are
+        # missing.
         (401, "failed to resolve reference"),
         (429, "429 Too Many Requests"),
         (500, "500 Internal Server Error"),
     ],
     ids=["401", "429", "500"],
 )
-def test_refused_pull_gives_up_after_three_tries(
+def test_node_gives_up_after_three_refused_pulls(
     start_pulling: StartPulling, driver_registry: Registry, status: int, sentence: str
 ) -> None:
     """The exit code is 84, and the outcome says what the registry answered."""
@@ -128,7 +129,7 @@ def test_refused_pull_gives_up_after_three_tries(
 
 
 @promise(section="5, step 7", unit=UNIT, any_provisioner=True)
-def test_missing_image_gives_up_after_three_tries(
+def test_node_gives_up_after_three_pulls_of_a_missing_image(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
     """The registry lacks the tag. The exit code is 84, and the message names the image."""
@@ -154,7 +155,8 @@ def test_slow_pull_ends_with_the_time_budget(
     expect.run_ended_at(evidence, "pull-driver-image")
     took_s = expect.step_of(evidence, "pull-driver-image").duration_s
     assert took_s is not None
-    # The node's own clock. What was left is less than the budget, however long it takes to end a try.
+    # Measured by the node's clock. A pull has only the rest of the budget, however long its end
+    # takes.
     assert took_s < TRY_LIMIT_S, (
         f"The pull was expected to end with the budget of {BUDGET_S} s, but took {took_s:.0f} s."
     )
@@ -168,7 +170,7 @@ def test_slow_pull_ends_with_the_time_budget(
 def test_slow_pull_is_ended_after_two_minutes_and_tried_again(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
-    """Each try has 120 s, so that one slow connection does not take the whole budget."""
+    """An attempt is limited to 120 s, so that one slow connection does not use up the whole budget."""
     driver_registry.disturb_next(PullFault(bytes_per_s=NEVER_BYTES_PER_S))
 
     evidence = start_pulling("slow-once", before=[REMOVE_CONTENT]).evidence()
@@ -177,11 +179,11 @@ def test_slow_pull_is_ended_after_two_minutes_and_tried_again(
     expect.pulls_tried(driver_registry.log, 2)
     first, second = driver_registry.log.pulls
     assert any(each.is_aborted for each in first.requests), driver_registry.log.render()
-    # `ctr` is up and has asked for the manifest a while after its try has begun.
+    # `ctr` requests the manifest some time after its attempt has begun.
     assert second.started_s - first.started_s >= TRY_LIMIT_S, driver_registry.log.render()
 
 
-def test_image_with_another_tag_is_not_taken(
+def test_image_with_another_tag_is_not_used(
     start_pulling: StartPulling,
     driver_registry: Registry,
     baked_image: Image,
@@ -222,7 +224,10 @@ def test_dot_of_an_image_name_matches_only_a_dot(
 def test_image_of_a_sovereign_cloud_gets_its_canonical_name(
     start_pulling: StartPulling, driver_registry: Registry, other_reference: str
 ) -> None:
-    """The base may end with a slash. The image is renamed, and the canonical name is run."""
+    """The registry's base URL may end with a slash.
+
+    The image is renamed, and run by the canonical name.
+    """
     base = "mcr.azk8s.cn"
 
     evidence = start_pulling("sovereign", mcr_repository_base=f"{base}/").evidence()

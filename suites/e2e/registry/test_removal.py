@@ -1,6 +1,6 @@
-"""Boot removes the driver image after the installation, and waits for nothing of that.
+"""A boot removes the driver image after the installation, without waiting for the removal.
 
-Section 5 of the contract, step 9: `images rm`, never with `--sync`; a failure of it is ignored.
+Section 5 of the contract, step 9: `images rm`, never with `--sync`; its failure is ignored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ pytestmark = promise(
 )
 
 _BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
-#: What has lost its name is collected at the start of containerd and after many changes; now neither.
+#: containerd collects unnamed content at its start and after many changes; neither happens here.
 _LATE_COLLECTION = b"""version = 2
 [plugins."io.containerd.gc.v1.scheduler"]
 startup_delay = "2h"
 mutation_threshold = 0
 """
-#: The import of an image holds its content for a day, whoever removes the image.
+#: The lease of an imported image keeps its content for a day, even if the image is removed.
 _REMOVE_LEASES: Argv = [
     *("sh", "-euc"),
     "ctr -n k8s.io leases ls -q | xargs -r ctr -n k8s.io leases rm",

@@ -1,1 +1,1 @@
-"""How containers get their GPU: section 10 of the contract."""
+"""How containers get the node's GPU: section 10 of the contract."""

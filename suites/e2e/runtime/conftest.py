@@ -1,4 +1,4 @@
-"""Nodes of the runtime family with another containerd than the image's."""
+"""Nodes of the runtime tests with containerd 2 in place of the image's containerd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start_with_containerd_2(
     settings: Settings,
     lagging_mirror: None,  # noqa: ARG001 - for its effect
 ) -> StartNode:
-    """Return a function that starts a node as `start_node`, whose containerd is 2."""
+    """Return a function like `start_node`; the node has containerd 2."""
     with requirements(settings):
         root = ensure_containerd_2(settings.cache, logging.getLogger(__name__).info)
 

@@ -1,4 +1,4 @@
-"""The node's own containerd: where its configuration is, and its version."""
+"""The path of containerd's configuration on a node, and containerd's version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CRI = '[plugins."io.containerd.grpc.v1.cri"]'
 
 
 def containerd_version(node: Node) -> tuple[int, int]:
-    """Return the version by the node's own program."""
+    """Return the version that the node's own containerd prints."""
     words = node.guest.output_of("/usr/bin/containerd", "--version")
     found = re.search(r"\b(\d+)\.(\d+)\.\d+", words)
     assert found is not None, f"A version was expected, but containerd printed: {words}"

@@ -1,7 +1,7 @@
-"""A node with containerd 2, which no tested distribution has: Debian sid's, in place of the image's own.
+"""A node with containerd 2 from Debian sid, since no tested distribution has containerd 2.
 
-Its programs need nothing newer than the images have. It starts with what the older one has stored,
-as after an upgrade.
+Its programs need no newer libraries than the images have. Containerd 2 starts with the data of the
+older containerd, as after an upgrade.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _RELEASE = "sid"
 _PACKAGE = "containerd"
 _PROGRAMS = ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr")
-#: Seconds under KVM to write the programs, some 80 MiB, and to restart containerd.
+#: Seconds under KVM for writing the programs (about 80 MiB) and restarting containerd.
 _REPLACE_KVM_S = 60.0
 
 
 def ensure_containerd_2(cache: Path, report: Callable[[str], None]) -> Path:
-    """Return a folder with the programs, unpacked where the cache has none.
+    """Return the folder with the programs; unpack them first if the cache does not have them.
 
-    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
+    Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """
     return ensure_unpacked(
         _PROGRAMS,

@@ -1,7 +1,7 @@
-"""Starts pods on a node as its kubelet would: by the CRI of the node's own containerd.
+"""Starts pods on a node as a kubelet would: by the CRI of the node's containerd.
 
-Debian has no `crictl`, so a program with gRPC is put into the guest. Nothing is pulled: the pods'
-image, which is also that of their sandboxes, is made in the guest.
+Debian has no `crictl`, so a program with gRPC is copied into the guest. No image is pulled: the
+image of the pods and of their sandboxes is made in the guest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _TOOLS = "/opt/kubelet"
 _PROGRAM = Path(cri.__file__).parent
 _FILES = ("start_pod.py", "runtime_v1.binpb")
-#: Seconds under KVM to put the tools and the image into the guest.
+#: Seconds under KVM for copying the tools and making the image in the guest.
 _PREPARE_KVM_S = 60.0
 _POD_KVM_S = 60.0
 _PYTHON = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -36,14 +36,14 @@ _UNPACK = (
     "for wheel in sys.argv[2:]:\n"
     "    zipfile.ZipFile(wheel).extractall(sys.argv[1])\n"
 )
-#: The entrypoint of a sandbox; a pod's container has the same.
+#: The entrypoint of a sandbox and of a pod's container.
 _PAUSE = "bin/pause"
 _MAKE_IMAGE = (
     f"printf '#!/bin/sh\\nexec sleep 2147483647\\n' >{ROOT}/{_PAUSE}; chmod +x {ROOT}/{_PAUSE}; "
     f'python3 {_TOOLS}/oci.py --root {ROOT} --entrypoint /{_PAUSE} --reference "$1" '
     f"--archive {_TOOLS}/pod.tar; ctr -n k8s.io images import {_TOOLS}/pod.tar"
 )
-#: containerd 2 has the image of sandboxes among those that are never removed.
+#: containerd 2 lists the image of sandboxes among the pinned images.
 _SANDBOX_IMAGE = re.compile(r"""^\s*(?:sandbox_image|sandbox) = ["'](.+)["']""", re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a command in a pod's container did; the runtime's error where there is no container."""
+    """The result of a command in a pod's container, or the runtime's error without a container."""
 
     exit_code: int | None
     stdout: str
@@ -69,7 +69,7 @@ class Answer:
 
 
 class Kubelet:
-    """A node that can start pods; the cache of the `settings` keeps the guest's packages."""
+    """A node that can start pods; the cache of `settings` has the packages for the guest."""
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self._node = node
@@ -95,7 +95,7 @@ class Kubelet:
         output_of("sh", "-euc", _MAKE_IMAGE, "make-image", self._image)
 
     def run_pod(self, containers: Mapping[str, Container]) -> dict[str, Answer]:
-        """Run the scripts in containers of a new pod, and return what they did, by the same names.
+        """Run the scripts in containers of a new pod, and return their results by the same names.
 
         Raises HarnessError if the runtime does not start the pod.
         """

@@ -1,7 +1,7 @@
-"""Debian 12's podman for a node of any image: it gives containers CDI devices without containerd.
+"""Debian 12's podman for a node of any image: podman gives CDI devices to containers by itself.
 
-It and the libraries that an image may lack are put into a folder of their own; the node's runc starts
-the containers.
+Podman, and the libraries that an image may lack, are copied into a separate folder; the node's
+runc starts the containers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _FILES = (
     f"{_LIBRARIES}/libgpg-error.so.0*",
 )
 _FOLDER = "/opt/podman"
-#: podman gives conmon an environment of its own, which does not say where its libraries are.
+#: podman starts conmon with a new environment, which lacks the path of conmon's libraries.
 _START_CONMON = GuestFile(
     path=f"{_FOLDER}/start-conmon",
     content=f'#!/bin/sh\nLD_LIBRARY_PATH={_FOLDER} exec {_FOLDER}/conmon "$@"\n'.encode(),
     mode=0o755,
 )
-#: Nothing of it is the node's: neither storage nor a journal nor a network of containers.
+#: podman uses no storage, journal or container network of the node.
 _PODMAN = (
     *("env", f"LD_LIBRARY_PATH={_FOLDER}", f"{_FOLDER}/podman", "--conmon", _START_CONMON.path),
     *("--runtime", "/usr/sbin/runc", "--cgroup-manager", "cgroupfs", "--events-backend", "none"),
@@ -50,9 +50,9 @@ _RUN = ("run", "--rm", "--network", "host", "--no-hosts", "--log-driver", "none"
 
 
 def podman_files(cache: Path, report: Callable[[str], None]) -> Sequence[GuestFile]:
-    """Return podman's files for a guest, unpacked where the cache has none.
+    """Return podman's files for a guest; unpack them first if the cache does not have them.
 
-    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
+    Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """
     root = ensure_unpacked(
         _FILES,
@@ -71,7 +71,7 @@ def podman_files(cache: Path, report: Callable[[str], None]) -> Sequence[GuestFi
 
 
 def run_by_podman(node: Node, script: str, *options: str) -> CommandResult:
-    """Run a script in a container of podman's, of which `options` are those of `podman run`."""
+    """Run a script in a container with podman; `options` are options of `podman run`."""
     return node.guest.run(
         *(*_PODMAN, *_RUN, *options, "--rootfs", ROOT, "/bin/sh", "-c", script), timeout_s=120
     )

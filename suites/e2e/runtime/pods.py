@@ -1,6 +1,6 @@
-"""How a node's containers get devices, by its own configuration, and what the tests run in them.
+"""How a node's configuration gives devices to containers, and scripts for these containers.
 
-containerd 1.6 knows no CDI: there the nvidia runtime adds the devices.
+containerd 1.6 does not support CDI, so the nvidia runtime adds the devices there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MAKE_ROOT = (
 )
 #: A root file system with the tools of busybox.
 ROOT_FILE_SYSTEM = ["sh", "-euc", _MAKE_ROOT]
-#: Opens the device and asks the driver's own program, as a workload would.
+#: Opens the device and runs the driver's own program, as a workload would.
 ASK = "set -e; : </dev/nvidia0; nvidia-smi --query-gpu=driver_version --format=csv,noheader"
 #: A container may make device nodes; that alone must not give it the GPU.
 MAKE_AND_OPEN = "mknod /run/gpu c 195 0 && : </run/gpu"
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-#: As the package has it, shortened; provisioning chooses neither this mode nor this level.
+#: The package's configuration, shortened; provisioning chooses neither this mode nor this level.
 TOOLKIT = """\
 #swarm-resource = "DOCKER_RESOURCE_GPU"
 [nvidia-container-runtime]
@@ -38,7 +38,7 @@ mode = "legacy"
 """
 
 RUNTIME_PATH = "/srv/nvidia-container-runtime"
-#: NVIDIA's runtime, as far as one GPU needs it: it adds what a container asks for, then starts runc.
+#: A minimal form of NVIDIA's runtime: adds the GPUs that a container requests, then starts runc.
 _RUNTIME = '''\
 #!/usr/bin/python3
 import json, os, pathlib, sys, tomllib, yaml
@@ -117,9 +117,9 @@ class Runtime:
     """How this node's containers get devices, as its own configuration says."""
 
     strategies: tuple[str, ...]
-    """Of the device plugin: by what it tells a container's runtime of a GPU."""
+    """The strategy with which the device plugin passes a GPU to the container runtime."""
     annotation_prefix: str
-    """Of the annotations by which the device plugin does so, where it does."""
+    """The prefix of the device plugin's annotations, if its strategy uses annotations."""
     default: str
     program: str
 
@@ -129,7 +129,7 @@ class Runtime:
 
 
 def runtime_of(node: Node) -> Runtime:
-    """Return how the node is configured: by systemd and by containerd, not by provisioning."""
+    """Return the node's configuration as systemd and containerd report it, not provisioning."""
     words = node.guest.output_of("systemctl", "show", "--property=Environment", "--value", PLUGIN)
     environment = dict(word.split("=", 1) for word in words.split())
     dump = node.guest.output_of("containerd", "config", "dump")

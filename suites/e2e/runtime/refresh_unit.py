@@ -1,7 +1,7 @@
-"""The unit that writes the CDI spec, as NVIDIA's package nvidia-container-toolkit-base has it.
+"""The unit that writes the CDI spec, as in NVIDIA's package nvidia-container-toolkit-base.
 
-Its generator is a script with the command line of `nvidia-ctk`, which looks for the devices of the
-node as the real one does and fails where there is no driver.
+The unit's generator is a script with the command line of `nvidia-ctk`. The script looks for the
+node's devices as the real `nvidia-ctk` does, and fails without a driver.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SERVICE = "nvidia-cdi-refresh.service"
 PATH_UNIT = "nvidia-cdi-refresh.path"
 SPEC = "/var/run/cdi/nvidia.yaml"
 GENERATOR = "/usr/bin/nvidia-ctk"
-#: Makes the generator fail, or write what the file says.
+#: The generator sources this file first, so the file can make the generator fail or write a spec.
 FAULT = "/run/nvidia-ctk-fault"
 
 _SERVICE = """\
@@ -84,7 +84,7 @@ FILES = (
     GuestFile(path=f"/usr/lib/systemd/system/{PATH_UNIT}", content=_PATH_UNIT.encode()),
     GuestFile(path=GENERATOR, content=_GENERATOR.encode(), mode=0o755),
 )
-#: What the package's own scripts do after they have written the files.
+#: The commands that the package's maintainer scripts run after the files are installed.
 INSTALL = ["sh", "-euc", f"systemctl daemon-reload; systemctl enable --quiet --now {PATH_UNIT}"]
 
 

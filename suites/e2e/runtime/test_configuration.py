@@ -1,6 +1,6 @@
-"""What a node writes into the configuration of its container runtime, and what it leaves as it was.
+"""What a node writes into its container runtime's configuration, and what the node keeps there.
 
-These nodes find their driver working and install none, which leaves the time to the runtime.
+These nodes find that their driver works, so they install no driver, which saves time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def conf(text: str) -> GuestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Users:
-    """A configuration of the user, and lines that containerd must still print of it."""
+    """A user's configuration, and lines of this configuration that containerd must still print."""
 
     config: str
     kept: tuple[str, ...]
     files: tuple[GuestFile, ...] = field(default=())
     options: tuple[str, ...] = ()
-    """Options of runc, which the nvidia runtime must have too."""
+    """Options of runc that the nvidia runtime must have too."""
 
 
 USERS: Mapping[str, Users] = {
@@ -97,7 +97,7 @@ def dump_of(evidence: Evidence) -> str:
 
 
 def expect_restarted_after(evidence: Evidence) -> None:
-    """Expect the running containerd to have read the configuration that is there."""
+    """Expect that the running containerd started after its present configuration was written."""
     written, started = evidence.paths[CONFIG], evidence.paths[SOCKET]
     assert started.modified_at_s > written.modified_at_s, (
         f"containerd was expected to start after '{CONFIG}' was written, but its socket is "
@@ -108,7 +108,7 @@ def expect_restarted_after(evidence: Evidence) -> None:
 
 @promise(section="10", unit=UNIT)
 @pytest.mark.parametrize("users", [pytest.param(row, id=name) for name, row in USERS.items()])
-def test_users_configuration_gets_the_runtime_and_stays(
+def test_users_configuration_keeps_its_lines_and_gets_the_runtime(
     start_node: StartNode, users: Users
 ) -> None:
     """Only the needed keys are added, and they are in effect in the running containerd."""
@@ -146,7 +146,7 @@ def test_users_configuration_gets_the_runtime_and_stays(
         pytest.param('disabled_plugins = ["aufs"]\noom_score = -7\n', id="short names of plugins"),
     ],
 )
-def test_containerd_2_reads_the_runtime_in_an_older_file(
+def test_containerd_2_finds_the_runtime_in_a_users_older_file(
     start_with_containerd_2: StartNode, config: str
 ) -> None:
     """Containerd 2 ignores tables of format 1, the format of a file without a version."""
@@ -179,7 +179,7 @@ def test_configuration_that_is_not_toml_is_refused_and_kept(start_node: StartNod
 
 @dataclass(frozen=True, kw_only=True)
 class Ineffective:
-    """A configuration with which the runtime cannot take effect, and what the log says of it."""
+    """A configuration with which the runtime cannot take effect, and the log line about this."""
 
     config: str
     words: str
@@ -221,7 +221,7 @@ def test_configuration_that_cannot_take_effect_is_refused_and_kept(
 
 
 @promise(section="10", unit=UNIT)
-def test_configuration_that_names_the_runtime_is_kept(start_node: StartNode) -> None:
+def test_configuration_that_already_names_the_runtime_is_kept(start_node: StartNode) -> None:
     """Only CDI is switched on, if containerd supports CDI and has it off."""
     own = (
         f"version = 2\n{CRI}\n  enable_cdi = false\n"
@@ -277,14 +277,14 @@ def test_node_that_opts_out_loses_only_the_runtime(
     expect.provisioned(evidence)
     assert evidence.file(CONFIG) == mine.replace(f'= "{default}"', f'= "{left}"')
     expect_restarted_after(evidence)
-    # The node serves pods before its time goes to what it will not use.
+    # The node starts kubelet first, and only then removes the driver that it will not use.
     outcome = evidence.outcome
     assert outcome is not None
     assert [step.name for step in outcome.steps][-2:] == ["start-kubelet", "clean-up-driver"]
     expect.events_recorded(evidence, "AKS.CSE.cleanUpGPUDrivers")
 
 
-#: As AKS writes it for a node with a GPU: the names are not `nvidia`, and there is no runc.
+#: AKS's configuration for a node with a GPU: no runtime is named `nvidia`, and there is no runc.
 AKS = (
     f"version = 2\n{CRI[:-1]}.containerd]\n"
     'default_runtime_name = "nvidia-container-runtime"\n'
@@ -348,7 +348,7 @@ def test_node_that_opts_out_loses_the_runtime_of_cri_o(start_node: StartNode) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One row of the decision table: the node's settings and the device plugin's environment."""
+    """A row of the decision table: the settings, and the device plugin's environment for them."""
 
     config: Mapping[str, object]
     old: Mapping[str, str]
@@ -393,18 +393,18 @@ ENGINES: Mapping[str, Engine] = {
         cri_o_line=f'"path": "{RUNTIME}-hook",',
     ),
 }
-#: What its process was started with, whatever systemd has loaded since then.
+#: Prints the environment of the running process, even if systemd has reloaded the unit since then.
 PLUGIN_ENVIRONMENT = shell(
     f"tr '\\0' '\\n' </proc/$(systemctl show --value --property=MainPID {PLUGIN})/environ"
 )
-#: What CRI-O read when it was started last.
+#: The configuration that CRI-O read at its last start.
 CRI_O_READ = "/run/crio-read"
 CRI_O_UNIT = (
     f"[Service]\nType=oneshot\nRemainAfterExit=yes\n"
     f"ExecStart=sh -c 'cat {CRI_O_DROP_IN} {CRI_O_HOOK} >{CRI_O_READ}; true'\n"
     "[Install]\nWantedBy=multi-user.target\n"
 )
-#: A node whose CRI-O runs with the files of both modes, as runs with other settings have left them.
+#: A node whose CRI-O runs with the files of both modes, left by earlier runs with other settings.
 CRI_O_FILES = tuple(
     GuestFile(path=path, content=text.encode())
     for path, text in (
@@ -417,7 +417,7 @@ START_CRI_O = shell("systemctl daemon-reload; systemctl start crio")
 
 
 def expect_read_by_cri_o(node: Node, row: Engine) -> None:
-    """Expect CRI-O to have been started with the file of its mode, and to be running."""
+    """Expect that CRI-O runs and was started with the file for the row's mode."""
     read = node.guest.read_text(CRI_O_READ) or ""
     assert row.cri_o_line in [line.strip() for line in read.splitlines()], (
         f"CRI-O was expected to be started with '{row.cri_o_line}', but it has read:\n{read}"
@@ -467,10 +467,10 @@ def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> 
 
 
 @promise(section="10", unit=UNIT)
-def test_drop_in_of_the_user_overrides_the_environment_of_the_device_plugin(
+def test_users_drop_in_overrides_the_environment_of_the_device_plugin(
     start_node: StartNode,
 ) -> None:
-    """A drop-in of the user overrides the environment that provisioning sets."""
+    """The drop-in sets a variable that provisioning sets too."""
     own = b"[Service]\nEnvironment=DEVICE_LIST_STRATEGY=volume-mounts\n"
     node = start_node(
         "own-environment",
@@ -496,7 +496,9 @@ def test_drop_in_of_the_user_overrides_the_environment_of_the_device_plugin(
         pytest.param({"cdi_enabled": "perhaps"}, id="CDI"),
     ],
 )
-def test_unknown_choice_is_refused(start_node: StartNode, config: Mapping[str, object]) -> None:
+def test_unknown_value_of_a_runtime_setting_is_refused(
+    start_node: StartNode, config: Mapping[str, object]
+) -> None:
     """An unknown value ends the run with 2 before anything is changed."""
     node = start_node("unknown", config=config)
 

@@ -1,7 +1,7 @@
-"""How a node finds out what its containerd can do, whatever configuration a user has put in place.
+"""How a node detects what its containerd supports, with any configuration of a user.
 
-containerd 1.6 (Debian 12) knows no CDI. 1.7 (Debian 13) does, and has it switched off. `status` says
-what a node has found out, and changes nothing.
+containerd 1.6 (Debian 12) does not support CDI. containerd 1.7 (Debian 13) supports CDI, switched
+off by default. `status` prints what a node has detected, and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_cdi.py"
 
-#: A program before the real one on PATH, which breaks some of its commands.
+#: A program that comes before the real containerd on PATH and replaces some of its commands.
 BROKEN_DUMP = '[ "$*" != "config dump" ] || exit 1'
 BROKEN_VERSION = (
     '[ "$*" != --version ] || { echo "containerd github.com/containerd/containerd"; exit; }'
 )
 
 
-#: As containerd 2.4 answers, in which CDI is always on; no tested distribution has it.
+#: The output of containerd 2.4, in which CDI is always on; no tested distribution has this
+#: version.
 ANSWERS_OF_2_4 = (
     '[ "$*" != --version ] || { echo "containerd github.com/containerd/containerd/v2 v2.4.0 1"; exit; }',
     '[ "$*" != "config dump" ] || { echo "version = 4"; exit; }',
 )
-#: As a containerd without the key `enable_cdi` answers; its folders alone say that it knows CDI.
+#: The output of a containerd without the key `enable_cdi`; only its CDI folders show CDI support.
 DUMP_WITH_FOLDERS = (
     '[ "$*" != "config dump" ] || { echo "version = 3"; '
     "echo \"[plugins.'io.containerd.cri.v1.runtime']\"; echo \"cdi_spec_dirs = ['/etc/cdi']\"; exit; }"
@@ -50,7 +51,7 @@ def wrapped(*scripts: str) -> GuestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What a user has put on the node, and the CDI support that containerd 1.6 and 1.7 have then."""
+    """A user's changes on the node, and the CDI support that containerd 1.6 and 1.7 then have."""
 
     config: str | None = None
     files: tuple[GuestFile, ...] = ()

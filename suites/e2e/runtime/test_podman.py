@@ -1,4 +1,4 @@
-"""A container of podman has the GPU if it asked for it, and in no other way."""
+"""A container of podman has the GPU only if the container requested the GPU."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ UNIT = "suites/unit/provisioning/test_toolkit.py"
 
 @promise(section="10", unit=UNIT)
 @pytest.mark.pin_image(reason="podman is Debian 12's on each image")
-def test_podman_gives_the_gpu_by_its_cdi_name(
+def test_podman_container_gets_the_gpu_by_its_cdi_name(
     start_node: StartNode, baked_image: Image, settings: Settings
 ) -> None:
-    """Podman reads the same CDI spec and needs nothing else of the node."""
+    """Podman reads the node's CDI spec and needs no other file of the node's configuration."""
     with requirements(settings):
         files = podman_files(settings.cache, logging.getLogger(__name__).info)
     node = start_node(

@@ -1,7 +1,8 @@
-"""A pod's container has the GPU if the device plugin asked for it, and in no other way.
+"""A pod's container has the GPU only if the device plugin requested the GPU.
 
-The CRI starts these pods: its plugin in containerd reads the configuration that provisioning wrote,
-and adds CDI devices itself where it can. containerd 1.6 (Debian 12) cannot; 1.7 (Debian 13) and 2 can.
+The CRI starts these pods: containerd's CRI plugin reads the configuration that provisioning wrote,
+and adds CDI devices if it supports CDI. containerd 1.6 (Debian 12) does not; 1.7 (Debian 13) and 2
+do.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ UNIT = "suites/unit/provisioning/test_toolkit.py"
 
 
 def requests_of(gpu: str, runtime: Runtime) -> Mapping[str, Container]:
-    """Return a container for each way in which a device plugin can name a GPU, by its strategy."""
+    """Return a container for each strategy of the device plugin, by the strategy's name."""
     device = f"nvidia.com/gpu={gpu}"
     annotation = f"{runtime.annotation_prefix or 'cdi.k8s.io/'}nvidia-device-plugin_{gpu}"
     return {
@@ -52,7 +53,7 @@ def requests_of(gpu: str, runtime: Runtime) -> Mapping[str, Container]:
 
 
 def expect_gpu_exactly_by_request(node: Node, settings: Settings, *, driver_version: str) -> None:
-    """Expect a container to read the driver's version by each strategy of the device plugin alone."""
+    """Expect that a container reads the driver's version only with the device plugin's strategies."""
     runtime = runtime_of(node)
     asked = requests_of("0", runtime)
     absent = requests_of("7", runtime)
@@ -86,8 +87,8 @@ def test_pod_has_the_gpu_only_if_the_device_plugin_requested_it(
 ) -> None:
     """Each strategy of the device plugin gives a container the GPU; the other strategies give none.
 
-    The driver image's runtime is a stand-in that starts containers as runc does, so one that reads
-    NVIDIA's configuration and requests takes its place.
+    The driver image has only a stand-in runtime that starts containers like runc. So the test
+    replaces it by a runtime that reads NVIDIA's configuration and requests.
     """
     assert baked_image.driver is not None
     node = start_node(
@@ -109,7 +110,7 @@ def test_pod_has_the_gpu_only_if_the_device_plugin_requested_it(
     expect_gpu_exactly_by_request(node, settings, driver_version=baked_image.driver.version)
 
 
-#: As `containerd config default` writes it, shortened, by a user who has switched CDI off.
+#: The output of `containerd config default`, shortened, in which a user has switched CDI off.
 FORMAT_3 = """\
 version = 3
 [plugins.'io.containerd.cri.v1.runtime']
@@ -124,9 +125,9 @@ version = 3
 def test_pod_has_the_gpu_with_containerd_2_and_its_format(
     start_with_containerd_2: StartNode, baked_image: Image, settings: Settings
 ) -> None:
-    """CDI is enabled in the table that containerd 2 reads.
+    """Provisioning switches CDI on in the table that containerd 2 reads.
 
-    The file of the user keeps its format.
+    The user's file keeps its format.
     """
     assert baked_image.driver is not None
     node = start_with_containerd_2(

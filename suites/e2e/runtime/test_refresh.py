@@ -1,4 +1,4 @@
-"""The unit that writes the CDI spec: early failures are tolerated, a lasting one is the node's."""
+"""The unit that writes the CDI spec: early failures are tolerated, a lasting failure fails the run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_toolkit.py"
 DEVICES = {"/run/cdi/nvidia.yaml": ["nvidia.com/gpu=0"]}
-#: A spec of another driver, with a GPU that the node has not.
+#: A spec of another driver, with a GPU that the node does not have.
 OLD = GuestFile(
     path=SPEC, content=b'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\ndevices:\n- name: "9"\n'
 )
 QUICK = {"retry_budget_s": 240}
 _RESULT = "/run/refresh-result"
-#: systemd's own stamps, in microseconds since the boot.
+#: Times that systemd recorded, in microseconds since the boot.
 STAMPS = {
     "refresh": [
         *("systemctl", "show", "--value", "--property=ExecMainExitTimestampMonotonic", SERVICE),
@@ -72,7 +72,8 @@ def test_old_spec_is_replaced_before_containers_start(start_node: StartNode) -> 
     )
 
 
-#: By default five starts in ten seconds; a slow machine takes longer until provisioning starts the unit.
+#: By default, the limit is five starts in ten seconds; a slow machine starts the unit too late for
+#: this.
 _LONG_LIMIT = (
     f"mkdir -p /run/systemd/system/{SERVICE}.d; "
     f"printf '[Unit]\\nStartLimitIntervalSec=600\\n' >/run/systemd/system/{SERVICE}.d/limit.conf; "
@@ -82,7 +83,7 @@ _LONG_LIMIT = (
 
 @promise(section="10", unit=UNIT)
 def test_spec_is_written_despite_early_failures(start_node: StartNode) -> None:
-    """The unit fails without a driver and reaches its start limit of five."""
+    """The unit fails without a driver, and reaches its limit of five starts."""
     early = (
         f"{INSTALL[2]}; {_LONG_LIMIT}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
         f'[ "$(systemctl show --value --property=Result {SERVICE})" = start-limit-hit ]'
@@ -100,7 +101,8 @@ def test_spec_is_written_despite_early_failures(start_node: StartNode) -> None:
     expect.events_recorded(evidence, "AKS.CSE.configGPUDrivers.configureNvidiaCDIRefresh")
 
 
-#: What the path unit does while a driver is installed, since each run of depmod changes its files.
+#: Starts the unit as the path unit does during an install, when depmod changes files again and
+#: again.
 _START_OFTEN = (
     f"for start in 1 2 3 4 5 6; do systemctl start {SERVICE}; done; "
     f"systemctl show --value --property=Result {SERVICE} >{_RESULT}"
@@ -111,7 +113,7 @@ _START_OFTEN = (
 def test_spec_is_written_despite_starts_during_the_run(
     start_node: StartNode,
 ) -> None:
-    """The start limit is reached after provisioning has loaded its drop-in, and is then lifted."""
+    """The unit reaches its start limit after the drop-in is loaded; provisioning then resets the unit."""
     often = Interruption(at="nvidia-modprobe -u -c0", act=_START_OFTEN).file
     before = ["sh", "-euc", f"{INSTALL[2]}; {_LONG_LIMIT}"]
     node = start_node("often", files=[*FILES, often], before=[before], config=QUICK)
@@ -176,7 +178,8 @@ def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNo
     assert evidence.cdi_devices == DEVICES
 
 
-#: A configuration with the nvidia runtime, and with the default that containerd 1 needs beside it.
+#: A configuration with the nvidia runtime and with runc, the default runtime that containerd 1
+#: needs.
 _CONTAINERD = "version = 2\n" + "".join(
     f'{CRI[:-1]}.containerd.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\n'
     f'{CRI[:-1]}.containerd.runtimes.{name}.options]\nBinaryName = "{program}"\n'
@@ -213,7 +216,7 @@ _CONTAINERD = "version = 2\n" + "".join(
         pytest.param("true", None, id="nothing"),
     ],
 )
-def test_validation_finds_reasons_why_containers_get_no_gpu(
+def test_validation_reports_why_containers_get_no_gpu(
     start_node: StartNode, harm: str, step: str | None
 ) -> None:
     """`validate` repairs nothing and reports the step that failed."""

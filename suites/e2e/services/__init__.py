@@ -1,4 +1,4 @@
-"""Services of a node: what holds it back, what does not, and what each failure ends with.
+"""Services of a node: which services a node waits for, and the exit code for each failure.
 
-Order is judged by systemd's own stamps and its queue of jobs, never by how long something took.
+The tests judge the order by systemd's times and job queue, never by durations.
 """

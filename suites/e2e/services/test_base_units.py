@@ -1,4 +1,4 @@
-"""The fabric manager and kubelet."""
+"""Tests of the Fabric Manager, kubelet and other base units."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ def test_needed_fabric_manager_that_never_starts_is_a_failure(
 def test_fabric_manager_that_is_not_needed_is_stopped(
     start_validated: StartNode, stand_in: Mapping[str, str]
 ) -> None:
-    """Images contain it for all sizes. It is disabled, and its failed state is reset."""
+    """Images contain the unit for all VM sizes.
+
+    The run disables the unit and resets its failed state.
+    """
     start = f"systemctl enable {FABRIC_MANAGER}; systemctl start {FABRIC_MANAGER} || true"
     node = start_validated(
         "unneeded",
@@ -140,7 +143,7 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
 
 @promise(section="5, steps 11, 14 and 16", unit="suites/unit/provisioning/test_driver.py")
 def test_units_of_a_ready_node_are_enabled(start_node: StartNode) -> None:
-    """The module is there before kubelet counts the GPUs, at this boot and at each later one.
+    """The module is loaded before kubelet counts the GPUs, at this boot and at each later boot.
 
     A failure of `systemctl daemon-reload` is ignored.
     """
@@ -184,10 +187,10 @@ def test_node_problem_detector_starts_again_with_the_driver(
 
 
 @promise(section="5, step 13", unit="suites/unit/provisioning/test_driver.py")
-def test_driver_is_queried_by_the_nvidia_smi_of_the_payload_if_path_has_none(
+def test_node_runs_nvidia_smi_of_the_payload_if_path_has_no_nvidia_smi(
     start_validated: StartNode,
 ) -> None:
-    """Some images have nvidia-smi only below the folder of the payload."""
+    """Some images have nvidia-smi only in the payload's folder."""
     move = "mkdir -p /usr/local/nvidia/bin; mv /usr/bin/nvidia-smi /usr/local/nvidia/bin/"
     node = start_validated("payload", before=[NO_SERVICES, shell(move)])
 

@@ -1,4 +1,4 @@
-"""What units run, by what systemd has loaded; packages; and how all of it is switched off."""
+"""The command lines that systemd has loaded for units; packages; and how services are switched off."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ LAYOUT = "9,9"
 
 @promise(section="7", unit=UNIT)
 def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode) -> None:
-    """The exporter leaves port 9400 to users, and the plugin passes device specs; the node is marked.
+    """The exporter does not use port 9400, which users may need; the plugin passes device specs.
 
-    The exporter's output is in the journal. A strategy for MIG is without effect where no GPU is partitioned.
+    The node has the marker file. The exporter's output is in the journal. A MIG strategy has no
+    effect if no GPU is partitioned.
     """
     to_nowhere = "StandardOutput=null\\nStandardError=null"
     node = start_validated(
@@ -87,10 +88,10 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
         pytest.param("None", "single", id="None"),
     ],
 )
-def test_partitioned_node_tells_its_plugin_the_strategy(
+def test_partitioned_node_tells_the_device_plugin_its_mig_strategy(
     start_validated: StartNode, strategy: str, option: str
 ) -> None:
-    """At each boot, the GPU is partitioned before the plugin counts its instances.
+    """At each boot, the GPU is partitioned before the plugin counts the GPU's instances.
 
     A plugin that runs already is started again with the option.
     """
@@ -149,7 +150,7 @@ def test_partitioned_node_tells_its_plugin_the_strategy(
 def test_packages_that_cannot_be_installed_have_their_own_codes(
     start_validated: StartNode, code: int, script: str
 ) -> None:
-    """A package that is not in the cache and a package that does not install differ in cause."""
+    """A package missing in the cache has a different code than a package that cannot be installed."""
     node = start_validated(
         "packages", config={**MANAGED, **BRIEF}, before=[remove_unit(DCGM), shell(script)]
     )
@@ -166,7 +167,7 @@ def test_packages_that_cannot_be_installed_have_their_own_codes(
 
 @promise(section="7", unit=UNIT)
 def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> None:
-    """A node that is no longer managed stops and disables them and removes its marker file."""
+    """A node that is no longer managed disables these services and removes its marker file."""
     node = start_validated(
         "off",
         files=[unit_file(DRA, DRA_PROGRAM)],
@@ -189,7 +190,7 @@ def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> 
     expect.events_recorded(evidence, *stops)
 
 
-#: What a run of a managed node writes for others to read, apart from its own reports.
+#: The files that a run on a managed node writes for other programs, apart from the run's reports.
 WRITTEN = {
     "/etc/containerd/config.toml",
     DEFAULTS,
@@ -200,7 +201,7 @@ WRITTEN = {
     "/etc/systemd/system/nvidia-device-plugin.service.d/20-container-runtime.conf",
     MARKER,
 }
-#: The others are those of the driver image.
+#: The other files are the driver image's.
 OWN_FOLDERS = ("/etc/", "/opt/azure/")
 
 
@@ -229,10 +230,10 @@ def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: Sta
 def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
     start_validated: StartNode,
 ) -> None:
-    """The label is added to the line that systemd reads last, in a file that others may not read.
+    """The label is added to the line that systemd reads last; other users may not read the file.
 
-    The administrator keeps the file elsewhere, and a link leads to it by way of another link. The
-    temporary file that a killed run left beside it is removed.
+    The path is a link to a link to the file, which the administrator keeps elsewhere. The temporary
+    file that a killed run left beside the file is removed.
     """
     own = [
         *("KUBELET_FLAGS=--v=2", "KUBELET_NODE_LABELS=old=1"),

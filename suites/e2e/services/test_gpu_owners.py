@@ -1,4 +1,4 @@
-"""The device plugin and the DRA driver give GPUs to pods: a node waits for them, and fails with them."""
+"""A node waits for the device plugin and the DRA driver, which allocate GPUs to pods."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
-#: Names of nodes in Kubernetes are in lower case.
+#: Kubernetes has node names only in lower case.
 NODE_NAME = "GPU-Node-7"
 WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
 def test_slow_device_plugin_delays_the_node(start_validated: StartNode) -> None:
-    """Nothing after the plugin starts before the plugin is ready."""
+    """No later unit starts before the plugin is ready."""
     node = start_validated("slow", tags=TAG, stand_ins={"nvidia-device-plugin": SLOW})
 
     evidence = evidence_of(node)
@@ -63,14 +63,14 @@ def test_slow_device_plugin_delays_the_node(start_validated: StartNode) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """Why a unit never becomes ready, and the state in which it is left."""
+    """A reason why a unit never becomes ready, and the state of the unit after the run."""
 
     stand_in: Mapping[str, str] = field(default_factory=dict)
     before: Sequence[Argv] = ()
     load: str = "loaded"
     active: str = "inactive"
     installed: Sequence[str] = ()
-    """Packages that are installed in vain."""
+    """Packages that the run installs without making the unit ready."""
 
 
 TROUBLES = {
@@ -136,9 +136,10 @@ def start_dra(
 
 @promise(section="7", unit=UNIT)
 def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> None:
-    """It replaces the device plugin, and runs beside this node's kubelet, also at each later boot.
+    """The DRA driver replaces the device plugin and needs the node's kubelet, also at later boots.
 
-    Where a unit of the services is missing, its package is installed, and that of the plugin is not needed.
+    If the unit of a service is missing, its package is installed. The plugin's package is not
+    needed.
     """
     missing = [remove_unit(EXPORTER), fill_caches(*MONITORING_PACKAGES, name_of(DRA))]
     node = start_dra(start_validated, {}, {"kubelet": SLOW}, *missing)
@@ -172,12 +173,12 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
         pytest.param(MANAGED, DRA, PLUGIN, id="to the device plugin"),
     ],
 )
-def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_one(
+def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_mode(
     start_validated: StartNode, mode: Mapping[str, object], earlier: str, now: str
 ) -> None:
     """Both services would allocate the same GPU, even after a reboot.
 
-    Monitoring is the same in both.
+    The monitoring services are the same in both modes.
     """
     node = start_validated(
         "changed",
@@ -234,7 +235,10 @@ def test_dra_driver_that_never_starts_ends_with_its_own_code(
 def test_both_modes_at_once_are_refused(
     start_validated: StartNode, config: Mapping[str, object], tags: Mapping[str, str]
 ) -> None:
-    """Both modes would allocate the same GPU: exit code 123, and nothing is started."""
+    """In both modes, two services would allocate the same GPU.
+
+    The exit code is 123; no service starts.
+    """
     node = start_validated("both", config=config, tags=tags)
 
     evidence = evidence_of(node)
@@ -259,7 +263,7 @@ def test_both_modes_at_once_are_refused(
 def test_tag_of_the_machine_turns_the_services_on(
     start_validated: StartNode, tags: Mapping[str, str], *, is_on: bool
 ) -> None:
-    """Name and value are compared whole and in any case; `plan` and `boot` decide alike."""
+    """The tag's name and value are compared whole, without regard to case; `plan` and `boot` agree."""
     node = start_validated("tag", tags=tags, command="plan")
 
     evidence = node.evidence()

@@ -1,4 +1,4 @@
-"""A node that partitions its GPU: the unit that does it, its profile, and the reboot that it may need."""
+"""A node that partitions its GPU: the unit that partitions, the profile, and the possible reboot."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_mig.py"
 CALLS = "/run/smi-calls"
-#: The stand-in for nvidia-smi writes down what it is asked for.
+#: The stand-in for nvidia-smi writes its arguments to a file.
 WRITE_CALLS = smi_settings(f'echo "$*" >>{CALLS}')
 ASKED = "/run/shutdown-asked"
-#: Takes the place of `shutdown`, so that the machine stays for the evidence, and lists what is active then.
+#: Replaces `shutdown`: the machine keeps running for the evidence, and the active units are
+#: listed.
 NO_SHUTDOWN = GuestFile(
     path="/usr/local/sbin/shutdown",
     content=(
@@ -51,7 +52,7 @@ NO_SHUTDOWN = GuestFile(
 
 
 def partitionings(node: Node) -> list[str]:
-    """Return what nvidia-smi was asked to change."""
+    """Return the arguments of the nvidia-smi calls that change a GPU."""
     return [line for line in node.guest.output_of("cat", CALLS).splitlines() if "mig " in line]
 
 
@@ -176,7 +177,7 @@ def test_gpu_without_mig_gets_no_reboot(
 
 @promise(section="9", unit="suites/unit/provisioning/test_boot.py")
 def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: StartNode) -> None:
-    """The Fabric Manager sets up links between GPUs, which must precede partitioning."""
+    """The Fabric Manager sets up the links between GPUs, which must happen before partitioning."""
     node = start_validated(
         "fabric",
         config={"gpu_instance_profile": "MIG7g", "gpu_needs_fabric_manager": True},

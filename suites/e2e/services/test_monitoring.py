@@ -1,6 +1,6 @@
-"""DCGM and its exporter come when they come: whatever they do, the node is ready.
+"""A node never waits for DCGM and its exporter: whatever they do, the node gets ready.
 
-Each node has both of them behave so.
+On each node, both services behave in the same way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WARNINGS = {
 }
 
 
-#: The image's exporter starts after DCGM; this one is as independent as a test needs.
+#: The image's exporter starts after DCGM; this exporter does not depend on DCGM.
 INDEPENDENT = unit_file(EXPORTER, "/usr/bin/dcgm-exporter")
 
 
@@ -76,8 +76,8 @@ def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
 
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
-def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> None:
-    """The jobs are still queued in systemd after provisioning has ended; the node is ready."""
+def test_hanging_monitoring_does_not_delay_the_node(start_validated: StartNode) -> None:
+    """The jobs are still queued in systemd after provisioning has ended."""
     hang = {name_of(unit): HANGS for unit in WARNINGS}
     node = start_validated("hangs", tags=TAG, stand_ins=hang, files=[INDEPENDENT])
 
@@ -131,7 +131,7 @@ def test_masked_monitoring_gives_a_warning(start_validated: StartNode) -> None:
 
 @promise(section="7", unit=UNIT)
 def test_absent_monitoring_gives_a_warning(start_validated: StartNode) -> None:
-    """The cached packages install at the second attempt but lack the units, which is a warning."""
+    """The second attempt installs the cached packages, but they lack the units, so the run warns."""
     fails_once = Interruption(at="apt-get install -y --no-install-recommends *", act=FAIL).file
     node = start_validated(
         "absent",

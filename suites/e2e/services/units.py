@@ -1,4 +1,4 @@
-"""The units of these tests, and how a test makes them behave."""
+"""The units of these tests, and settings that change how the units behave."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ MIG = "mig-partition.service"
 ALL = (DCGM, EXPORTER, PLUGIN, DRA, FABRIC_MANAGER, KUBELET, MIG)
 
 MANAGED: Mapping[str, object] = {"enable_managed_gpu": True}
-#: Asks for the same as `MANAGED`, of any provisioner.
+#: Configures the same as `MANAGED`, for any provisioner.
 TAG: Mapping[str, str] = {"EnableManagedGPUExperience": "true"}
-#: For a service that never starts: how long it is tried, from the start of provisioning. What comes before
-#: took up to 50 s on a host with four machines on two processors.
+#: The retry budget for a service that never starts, counted from the start of provisioning. The
+#: steps before the service took up to 50 s on a host with four machines on two processors.
 BRIEF: Mapping[str, object] = {"retry_budget_s": 120}
-#: Variables of a stand-in that becomes ready late, or never, and of one that fails.
+#: Variables for a stand-in that becomes ready late, a stand-in that never does, and one that
+#: fails.
 SLOW: Mapping[str, str] = {"START_DELAY_S": "10"}
 HANGS: Mapping[str, str] = {"START_DELAY_S": "infinity"}
 FAILS: Mapping[str, str] = {"START_RESULT": "fail"}
@@ -47,12 +48,12 @@ MONITORING_PACKAGES = (
 )
 
 
-#: A node without the managed services has nothing to stop.
+#: A node without the managed services has no services to stop.
 NO_SERVICES = shell("rm /usr/lib/systemd/system/nvidia-d*.service")
 
 
 def evidence_of(node: Node) -> Evidence:
-    """Return the evidence of a node, with its units as systemd describes them."""
+    """Return the evidence of a node, with systemd's properties of the node's units."""
     return node.evidence(commands=unit_commands(*ALL))
 
 
@@ -72,7 +73,7 @@ def smi_settings(script: str) -> GuestFile:
 
 
 def unit_file(unit: str, program: str) -> GuestFile:
-    """Return a unit like the stand-ins of the image."""
+    """Return a unit file like the stand-in units of the image."""
     text = (
         f"[Unit]\nDescription={name_of(unit)} (stand-in)\n"
         "[Service]\nType=notify\nNotifyAccess=all\n"
@@ -84,11 +85,11 @@ def unit_file(unit: str, program: str) -> GuestFile:
 
 
 def make_program(path: str) -> Argv:
-    """Return the command that makes a stand-in's program under this name."""
+    """Return the command that installs the program of the stand-ins under this name."""
     return ["cp", "/usr/bin/kubelet", path]
 
 
-#: The versions of each cached package. As text, the newest is neither the first nor the last.
+#: The versions of each cached package. Sorted as text, the newest version is not first or last.
 _CACHED_VERSIONS = ("1.9.0", "1.11.0", "1.10.0")
 _NEWEST = "1.11.0"
 
@@ -96,7 +97,7 @@ _NEWEST = "1.11.0"
 def fill_caches(*packages: str) -> Argv:
     """Return the command that makes packages without files in the image's caches, in three versions.
 
-    Packages of the exporter are in `downloads`, where a cache may have its packages too.
+    The exporter's packages are in the subfolder `downloads`, which a cache may also use.
     """
     return shell(
         f"for name in {' '.join(packages)}; do cache=/opt/$name; "
@@ -115,7 +116,7 @@ def remove_unit(*units: str) -> Argv:
 
 
 def expect_installed(node: Node, *packages: str) -> None:
-    """Expect dpkg to have the newest version of these packages from the caches."""
+    """Expect that dpkg has installed the newest cached version of these packages."""
     result = node.guest.run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *packages)
     installed = dict(line.split() for line in result.stdout.splitlines() if " " in line.strip())
     assert installed == dict.fromkeys(packages, _NEWEST), (
@@ -124,7 +125,7 @@ def expect_installed(node: Node, *packages: str) -> None:
 
 
 def expect_started_as(node: Node, unit: str, command: str) -> None:
-    """Expect the latest process of a stand-in to have been started with this command line."""
+    """Expect that the latest process of a stand-in was started with this command line."""
     journal = node.guest.output_of("journalctl", "--unit", unit, "--output", "cat")
     started = [line.partition(": started as: ")[2] for line in journal.splitlines()]
     commands = [each for each in started if each]
@@ -134,7 +135,7 @@ def expect_started_as(node: Node, unit: str, command: str) -> None:
 
 
 def expect_property(node: Node, unit: str, name: str, *words: str) -> None:
-    """Expect these words among those that systemd has loaded for a property of a unit."""
+    """Expect these words in the value that systemd has loaded for a property of a unit."""
     answer = node.guest.output_of("systemctl", "show", f"--property={name}", "--value", unit)
     missing = [word for word in words if word not in answer.split()]
     assert missing == [], (

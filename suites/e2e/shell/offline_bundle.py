@@ -1,4 +1,4 @@
-"""What a machine without a network needs to run specs: pytest and this project, as one archive."""
+"""Packs pytest and this project into an archive, with which an offline machine can run specs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import harness
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: What the collector of specs imports; the rest of the project's requirements stays at home.
+#: The packages that collecting specs imports; the project's other requirements are not packed.
 _NEEDED = (
     "allure-pytest", "filelock", "pytest", "pytest-xdist", "typing-extensions",
 )  # fmt: skip
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def pack_pytest() -> bytes:
-    """Return a tar archive of a folder for PYTHONPATH, of pure Python alone."""
+    """Return a tar archive of a folder for PYTHONPATH, with only pure Python packages."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in sorted(_closure()):
@@ -47,7 +47,7 @@ def _sources(package: Path) -> Sequence[Path]:
 
 
 def _closure() -> set[str]:
-    """Return the distributions that are needed, and those that they need in turn."""
+    """Return the needed distributions and all their requirements."""
     found: set[str] = set()
     wanted = list(_NEEDED)
     while wanted:
@@ -66,7 +66,7 @@ def _requirements(name: str) -> Iterator[str]:
 
 
 def _is_here(name: str) -> bool:
-    """Tell whether a distribution is installed: those for other systems are not."""
+    """Return whether a distribution is installed; requirements for other systems are not."""
     try:
         importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:

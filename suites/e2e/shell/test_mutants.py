@@ -1,6 +1,6 @@
-"""Code under test that harms its machine, run there as root: a machine to throw away, and unharmed.
+"""Mutants that would harm their machine run there as root; the machine stays unharmed.
 
-What these specs do is done on no host before it was done here.
+These specs are tried in a disposable machine before they ever run on a host.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _run_specs(machine: LabMachine, *options: str) -> CommandResult:
 
 
 def _state(machine: LabMachine) -> dict[str, str]:
-    """Return what a mutant would change: files, processes, mounts, the kernel's own boot."""
+    """Return the state that a mutant would change: files, processes, mounts, and the boot id."""
     output_of = machine.guest.output_of
     return {
         "files": output_of("sh", "-c", "find /usr /etc /var/lib /boot -xdev | sort | sha256sum"),
@@ -76,7 +76,7 @@ def _state(machine: LabMachine) -> dict[str, str]:
     }
 
 
-def test_mutants_fail_by_their_actions_and_the_machine_stays_unharmed(
+def test_harmful_mutants_fail_and_the_machine_stays_unharmed(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     machine = clone(cloud_init_done)

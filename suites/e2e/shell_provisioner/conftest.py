@@ -1,4 +1,4 @@
-"""The example provisioner in the place of the harness's own."""
+"""Fixtures that replace the harness's own provisioner by the example provisioner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def provisioner() -> Provisioner:
-    """Return the example, which bakes the image."""
+    """Return the example provisioner, which bakes the image."""
     return read_provisioner(Path(__file__).with_name("provisioner.yaml"))
 
 
@@ -29,7 +29,7 @@ def provisioner() -> Provisioner:
 def baked_image(lab: Lab, settings: Settings, image_name: str, provisioner: Provisioner) -> Image:
     """Return the image that the example's bake command made.
 
-    pytest makes a session's fixture once: that of the plugin may already have the bake of another.
+    The plugin's own session fixture may already have the bake of another provisioner.
     """
     with requirements(settings):
         return bake_node(lab, image_name, provisioner=provisioner)
@@ -37,5 +37,5 @@ def baked_image(lab: Lab, settings: Settings, image_name: str, provisioner: Prov
 
 @pytest.fixture
 def provisioner_of_test(lab: Lab, provisioner: Provisioner) -> Provisioner:
-    """Return the one that nodes boot with: the example, or a changed copy by `--provisioner`."""
+    """Return the provisioner of the nodes: the example, or a changed copy from `--provisioner`."""
     return provisioner if lab.provisioner.name == NAME else lab.provisioner

@@ -1,4 +1,4 @@
-"""Defects to plant in the example provisioner, each with the test on nodes that has to catch it."""
+"""Defects to plant in the example provisioner, each with the test on nodes that must catch it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Defect:
     def plant(self, folder: Path) -> Path:
         """Make a changed copy of the provisioner in `folder`, and return its declaration.
 
-        Raises ValueError if the script has not exactly one place to change.
+        Raises ValueError unless the text to replace occurs exactly once in the script.
         """
         text = (FOLDER / SCRIPT).read_text()
         if text.count(self.before) != 1:

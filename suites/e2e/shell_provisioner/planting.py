@@ -1,4 +1,4 @@
-"""Plants defects in the example provisioner, and shows that its tests on nodes catch each."""
+"""Plants defects in the example provisioner, and checks that its tests on nodes catch each defect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REASON = re.compile(r"^E +(?:harness\.errors\.)?ExpectationError: (.*)$", re.MU
 
 
 def plant_all() -> int:
-    """Return 0 if the expectation of a test caught each defect."""
+    """Return 0 if an expectation of a test caught each defect, else 1."""
     caught = 0
     with tempfile.TemporaryDirectory(prefix="defects-") as folder:
         for number, defect in enumerate(DEFECTS):

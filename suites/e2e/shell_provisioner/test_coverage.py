@@ -1,4 +1,4 @@
-"""Which lines of shell code run in a machine is recorded, whoever starts it there."""
+"""Shell coverage records the lines that run in a machine, whichever program starts the script."""
 
 from __future__ import annotations
 

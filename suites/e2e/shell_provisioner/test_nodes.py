@@ -1,4 +1,4 @@
-"""The example provisioner on nodes: a script of a project, tested like our own provisioning."""
+"""Tests the example provisioner, a project's own script, on nodes like our own provisioning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytestmark = [
     pytest.mark.nightly,
 ]
 
-#: Longer than any boot here: a node that waited for it would never be seen as provisioned.
+#: Longer than any boot in these tests: a node that waited so long would never count as
+#: provisioned.
 NEVER_S = "3600"
 SLOW_S = "8"
 
@@ -72,7 +73,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
 def test_other_kernel_gets_its_own_driver(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """The module is built for the running kernel and not for the newest, which has a module."""
+    """The module is built for the running kernel, not for the newest kernel, which already has one."""
     other = baked_image.other_kernel
     node = boot_node(NodeRequest(name="other", image=baked_image, kernel=other, gpus=[h100]))
 

@@ -1,4 +1,4 @@
-"""The example provisioner runs again, after a run that was whole, or cut off, or undone."""
+"""The example provisioner runs again, after a complete run, a killed run or a teardown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KILLED = 137
 
 @pytest.fixture
 def managed(baked_image: Image, h100: GpuModel) -> NodeRequest:
-    """Return the request of a node that has the services of a managed one."""
+    """Return the request of a managed node, which has the managed services."""
     return NodeRequest(
         name="managed",
         image=baked_image,
@@ -53,7 +53,7 @@ def test_second_run_changes_nothing(boot_node: BootNode, managed: NodeRequest) -
         pytest.param("systemctl restart nvidia-device-plugin", id="device plugin"),
     ],
 )
-def test_killed_run_is_completed_by_the_next(
+def test_run_after_a_killed_run_completes_it(
     boot_node: BootNode, managed: NodeRequest, at: str
 ) -> None:
     """The node has the same state as after one whole run."""
@@ -74,7 +74,7 @@ def test_killed_run_is_completed_by_the_next(
 def test_teardown_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
-    """Everything that the bake has added to the image is removed."""
+    """The teardown removes everything that the bake added to the image."""
     request = NodeRequest(name="no-gpu", image=node_image, skip_cloud_init=True)
     never_baked = boot_node(request)
     wanted = state_of(never_baked)

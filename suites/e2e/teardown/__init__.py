@@ -1,1 +1,1 @@
-"""The removal of a baked driver that a node will not use: section 6 of the contract."""
+"""Removing a baked driver that a node will not use: section 6 of the contract."""

@@ -1,4 +1,4 @@
-"""How the nodes of these tests are changed before their teardown, and the line that it logs."""
+"""Changes of the nodes before their teardown, and checks of what a teardown logs and leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTED_OUT: Mapping[str, str] = {"SkipGpuDriverInstall": "true"}
 DKMS = "/var/lib/dkms/nvidia"
 PROBE = "/usr/bin/nvidia-modprobe"
 
-#: Loads the whole stack, and makes the device nodes.
+#: Loads all modules of the driver, and makes the device nodes.
 LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["nvidia-modprobe", "-c0", "-c255"])
 
 
@@ -30,12 +30,12 @@ HOLD = shell(
     "until grep -q '^nvidia [0-9]* [1-9]' /proc/modules; do sleep 0.1; done"
 )
 CUSTOMER_VERSION = "570.86.15"
-#: A version of the customer in DKMS, beside the baked one.
+#: Adds a driver version of the customer to DKMS, beside the baked version.
 CUSTOMER = f"cp -a {DKMS}/{BAKED_VERSION} {DKMS}/{CUSTOMER_VERSION}"
 
 
 def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
-    """Expect the line of a teardown; another provisioner logs at least its event and its status."""
+    """Expect the log line of a teardown; from another provisioner, only its event and its status."""
     if is_own(evidence.provisioner):
         expect.prebake_line(evidence, event="teardown", status=status, **fields)
     else:
@@ -45,7 +45,7 @@ def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
 def listed_modules(node: Node) -> list[str]:
     """Return the lines of all `modules.dep` that name a module of the driver.
 
-    `modprobe` and the condition of the refresh unit read this list, which `depmod` writes.
+    `depmod` writes these files; `modprobe` and the condition of the refresh unit read them.
     """
     result = node.guest.run("sh", "-c", "cat /lib/modules/*/modules.dep")
     assert result.ok, f"The lists of modules could not be read: {result}."

@@ -1,4 +1,4 @@
-"""Which kernel modules a teardown unloads, removes and leaves alone."""
+"""Which kernel modules a teardown unloads, removes and keeps."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from harness.api import GpuModel, Image
     from suites.e2e.conftest import StartNode
 
-#: DKMS takes a minute where three machines share two processors.
+#: The time limit of a DKMS build, which takes a minute if three machines share two processors.
 _BUILD_S = 600.0
 UNIT = "suites/unit/provisioning/test_teardown.py"
-#: That of GPUDirect RDMA, which is a package of its own.
+#: The module of GPUDirect RDMA, which is a separate package.
 FOREIGN = "gdrdrv"
-#: A module of the kernel, whose name begins as those of the driver do.
+#: A module of the kernel whose name begins like the names of the driver's modules.
 BACKLIGHT = "nvidia_wmi_ec_backlight"
 
 
 @promise(section="6", unit=UNIT)
-def test_our_file_that_stays_beside_a_customers_driver_is_incomplete(
+def test_removal_is_incomplete_if_a_baked_file_stays_beside_a_customers_driver(
     start_node: StartNode,
 ) -> None:
     """The record is kept until no file of the image's driver is left."""
@@ -55,7 +55,7 @@ def test_our_file_that_stays_beside_a_customers_driver_is_incomplete(
     expect.no_record(evidence)
 
 
-#: The modules that hold others, in the order in which they are loaded.
+#: Each module with the module that it keeps in use, in the order of loading.
 STACK = {
     "nvidia_peermem": "nvidia",
     "nvidia_modeset": "nvidia",
@@ -64,10 +64,10 @@ STACK = {
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
-def test_each_module_of_the_driver_is_unloaded_before_the_modules_that_it_holds(
+def test_each_module_of_the_driver_is_unloaded_before_the_modules_that_it_uses(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """A driver with graphics has five modules, and `nvidia` goes last."""
+    """A driver with graphics has five modules; `nvidia` is unloaded last."""
     node = start_node(
         "stack",
         gpus=[h100],
@@ -110,7 +110,7 @@ def test_device_in_use_keeps_each_module_of_the_driver_loaded(
 def test_foreign_module_that_uses_the_driver_keeps_it_loaded(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Modules that it does not use stay loaded too; the next run completes the removal."""
+    """The driver's other modules stay loaded too; the next run completes the removal."""
     node = start_node(
         "foreign",
         gpus=[h100],
@@ -133,7 +133,7 @@ def test_foreign_module_that_uses_the_driver_keeps_it_loaded(
 
 
 @promise(section="6", unit=UNIT, each_change=True)
-def test_our_busy_module_beside_a_customers_driver_is_incomplete(
+def test_removal_is_incomplete_if_a_baked_module_is_busy_beside_a_customers_driver(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """The record stays while the module is in use; the next run reports the preserved driver."""
@@ -159,10 +159,10 @@ def test_our_busy_module_beside_a_customers_driver_is_incomplete(
 
 
 @promise(section="6", unit=UNIT)
-def test_our_module_of_another_kernel_is_removed_beside_a_customers_driver(
+def test_baked_module_of_another_kernel_is_removed_beside_a_customers_driver(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A node that later boots its older kernel must not load the module."""
+    """Otherwise a node that later boots its older kernel would load the module."""
     kernel = baked_image.other_kernel.version
     older = f"/lib/modules/{kernel}/updates/dkms"
     copy = shell(
@@ -184,10 +184,10 @@ def test_our_module_of_another_kernel_is_removed_beside_a_customers_driver(
 
 @pytest.mark.slow
 @promise(section="6", unit=UNIT)
-def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
+def test_next_run_removes_a_module_that_dkms_built_after_an_incomplete_removal(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A kernel that is installed meanwhile gets a module from the sources that were left."""
+    """For a kernel that is installed in between, DKMS builds a module from the remaining sources."""
     arrived = baked_image.other_kernel.version
     locked = (f"{DKMS}/{BAKED_VERSION}", f"/usr/src/nvidia-{BAKED_VERSION}")
     node = start_node("rebuilt", gpus=[], before=[["chattr", "+i", *locked]], command="teardown")
@@ -211,8 +211,8 @@ def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
-def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: StartNode) -> None:
-    """The module is not part of the driver and does not show that the driver is loaded."""
+def test_kernel_module_with_a_similar_name_stays_loaded(start_node: StartNode) -> None:
+    """The module is not part of the driver, and its presence does not mean that the driver is loaded."""
     folder = "/run/backlight"
     load = shell(
         f"mkdir {folder}; cd {folder}; echo 'obj-m := {BACKLIGHT}.o' >Makefile; "
@@ -230,7 +230,7 @@ def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: Start
 
 
 @promise(section="6", unit="suites/unit/provisioning/test_driver.py")
-def test_incomplete_removal_for_a_grid_node_is_not_validated(start_node: StartNode) -> None:
+def test_run_ends_after_an_incomplete_removal_on_a_grid_node(start_node: StartNode) -> None:
     """The old driver would still work, but a node of another type must not get ready with it."""
     change = shell(f"{TAG_AS_GRID}; chattr +i $(dirname {PROBE})")
     node = start_node(

@@ -1,6 +1,6 @@
 """What a teardown removes, unloads and keeps.
 
-The nodes run the command `teardown`, which does what a boot does after it has decided.
+The nodes run the command `teardown`, which does what a boot does after the decision.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_teardown.py"
 LINKER_CONFIGURATION = "/etc/ld.so.conf.d/nvidia.conf"
-#: The module's source, before its version.
+#: The start of the path of the module's sources; the version follows.
 SOURCE = "/usr/src/nvidia"
-#: What evidence has of a driver beside its modules.
+#: The driver's paths in the evidence, apart from its modules.
 DRIVER_FILES = (LINKER_CONFIGURATION, PROBE, "/usr/bin/nvidia-smi", "/usr/bin/lib64")
 CACHES = tuple(
     f"/opt/{package}"
@@ -54,7 +54,7 @@ CACHES = tuple(
 def test_idle_modules_are_unloaded_with_their_dependents(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Neither dependents of `nvidia` nor device nodes make an idle module busy."""
+    """An idle module does not count as busy because of its dependents or the device nodes."""
     asks_dkms = Interruption(at="dkms *", act=GO_ON).file
     node = start_node(
         "idle",
@@ -83,11 +83,13 @@ def test_idle_modules_are_unloaded_with_their_dependents(
     assert loaded == [], f"No module of the driver was expected to stay loaded, but {loaded} did."
     assert listed_modules(node) == []
     expect.no_record(evidence)
-    assert DONE not in evidence.paths, "DKMS was asked to remove, which takes it half a minute."
+    assert DONE not in evidence.paths, (
+        "The teardown has run 'dkms remove', which takes half a minute."
+    )
 
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
-def test_device_in_use_keeps_everything_until_it_is_free(
+def test_driver_stays_complete_while_its_device_is_in_use(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """No module is unloaded and no process is killed; the next run completes the removal."""
@@ -101,8 +103,11 @@ def test_device_in_use_keeps_everything_until_it_is_free(
 
     evidence = node.evidence()
 
-    # The second is idle, and could be unloaded; the driver would then be half of one for its user.
-    assert {"nvidia", "nvidia_uvm"} <= set(held), f"Both were expected to stay: {sorted(held)}."
+    # The second module is idle; without it, the process that uses the device would have half a
+    # driver.
+    assert {"nvidia", "nvidia_uvm"} <= set(held), (
+        f"Both modules were expected to stay loaded, but these did: {sorted(held)}."
+    )
     expect.provisioned(evidence, run=1)
     expect_line(
         evidence.of_run(1),
@@ -121,7 +126,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
 @pytest.mark.parametrize(
     "locked",
     [
-        # The file alone, and not its folder: whatever else there is can be removed.
+        # Only the file is immutable, not its folder, so all other parts can be removed.
         pytest.param(PROBE, id="setuid program"),
         pytest.param(LINKER_CONFIGURATION, id="linker configuration"),
         pytest.param(f"{DKMS}/580.126.09", id="DKMS tree"),
@@ -130,7 +135,10 @@ def test_device_in_use_keeps_everything_until_it_is_free(
 def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
     start_node: StartNode, locked: str
 ) -> None:
-    """The record of an incomplete removal stays. A run after the repair completes the removal."""
+    """After an incomplete removal, the record stays.
+
+    A run after the repair completes the removal.
+    """
     node = start_node("locked", gpus=[], before=[shell(f"chattr +i {locked}")], command="teardown")
     node.guest.output_of("chattr", "-i", locked)
     before = node.evidence()
@@ -141,7 +149,7 @@ def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
     expect.provisioned(before)
     expect_line(before, "incomplete", marker_after="true", gpu_node="false")
     left = [path for path in before.paths if path in DRIVER_FILES and path != locked]
-    assert left == [], f"All that can be removed was expected to be, but {left} stayed."
+    assert left == [], f"All removable parts were expected to be removed, but {left} stayed."
     expect.no_module_for(before, before.running_kernel)
     assert before.record is not None, "The record was expected to stay, but it is gone."
     expect.provisioned(evidence)
@@ -203,7 +211,7 @@ def test_driver_of_the_customer_is_preserved(
     *,
     has_module_file: bool,
 ) -> None:
-    """A driver of another version than the record is the customer's; only files of the bake go."""
+    """A driver with another version than the record's is the customer's; only baked files are removed."""
     node = start_node(
         "customer", gpus=[h100], tags=OPTED_OUT, before=[shell(customer)], command="teardown"
     )
@@ -239,8 +247,8 @@ def test_driver_of_the_customer_is_preserved(
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
-def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode) -> None:
-    """Without a version no driver can be told apart, so the whole driver is removed."""
+def test_record_without_a_version_preserves_no_driver(start_node: StartNode) -> None:
+    """Without a version, drivers cannot be told apart, so the whole driver is removed."""
     other = "/usr/src/nvidia-fs-2.1/dkms.conf"
     cut = shell(
         f"sed -i /^driver_version=/d {RECORD_PATH}; mkdir {DKMS}/{CUSTOMER_VERSION}; "
@@ -257,7 +265,7 @@ def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode
 
 
 @promise(section="6", unit=UNIT)
-def test_record_at_the_configured_path_counts(start_node: StartNode) -> None:
+def test_teardown_uses_the_record_at_the_configured_path(start_node: StartNode) -> None:
     """The teardown reads the record at GPU_DKMS_MARKER_FILE and removes it at the end."""
     path = "/opt/azure/another-marker"
     move = shell(f"mv {RECORD_PATH} {path}")
@@ -297,7 +305,10 @@ def test_files_with_only_a_similar_name_stay(start_node: StartNode) -> None:
 
 @promise(section="6", unit=UNIT)
 def test_version_that_no_source_names_belongs_to_no_driver(start_node: StartNode) -> None:
-    """Sources that neither the record nor DKMS lists are kept; `original_module` is no version."""
+    """The teardown keeps sources that are listed neither in the record nor by DKMS.
+
+    The folder `original_module` is not a version.
+    """
     source = f"{SOURCE}-{CUSTOMER_VERSION}/dkms.conf"
     make = f"mkdir {DKMS}/original_module $(dirname {source}); echo x >{source}"
     node = start_node("unnamed", gpus=[], before=[shell(make)], command="teardown")
@@ -308,7 +319,7 @@ def test_version_that_no_source_names_belongs_to_no_driver(start_node: StartNode
     expect_line(evidence, "cleaned", marker_after="false", dkms_after="false")
     left = list(evidence.paths.matching(f"{SOURCE}-*"))
     kept = [f"{SOURCE}-{CUSTOMER_VERSION}"]
-    assert left == kept, f"Of all sources {kept} were expected to stay, but {left} did."
+    assert left == kept, f"Only the sources {kept} were expected to stay, but these did: {left}."
     assert source in evidence.paths, f"'{source}' was expected to stay, but it is gone."
 
 
@@ -318,10 +329,10 @@ def test_payload_and_caches_are_removed_only_from_a_node_that_opted_out(
 ) -> None:
     """A node that still gets a driver needs its payload and caches."""
     folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/actions", *CACHES)
-    # The second one is a link, to a folder on another disk for example.
+    # The second path is a link, for example to a folder on another disk.
     link = "mkdir /srv/nvidia; ln -s /srv/nvidia /usr/local/nvidia"
     fill = (f"mkdir -p {path}; echo x >{path}/x" for path in folders)
-    # On a managed node another version is not the customer's, and goes too.
+    # On a managed node, a driver of another version is not the customer's, and is removed too.
     make = shell("; ".join([link, *fill, CUSTOMER]))
     node = start_node(
         "managed",

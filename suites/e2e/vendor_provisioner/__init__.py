@@ -1,1 +1,1 @@
-"""A provisioner in the style of a cloud vendor, its tests on machines, and regressions planted in it."""
+"""A provisioner in the style of a cloud vendor, with tests on machines and planted regressions."""

@@ -1,4 +1,4 @@
-"""Nodes of the vendor's provisioner, or of a changed copy of it by `--provisioner`."""
+"""Nodes with the vendor's provisioner, or with the changed copy that `--provisioner` names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def staged_node(lab: Lab, node_image: Image) -> NodeRequest:
-    """Return the request of a node that has what the vendor's image pipeline staged."""
+    """Return the request of a node with the driver that the vendor's image pipeline staged."""
     assert node_image.driver is not None
     return NodeRequest(
         name="node",
@@ -33,5 +33,5 @@ def staged_node(lab: Lab, node_image: Image) -> NodeRequest:
 
 @pytest.fixture
 def gpu_node(staged_node: NodeRequest, h100: GpuModel) -> NodeRequest:
-    """Return the same with a GPU."""
+    """Return the request of the same node with a GPU."""
     return replace(staged_node, gpus=[h100])

@@ -1,4 +1,4 @@
-"""Regressions to plant in the vendor's provisioner, each with the test that catches it and the cause it shows."""
+"""Regressions to plant in the vendor's provisioner; each with its failing test and shown causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCRIPTS = "halyard"
 class Regression:
     """In `file`, the one occurrence of `before` becomes `after`; the test `caught_by` fails.
 
-    Each of `causes` is a pattern, which begins a line of the summary about that test.
+    Each of `causes` is a pattern for the beginning of a line of the summary about this test.
     """
 
     file: str
@@ -27,7 +27,7 @@ class Regression:
     def plant(self, folder: Path) -> Path:
         """Make a changed copy of the provisioner in `folder`, and return its declaration.
 
-        Raises ValueError if the file has not exactly one place to change.
+        Raises ValueError unless the text to replace occurs exactly once in the file.
         """
         text = (FOLDER / _SCRIPTS / self.file).read_text()
         if text.count(self.before) != 1:
@@ -58,7 +58,7 @@ REGRESSIONS = {
         file="lib/services.bash",
         before=" 9>&- &",
         after=" &",
-        caught_by="test_later_boot_finds_a_converged_node",
+        caught_by="test_later_boot_reuses_the_converged_driver",
         causes=(
             "provisioning ended with 11: another run holds /run/halyard-gpu.lock",
             r"'/run/halyard-gpu\.lock' was locked by process \d+ .*/opt/halyard/gpu/bin/gpu-sampler",
@@ -68,7 +68,7 @@ REGRESSIONS = {
         file="lib/packages.bash",
         before="    --option DPkg::Lock::Timeout=120 \\\n",
         after="",
-        caught_by="test_tools_are_installed_beside_upgrades",
+        caught_by="test_tools_are_installed_while_upgrades_have_the_lock",
         causes=("dpkg is locked by another process: E: Could not get lock",),
     ),
     "the wrong module is disabled": Regression(
@@ -118,7 +118,7 @@ REGRESSIONS = {
         file="lib/teardown.bash",
         before="rm -rf /var/lib/dkms/nvidia /usr/src/nvidia-[0-9]*",
         after="rm -rf /var/lib/dkms/nvidia",
-        caught_by="test_machine_is_given_back_without_a_driver",
+        caught_by="test_teardown_leaves_the_machine_without_a_driver",
         causes=(r"No driver artefact was expected, but these were left: \['/usr/src/nvidia-",),
     ),
     "a failure of the installer is lost in a pipe": Regression(

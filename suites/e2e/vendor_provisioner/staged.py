@@ -1,4 +1,4 @@
-"""The state from which the vendor's nodes start: its mirror, and the driver that its image pipeline staged."""
+"""The saved state from which the vendor's nodes start, with the vendor's mirror and a staged driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 DECLARATION = FOLDER / "provisioner.yaml"
 _STAGE_KVM_S = 120.0
-#: The run-file unpacks itself and starts its installer, as NVIDIA's does; the payload is that of the driver image.
+#: Like NVIDIA's, the run-file unpacks itself and starts its installer; its payload is the driver
+#: image's.
 _MIRROR = r"""
 set -e
 mkdir -p /srv/mirror/tools/DEBIAN /srv/mirror/image
@@ -44,7 +45,7 @@ sha256sum *.run *.deb >SHA256SUMS
 
 
 def staged(version: str) -> Callable[[SavedState], SavedState]:
-    """Return what derives the state in which the unchanged provisioner has staged the driver."""
+    """Return a function that derives the state in which the unchanged provisioner staged the driver."""
     provisioner = read_provisioner(DECLARATION)
 
     def make(machine: LabMachine) -> None:

@@ -1,4 +1,4 @@
-"""What the vendor's team expects of its nodes."""
+"""Tests on nodes that the vendor's team would write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.nightly,
 ]
 
-#: What unattended-upgrades does in a machine's first minutes, for as long as apt waits at least.
+#: Keeps apt's lock like unattended-upgrades in a machine's first minutes, for six seconds.
 _BUSY_APT = """
 cat >/run/upgrades <<'END'
 import fcntl, time
@@ -61,7 +61,9 @@ def test_module_is_loaded_if_udev_has_not_loaded_it(
     expect.every_gpu_driven(evidence)
 
 
-def test_later_boot_finds_a_converged_node(boot_node: BootNode, gpu_node: NodeRequest) -> None:
+def test_later_boot_reuses_the_converged_driver(
+    boot_node: BootNode, gpu_node: NodeRequest
+) -> None:
     node = boot_node(gpu_node)
     node.provision("boot")
 
@@ -71,8 +73,10 @@ def test_later_boot_finds_a_converged_node(boot_node: BootNode, gpu_node: NodeRe
     expect.decided(evidence, "reuse", reason="converged")
 
 
-def test_tools_are_installed_beside_upgrades(boot_node: BootNode, gpu_node: NodeRequest) -> None:
-    """The machine installs unattended upgrades at the same time."""
+def test_tools_are_installed_while_upgrades_have_the_lock(
+    boot_node: BootNode, gpu_node: NodeRequest
+) -> None:
+    """The machine runs unattended-upgrades at the same time."""
     node = boot_node(replace(gpu_node, before=[_NO_TOOLS, shell(_BUSY_APT)]))
 
     evidence = node.evidence()
@@ -102,7 +106,7 @@ def test_driver_that_does_not_answer_is_installed_again(
 ) -> None:
     """The node records that its driver did not answer.
 
-    Its first run was that of the image pipeline.
+    The node's first run was in the image pipeline.
     """
     settings = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"exit 15\n")
     node = boot_node(replace(gpu_node, files=[settings]))
@@ -114,7 +118,7 @@ def test_driver_that_does_not_answer_is_installed_again(
     expect.decided(evidence, "install", reason="unhealthy")
 
 
-def test_machine_is_given_back_without_a_driver(
+def test_teardown_leaves_the_machine_without_a_driver(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
     node = boot_node(gpu_node)

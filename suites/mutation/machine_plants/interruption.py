@@ -13,7 +13,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "is_stale=False,",
         ),
         "interruption/test_killed.py",
-        "new_configuration",
+        "containerd_restarts",
     ),
     plant(
         "the record is removed before the driver, whose removal may be interrupted",

@@ -8,7 +8,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     corpus(20, "observability/test_status.py", "added"),
     corpus(24, "observability/test_exit_codes.py", "bake and kernel"),
     corpus(25, "observability/test_exit_codes.py", "224"),
-    corpus(27, "observability/test_events.py", "marker"),
+    corpus(27, "observability/test_events.py", "record"),
     corpus(28, "observability/test_events.py", "ready_node"),
     plant(
         "a run that SIGTERM ends writes no outcome",
@@ -32,7 +32,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "__main__.py",
         ("self.node.journal.line(facts.decision.render_line())", "pass"),
         "observability/test_events.py",
-        "marker",
+        "record",
     ),
     plant(
         "a node is ready without the unit that loads its driver",
@@ -76,7 +76,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "    except RecursionError as error:\n",
         ),
         "observability/test_status.py",
-        "decide",
+        "decision",
     ),
     plant(
         "a bake that fails before it builds removes an earlier bake",
@@ -100,7 +100,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             'LOG_PATH = "/var/log/azure/provision.log"',
         ),
         "observability/test_events.py",
-        "marker_was_there and wanted",
+        "there_was_a_record and wanted",
     ),
     plant(
         "a log that cannot be written ends the run",
@@ -167,7 +167,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "self.node.journal.line(facts.decision.render_line())",
         ),
         "observability/test_status.py",
-        "what_a_boot_would_decide",
+        "decision_of_a_boot",
     ),
     plant(
         "a corrupted infoROM counts only where nvidia-smi fails",
@@ -197,7 +197,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "actions.append(log_line(render_grid_line(facts.driver_type, facts.record)))",
         ),
         "observability/test_events.py",
-        "marker_was_of_another_kind",
+        "record_of_another_kind",
     ),
     plant(
         "a plan does not list the paths that a teardown removes",

@@ -10,7 +10,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "precompiled_driver.py",
         ("if result.ok or not containerd.says_no_such_image(result, image):", "if result.ok:"),
         "precompiled/test_precompiled.py",
-        "refusing",
+        "failing",
     ),
     plant(
         "the tag of a precompiled image does not name the kernel",
@@ -20,7 +20,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "{self.image}:{self.version}-{self.os_tag}",
         ),
         "precompiled/test_precompiled.py",
-        "used",
+        "is_used_and",
     ),
     plant(
         "the baked driver is removed before the precompiled driver is pulled",
@@ -44,6 +44,6 @@ PLANTS: tuple[MachinePlant, ...] = (
         "driver.py",
         ("for each in (precompiled, image)", "for each in (precompiled,)"),
         "precompiled/test_precompiled.py",
-        "is_said",
+        "is_reported",
     ),
 )

@@ -57,7 +57,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "nvidia.py",
         ('        "standard_nc32ads_a10_v4",\n', ""),
         "record/test_driver_type.py",
-        "each_size",
+        "each_vm_size",
     ),
     plant(
         "the kernel is compared before kind and version",
@@ -187,7 +187,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "__main__.py",
         ("is_read_only=True)", "is_read_only=False)"),
         "observability/test_status.py",
-        "what_a_boot_would_decide",
+        "decision_of_a_boot",
     ),
     plant(
         "the output of an older DKMS is not parsed",

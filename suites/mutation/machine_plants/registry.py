@@ -29,7 +29,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "actions=(containerd.fetch(image),),\n        exit_code=None,",
         ),
         "registry/test_pull.py",
-        "missing_image_gives_up",
+        "pulls_of_a_missing_image",
     ),
     plant(
         "a driver image that cannot be removed fails the install",

@@ -142,7 +142,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "exit_code=None,\n                needs=(VALIDATE_PROBE,),",
         ),
         "runtime/test_refresh.py",
-        "validation_finds and lost",
+        "validation_reports and lost",
     ),
     plant(
         "a node that opted out keeps the runtime of CRI-O",
@@ -180,7 +180,7 @@ PLANTS: tuple[MachinePlant, ...] = (
 """,
         ),
         "runtime/test_configuration.py",
-        "loses_the_runtime_and_nothing",
+        "loses_only_the_runtime",
     ),
     plant(
         "a runtime that the user has configured is written again",

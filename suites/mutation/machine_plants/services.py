@@ -31,7 +31,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "node_files.py",
         ("os.fchmod(file.fileno(), mode)", "pass"),
         "services/test_configuration.py",
-        "readable_for_all",
+        "all_may_read",
     ),
     plant(
         "a MIG profile makes one instance too few",
@@ -92,7 +92,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "node.files.write(KUBELET_DEFAULTS, labelled)",
         ),
         "services/test_configuration.py",
-        "owner_and_mode",
+        "its_owner_and",
     ),
     plant(
         "a slow GPU is not partitioned",
@@ -253,7 +253,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "boot.py",
         ("            needs=needs,\n            event=event,\n", "            needs=needs,\n"),
         "services/test_base_units.py",
-        "needed_fabric_manager_holds",
+        "needed_fabric_manager_delays",
     ),
     plant(
         "the fabric manager stops without an event",
@@ -352,7 +352,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "mig.py",
         ('"10-mig-profile.conf"', '"10-mig.conf"'),
         "services/test_configuration.py",
-        "tells_its_plugin and Mixed",
+        "tells_the_device_plugin and Mixed",
     ),
     plant(
         "the drop-in of the DRA driver has another name",

@@ -14,7 +14,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     corpus(9, "teardown/test_modules.py", "another_kernel"),
     corpus(10, "teardown/test_modules.py", "grid"),
     corpus(13, "teardown/test_removal.py", "setuid"),
-    corpus(23, "teardown/test_modules.py", "dkms_builds"),
+    corpus(23, "teardown/test_modules.py", "dkms_built"),
     corpus(29, "teardown/test_modules.py", "similar_name"),
     plant(
         "the record is removed although the removal is incomplete",
@@ -168,7 +168,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "",
         ),
         "teardown/test_modules.py",
-        "incomplete_removal_for",
+        "incomplete_removal_on",
     ),
     plant(
         "a link in place of a folder is never removed",
@@ -215,7 +215,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "tuple(found)",
         ),
         "teardown/test_removal.py",
-        "nothing_names",
+        "no_source_names",
     ),
     plant(
         "each folder in DKMS's tree counts as a version",
@@ -225,7 +225,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "if files.is_directory(path)",
         ),
         "teardown/test_removal.py",
-        "nothing_names",
+        "no_source_names",
     ),
     plant(
         "DKMS removes the module for all kernels",

@@ -1,1 +1,1 @@
-"""Programs that the tests run on the host of GPUs, which is a guest."""
+"""Programs that the tests run on the GPU host, which is a guest."""

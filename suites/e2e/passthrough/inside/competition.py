@@ -2,10 +2,11 @@
 
 usage: python3 -m suites.e2e.passthrough.inside.competition SECONDS PROCESSES SEED
 
-So many processes run at any time. Two of three lease once, and end. The third leases until it is
-killed at a random time: every other one after its start, so mostly while it waits or takes, and the
-others after they took GPUs, so while they hold them or give them back. What happens is written to
-stdout, one JSON object a line, with the host's monotonic time.
+PROCESSES is the number of processes that run at any time. Two of three processes lease once, and
+end. Every third process leases until it is killed at a random time. Half of these are killed some
+time after their start, so mostly while they wait for or take GPUs. The other half are killed some
+time after they took GPUs, so while they hold or return GPUs. Each event is written to stdout as a
+JSON object on a line, with the host's monotonic time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from harness.gpu.passthrough.pool import LeasedGpu
 
-#: Longer than all others may take together, and far below the suite's limit.
+#: Longer than all other processes may take together, and far below the suite's time limit.
 _WAIT_S = 150.0
 _LONGEST_HOLD_S = 0.6
 _LONGEST_LIFE_S = 20.0
@@ -47,7 +48,7 @@ def say(event: str, **fields: object) -> None:
 
 @contextlib.contextmanager
 def sole_user(gpu: LeasedGpu) -> Iterator[None]:
-    """Use the GPU as a machine does: the kernel lets one process open a group's file."""
+    """Use the GPU as a machine does: the kernel lets only one process open the file of a VFIO group."""
     if gpu.gpu.group is None:
         raise RuntimeError(f"{gpu.gpu.address} has no group")
     file = os.open(f"/dev/vfio/{gpu.gpu.group.number}", os.O_RDWR | os.O_CLOEXEC)
@@ -83,7 +84,7 @@ def die(_signal: int, _frame: object) -> None:
 
 
 def require_held(pool: GpuPool, addresses: Sequence[str]) -> None:
-    """Raise RuntimeError if the lease or a function's driver was lost meanwhile."""
+    """Raise RuntimeError if the lease was lost or a function's driver has changed meanwhile."""
     mine = [each.taken for each in pool.leases() if each.process == os.getpid()]
     if [set(addresses)] != [set(each) for each in mine]:
         raise RuntimeError(f"The pool has the leases {mine} of this process, not {addresses}.")
@@ -99,7 +100,7 @@ def compete(seed: int, *, is_doomed: bool, dies_after_s: float | None) -> None:
         pool = GpuPool()
         lease_once(pool, choices, dies_after_s=dies_after_s)
         while is_doomed:
-            # The timer runs already. To set it again with each lease would put it off for ever.
+            # The timer already runs. If each lease set the timer again, it would never expire.
             lease_once(pool, choices, dies_after_s=None)
     except BaseException as error:
         say("failed", error=f"{type(error).__name__}: {error}")
@@ -115,7 +116,7 @@ class Competitor:
 
 
 def start(choices: random.Random, number: int) -> Competitor:
-    """Start a process; the first and then each third one is to be killed."""
+    """Start a process; the first and then every third process is to be killed."""
     is_doomed = number % 3 == 1
     is_killed_after_its_start = number % 6 == 4
     life_s = choices.uniform(0.2, _LONGEST_LIFE_S)
@@ -144,7 +145,8 @@ def main() -> None:
             running[competitor.pid] = competitor
         for each in list(running.values()):
             if each.killed_at is not None and each.killed_at <= time.monotonic():
-                # Written before: afterwards the next holder may be earlier.
+                # This line must come first: after the kill, the next holder's line could come
+                # earlier.
                 say("killing", competitor=each.pid)
                 os.kill(each.pid, signal.SIGKILL)
                 os.waitpid(each.pid, 0)

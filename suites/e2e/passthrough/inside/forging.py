@@ -1,9 +1,10 @@
-"""Lets two users forge files of the GPU pool, one after another, and runs root's commands after each.
+"""Lets users forge files of the GPU pool, and runs root's commands after each forgery.
 
 usage: python3 -m suites.e2e.passthrough.inside.forging PLACE USER...
 
-PLACE is a `Place` as JSON. Each answer is a line of JSON on stdout: what root's commands printed, how they
-ended, and what is not as it was before. The last line has the peak memory of this process, which runs them all.
+PLACE is a `Place` as JSON. For each forgery, a JSON object is written to stdout: the output and
+the exit codes of root's commands, and what these commands changed. The last line has the peak
+memory of this process, which runs all commands.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEVICES = Path("/sys/bus/pci/devices")
-#: A command that waits for a FIFO would never end.
+#: The time limit of root's commands: a command that waits for a FIFO would never end.
 _COMMANDS_S = 120
 _THEN_WAIT = "\nprint('done', flush=True)\ninput()\n"
 
 
 @contextlib.contextmanager
 def forged(script: str, user: str) -> Iterator[None]:
-    """Run a script as a user, who keeps open what it opened until the context ends."""
+    """Run a script as a user; files that the script opens stay open until the context ends."""
     process = spawn(
         ["runuser", "-u", user, "--", "python3", "-c", script + _THEN_WAIT],
         stdin=PIPE,
@@ -74,7 +75,7 @@ def kept(kind: Kept, place: Place) -> object:
 
 
 def of_root(*arguments: str) -> tuple[int | str, str]:
-    """Run `harness gpu host …`; return its exit code, or why it has none, and what it printed."""
+    """Run `harness gpu host …`; return its exit code, or the exception, and its output."""
     printed = io.StringIO()
     signal.alarm(_COMMANDS_S)
     try:
@@ -87,7 +88,7 @@ def of_root(*arguments: str) -> tuple[int | str, str]:
 
 
 def tried(forgery: Forgery, place: Place, user: str) -> dict[str, object]:
-    """Do what a forgery does, run root's commands, and clear the folder."""
+    """Forge the files, run root's commands, and empty the pool's folder."""
     began = time.monotonic()
     with forged(place.script(forgery), user):
         before = {kind: kept(kind, place) for kind in forgery.unchanged}
@@ -113,7 +114,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _give_up)
     for number, forgery in enumerate(FORGERIES):
         say(tried(forgery, place, users[number % len(users)]))
-    # What getrusage says has the memory of the process that started this one, too.
+    # The peak from getrusage would include the memory of the process that started this process.
     status = Path("/proc/self/status").read_text()
     say({"peak_mib": int(status.partition("VmHWM:")[2].split()[0]) >> 10})
 

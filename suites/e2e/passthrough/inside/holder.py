@@ -1,8 +1,9 @@
-"""Holds GPUs of the host, and does with them what it reads, one word a line.
+"""Leases GPUs of the host, and carries out the commands that it reads, one word a line.
 
 usage: python3 -m suites.e2e.passthrough.inside.holder COMMANDS [ADDRESS...]
 
-COMMANDS is a FIFO. Without addresses it wants any GPU. Each answer is a line of JSON on stdout.
+COMMANDS is a FIFO. Without addresses, the program leases any GPU. Each answer is a line of JSON on
+stdout.
 """
 
 from __future__ import annotations

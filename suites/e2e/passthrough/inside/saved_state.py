@@ -1,4 +1,4 @@
-"""Makes the saved state from which nodes of the suites for a host's GPUs start.
+"""Makes the saved state from which the nodes of `suites/passthrough` start.
 
 usage: python3 -m suites.e2e.passthrough.inside.saved_state IMAGE MEMORY_MIB SLOTS TIMEOUT_MULTIPLIER
 """

@@ -1,4 +1,4 @@
-"""The container runtime interface (CRI), by which a kubelet has the node's runtime start pods.
+"""The container runtime interface (CRI), with which a kubelet starts pods by the node's runtime.
 
-`runtime_v1.proto` is the part of it that is used here; `start_pod.py` runs in the guest.
+`runtime_v1.proto` has the used part of the CRI; `start_pod.py` runs in the guest.
 """

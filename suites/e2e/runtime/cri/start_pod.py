@@ -1,8 +1,9 @@
 """Starts a pod by the CRI, as a kubelet does, and runs a command in each of its containers.
 
-It runs in the guest, with grpcio and protobuf alone. Its input is JSON, `{"image", "containers"}`, of
-which each container is `{"config", "command"}` with a ContainerConfig of the CRI. It prints a list of
-`{"exit_code", "stdout", "stderr"}`; of a container that the runtime refuses, stderr is its answer.
+The program runs in the guest, and needs only grpcio and protobuf. Its input is JSON, `{"image",
+"containers"}`; each container is `{"config", "command"}` with a ContainerConfig of the CRI. The
+output is a list of `{"exit_code", "stdout", "stderr"}`; for a container that the runtime refuses,
+stderr is the runtime's error.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
 SOCKET = "unix:///run/containerd/containerd.sock"
-#: Seconds for one call: an emulated guest starts a container in some seconds.
+#: The time limit of one call: an emulated guest needs some seconds to start a container.
 CALL_S = 120
-#: containerd tells its CRI of an imported image by an event.
+#: The time limit until the CRI knows an imported image, of which containerd notifies it by an
+#: event.
 IMAGE_S = 60
-#: The node's network: a network of the pod's own would need a CNI plugin. The DNS server is never
-#: asked; without one the runtime copies a file that the guest may not have.
+#: The pod uses the node's network: a separate network would need a CNI plugin. The DNS server is
+#: never queried; without a DNS server, the runtime copies a file that the guest may not have.
 NAMESPACES = {"network": "NODE", "pid": "CONTAINER"}
 
 
