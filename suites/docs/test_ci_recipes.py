@@ -1,4 +1,4 @@
-"""The recipes of `docs/ci/`: written by the generator, and valid in the language of their engine."""
+"""The generator writes the recipes in `docs/ci/`; each recipe is valid for its CI system."""
 
 from __future__ import annotations
 

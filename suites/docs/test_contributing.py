@@ -1,4 +1,4 @@
-"""Files that other tools read."""
+"""Files that other tools read: CI pipelines, pre-commit's configuration, changelog fragments."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ PIPELINES = {
 
 
 def schema_errors(path: str, schema: str) -> str | None:
-    """Return what is wrong with a pipeline by its schema, or None; the schemas are installed."""
+    """Return what is wrong with a pipeline according to its installed schema, or None."""
     result = LocalRunner().run(
         [
             *(sys.executable, "-m", "check_jsonschema"),
-            # The schema of Azure Pipelines has patterns that no Unicode mode takes.
+            # The schema of Azure Pipelines has patterns that are invalid in Unicode mode.
             *("--regex-variant", "nonunicode", "--builtin-schema", schema, path),
         ],
         timeout_s=_CHECK_S,
@@ -71,7 +71,7 @@ def test_misspelt_key_of_a_pipeline_is_refused_by_its_schema(
     assert schema_errors(str(file), PIPELINES[path]) is not None
 
 
-def test_pre_commit_accepts_its_configuration() -> None:
+def test_configuration_of_pre_commit_is_valid() -> None:
     result = LocalRunner().run(
         [
             *(sys.executable, "-m", "pre_commit", "validate-config"),

@@ -1,4 +1,4 @@
-"""The examples of the pages work."""
+"""The examples on the pages work."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def test_python_examples_of_the_pages_run(
     assert "NVIDIA H100 80GB HBM3 10de:2330" in capsys.readouterr().out
 
 
-def test_python_examples_use_existing_names(blocks: Callable[[str], list[Block]]) -> None:
+def test_python_examples_on_the_pages_use_existing_names(
+    blocks: Callable[[str], list[Block]],
+) -> None:
     for block in blocks("python"):
         examples.check_names(block)
 

@@ -1,4 +1,4 @@
-"""The film in the README: how it is recorded, and that it shows what can be typed today."""
+"""The film in the README: how it is recorded, and that it shows the present commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _printed(cast: str) -> list[tuple[float, str]]:
     return [(seconds, text) for seconds, _, text in map(json.loads, cast.splitlines()[1:])]
 
 
-def test_film_shows_the_output_of_the_terminal(tmp_path: Path) -> None:
+def test_recorded_film_has_the_commands_and_their_output(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("of a file\n")
 
     cast = film.record(

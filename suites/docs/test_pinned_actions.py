@@ -1,4 +1,4 @@
-"""Actions of others in workflows: a commit, and its release in a comment; a tag can be moved."""
+"""Workflows pin foreign actions to a commit, since a tag can be moved; a comment has the release."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _workflows() -> list[Path]:
 
 
 def actions_of(node: Any) -> Iterator[str]:
-    """Yield the action, or the workflow, of every `uses` in a document, in its order."""
+    """Yield the action or the workflow of every `uses` in a document, in order."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key == "uses" and isinstance(value, str):
@@ -53,7 +53,7 @@ def unpinned(text: str) -> list[str]:
     ]
 
 
-def test_every_action_is_pinned_and_has_its_release_in_a_comment() -> None:
+def test_every_foreign_action_is_pinned_and_has_its_release_in_a_comment() -> None:
     loose = {
         str(file.relative_to(REPOSITORY)): unpinned(file.read_text()) for file in _workflows()
     }
@@ -64,7 +64,7 @@ def test_every_action_is_pinned_and_has_its_release_in_a_comment() -> None:
     assert {file: actions for file, actions in loose.items() if actions} == {}
 
 
-def test_all_workflows_use_the_same_commit_of_an_action() -> None:
+def test_all_workflows_pin_an_action_to_the_same_commit() -> None:
     commits: dict[str, set[str]] = {}
     for file in _workflows():
         for action in actions_of(yaml.safe_load(file.read_text())):

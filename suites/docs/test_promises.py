@@ -1,4 +1,4 @@
-"""The page of promises has exactly the tests that hold them."""
+"""The promises page lists exactly the tests that check the promises."""
 
 from __future__ import annotations
 

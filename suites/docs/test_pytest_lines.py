@@ -40,9 +40,9 @@ WRONG: Mapping[str, Request] = {
 
 @pytest.fixture(scope="module")
 def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
-    """Return what the pages show: command lines, e2e tests to plan, others to run."""
+    """Return the command lines and tests on the pages: e2e tests are only planned, other tests run."""
     programs = Programs.of(REPOSITORY)
-    # Those of a new project are run in one, by suites/host/wheel.
+    # suites/host/wheel runs the command lines for a new project in such a project.
     here = [block for block in blocks("sh") if block.kind not in ("project", "scripts")]
     lines = [line for block in here for line in command_lines(block)]
     given = [(line.place, programs.check(line)) for line in lines]
@@ -59,7 +59,7 @@ def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
             if name.startswith("suites/unit/") or name.endswith("_spec.sh")
             else Request.to_plan(block.place, [name])
             for name, block in tests.items()
-            # Others are used by the tests, which are shown as well.
+            # Other shown files are helpers that the shown tests import.
             if name.endswith("_spec.sh") or Path(name).name.startswith("test_")
         ),
     ]
@@ -67,7 +67,7 @@ def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def answers(sandbox: Sandbox, shown: list[Request]) -> dict[Request, Answer]:
-    """Ask pytest everything at once: its start takes longer than an answer."""
+    """Make all requests in one process, since pytest takes longer to start than to check a request."""
     for block in (FAILING, LOST):
         sandbox.put(block)
     return sandbox.pytest([*shown, *WRONG.values()])
@@ -82,7 +82,9 @@ def test_pytest_accepts_the_command_lines_on_pages(
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_failure_of_pytest_is_reported(answers: dict[Request, Answer], message: str) -> None:
+def test_line_that_pytest_refuses_is_reported_with_its_place(
+    answers: dict[Request, Answer], message: str
+) -> None:
     request = WRONG[message]
 
     with pytest.raises(StaleDocumentError, match=f"(?s)page.md:1: pytest ends with .*{message}"):

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and its generated pages follow the code."""
+"""The documentation site builds without a warning, and its generated pages agree with the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
 
 _BUILD_S = 120.0
-#: What a browser would fetch from another host: scripts, styles, pictures and fonts.
+#: URLs that a browser would fetch from another host: scripts, styles, pictures and fonts.
 _FETCHED = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"?(https?://[^\s\">]+)")
 
 
@@ -42,7 +42,7 @@ def build(folder: Path, site: Path) -> CommandResult:
 
 @pytest.fixture(scope="module")
 def generated() -> dict[str, str]:
-    """Return what the site holds beside the files of `docs`."""
+    """Return the generated files of the site, which are not in `docs`."""
     return pages.generated(REPOSITORY)
 
 
@@ -65,11 +65,11 @@ def test_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> N
         assert not fetched, f"'{name}' fetches {fetched}."
 
 
-def test_option_is_marked_so_that_no_line_breaks_at_its_hyphens(site: Path) -> None:
+def test_option_in_text_is_marked_against_line_breaks(site: Path) -> None:
     text = (site / "gpus.html").read_text()
 
     assert '<code><span class="option">--gpu</span>-emulation=gsp</code>' in text
-    # A block of code scrolls, and is copied as it is.
+    # Options in a code block are not marked, since the block scrolls and readers copy from it.
     assert 'class="option"' not in "".join(re.findall("<pre>.*?</pre>", text, re.DOTALL))
 
 
@@ -141,7 +141,7 @@ def test_links_between_files_become_links_between_pages(
     assert pages.for_site(page, text) == expected
 
 
-def test_transitive_import_is_left_out_of_the_picture() -> None:
+def test_picture_leaves_out_imports_that_follow_from_others() -> None:
     edges = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
 
     assert import_graph.reduced(edges) == {"a": {"b"}, "b": {"c"}, "c": set()}

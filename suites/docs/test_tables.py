@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _MEMBER_OF_FILE = re.compile(r"`([\w/]+\.py)`: `(\w+)`")
 
 
-def test_every_table_that_the_code_can_check_is_in_one_page(pages: list[Page]) -> None:
+def test_every_checked_table_is_on_exactly_one_page(pages: list[Page]) -> None:
     headers = sorted(table.header[0] for page in pages for table in page.tables)
 
     assert [header for header in headers if header in tables.TABLES] == sorted(tables.TABLES)
@@ -61,7 +61,7 @@ def test_names_in_prose_exist(
         *options_of(build_mutation_parser()),
         *(option.name for option in pytest_options()[0]),
         *(option.name for option in pytest_options(hooks.pytest_addoption)[0]),
-        *(f"--{name}" for name in vars(pytestconfig.option)),  # of pytest and of its plugins
+        *(f"--{name}" for name in vars(pytestconfig.option)),  # pytest's and its plugins'
         *(word.partition("=")[0] for word in shown),
     }
 

@@ -1,4 +1,4 @@
-"""The tests that the page on trust names."""
+"""The tests that docs/trust.md names exist."""
 
 from __future__ import annotations
 

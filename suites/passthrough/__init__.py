@@ -1,5 +1,5 @@
-"""Suites for GPUs of the host that are passed through to nodes.
+"""Tests with GPUs of the host that are passed through to nodes.
 
-They run with `pytest suites/passthrough` or `tox -e passthrough`; docs/gpu-lab.md says what a host needs.
-With `--gpu-source=emulated` the same tests run with emulated GPUs.
+The tests run with `pytest suites/passthrough` or `tox -e passthrough`; docs/gpu-lab.md says what a
+host needs. With `--gpu-source=emulated` the same tests run with emulated GPUs.
 """

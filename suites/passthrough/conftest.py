@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from harness.progress import ProgressEvent
 
 ANY = GpuChoice()
-#: Of a node that only boots. VFIO locks all of it, and its saved state has all of it.
+#: The memory of a node that only boots. VFIO locks all of this memory, and a saved state contains
+#: it all.
 BUS_MEMORY_MIB = 512
 NO_GPU = "These tests need GPUs that this host can hand to a machine by VFIO."
 NIGHT: pytest.StashKey[Night] = pytest.StashKey()
 
 
 class Step(Protocol):
-    """Measures a step of the running test, which the night's report names."""
+    """Measures a step of the running test for the nightly report."""
 
     def __call__(self, name: str, /) -> contextlib.AbstractContextManager[None]: ...
 
@@ -50,7 +51,7 @@ class StartNode(Protocol):
 
 
 def passthrough_settings(config: pytest.Config) -> Settings:
-    """Return the settings of the run, whose GPUs are the host's where no option says otherwise."""
+    """Return the settings of the run; without `--gpu-source`, the GPUs are the host's."""
     settings = settings_of(config)
     if config.getoption("--gpu-source") is not None:
         return settings
@@ -58,7 +59,7 @@ def passthrough_settings(config: pytest.Config) -> Settings:
 
 
 def require_gpus(config: pytest.Config, wanted: Sequence[GpuChoice]) -> None:
-    """Skip the test where the host can't give these GPUs; with `--require-gpu`, fail."""
+    """Skip the test if the host cannot provide these GPUs; with `--require-gpu`, fail."""
     __tracebackhide__ = True
     settings = passthrough_settings(config)
     if settings.gpu_source is not GpuSource.HOST:
@@ -76,7 +77,7 @@ def require_gpus(config: pytest.Config, wanted: Sequence[GpuChoice]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def gpu_of_the_host(pytestconfig: pytest.Config) -> None:
-    """Skip all tests with the reason where there is no GPU to take; with `--require-gpu`, fail."""
+    """Skip all tests, with the reason, if no GPU can be leased; with `--require-gpu`, fail."""
     require_gpus(pytestconfig, [ANY])
 
 
@@ -86,7 +87,7 @@ def lab(
     gpu_of_the_host: None,
     announce: Callable[[ProgressEvent], None],
 ) -> Iterator[Lab]:
-    """Open a lab whose GPUs are the host's."""
+    """Open a lab that uses the GPUs of the host."""
     del gpu_of_the_host
     settings = passthrough_settings(pytestconfig)
     with contextlib.ExitStack() as stack:
@@ -97,7 +98,7 @@ def lab(
 
 @pytest.fixture(scope="session")
 def driver_image(request: pytest.FixtureRequest, image_name: str) -> Image:
-    """Return the image with a driver for its newest kernel: NVIDIA's own where `--image` names it."""
+    """Return an image with a driver for its newest kernel: NVIDIA's own driver if `--image` has one."""
     has_driver = image_name in {REAL_DRIVER_IMAGE, *OPENED_GPU_IMAGES}
     name = "node_image" if has_driver else "baked_image"
     image: Image = request.getfixturevalue(name)
@@ -106,7 +107,7 @@ def driver_image(request: pytest.FixtureRequest, image_name: str) -> Image:
 
 @pytest.fixture
 def start_node(boot_node: BootNode, node_image: Image) -> StartNode:
-    """Return a function that starts a node of which only the PCI bus is of interest."""
+    """Return a function that starts a node for tests of the PCI bus only."""
 
     def start(
         name: str, /, gpus: Sequence[RequestedGpu] = (ANY,), *, may_reboot: bool = False
@@ -128,7 +129,7 @@ def start_node(boot_node: BootNode, node_image: Image) -> StartNode:
 
 @pytest.fixture
 def step(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Step:
-    """Return a context manager that measures a step for the night's report."""
+    """Return a function whose context manager measures a step for the nightly report."""
     night = pytestconfig.stash[NIGHT]
 
     @contextlib.contextmanager
@@ -142,7 +143,7 @@ def step(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Step:
 
 @pytest.fixture
 def describe_gpu(pytestconfig: pytest.Config) -> Callable[[Node], GpuFacts]:
-    """Return a function that asks a node's driver for its GPU, for the night's report."""
+    """Return a function that queries a node's driver for facts about the GPU, for the nightly report."""
     night = pytestconfig.stash[NIGHT]
 
     def describe(node: Node) -> GpuFacts:
@@ -153,7 +154,7 @@ def describe_gpu(pytestconfig: pytest.Config) -> Callable[[Node], GpuFacts]:
     return describe
 
 
-# After the plugin, which makes the settings.
+# This hook runs after the plugin's hook, which makes the settings.
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     settings = settings_of(config)
@@ -162,14 +163,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _reasons(terminalreporter: TerminalReporter) -> set[str]:
-    """Return why tests had no GPU; pytest itself shows the reasons of skips with `-rs` only."""
+    """Return the reasons why tests had no GPU; pytest itself shows skip reasons only with `-rs`."""
     reports = (*terminalreporter.getreports("skipped"), *terminalreporter.getreports("error"))
     found = (re.search(rf"{re.escape(NO_GPU)}.*", report.longreprtext) for report in reports)
     return {match[0].rstrip("')") for match in found if match is not None}
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Print why tests had no GPU, and the steps of this night beside those of earlier ones."""
+    """Print why tests had no GPU, and compare the steps of this night with earlier nights."""
     if hasattr(config, "workerinput"):
         return
     for reason in sorted(_reasons(terminalreporter)):
@@ -181,7 +182,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     try:
         entries = read_nights(night.file)
     except BadInputError as error:
-        # Raised from here it would hide the results of the tests.
+        # If the error were raised here, pytest would not print the test results.
         terminalreporter.section("GPUs of this host")
         terminalreporter.write_line(str(error))
         return

@@ -1,4 +1,4 @@
-"""What a guest sees of its GPU on the PCI bus, without a driver."""
+"""Reads what a guest without a driver sees of its GPU on the PCI bus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from harness.gpu import Bar
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Maps BAR0, which the function answers only while it is enabled, and prints its first register.
+#: Enables the function, maps BAR0, and prints the first register; a disabled function does not
+#: respond.
 _READ_BAR0 = """
 import mmap, os, struct, sys
 folder = sys.argv[1]
@@ -25,7 +26,7 @@ with mmap.mmap(handle, 4096) as bar:
 with open(folder + "/enable", "w") as enable:
     enable.write("0")
 """
-#: What a function answers that is not there, and one that does not decode memory.
+#: The value that a read returns if the function is missing or does not decode memory.
 NOTHING = {0xFFFFFFFF, 0}
 
 
@@ -36,12 +37,12 @@ def addresses_of(node: Node, pci: str) -> list[str]:
 
 
 def bars_of(node: Node, address: str) -> Mapping[int, Bar]:
-    """Return the memory BARs of a function, as the guest's kernel has placed them."""
+    """Return the memory BARs of a function, at the addresses that the guest's kernel assigned."""
     resource = node.guest.output_of("cat", f"{_DEVICES}/{address}/resource")
     return {index: bar.to_bar() for index, bar in parse_resource(resource).items()}
 
 
 def first_register_of(node: Node, address: str) -> int:
-    """Read PMC_BOOT_0, which names the chip, from a function that no driver is bound to."""
+    """Read the register PMC_BOOT_0, which has the chip id, from a function without a driver."""
     printed = node.guest.output_of("python3", "-c", _READ_BAR0, f"{_DEVICES}/{address}")
     return int(printed, 16)

@@ -1,4 +1,4 @@
-"""A GPU's memory as its driver's counters describe it, without CUDA.
+"""Checks a GPU's memory by the counters of its driver, without CUDA.
 
 The fields are those of `nvidia-smi --help-query-gpu`.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TOTAL = "memory.total"
-#: Each field with what more than 0, or "Yes", means there.
+#: Each field with the meaning of a count above 0, or of "Yes".
 _COUNTERS = {
     "ecc.errors.uncorrected.volatile.total": "errors that were not corrected since the driver was loaded",
     "ecc.errors.uncorrected.aggregate.total": "errors that were not corrected in the GPU's life",
@@ -25,7 +25,7 @@ _FLAGS = {
     "remapped_rows.failure": "a row could not be remapped",
 }
 QUERIES = (_TOTAL, *_COUNTERS, *_FLAGS)
-#: What nvidia-smi prints of a GPU that lacks something, such as ECC.
+#: The words that nvidia-smi prints for a feature that the GPU lacks, such as ECC.
 _LACKS = {"[N/A]", "N/A", "[Not Supported]"}
 
 
@@ -38,10 +38,10 @@ class MemoryHealth:
 
 
 def parse_memory_health(answers: Mapping[str, str]) -> MemoryHealth:
-    """Parse what `nvidia-smi --format=csv,noheader,nounits` prints of each field of `QUERIES`.
+    """Parse the output of `nvidia-smi --format=csv,noheader,nounits` for the fields in `QUERIES`.
 
-    With several GPUs each has a line. Raises HarnessError for what is neither a value nor a word of
-    nvidia-smi for a GPU that lacks something.
+    Each GPU has a line. Raises HarnessError for a field that is neither a value nor a word for a
+    missing feature.
     """
     sizes = [_number(_TOTAL, word) for word in _words(answers, _TOTAL)]
     faults = [f"GPU {index} has no memory" for index, size in enumerate(sizes) if size == 0]

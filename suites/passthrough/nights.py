@@ -1,7 +1,7 @@
-"""What the nights of one host measured: its GPU, and how long each step took.
+"""The measurements of the nightly runs on a host: the GPU's facts, and the time of each step.
 
-Each line of the file is one step, as JSON. Lines are only added, each by a single write, so that the
-workers of a run share the file.
+Each line of the file is one step, as JSON. Lines are only appended, each with a single write, so
+the workers of a run can share the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_ASKED = "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFacts:
-    """What a GPU's driver says of it; `unknown` where no driver was asked, or does not say."""
+    """Facts about a GPU from its driver; `unknown` if no driver was queried or the driver lacks a fact."""
 
     __pydantic_config__ = _FORBID
 
@@ -44,7 +44,7 @@ class GpuFacts:
 
     @classmethod
     def of_node(cls, node: Node) -> GpuFacts:
-        """Ask `nvidia-smi` on a node; each fact by itself, since one that it lacks is an error."""
+        """Query `nvidia-smi` on a node for each fact separately, since an unknown field is an error."""
         found = {}
         for fact, query in zip(("model", "vbios", "driver"), _QUERY.split(","), strict=True):
             result = node.guest.run("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader")
@@ -60,7 +60,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """A step of a test, and how many seconds it took."""
+    """A step of a test, and how many seconds the step took."""
 
     test: str
     step: str
@@ -112,12 +112,12 @@ class Night:
 
 
 def nights_file(folder: Path) -> Path:
-    """Return the file of this host's nights in the folder of evidence."""
+    """Return the file with the measurements of this host, in the evidence folder."""
     return folder / "nights" / f"{platform.node()}.jsonl"
 
 
 def read_nights(file: Path) -> list[Entry]:
-    """Return all entries, the oldest first; raises BadInputError, which names the line."""
+    """Return all entries, the oldest first; raises BadInputError with the number of a bad line."""
     lines = file.read_text().splitlines()
     return [_entry(line, number, file) for number, line in enumerate(lines, start=1)]
 
@@ -134,7 +134,7 @@ def _entry(line: str, number: int, file: Path) -> Entry:
 
 
 def table_of(entries: Sequence[Entry], *, run: str) -> str:
-    """Return a table of this run's steps beside the medians of earlier runs; "" without any."""
+    """Return a table of this run's steps with the medians of earlier runs, or "" without steps."""
     mine = [each for each in entries if each.run == run]
     if not mine:
         return ""

@@ -1,4 +1,4 @@
-"""What a guest sees of a GPU that was handed to it: before any driver."""
+"""What a guest sees of a GPU that is passed through to the guest, before a driver is loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_guest_sees_the_ids_and_bars_of_the_gpu(start_node: StartNode, step: Ste
     assert bars_of(node, address) == gpu.bars
 
 
-def test_gpu_answers_the_guest(start_node: StartNode) -> None:
+def test_guest_reads_the_chip_id_from_the_gpu(start_node: StartNode) -> None:
     """The register with the chip id has the same value at each read."""
     node = start_node("register")
     (gpu,) = node.machine.gpus.provided
@@ -38,7 +38,7 @@ def test_gpu_answers_the_guest(start_node: StartNode) -> None:
     assert not values & NOTHING, f"A chip was expected, but the guest read {values}."
 
 
-def test_two_nodes_have_a_gpu_each_at_once(
+def test_two_running_nodes_each_have_their_own_gpu(
     pytestconfig: pytest.Config, start_node: StartNode, step: Step
 ) -> None:
     """Neither node sees the GPU of the other; both work at the same time."""
@@ -52,7 +52,7 @@ def test_two_nodes_have_a_gpu_each_at_once(
         assert first_register_of(node, address) not in NOTHING
 
 
-def test_gpu_serves_the_next_node_after_a_power_loss(
+def test_next_node_can_use_the_gpu_after_its_machine_was_killed(
     lab: Lab, node_image: Image, start_node: StartNode, step: Step
 ) -> None:
     """The first machine is killed; after a reset, the second machine sees the same GPU state."""
@@ -80,7 +80,7 @@ def test_gpu_serves_the_next_node_after_a_power_loss(
     assert bars_of(second, address) == gpu.bars
 
 
-def test_gpu_stays_when_the_guest_reboots(start_node: StartNode, step: Step) -> None:
+def test_guest_has_the_same_gpu_after_a_reboot(start_node: StartNode, step: Step) -> None:
     """The machine resets the GPU, and the new kernel sees the same GPU state."""
     with step("boot from cold"):
         node = start_node("reboot", may_reboot=True)

@@ -1,4 +1,4 @@
-"""A GPU is taken from a running guest, and given to it again."""
+"""A GPU is detached from a running guest, and attached to the guest again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.api import BootNode, Image
     from suites.passthrough.conftest import StartNode, Step
 
-#: Holds the GPU open until it is ended, as a job does.
+#: Keeps the GPU open until the process is killed, like a job.
 _HOLD = ["systemd-run", "--unit=job", "sh", "-c", "exec sleep infinity </dev/nvidia0"]
 
 

@@ -1,4 +1,4 @@
-"""Provisioning drives a GPU that was handed to a node, and takes the driver away again."""
+"""Provisioning installs the driver of a GPU that is passed through to a node, and removes it again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def provisioned(
     step: Step,
     describe_gpu: Callable[[Node], GpuFacts],
 ) -> Node:
-    """Return a node whose driver was there before its first boot, provisioned."""
+    """Return a provisioned node whose driver was installed before its first boot."""
     with step("provision"):
         node = boot_node(
             NodeRequest(name="driven", image=driver_image, gpus=[ANY], skip_cloud_init=True)
@@ -37,7 +37,7 @@ def provisioned(
     return node
 
 
-def test_provisioning_drives_the_gpu(provisioned: Node) -> None:
+def test_provisioned_driver_drives_the_gpu(provisioned: Node) -> None:
     """Nothing is compiled, the module is bound, and nvidia-smi lists the GPU."""
     evidence = provisioned.evidence()
     (gpu,) = provisioned.machine.gpus.provided
@@ -66,7 +66,7 @@ def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
     assert health.faults == [], f"A healthy memory was expected, but: {'; '.join(health.faults)}."
 
 
-def test_gpu_is_partitioned_if_it_can_be(boot_node: BootNode, driver_image: Image) -> None:
+def test_gpu_with_mig_is_partitioned(boot_node: BootNode, driver_image: Image) -> None:
     """Provisioning switches MIG on; the test is skipped for a GPU whose driver says that it has none."""
     node = boot_node(
         NodeRequest(
@@ -91,7 +91,7 @@ def test_gpu_is_partitioned_if_it_can_be(boot_node: BootNode, driver_image: Imag
 
 
 @pytest.mark.slow
-def test_kernel_without_a_module_gets_one_built(
+def test_driver_is_built_for_a_kernel_without_a_module(
     boot_node: BootNode, driver_image: Image, step: Step
 ) -> None:
     """The record is for another kernel, so the node builds a driver that drives the GPU."""

@@ -19,8 +19,8 @@ def test_nodes_get_the_gpus_of_the_host(node_host: LabMachine, nested_node_image
         node_host,
         nested_node_image.name,
         "suites/passthrough/test_bus.py::test_guest_sees_the_ids_and_bars_of_the_gpu",
-        "suites/passthrough/test_bus.py::test_gpu_serves_the_next_node_after_a_power_loss",
-        "suites/passthrough/test_bus.py::test_two_nodes_have_a_gpu_each_at_once",
+        "suites/passthrough/test_bus.py::test_next_node_can_use_the_gpu_after_its_machine_was_killed",
+        "suites/passthrough/test_bus.py::test_two_running_nodes_each_have_their_own_gpu",
     )
 
     assert len(outcomes) == 3, outcomes
