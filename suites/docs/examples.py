@@ -192,7 +192,7 @@ def _member(place: Place, module: str, name: str) -> object:
 
 
 def _resolve(place: Place, node: ast.expr, imported: Mapping[str, object]) -> object | None:
-    """Return what a dotted name stands for, or None if it does not begin with an import."""
+    """Return what a dotted name stands for, or None if the name does not begin with an import."""
     if isinstance(node, ast.Name):
         return imported.get(node.id)
     if not isinstance(node, ast.Attribute):

@@ -82,7 +82,7 @@ class NodeFields(TypedDict, total=False):
 
 
 class StartNode(Protocol):
-    """Starts a node for the running test; it ends with the test."""
+    """Starts a node for the running test; the node ends with the test."""
 
     def __call__(self, name: str, /, **fields: Unpack[NodeFields]) -> Node: ...
 
@@ -109,7 +109,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 # This hook runs last, since pytest's own sorting by fixture parameters would undo this order.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that no worker runs one alone at the end.
+    """Begin with the longest tests, so that no worker runs a long test alone at the end.
 
     With a provisioner other than the harness's own, deselect the tests of the harness's own.
     """
@@ -139,7 +139,7 @@ def own_cache(lab: Lab, node_image: Image, tmp_path: Path) -> OwnCache:
 def start_node(
     boot_node: BootNode, baked_image: Image, h100: GpuModel, provisioner: Provisioner
 ) -> StartNode:
-    """Return a function that starts a prebaked node with a GPU after cloud-init and provisions it.
+    """Return a function that starts and provisions a prebaked node with a GPU, without cloud-init.
 
     Cloud-init is not the subject of most tests, and takes longer than the rest of a boot.
     """

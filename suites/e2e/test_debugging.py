@@ -125,7 +125,7 @@ def test_failed_machines_are_kept_until_they_are_collected(
     lab: Lab, cloud_init_done: SavedState, tmp_path: Path
 ) -> None:
     """With two workers, each failed test keeps its own machine; `harness gc` ends both."""
-    # The run uses this run's cache, since making the saved state again takes minutes.
+    # The inner run uses the outer run's cache, since making the saved state again takes minutes.
     lab.ensure_checkpoint(cloud_init_done)
     test = tmp_path / "test_failing.py"
     test.write_text(FAILING)

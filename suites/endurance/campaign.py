@@ -35,7 +35,7 @@ class Campaign(Protocol):
 
     @property
     def is_apart(self) -> bool:
-        """Whether the campaign runs in namespaces of its own, without a network."""
+        """Whether the campaign runs in separate namespaces, without a network."""
         ...
 
     @property
@@ -102,7 +102,7 @@ def run(
 ) -> Summary:
     """Try the cases until the time is over, and write the summary; a try that has begun is finished.
 
-    The summary is also written if the run was stopped, or ended with an error of its own.
+    The summary is also written if the run was stopped, or if the campaign's own code failed.
     """
     summary = Summary(
         campaign=name, seed=seed, minutes=minutes, tries=dict.fromkeys(sorted(cases), 0)

@@ -39,8 +39,8 @@ _LEAST_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]
 _OUTPUT_CHARACTERS = 4000
 _TRACEBACK = re.compile(r"^Traceback \(most recent", re.MULTILINE)
-#: A line in a traceback that shows a frame of the harness. Tracebacks of pytest and its plug-ins
-#: alone have no such line.
+#: A line in a traceback that shows a frame of the harness. Tracebacks with only frames of pytest
+#: and its plug-ins have no such line.
 _OUR_FRAME = re.compile(
     rf'^  File "{re.escape(str(_REPOSITORY))}/(?:harness|suites)/', re.MULTILINE
 )
@@ -64,7 +64,7 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How an operation ended; `exit_code` is None if it did not."""
+    """How an operation ended; `exit_code` is None if the operation did not end."""
 
     exit_code: int | None
     output: str

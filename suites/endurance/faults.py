@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Fault:
     """A broken promise, for `docs/reliability.md`.
 
-        `test` is the node id of the test that fails without the fix. It is None if the fault was not fixed; then
-    `why` has the reason.
+    `test` is the node id of the test that fails without the fix. `test` is None if the fault
+    was not fixed; then `why` has the reason.
     """
 
     campaign: str

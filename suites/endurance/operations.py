@@ -159,7 +159,7 @@ def _artifacts(top: Path, served: contextlib.ExitStack) -> dict[str, Operation]:
         "store push": Operation(
             argv=push.argv,
             cwd=push.cwd,
-            # Each run pushes a new checkpoint, which has a lock of its own.
+            # Each run pushes a new checkpoint, which has a separate lock.
             prepare=lambda: shutil.rmtree(push.cwd / "cache", ignore_errors=True),
         ),
         "store pull": _emptied(pull, "cache/checkpoints"),

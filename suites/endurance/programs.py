@@ -80,7 +80,8 @@ def checkpoint(
 def _push(folder: Path, address: str) -> None:
     for pushed in folder.glob("cache/checkpoints/[!.]*"):
         shutil.rmtree(pushed)
-    # Each checkpoint is new, since a checkpoint that the registry has is not pushed again.
+    # Each checkpoint is new, since a checkpoint that is already in the registry is not pushed
+    # again.
     checkpoint(folder, address, is_writable=True, image=secrets.token_hex(8))
 
 

@@ -164,7 +164,7 @@ def _pytest(report: Path, *words: str, **environment: str) -> list[str]:
 
 
 def _cases(report: Path) -> list[ET.Element]:
-    # This run wrote it.
+    # This run wrote the report.
     return list(ET.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
 
 

@@ -1,4 +1,4 @@
-"""Namespaces for a campaign, which has its own processes, mounts, network and `/tmp`.
+"""Namespaces that give a campaign its own processes, mounts, network and `/tmp`.
 
 So everything that a try leaves is found, apart from the effects of other work on the host. The
 kernel ends the processes and the mounts when the campaign ends for any reason.
@@ -87,7 +87,7 @@ def processes() -> dict[int, str]:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        # A zombie holds no resource, and its parent, if it is alive, is listed itself.
+        # A zombie uses no resource; its parent is listed too if the parent is alive.
         if state != "Z":
             found[number] = line.strip() or "?"
     return found

@@ -171,7 +171,7 @@ def plant_files(arguments: argparse.Namespace) -> int:
 def run_all(
     mutant_runner: MutantRunner, plants: Iterable[tuple[Plant, tuple[str, ...]]], total: int
 ) -> int:
-    """Plant one bug after the other, and print for each which test killed it."""
+    """Plant one bug after the other, and print which test killed each bug."""
     killed = 0
     for plant, selection in plants:
         result = mutant_runner.run(plant, *selection)

@@ -45,7 +45,7 @@ class PlantError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class MutantResult:
-    """The result of a planted bug: the test that killed it, or None if it survived."""
+    """The result of a planted bug: the test that killed the bug, or None if the bug survived."""
 
     plant: Plant
     killer: str | None

@@ -229,7 +229,7 @@ class PatchRunner:
     def first_failure(
         self, plan: PatchPlan, changed: Sequence[str] = (), *, bake: bool
     ) -> tuple[Tier, str] | None:
-        """Return the test that fails first, with its tier; None if all pass."""
+        """Return the test that fails first, with its tier, or None if all pass."""
         for selection in plan.selections:
             options = ["-n0"]
             if selection.tier is Tier.MACHINE:

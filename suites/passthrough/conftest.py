@@ -43,7 +43,7 @@ class Step(Protocol):
 
 
 class StartNode(Protocol):
-    """Starts a node with GPUs for the running test, without provisioning; it ends with the test."""
+    """Starts a node with GPUs for the running test, without provisioning; the node ends with the test."""
 
     def __call__(
         self, name: str, /, gpus: Sequence[RequestedGpu] = (ANY,), *, may_reboot: bool = False

@@ -67,7 +67,7 @@ def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
 
 
 def test_gpu_with_mig_is_partitioned(boot_node: BootNode, driver_image: Image) -> None:
-    """Provisioning switches MIG on; the test is skipped for a GPU whose driver says that it has none."""
+    """Provisioning switches MIG on; a GPU without MIG skips the test."""
     node = boot_node(
         NodeRequest(
             name="mig",

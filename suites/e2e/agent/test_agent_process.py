@@ -166,7 +166,7 @@ def test_children_get_the_default_signals_and_no_descriptors(agent: Agent) -> No
         ["sh", "-c", "ls /proc/self/fd; grep SigIgn /proc/self/status"], timeout_s=30
     )
 
-    # The last descriptor is that of `ls` itself.
+    # The last descriptor belongs to `ls` itself.
     *descriptors, _, ignored = shown.stdout.split()
     assert descriptors == ["0", "1", "2", "3"]
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

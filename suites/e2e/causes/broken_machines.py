@@ -165,7 +165,7 @@ def test_user_data_is_not_yaml(clone: CloneState, node_booted: SavedState) -> No
 
 
 def test_gpu_falls_off_the_bus(start_validated: StartNode) -> None:
-    """The GPU is lost between two steps; the second step queries it."""
+    """The GPU is lost between two steps; the second step queries the GPU."""
     asks = "touch /run/asked; until [ -e /run/lost ]; do sleep 0.1; done"
     node = start_validated("lost", command=None, config=_BRIEF, files=[smi_settings(asks)])
 

@@ -40,7 +40,7 @@ def test_clones_have_random_numbers_of_their_own(
 
 
 def test_clock_is_right_to_the_second(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """The clock of the template stopped when it was saved; a clone shows the present time."""
+    """The template's clock stopped when the template was saved; a clone shows the present time."""
     machine = clone(cloud_init_done)
 
     before = dt.datetime.now(tz=dt.timezone.utc).timestamp()

@@ -159,6 +159,6 @@ def booted(lab: Lab, fetched: CloudImage) -> SavedState:
 
 @pytest.fixture(scope="session")
 def baked(lab: Lab, fetched: CloudImage, settings: Settings) -> CloudImage:
-    """Return the image with the driver baked in, as `harness image bake` does it."""
+    """Return the image with a baked driver, which `harness image bake` has baked."""
     with requirements(settings):
         return bake_cloud_image(lab, fetched)

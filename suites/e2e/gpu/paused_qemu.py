@@ -155,7 +155,7 @@ class PausedQemu:
         return answer
 
     def plug(self, attachment: GpuAttachment) -> None:
-        """Hot-plug as a machine does: first send the descriptor to QEMU, then name it."""
+        """Hot-plug as a machine does: send QEMU a descriptor, then a device that names the descriptor."""
         self._qmp_execute("qmp_capabilities", {})
         fdname = None
         if attachment.fd is not None:

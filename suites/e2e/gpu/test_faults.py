@@ -1,4 +1,4 @@
-"""A fault of a GPU is visible on the node, and the harness reports it by its name.
+"""A fault of a GPU is visible on the node, and the harness reports the fault by name.
 
 Most tests begin with a clone of an image with a baked driver, stopped before cloud-init: udev
 loads the module as soon as there is a GPU.

@@ -25,7 +25,7 @@ _ALL_S = 7200.0
 def test_whole_suite_passes_on_the_host(
     node_host: LabMachine, nested_node_image: Image, nested_baked_image: Image
 ) -> None:
-    """The tests of the driver run too, except the one that needs counters of NVIDIA's driver."""
+    """The tests of the driver run too, except the test that needs counters of NVIDIA's driver."""
     copy_image(node_host, nested_baked_image)
 
     outcomes = run_suite(node_host, nested_node_image.name, "suites/passthrough", limit_s=_ALL_S)

@@ -74,7 +74,7 @@ ROWS: Mapping[str, Row] = {
     "kubelet": Row(at="systemctl restart kubelet"),
     "last command": Row(at="systemctl enable kubelet"),
 }
-#: A run killed at one of these leaves special remains; the other rows are for nightly runs.
+#: Rows at whose commands a killed run leaves special remains; all other rows are nightly.
 EVERY_RUN = (
     "tag",
     "removal of the pulled name",
@@ -131,7 +131,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
 ) -> None:
     """Each run is killed one step later than the run before.
 
-    The end state is that of one whole run.
+    The node ends in the same state as after one complete run.
     """
     node = boot_node(replace(usual_request, command=None))
     for row in list(ROWS.values())[4::3]:

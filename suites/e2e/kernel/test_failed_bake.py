@@ -77,7 +77,7 @@ def build_by(script: str) -> GuestFile:
 def test_bake_whose_record_does_not_fit_leaves_no_driver(
     start_node: StartNode, script: str, sentence: str
 ) -> None:
-    """A node would trust a wrong record, or would build a driver beside one that it does not know.
+    """A node would trust a wrong record, or would build a second driver beside an unknown driver.
 
     The package caches stay: only a node that opts out removes them.
     """

@@ -87,7 +87,7 @@ def alone(libvirtd: Libvirtd) -> Libvirtd:
 def test_killed_run_leaves_no_domain(
     lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path
 ) -> None:
-    """With the flag AUTODESTROY, libvirt ends a domain when the connection that started it closes."""
+    """With the flag AUTODESTROY, libvirt ends a domain when the domain's connection closes."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
         run.send_signal(signal.SIGKILL)
 

@@ -80,7 +80,7 @@ def _set_up(blocks: tuple[Block, ...]) -> str:
 
 
 def _log_of_the_night(host: LabMachine) -> str:
-    """Wait for the end of the service that the timer starts, and return what it printed."""
+    """Wait for the end of the service that the timer starts, and return the service's output."""
 
     def look() -> Observation[str]:
         show = host.guest.output_of(

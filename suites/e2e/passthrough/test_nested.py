@@ -46,7 +46,7 @@ _QEMU = (
 def test_nested_guest_reads_the_registers_of_a_leased_gpu(
     start_host: StartHost, h100: GpuModel
 ) -> None:
-    """The first read matters: it returns 0 if the device ignores the reset with which QEMU opens it.
+    """The first read matters: it returns 0 if the device ignores the reset when QEMU opens the device.
 
     This was measured. The probable reason: QEMU clears its own copy of the BARs, and the host's
     kernel does not write the BARs again if the device still has the old values.

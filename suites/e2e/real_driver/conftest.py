@@ -1,4 +1,4 @@
-"""Nodes with NVIDIA's own driver: one with a GPU of each model, and one whose GPUs it opens."""
+"""Nodes with NVIDIA's own driver: with a GPU of each model, or with GPUs that the driver opens."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_gpu_newer_than_the_driver_is_reported_as_too_new(
 def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel, h100: GpuModel
 ) -> None:
-    """One of two GPUs is lost; nvidia-smi reports this with its own exit code."""
+    """One of two GPUs is lost; nvidia-smi reports the loss with a separate exit code."""
     node = boot_node(
         NodeRequest(name="lost", image=real_driver_image, gpus=[a100, h100], command=None)
     )

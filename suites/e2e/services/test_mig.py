@@ -158,7 +158,7 @@ def test_gpu_without_mig_gets_no_reboot(
     *,
     is_beside_one_with_mig: bool,
 ) -> None:
-    """An L4 has no MIG mode, so a node that reboots for it would reboot at each boot."""
+    """An L4 has no MIG mode, so a node that reboots to set the mode would reboot at each boot."""
     without = gpu_catalogue.get("l4-24gb")
     node = start_validated(
         "no-mig",

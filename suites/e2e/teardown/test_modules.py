@@ -230,7 +230,7 @@ def test_kernel_module_with_a_similar_name_stays_loaded(start_node: StartNode) -
 
 
 @promise(section="6", unit="suites/unit/provisioning/test_driver.py")
-def test_run_ends_after_an_incomplete_removal_on_a_grid_node(start_node: StartNode) -> None:
+def test_run_fails_after_an_incomplete_removal_on_a_grid_node(start_node: StartNode) -> None:
     """The old driver would still work, but a node of another type must not get ready with it."""
     change = shell(f"{TAG_AS_GRID}; chattr +i $(dirname {PROBE})")
     node = start_node(

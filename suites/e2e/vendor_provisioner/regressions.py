@@ -1,4 +1,4 @@
-"""Regressions to plant in the vendor's provisioner; each with its failing test and shown causes."""
+"""Regressions to plant in the vendor's provisioner, with the failing test and the shown causes."""
 
 from __future__ import annotations
 

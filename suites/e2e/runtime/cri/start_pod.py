@@ -20,8 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 SOCKET = "unix:///run/containerd/containerd.sock"
 #: The time limit of one call: an emulated guest needs some seconds to start a container.
 CALL_S = 120
-#: The time limit until the CRI knows an imported image, of which containerd notifies it by an
-#: event.
+#: The time limit until the CRI knows an imported image; containerd notifies the CRI by an event.
 IMAGE_S = 60
 #: The pod uses the node's network: a separate network would need a CNI plugin. The DNS server is
 #: never queried; without a DNS server, the runtime copies a file that the guest may not have.
