@@ -102,7 +102,7 @@ class ManifestFormat(Generic[M]):
         _write_json(folder / MANIFEST, self._adapter.dump_python(manifest, mode="json"))
 
     def read(self, folder: Path) -> M:
-        """Return a folder's manifest; raises the `damaged` error if it is missing or malformed."""
+        """Return a folder's manifest; raise the `damaged` error if the manifest is missing or malformed."""
         path = folder / MANIFEST
         try:
             return self._adapter.validate_json(path.read_bytes())

@@ -182,7 +182,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
     if present:
         raise BadInputError(
             f"{listed(present)} exist here already, and no file is overwritten, so nothing was "
-            "written; give a folder of its own, such as `harness init gpu-tests`.",
+            "written; choose another folder, for example by `harness init gpu-tests`.",
             source=str(folder),
         )
     for parent in (parent for name in files for parent in (folder / name).parents):
@@ -196,8 +196,8 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
         path = folder / name
         if path.is_file() and section.search(path.read_text(errors="replace")):
             raise BadInputError(
-                "This file configures pytest, and pytest would ignore it beside a new 'pytest.ini', so "
-                "nothing was written; give a folder of its own, such as `harness init gpu-tests`.",
+                "This file configures pytest, and pytest ignores it if 'pytest.ini' exists, so "
+                "nothing was written; choose another folder, for example by `harness init gpu-tests`.",
                 source=str(path),
             )
     with _undone_on_error() as (made_folders, made_files):

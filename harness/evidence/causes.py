@@ -142,7 +142,8 @@ def _remedy_of(words: DriverWords) -> str:
     return f"{words.remedy} host/*-trace.txt has the last accesses to an emulated GPU."
 
 
-#: The last causes are messages of NVIDIA's driver programs, and of provisioning about these programs.
+#: The last causes are messages that NVIDIA's driver programs print, and messages that provisioning prints
+#: about these programs.
 CAUSES = (
     _cause(
         "kernel panic",

@@ -39,8 +39,8 @@ class KernelPackages:
         packages: object = self.packages
         if not isinstance(packages, (tuple, list)) or not packages:
             raise BadInputError(
-                f"{packages!r} is not a list of Debian packages; write "
-                "(Path('linux-image.deb'),).",
+                f"{packages!r} is not a list of Debian packages; write, for "
+                "example, (Path('linux-image.deb'),).",
                 source=_SOURCE,
                 key="packages",
             )

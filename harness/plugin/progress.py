@@ -143,7 +143,7 @@ class ProgressReporter:
         if self._shown is not None:
             self._shown.go_on()
 
-    # This hook runs before the summary, which may contain lines of progress but no rows.
+    # Rows of progress must not stay on the screen beside the summary; lines of progress may.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if self._shown is not None and self._is_live:

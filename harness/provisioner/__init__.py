@@ -212,7 +212,7 @@ class Provisioner:
         if name not in commands:
             raise BadInputError(
                 f"Provisioner '{self.name}' declares no command '{name}', only "
-                f"{listed(commands)}; declare it.",
+                f"{listed(commands)}; declare '{name}'.",
                 source=self.where,
                 key=name,
             )

@@ -287,7 +287,7 @@ def _expect_done(evidence: Evidence, name: str) -> None:
 
 
 def _reset(node: Node, fleet: Fleet, mode: Mode) -> None:
-    """Clear the GPU capacity and remove the driver, except the parts that the mode's image has."""
+    """Clear the GPU capacity, and remove the parts of the driver that the mode's image lacks."""
     deadline = node.machine.deadline(_RESET_KVM_S)
     for argv in fleet.reset_commands(mode):
         node.guest.output_of(*argv, timeout_s=max(1.0, deadline.remaining_s()))

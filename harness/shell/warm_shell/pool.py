@@ -100,7 +100,7 @@ class WarmShellPool:
 
     @functools.cached_property
     def _start(self) -> ShellStart:
-        """Replace each command that is not allowed by a script that reports its call."""
+        """Replace each forbidden command with a script that reports that the command was called."""
         path = searched_path(os.environ.get("PATH", os.defpath))
         known = self.scratch / "known"
         write_denied_commands(known, sorted(set(KNOWN_COMMANDS) - self.allowed))

@@ -89,7 +89,7 @@ def test_command_that_is_not_declared_is_refused() -> None:
 
     assert str(refused.value) == (
         "Provisioner 'mine': key 'bake': Provisioner 'mine' declares no command 'bake', only 'boot'; "
-        "declare it."
+        "declare 'bake'."
     )
 
 

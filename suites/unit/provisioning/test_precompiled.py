@@ -346,7 +346,7 @@ def test_selector_of_a_group_has_only_kernel_architecture_and_system() -> None:
     assert list(group.selector) == [KERNEL_LABEL, ARCH, SYSTEM]
 
 
-def test_labels_that_differ_in_one_value_do_not_overlap() -> None:
+def test_sets_of_labels_that_differ_in_one_value_do_not_overlap() -> None:
     nodes = [
         labelled("a", "6.1", "rhel9.4", system="rhel", version="9.4", arch="amd64"),
         labelled("b", "6.1", "rhel9.5", system="rhel", version="9.5"),

@@ -41,7 +41,7 @@ def test_wait_ends_at_the_first_matching_event_since_the_mark(log: EventLog) -> 
 @pytest.mark.parametrize(
     ("why", "words"), [("", "ended during"), ("crashed", r"ended \(crashed\)")]
 )
-def test_end_of_qemu_ends_the_wait_with_the_events_so_far(
+def test_wait_returns_the_events_so_far_once_qemu_has_exited(
     log: EventLog, why: str, words: str
 ) -> None:
     log.add(an_event("FIRST"))

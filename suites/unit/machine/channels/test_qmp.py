@@ -102,7 +102,7 @@ def test_session_continues_after_a_command_without_answer(session: QmpSession) -
     assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
-def test_end_of_qemu_ends_a_command_early(session: QmpSession) -> None:
+def test_command_does_not_wait_any_longer_once_qemu_has_exited(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="failed QMP command 'quit'"):
         session.execute("quit", limit_s=_LONG_S)
 
@@ -144,7 +144,7 @@ def test_events_before_the_mark_do_not_end_a_wait(qemu: FakeQemu, session: QmpSe
         session.wait_for_event("a reset", names("RESET"), Deadline.after(_SHORT_S), since=1)
 
 
-def test_end_of_qemu_ends_a_wait_early(qemu: FakeQemu, session: QmpSession) -> None:
+def test_wait_ends_once_qemu_has_exited(qemu: FakeQemu, session: QmpSession) -> None:
     going = threading.Timer(_SHORT_S, qemu.hang_up)
     going.start()
 

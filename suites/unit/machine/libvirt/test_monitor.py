@@ -201,7 +201,7 @@ def test_refused_deregistration_is_reported(
         watched.close()
 
 
-def test_end_of_qemu_ends_a_wait(one: DomainMonitor) -> None:
+def test_wait_ends_once_qemu_has_exited(one: DomainMonitor) -> None:
     one.note_end("stopped")
 
     with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) during the wait for it"):

@@ -128,7 +128,7 @@ def test_effect_sees_the_call_and_may_replace_the_answer(
     assert registry.take_unused_rules() == []
 
 
-def test_mock_without_rules_succeeds_and_a_default_with_an_effect_may_stay_unused(
+def test_unused_rule_is_reported_but_an_unused_default_answer_is_not(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     wget = MockedCommand("wget", registry.calls, reads_stdin=False)
