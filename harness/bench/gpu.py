@@ -80,7 +80,7 @@ def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: floa
                     process.kill()
             if code != 0:
                 raise HarnessError(
-                    f"The process that asks the device by '{transport.value}' ended with {code}: "
+                    f"The process that accesses the GPU by '{transport.value}' ended with exit code {code}: "
                     f"{(folder / 'stderr').read_text(errors='replace').strip()[-500:]}"
                 )
             return float(output.read_text())

@@ -1,4 +1,4 @@
-"""`harness completion`: prints the completion of commands and options of `harness` for a shell."""
+"""`harness completion`: prints a shell script that completes the commands and options of `harness`."""
 
 from __future__ import annotations
 

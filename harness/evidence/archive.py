@@ -199,8 +199,8 @@ def _unpack_member(
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise BadInputError(
-            f"The archive has '{member.name}', which leads out of its folder; the harness writes no such "
-            "archives, so do not trust it.",
+            f"The archive contains '{member.name}', a path that leads out of its folder; the harness writes "
+            "no such archives, so do not trust this archive.",
             source=bounded.source,
         )
     if not member.isreg() and not member.isdir():

@@ -131,7 +131,7 @@ def _unit(block: str) -> UnitTimes:
         )
     except (KeyError, ValueError) as error:
         raise HarnessError(
-            f"`systemctl show` printed a unit of an unknown form ({error!r}): {block[:500]!r}."
+            f"`systemctl show` printed a unit of an unknown format ({error!r}): {block[:500]!r}."
         ) from error
 
 
@@ -147,7 +147,7 @@ def parse_uptime(text: str) -> float:
     """Return the seconds since the boot, from `/proc/uptime`; raises HarnessError."""
     found = re.match(r"\d{1,15}(\.\d+)?\s", text)
     if found is None:
-        raise HarnessError(f"'{UPTIME}' has an unknown form: {text[:80]!r}.")
+        raise HarnessError(f"'{UPTIME}' has an unknown format: {text[:80]!r}.")
     return float(found[0])
 
 

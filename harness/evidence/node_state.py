@@ -123,7 +123,7 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
     for line in text.splitlines():
         found = _MODULE.match(line)
         if found is None:
-            raise HarnessError(f"'/proc/modules' has a line of an unknown form: {line!r}.")
+            raise HarnessError(f"'/proc/modules' has a line of an unknown format: {line!r}.")
         name, references, holders = found.groups()
         modules[name] = LoadedModule(
             name=name,
@@ -157,7 +157,7 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
                 f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
             )
         elif "nvidia" in line and not _DKMS_NOTICE.match(line):
-            raise HarnessError(f"'dkms status' has a line of an unknown form: {line!r}.")
+            raise HarnessError(f"'dkms status' has a line of an unknown format: {line!r}.")
     return builds
 
 
@@ -171,7 +171,7 @@ def parse_units(text: str) -> list[list[str]]:
 
 
 def parse_lspci(text: str) -> list[PciFunction]:
-    """Parse `lspci -nnkv`; raises HarnessError for a function of an unknown form."""
+    """Parse `lspci -nnkv`; raises HarnessError for a function of an unknown format."""
     functions: list[PciFunction] = []
     for block in re.split(r"\n(?=\S)", _PCI_ERROR.sub("", f"{text}\n").strip()):
         found = _PCI.match(block, 0, _LONGEST_PCI_LINE)
@@ -188,7 +188,7 @@ def parse_lspci(text: str) -> list[PciFunction]:
                 )
             )
         elif _SLOT.match(block) or "\n\t" in block:
-            raise HarnessError(f"'lspci' shows a function in an unknown form: {block[:500]!r}.")
+            raise HarnessError(f"'lspci' shows a function in an unknown format: {block[:500]!r}.")
     return functions
 
 
@@ -210,7 +210,7 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
         )
     except (KeyError, ValueError) as error:
         raise HarnessError(
-            f"The PCI function in '{name}' has an unknown form: {text!r}."
+            f"The PCI function in '{name}' has an unknown format: {text!r}."
         ) from error
 
 
@@ -230,7 +230,7 @@ def parse_driver_version(text: str) -> str:
     """
     found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", text, re.MULTILINE)
     if found is None:
-        raise HarnessError(f"'/proc/driver/nvidia/version' has an unknown form: {text!r}.")
+        raise HarnessError(f"'/proc/driver/nvidia/version' has an unknown format: {text!r}.")
     return found[1]
 
 
@@ -303,7 +303,7 @@ def parse_stat(text: str) -> dict[str, PathStat]:
     for line in filter(None, text.split("\n")):
         found = _STAT.fullmatch(line)
         if found is None:
-            raise HarnessError(f"The list of paths has a line of an unknown form: {line!r}.")
+            raise HarnessError(f"The list of paths has a line of an unknown format: {line!r}.")
         states[found["path"]] = PathStat(
             path=found["path"],
             kind=found["kind"],

@@ -78,7 +78,7 @@ class ProvisioningOutcome:
             )
         except (ValueError, LookupError, TypeError) as error:
             raise HarnessError(
-                f"The outcome of provisioning in '{file.path}' has an unknown form ({error}): "
+                f"The outcome of provisioning in '{file.path}' has an unknown format ({error}): "
                 f"{text!r}."
             ) from error
 
@@ -148,7 +148,9 @@ def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
     try:
         return [_shown(_at(parse_json(line), declared.name)) for line in _events(text, declared)]
     except (ValueError, LookupError) as error:
-        raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error
+        raise HarnessError(
+            f"The event file '{name}' has an unknown format; it contains {text!r}."
+        ) from error
 
 
 def _events(text: str, declared: EventFiles) -> list[str]:
@@ -175,7 +177,7 @@ def parse_timed_events(
             stop_s = _moment(_text(document, declared.ended))
         except (ValueError, LookupError) as error:
             raise HarnessError(
-                f"The event file '{name}' has an unknown form: {text!r}."
+                f"The event file '{name}' has an unknown format; it contains {text!r}."
             ) from error
         if start_s is not None and stop_s is not None:
             found.append((event, start_s, stop_s))

@@ -56,7 +56,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
         patterns = [str(each) for each in document[kind]]
         schema = document["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HarnessError(f"'{file}' has an unknown form ({error!r}).") from error
+        raise HarnessError(f"'{file}' has an unknown format ({error!r}).") from error
     if schema != SCHEMA:
         raise HarnessError(
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "

@@ -106,7 +106,7 @@ _MAY_BE_ABSENT = "No such file or directory"
 _NO_SUCH_PROGRAM = 127
 
 
-#: The exceptions of parsers for output in an unknown form.
+#: The exceptions of parsers for output in an unknown format.
 _OTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     struct.error,
@@ -132,7 +132,7 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
     except _OTHER_FORM as error:
         raise HarnessError(
             f"The state of '{node}' could not be read, because the answer of the node has an "
-            f"unknown form ({error!r})."
+            f"unknown format ({error!r})."
         ) from error
 
 
@@ -434,7 +434,7 @@ def _parse(found: _Found, kind: StateKind, parse: Callable[[str], Items], text: 
     try:
         found.items[kind] = parse(text)
     except (*_OTHER_FORM, HarnessError) as error:
-        _note(found, kind, "*", f"the node's output about it has an unknown form ({error!r})")
+        _note(found, kind, "*", f"the node's output about it has an unknown format ({error!r})")
 
 
 def _note(found: _Found, kind: StateKind, name: str, reason: str) -> None:

@@ -112,7 +112,7 @@ def _parse_unit(block: str) -> ShownUnit:
         )
     except (KeyError, ValueError) as error:
         raise HarnessError(
-            f"`systemctl show` printed a unit of an unknown form ({error!r}): {block!r}."
+            f"`systemctl show` printed a unit of an unknown format ({error!r}): {block!r}."
         ) from error
 
 

@@ -275,8 +275,8 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
     nameless = [function.slot for function in functions if function.vendor == _NO_VENDOR]
     if nameless:
         raise HarnessError(
-            f"The PCI functions {nameless} read all ones, even their ids, so whether they are GPUs is "
-            "unknown. Reboot the node.",
+            f"The ids of the PCI functions {nameless} read as all ones, so it is unknown whether these "
+            "functions are GPUs. Reboot the node.",
             evidence=evidence.folder,
         )
     return [

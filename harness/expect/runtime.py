@@ -297,7 +297,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         default = default_runtime(configuration, cri)
     except TomlTextError as error:
         raise HarnessError(
-            f"containerd's configuration has an unknown form: {error}.", evidence=evidence.folder
+            f"containerd's configuration has an unknown format: {error}.", evidence=evidence.folder
         ) from error
     if not is_known and not runtimes:
         raise HarnessError(

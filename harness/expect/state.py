@@ -31,8 +31,8 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
             for each in diff.unknown[:_MOST_LINES]
         )
         raise HarnessError(
-            f"The states of '{before.node}' and '{after.node}' can't be compared, because parts "
-            f"of them are unknown:\n{parts}\nMake them readable, or allow these parts to differ.",
+            f"The states of '{before.node}' and '{after.node}' can't be compared, because these "
+            f"parts are unknown:\n{parts}\nMake these parts readable, or allow them to differ.",
             evidence=after.folder,
         )
     if diff.changes:

@@ -243,8 +243,8 @@ class VfioUserServer(DeviceServer[Message]):
     def attachment(self) -> GpuAttachment:
         if not self.socket_path.is_socket():
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged before, or its "
-                "server does not run; start a new server each time a GPU is plugged."
+                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged in once already, or "
+                "its server is not running. Start a new server each time you plug in a GPU."
             )
         return GpuAttachment(
             id=self.device_id,

@@ -100,7 +100,7 @@ def _lower_disks(disk: Path) -> Iterator[Path]:
 
 
 def _place_of(folder: str, places: Sequence[Path]) -> Path:
-    """Return the path in this host's stores for an image's folder on another host."""
+    """Return the path in this host's stores that corresponds to `folder`, an image's folder on another host."""
     there = Path(folder)
     for place in places:
         if place.name == there.parent.name:

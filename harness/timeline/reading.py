@@ -57,7 +57,7 @@ _UNREADABLE = (
     *(HarnessError, OSError, EOFError, zlib.error),
     *(ValueError, LookupError, TypeError, ArithmeticError, RecursionError),
 )
-"""The exceptions for evidence of an unknown form, from a broken machine or from other software."""
+"""The exceptions for evidence of an unknown format, from a broken machine or from other software."""
 #: zlib's value for a stream with gzip's header.
 _GZIP = 16 + zlib.MAX_WBITS
 #: Gathering truncates the journal to this size; one byte more shows that the journal is longer.

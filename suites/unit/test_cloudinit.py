@@ -240,7 +240,7 @@ def test_result_without_a_data_source_is_read() -> None:
     ],
 )
 def test_malformed_result_is_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="cloud-init's result file has an unknown form"):
+    with pytest.raises(HarnessError, match="cloud-init's result file has an unknown format"):
         CloudInitResult.from_json(text)
 
 
@@ -297,5 +297,5 @@ def test_recorded_status_of_a_clean_boot_is_done(version: str) -> None:
     ],
 )
 def test_status_of_an_unknown_form_is_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="status file has an unknown form"):
+    with pytest.raises(HarnessError, match="status file has an unknown format"):
         CloudInitReport.from_json(text)

@@ -37,8 +37,8 @@ HBM3: Final = 0x14
 GDDR6: Final = 0x11
 
 _ALL_LEVELS: Final = 0xFFFFFFFF
-#: Registers with the same values on all chips: the GPU's firmware has booted, the falcons are halted,
-#: their memory is scrubbed, and any privilege level may write.
+#: Registers with the same values on all chips. The values say that the GPU's firmware has booted, that
+#: the falcons are halted with their memory scrubbed, and that each privilege level may write registers.
 _COMMON: Final = {
     0x118128: 1,
     0x118234: 0xFF,

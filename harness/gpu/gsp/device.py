@@ -141,7 +141,7 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR; unused bytes, and all after a failure, read as all ones."""
+        """Read up to 8 bytes of a BAR. Unused bytes read as all ones, and so does each byte after a failure."""
         if self.failure is not None:
             return (1 << 8 * size) - 1
         if bar != self._order[0]:

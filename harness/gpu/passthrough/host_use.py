@@ -125,8 +125,8 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
     else:
         texts.append(own)
     seen: set[tuple[str, str]] = set()
-    # The kernel escapes only blanks and newlines in mount names, so other separators must not
-    # split.
+    # The kernel escapes spaces, tabs and newlines in mount names, but no other white space. So only
+    # spaces separate the fields.
     for line in (line for text in texts for line in text.split("\n") if line):
         fields, _, rest = line.partition(" - ")
         words, tail = fields.split(" "), rest.split(" ")

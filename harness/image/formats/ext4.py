@@ -251,7 +251,7 @@ def _time_ns(seconds: int, extra: int) -> int:
 
 def _parse_xattr_block(content: bytes) -> dict[str, bytes]:
     if int.from_bytes(content[:4], "little") != _XATTR_MAGIC:
-        raise Ext4Error("a block of extended attributes has an unknown form")
+        raise Ext4Error("a block of extended attributes has an unknown format")
     return _parse_xattrs(content, 32, 0)
 
 

@@ -410,7 +410,7 @@ class AgentLink:
             *(ArithmeticError, RecursionError),
         ) as error:
             raise HarnessError(
-                f"Machine '{self._name}' answered {call.what} in an unknown form: {error!r}."
+                f"Machine '{self._name}' answered {call.what} in an unknown format: {error!r}."
             ) from error
 
     def ask(self, what: str, kind: int, asked: Mapping[str, object], deadline: Deadline) -> bytes:

@@ -155,7 +155,7 @@ class Guest:
             if len(fields) < len(("PID", "path", "name")):
                 raise HarnessError(
                     f"The list of processes of machine '{self.name}' has a line of an unknown "
-                    f"form: {line!r}."
+                    f"format: {line!r}."
                 )
             pid, path, name = fields
             users.append(f"'{name}' (PID {pid}) has '{path}' open")

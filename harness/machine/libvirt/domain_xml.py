@@ -114,7 +114,7 @@ def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
     if len(attachment.addresses) > 1:
         raise RequirementError(
             f"The GPU '{attachment.addresses[0]}' has {len(attachment.addresses)} functions, but "
-            "libvirt can plug a device of one function only; use --machine-driver=qemu."
+            "libvirt can plug in only devices with one function; use --machine-driver=qemu."
         )
     segment, bus, rest = attachment.addresses[0].split(":")
     slot, _, function = rest.partition(".")

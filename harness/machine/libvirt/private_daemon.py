@@ -183,7 +183,7 @@ def private_daemon(
         end(holder)
 
 
-#: A machine with a GPU of the host locks all of its memory. The machine inherits the limit
+#: A machine that uses a GPU of the host locks all memory of the guest. The machine inherits the limit
 #: (`RLIMIT_MEMLOCK`) from libvirtd. A session's libvirtd is in a user namespace, where it can lower
 #: the limit, but not raise it.
 _WITH_LOCKED_MEMORY = (

@@ -1,4 +1,4 @@
-"""The VM driver that starts QEMU itself, and its machines: processes of this host."""
+"""The VM driver that starts QEMU without libvirt: each machine is a process of this host."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ When process 1 ends, the kernel kills all other processes of the namespace, even
 before the command starts, its process checks its namespaces and its root directory, and refuses to
 start the command if one of them is the host's: a `kill -9 -1` must never reach the host.
 
-Renewal: the parent of process 1 continues to see the host's files. A message to the parent's
+Renewal of the root: the parent of process 1 continues to see the host's files. A message to the parent's
 socket makes the parent replace the root of the running processes by a new root, with empty upper
 layers on top of the earlier files. pivot_root(2) moves all processes to the new root at once.
 
@@ -296,7 +296,7 @@ class _RootBuilder:
 
     As the user root, the class mounts one overlay over `/` and one over each mount below `/`. To
     an ordinary user, and to root inside another sandbox, the kernel refuses an overlay that would
-    show files below a mount point. For these users a directory that contains mount points is made
+    show files below a mount point. For these users, a directory that contains mount points is made
     anew, with an overlay for each entry. A file system that supports no overlay is shown
     read-only. The files below `replaced` hide the host's files. `shared` is a directory that all
     roots share; it begins with the files that the host's directory has.

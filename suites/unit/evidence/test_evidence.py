@@ -37,7 +37,7 @@ def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
 def test_malformed_outcome_is_refused(tmp_path: Path, text: str) -> None:
     evidence = a_gpu_node(tmp_path).file(OUTCOME_PATH, text).evidence
 
-    with pytest.raises(HarnessError, match=r"outcome of provisioning in .* has an unknown form"):
+    with pytest.raises(HarnessError, match=r"outcome of provisioning in .* has an unknown format"):
         _ = evidence.outcome
 
 
@@ -59,7 +59,7 @@ def test_event_file_may_have_several_lines(tmp_path: Path) -> None:
 def test_error_names_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> None:
     evidence = EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence
 
-    with pytest.raises(HarnessError, match=r"event file '.*/1\.json' has an unknown form"):
+    with pytest.raises(HarnessError, match=r"event file '.*/1\.json' has an unknown format"):
         _ = evidence.event_names
 
 

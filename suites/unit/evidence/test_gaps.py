@@ -74,9 +74,9 @@ def test_request_is_looked_up_by_kind_and_pattern(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "unknown form"),
+        ("{", "unknown format"),
         ('{"schema": 0, "files": []}', "has the schema 0, but"),
-        ('{"schema": 1}', "unknown form"),
+        ('{"schema": 1}', "unknown format"),
         (
             '{"schema": 2, "files": []}',
             "has the schema 2, but this version of the harness reads 1",

@@ -67,7 +67,7 @@ def test_unit_is_ready_when_it_is_active_or_has_ended() -> None:
 
 
 def test_malformed_unit_is_refused() -> None:
-    with pytest.raises(HarnessError, match="unknown form"):
+    with pytest.raises(HarnessError, match="unknown format"):
         parse_unit_times("Id=a.service\nActiveState=active\n")
 
 
@@ -83,7 +83,7 @@ def test_output_of_systemctl_without_a_start_time_is_refused(text: str) -> None:
 
 
 def test_malformed_uptime_is_refused() -> None:
-    with pytest.raises(HarnessError, match="unknown form"):
+    with pytest.raises(HarnessError, match="unknown format"):
         parse_uptime("")
 
 

@@ -158,7 +158,7 @@ def test_link_in_evidence_does_not_read_a_file_of_this_host(tmp_path: Path, kind
 def test_hostile_outcome_raises_a_harness_error(tmp_path: Path, text: str) -> None:
     evidence = evidence_of(tmp_path, {OUTCOME: text})
 
-    with pytest.raises(HarnessError, match="has an unknown form"):
+    with pytest.raises(HarnessError, match="has an unknown format"):
         _ = evidence.outcome
 
 

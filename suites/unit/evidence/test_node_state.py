@@ -30,7 +30,7 @@ from harness.evidence.node_state import (
 
 @pytest.mark.parametrize("line", ["nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "])
 def test_malformed_line_of_proc_modules_raises_an_error(line: str) -> None:
-    with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown form"):
+    with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown format"):
         parse_modules(f"x 1 0 - Live 0x0\n{line}\n")
 
 
@@ -86,7 +86,7 @@ def test_dkms_status_is_read_in_both_of_its_forms(
     ],
 )
 def test_unknown_line_of_dkms_status_raises_an_error(line: str) -> None:
-    with pytest.raises(HarnessError, match=r"DKMS reports an error|a line of an unknown form"):
+    with pytest.raises(HarnessError, match=r"DKMS reports an error|a line of an unknown format"):
         parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
 
 
@@ -131,7 +131,7 @@ def test_path_may_contain_unusual_line_separators() -> None:
 
 @pytest.mark.parametrize("text", ["f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"])
 def test_malformed_line_of_stat_txt_raises_an_error(text: str) -> None:
-    with pytest.raises(HarnessError, match="The list of paths has a line of an unknown form"):
+    with pytest.raises(HarnessError, match="The list of paths has a line of an unknown format"):
         parse_stat(text)
 
 
@@ -213,7 +213,7 @@ def test_version_of_the_loaded_driver_is_read_in_each_format(line: str) -> None:
 
 
 def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
-    with pytest.raises(HarnessError, match=r"has an unknown form: 'GCC version: 12\.2'"):
+    with pytest.raises(HarnessError, match=r"has an unknown format: 'GCC version: 12\.2'"):
         parse_driver_version("GCC version: 12.2")
 
 
@@ -372,14 +372,14 @@ def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
 
 @pytest.mark.parametrize("error", ["cat: read error\n", "x" * 5000 + "\n"])
 def test_text_between_a_function_and_its_details_is_refused(error: str) -> None:
-    with pytest.raises(HarnessError, match="a function in an unknown form") as caught:
+    with pytest.raises(HarnessError, match="a function in an unknown format") as caught:
         parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
 
     assert len(str(caught.value)) < 600
 
 
 def test_long_line_of_lspci_is_refused() -> None:
-    with pytest.raises(HarnessError, match="a function in an unknown form"):
+    with pytest.raises(HarnessError, match="a function in an unknown format"):
         parse_lspci(f"01:00.0 {'[0302]: ' * 200_000}\n")
 
 
@@ -387,7 +387,7 @@ def test_long_line_of_lspci_is_refused() -> None:
 def test_function_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
     known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
 
-    with pytest.raises(HarnessError, match="'lspci' shows a function in an unknown form"):
+    with pytest.raises(HarnessError, match="'lspci' shows a function in an unknown format"):
         parse_lspci(f"{known}{slot} 3D controller: NVIDIA Corporation GH100\n")
     assert len(parse_lspci(f"\n{known}pcilib: 01:00.0 cannot be read\n")) == 1
 
@@ -500,7 +500,7 @@ def test_uevent_file_with_a_missing_or_wrong_line_is_refused(name: str) -> None:
     number = "red" if name == "DRIVER" else "30200"
     lines = ("DRIVER=nvidia", f"PCI_CLASS={number}", "PCI_ID=10DE:2330", "PCI_SLOT_NAME=x")
 
-    with pytest.raises(HarnessError, match="'some/uevent' has an unknown form"):
+    with pytest.raises(HarnessError, match="'some/uevent' has an unknown format"):
         parse_pci_event("\n".join(each for each in lines if name not in each), "some/uevent")
 
 

@@ -52,7 +52,7 @@ def test_value_that_is_not_text_is_shown_as_json() -> None:
 @pytest.mark.parametrize("pointer", ["/done/2", "/done/-1", "/a/b", "/done/0/1"])
 def test_missing_decision_is_none_and_a_missing_exit_code_is_an_error(pointer: str) -> None:
     assert read(decision=pointer).action is None
-    with pytest.raises(HarnessError, match=rf"has an unknown form \(it has no '{pointer}'\): "):
+    with pytest.raises(HarnessError, match=rf"has an unknown format \(it has no '{pointer}'\): "):
         read(exit_code=pointer)
 
 
@@ -84,7 +84,7 @@ def test_events_have_the_declared_times() -> None:
     first = event.replace(":01Z", ":00Z")
     assert parse_timed_events(first, declared, "e") == [("apt", 0.0, 2.5)]
     assert parse_timed_events(event, EventFiles(path="/e/*", name="/TaskName"), "e") == []
-    with pytest.raises(HarnessError, match="The event file 'e' has an unknown form"):
+    with pytest.raises(HarnessError, match="The event file 'e' has an unknown format"):
         parse_timed_events(event.replace("1970", "then"), declared, "e")
 
 
@@ -113,5 +113,5 @@ def test_malformed_outcome_is_refused_with_the_reason(text: str, why: str) -> No
         ProvisioningOutcome.from_json(text, file)
 
     assert str(caught.value) == (
-        f"The outcome of provisioning in '/o.json' has an unknown form ({why}): {text!r}."
+        f"The outcome of provisioning in '/o.json' has an unknown format ({why}): {text!r}."
     )

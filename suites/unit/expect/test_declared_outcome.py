@@ -349,7 +349,7 @@ UNDECIDED = {
         expectation=expect.provisioned,
         outcome=FILE,
         texts=(("document", '{"steps": []}'),),
-        message="has an unknown form (it has no '/result/code')",
+        message="has an unknown format (it has no '/result/code')",
     ),
     "steps that are no list": Case(
         expectation=lambda e: expect.step_of(e, "x"),
@@ -390,7 +390,7 @@ UNDECIDED = {
         expectation=lambda e: expect.events_recorded(e, "up"),
         outcome=EVENTS,
         texts=(("events", "{"),),
-        message="The event file '/var/log/my/a.jsonl' has an unknown form",
+        message="The event file '/var/log/my/a.jsonl' has an unknown format",
     ),
 }
 

@@ -297,7 +297,7 @@ UNKNOWN = (
     Case(
         "runtime",
         lambda f: f.command("containerd-config", "words that [nobody knows\n"),
-        "containerd's configuration has an unknown form: line 1: expected a table or a key",
+        "containerd's configuration has an unknown format: line 1: expected a table or a key",
     ),
     Case(
         "runtime",

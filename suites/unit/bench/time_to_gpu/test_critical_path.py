@@ -24,7 +24,7 @@ _MOMENTS = Moments(
 )
 
 
-def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_end_the_wait() -> None:
+def test_wait_goes_on_if_a_restart_of_the_kubelet_cleared_the_capacity() -> None:
     """The plugin registers, the provisioner restarts the kubelet, and the plugin registers again."""
     events = events_of(
         ("node-ready", 10.0),

@@ -262,7 +262,7 @@ def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
     disk.folder(13, {})
     disk.inode(12, 0o100644, xattr_block=disk.block(b"other"))
-    with pytest.raises(Ext4Error, match="extended attributes has an unknown form"):
+    with pytest.raises(Ext4Error, match="extended attributes has an unknown format"):
         read_file_system(disk.read)
     disk.inode(12, 0o100644, xattrs=xattr(1, b"n", b"v", at=40, value_inode=9))
     with pytest.raises(Ext4Error, match="inode of its own"):

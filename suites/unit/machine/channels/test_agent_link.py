@@ -264,7 +264,7 @@ def test_malformed_error_frame_is_reported_with_its_request(
     guest.answers[frames.RUN] = says((frames.ERROR, b"[]"))
 
     with pytest.raises(
-        HarnessError, match=r"^Machine 'node' answered the command 'tool' in an unknown form"
+        HarnessError, match=r"^Machine 'node' answered the command 'tool' in an unknown format"
     ):
         ready.run(["tool"], timeout_s=20)
 

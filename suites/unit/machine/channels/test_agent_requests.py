@@ -95,23 +95,23 @@ def test_timeout_error_has_the_request_and_the_last_frame(
         (
             (frames.SETTLE, {"nonce": None}),
             lambda agent: agent.settle(soon()),
-            "the request to settle in an unknown form: KeyError('before_ns').",
+            "the request to settle in an unknown format: KeyError('before_ns').",
         ),
         (
             (frames.READ, {}),
             lambda agent: agent.read_bytes("/etc/x", soon()),
-            "the request to read '/etc/x' in an unknown form: KeyError('size').",
+            "the request to read '/etc/x' in an unknown format: KeyError('size').",
         ),
         (
             (frames.RUN, {}),
             lambda agent: agent.run(["tool"], timeout_s=20),
-            "the command 'tool' in an unknown form: KeyError('exit_code').",
+            "the command 'tool' in an unknown format: KeyError('exit_code').",
         ),
         (
             (frames.WAIT_UNIT, b"[]"),
             lambda agent: agent.wait_for_unit("a.service", soon()),
             (
-                "the wait for 'a.service' to be active in an unknown form: "
+                "the wait for 'a.service' to be active in an unknown format: "
                 "ProtocolError(\"A frame has no JSON object: b'[]'.\")."
             ),
         ),

@@ -315,6 +315,6 @@ def test_error_for_an_invalid_answer_names_its_command(guest: PlayedGuest) -> No
         command.feed_end()
         with pytest.raises(
             HarnessError,
-            match=r"^Machine 'node' answered the command 'cat a file' in an unknown form: ",
+            match=r"^Machine 'node' answered the command 'cat a file' in an unknown format: ",
         ):
             command.wait(lambda *_: None)

@@ -38,7 +38,7 @@ def test_malformed_line_is_reported_in_a_sentence(line: str) -> None:
         ScriptedRunner().expect(
             ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout=said
         ) as runner,
-        pytest.raises(HarnessError, match="has a line of an unknown form"),
+        pytest.raises(HarnessError, match="has a line of an unknown format"),
     ):
         Guest("node", runner).users_of("/dev/nvidia0")
 

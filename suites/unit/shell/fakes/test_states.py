@@ -79,7 +79,7 @@ def test_command_with_several_units_fails_if_one_unit_fails(
     ] == active
 
 
-def test_start_of_a_unit_calls_on_start(tmp_path: Path) -> None:
+def test_starting_a_unit_calls_its_on_start_hook(tmp_path: Path) -> None:
     modules = fakes.KernelModules({"nvidia": fakes.Module()}).use_root(tmp_path)
     unit = fakes.Unit(on_start=lambda: modules.load("nvidia"))
     systemd = fakes.Systemd({"nvidia-modprobe": unit}).use_root(tmp_path)
