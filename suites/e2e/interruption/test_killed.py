@@ -255,6 +255,25 @@ def test_bake_killed_before_it_compiled_leaves_a_record_without_a_driver(
     expect.decided(evidence, "teardown-install", reason="corrupt")
 
 
+@promise(section="4", unit="suites/unit/provisioning/test_main.py")
+def test_bake_that_is_terminated_during_its_build_leaves_no_driver(
+    boot_node: BootNode, usual_request: NodeRequest
+) -> None:
+    """A build machine that stops a bake in time must not leave half of a driver in the image."""
+    request = replace(
+        usual_request,
+        config={**usual_request.config, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        command="bake",
+    )
+    row = Row(at="ctr -n k8s.io run*build-only", act=TERMINATE_DURING_CONTAINER)
+
+    evidence = interrupted(boot_node, request, row).evidence()
+
+    expect.provisioned(evidence, exit_code=TERMINATED)
+    expect.no_record(evidence)
+    expect.no_driver_artefact(evidence)
+
+
 @pytest.mark.slow
 @promise(section="4", unit="suites/unit/provisioning/test_prebake.py")
 def test_node_whose_bake_was_killed_while_it_compiled_builds_its_driver(

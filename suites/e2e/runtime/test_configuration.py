@@ -224,7 +224,7 @@ def test_configuration_that_cannot_take_effect_is_refused_and_kept(
 def test_configuration_that_already_names_the_runtime_is_kept(start_node: StartNode) -> None:
     """Only CDI is switched on, if containerd supports CDI and has it off."""
     own = (
-        f"version = 2\n{CRI}\n  enable_cdi = false\n"
+        f"version = 2\n{CRI}\n  enable_cdi = false  # for now\n"
         f'{CRI[:-1]}.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
         f'{CRI[:-1]}.containerd.runtimes.nvidia]\n  runtime_type = "io.containerd.runc.v2"\n'
         f'{CRI[:-1]}.containerd.runtimes.nvidia.options]\n  BinaryName = "{RUNTIME}"\n'
@@ -255,7 +255,8 @@ def test_node_that_opts_out_loses_only_the_runtime(
     """Without the driver, containers with that runtime would not start."""
     mine = (
         f"version = 2\n{CRI[:-1]}.containerd]\n"
-        f'default_runtime_name = "{default}"\n{CRI[:-1]}.containerd.runtimes.runc]\n'
+        f'default_runtime_name = "{default}"  # for all pods\n'
+        f"{CRI[:-1]}.containerd.runtimes.runc]\n"
         'runtime_type = "io.containerd.runc.v2"\n'
         f"{CRI[:-1]}.containerd.runtimes.mine]\n"
         'runtime_type = "io.containerd.runc.v2"\n'
