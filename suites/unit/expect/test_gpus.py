@@ -195,9 +195,9 @@ def test_gpu_count_is_unknown_if_a_function_reads_all_ones(tmp_path: Path) -> No
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 
     for named in ("2330", "10de:2330", load_catalogue().get("h100-sxm5-80gb")):
-        with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read all ones"):
+        with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read as all ones"):
             expect.gpus_on_bus(evidence, named)
-    with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read all ones"):
+    with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read as all ones"):
         expect.no_gpu(evidence)
 
 
