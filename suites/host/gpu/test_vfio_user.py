@@ -193,7 +193,7 @@ def test_socket_is_private_and_removed_after_the_first_request(server: VfioUserS
         qemu.ask(_VERSION)
 
         assert not server.socket_path.exists()
-        with pytest.raises(HarnessError, match="plugged before"):
+        with pytest.raises(HarnessError, match="plugged in once already"):
             server.attachment()
 
 
@@ -244,7 +244,7 @@ def test_server_that_was_never_plugged_or_started_can_be_closed_twice(tmp_path: 
     before = open_descriptors()
     VfioUserServer(a_gpu(), folder=tmp_path).close()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
-    with pytest.raises(HarnessError, match="does not run"):
+    with pytest.raises(HarnessError, match="its server is not running"):
         server.attachment()
     server.start()
 
