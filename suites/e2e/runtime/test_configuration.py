@@ -89,6 +89,12 @@ USERS: Mapping[str, Users] = {
         kept=("SystemdCgroup = true",),
         options=("SystemdCgroup = true",),
     ),
+    "runtime without a type": Users(
+        config=f"version = 2\n{CRI[:-1]}.containerd.runtimes.nvidia.options]\n"
+        f'  BinaryName = "{RUNTIME}"\n  SystemdCgroup = true\n',
+        kept=("SystemdCgroup = true",),
+        options=("SystemdCgroup = true",),
+    ),
 }
 
 
@@ -123,6 +129,8 @@ def test_users_configuration_keeps_its_lines_and_gets_the_runtime(
     assert missing == [], (
         f"These lines of the user's were expected to stay, but are gone: {missing}."
     )
+    runtime = dump.partition(".runtimes.nvidia]")[2].partition("[plugins")[0]
+    assert 'runtime_type = "io.containerd.runc.v2"' in runtime
     own = dump.partition(".runtimes.nvidia.options]")[2].partition("[plugins")[0]
     missing = [line for line in users.options if line not in own]
     assert missing == [], (

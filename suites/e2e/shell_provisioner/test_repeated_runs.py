@@ -43,6 +43,10 @@ def test_second_run_changes_nothing(boot_node: BootNode, managed: NodeRequest) -
     node.provision("boot").check("The second run")
 
     expect_as_whole_run(before, node)
+    evidence = node.evidence()
+    for run in evidence.runs:
+        log = evidence.of_run(run).log
+        assert log.count("event=decision") == 1, f"The log of run {run} has other runs' lines: {log}"
 
 
 @pytest.mark.parametrize(
