@@ -151,6 +151,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "record of a newer format": skips(f"sed -i '1i schema=2' {RECORD}; echo gcc=12 >>{RECORD}"),
     "first of two values counts": skips(f"echo driver_version=1.0 >>{RECORD}"),
+    "first of two values is empty": corrupt(f"sed -i '1i driver_version=' {RECORD}"),
     "record at another path": skips(
         f"mv {RECORD} /opt/azure/another-marker", gpu_dkms_marker_file="/opt/azure/another-marker"
     ),

@@ -32,3 +32,4 @@ def test_node_without_a_gpu_is_refused(boot_node: BootNode, node_image: Image) -
     # provisioner.yaml gives the exit code 3 the name 'no-gpu'.
     expect.provisioned(evidence, exit_code="no-gpu")
     expect.no_gpu(evidence)
+    assert evidence.file("/etc/gpu-node/settings.env") is None

@@ -40,3 +40,4 @@ def test_node_without_a_gpu_is_refused(shell: Shell) -> None:
     shell.mock("lspci")
 
     assert shell.call("main").status == 3
+    assert not shell.path("/etc/gpu-node/settings.env").exists()
