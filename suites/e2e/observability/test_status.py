@@ -11,6 +11,7 @@ from harness.evidence import RECORD_PATH
 from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.guest_script import shell
 from suites.e2e.interruption.interrupt import DONE, GO_ON, Interruption
+from suites.e2e.kernel_module import INSTALLED
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -61,13 +62,21 @@ def test_status_has_the_present_driver_and_the_decision_of_a_boot(
 ) -> None:
     """Status works even if the tags of the machine cannot be read."""
     writes_linker_cache = Interruption(at="ldconfig ", act=GO_ON).file
+    kernels = (baked_image.newest_kernel.version, baked_image.other_kernel.version)
+    folders = [f"/lib/modules/{kernel}/updates/dkms" for kernel in kernels]
     node = start_node(
         "whole-status",
         files=[writes_linker_cache],
-        before=[["nvidia-modprobe", "-u", "-c0"]],
+        before=[
+            ["nvidia-modprobe", "-u", "-c0"],
+            shell(f"mkdir -p {folders[1]}; cp {INSTALLED} {folders[1]}"),
+        ],
         command=None,
     )
-    files = node.guest.output_of("sh", "-c", "ls /lib/modules/*/updates/dkms/nvidia*").split()
+    files = {
+        kernel: node.guest.output_of("sh", "-c", f"ls {folder}/nvidia*").split()
+        for kernel, folder in zip(kernels, folders, strict=True)
+    }
     record = node.guest.output_of("cat", RECORD_PATH).split()
     log = node.guest.output_of("cat", _LOG)
 
@@ -77,10 +86,9 @@ def test_status_has_the_present_driver_and_the_decision_of_a_boot(
     node.guest.output_of("rm", METADATA_CACHE)
     later = status_of(node)
 
-    kernel = baked_image.newest_kernel.version
     expected = {
         "record": dict(line.split("=") for line in record),
-        "module_files": {kernel: files},
+        "module_files": files,
         "loaded": {"nvidia_uvm": 0, "nvidia": 1},
         "has_cdi_spec": False,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
+from suites.e2e.any_provisioner import is_own
 from suites.e2e.interruption.interrupt import DONE, FAIL, Interruption
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
@@ -39,6 +40,9 @@ WARNINGS = {
     "asynchronously",
 }
 
+
+#: The time limit of each command that starts or enables a service (section 7).
+COMMAND_LIMIT_S = 25.0
 
 #: The image's exporter starts after DCGM; this exporter does not depend on DCGM.
 INDEPENDENT = unit_file(EXPORTER, "/usr/bin/dcgm-exporter")
@@ -90,6 +94,11 @@ def test_hanging_monitoring_does_not_delay_the_node(start_validated: StartNode) 
         expect.unit_state(evidence, unit, active="activating")
         expect.unit_job(evidence, unit, "start")
         expect.unit_not_awaited(evidence, unit, by=KUBELET)
+    if is_own(evidence.provisioner):
+        for step in ("start-dcgm", "start-dcgm-exporter"):
+            took_s = expect.step_of(evidence, step).duration_s
+            assert took_s is not None
+            assert took_s < COMMAND_LIMIT_S, f"'{step}' waited {took_s} s for its service."
 
 
 @promise(section="7", unit=UNIT, any_provisioner=True)

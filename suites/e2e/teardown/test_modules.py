@@ -55,6 +55,32 @@ def test_removal_is_incomplete_if_a_baked_file_stays_beside_a_customers_driver(
     expect.no_record(evidence)
 
 
+@promise(section="6", unit=UNIT)
+def test_loaded_driver_of_a_package_in_the_baked_version_stays_loaded(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """The customer installed the distribution's package, which is `nvidia-current` in DKMS."""
+    package = "/var/lib/dkms/nvidia-current"
+    node = start_node(
+        "package",
+        gpus=[h100],
+        tags=OPTED_OUT,
+        before=[*LOAD, shell(f"mkdir {package}; cp -a {DKMS}/{BAKED_VERSION} {package}")],
+        command="teardown",
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.prebake_line(
+        evidence,
+        event="teardown",
+        status="preserved_customer_driver",
+        installed_version=BAKED_VERSION,
+    )
+    assert "nvidia" in evidence.loaded_modules, "The customer's module was unloaded."
+
+
 #: Each module with the module that it keeps in use, in the order of loading.
 STACK = {
     "nvidia_peermem": "nvidia",
