@@ -1,4 +1,4 @@
-"""Pytest hooks and options."""
+"""Adds the harness's hooks and options to pytest."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--nvidia-smi",
         action="store_true",
-        help="with --machine-driver=node: run `nvidia-smi -q` on the node too, which loads the driver's "
-        "module",
+        help="with --machine-driver=node: also run `nvidia-smi -q` on the node; this command loads "
+        "the driver's module",
     )
     group.addoption(
         "--machine-debug",
@@ -65,14 +65,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--machine-shell-command",
         metavar="COMMAND",
-        help="with --machine-shell=instead: run this command in the machine instead of a shell, and end with its "
-        "exit code; the text is split into words as a shell splits text",
+        help="with --machine-shell=instead: run this command in the machine instead of a shell, "
+        "and exit with the command's exit code; the text is split into words by the rules of a shell",
     )
     group.addoption(
         "--machine-plan",
         action="store_true",
         help="print which images, bakes and checkpoints the selected tests need, which of them are cached, and how "
-        "long the tests take; run nothing",
+        "long the tests take; run no test",
     )
     shards = parser.getgroup("gpu-node-harness: shards")
     shards.addoption(
@@ -92,8 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--durations-file",
         metavar="FILE",
         default=DURATIONS_FILE,
-        help="recorded durations by which --shard divides, in pytest-split's format "
-        "(default: %(default)s)",
+        help="the file of recorded durations by which --shard divides the tests, in pytest-split's "
+        "format (default: %(default)s)",
     )
     report_files.add_options(parser)
 
@@ -171,7 +171,7 @@ def _require_named(settings: Settings, *, image: str) -> None:
 
 
 def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
-    """Return the option's value, or NEVER with --pdb, since saving a machine would unplug its GPUs."""
+    """Return the option's value, or NEVER with --pdb, since saving a machine unplugs its GPUs."""
     if config.getoption("usepdb", default=False):
         return FailureCheckpoint.NEVER
     return FailureCheckpoint(config.getoption("--failure-checkpoint"))

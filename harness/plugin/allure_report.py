@@ -1,4 +1,4 @@
-"""Completes Allure's results: steps, names, suites, machines of a test, categories, environment."""
+"""Adds steps, names, suites, machines, categories and the environment to Allure's results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _CARRIED = "harness_allure_environment"
 _UNWRITTEN = "harness_allure_unwritten"
 _LISTENER = "allure_listener"
 _SUITE_LABELS = (LabelType.PARENT_SUITE, LabelType.SUITE, LabelType.SUB_SUITE)
-#: Allure takes the first category that fits.
+#: Allure puts a result into the first category that matches the result.
 _CATEGORIES = (
     {
         "name": "The host lacks something",
@@ -138,8 +138,8 @@ class AllureReport:
         plugins.register(self._files)
         plugins.register(self)
 
-    # This hook runs first, since later hooks may fail: at the end of the run, Allure's plugin needs
-    # Allure's own writer again.
+    # Allure's plugin needs Allure's own writer again at the end of the run. This hook runs first,
+    # so that the writer is restored even if a later hook fails.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._listening is None or self._files is None:
@@ -208,7 +208,7 @@ class AllureReport:
 
     @allure_commons.hookimpl(tryfirst=True)
     def report_container(self, container: TestResultContainer) -> None:
-        """Name a fixture's teardown after the fixture; allure-pytest appends names of its own functions."""
+        """Name a fixture's teardown after the fixture, without the functions that allure-pytest adds."""
         ends = [each for each in container.afters if each.status is not None]
         for each in ends:
             each.name = each.name.partition("::")[0]

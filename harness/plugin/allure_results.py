@@ -1,4 +1,4 @@
-"""How a test appears in Allure: title, suites, severity, parameters, and the id of its history; pure."""
+"""Pure functions for a test's title, suites, severity, parameters and history id in Allure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-#: The number of folders above a suite, such as the two of suites/e2e.
+#: The number of folders that name the parent suite, such as the two in suites/e2e.
 _PARENT_FOLDERS = 2
 _SENTENCE = re.compile(r"(?s)(.+?[.!?])(?=\s|$)")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -37,7 +37,7 @@ def docstring_of(item: object) -> str | None:
 
 
 def words_of(docstring: str | None, case: str | None) -> TestWords:
-    """Return a docstring's first sentence, with the parameters' id, as title; and the other sentences."""
+    """Return the first sentence with the id `case` as the title, and the remaining sentences."""
     text = inspect.cleandoc(docstring or "")
     if not text:
         return TestWords(title=None, description=None)
@@ -54,8 +54,8 @@ def words_of(docstring: str | None, case: str | None) -> TestWords:
 def suites_of(node_id: str) -> dict[str, str]:
     """Return the suite labels of a test by its node id.
 
-    The parent suite is the two top folders, the suite is the next folder or else the file, and the
-    sub suite is the rest of the path.
+    The parent suite is the two top folders, the suite is the next folder, or the file if there
+    is no such folder, and the sub suite is the rest of the path.
     """
     # Split at `::` first, since a path may have brackets too.
     path, _, rest_of_id = node_id.partition("::")
@@ -89,7 +89,7 @@ def shown_parameters(
     """Return the parameters of a test as texts that are the same in each process and checkout.
 
     Allure recognises a test in other runs by these texts. `case`, pytest's id of the parameters,
-    replaces a text that has a memory address or equals another value's text. `root` is the
+    replaces a text that contains a memory address or equals another value's text. `root` is the
     checkout.
     """
     return {

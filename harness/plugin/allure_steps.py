@@ -33,7 +33,7 @@ class AllureSteps:
     def __init__(self, results: StepResults) -> None:
         self._results = results
         self._main = threading.get_ident()
-        # A step without references can get no more reports, so its entry may go.
+        # No more reports can come for a step that nothing refers to, so its entry is dropped.
         self._taken: WeakKeyDictionary[Step, tuple[str, TestStepResult | None]]
         self._taken = WeakKeyDictionary()
         self._added: WeakKeyDictionary[Step, list[TestStepResult]] = WeakKeyDictionary()

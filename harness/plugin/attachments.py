@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harness.provisioner.declaration import Declaration
 
-#: Files that readers of a report look for first; all other files are only in the evidence folder.
+#: Files that readers of a report look for first; all other files stay in the evidence folder only.
 _ATTACHED = (
     # Pages made from the evidence, such as a timeline.
     "*.html",
@@ -117,7 +117,7 @@ def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
 
 
 def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
-    """Return an event's name, the path of a guest's file in the guest, or the path within the folder."""
+    """Return a title for a file: an event's name, or the path in the guest or in the folder."""
     relative = path.relative_to(top).as_posix()
     if top.name != "files":
         return relative

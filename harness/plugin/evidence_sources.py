@@ -1,4 +1,4 @@
-"""Sources of evidence: a live node, a live machine, evidence gathered before."""
+"""Sources of evidence: a live node, a live machine, earlier evidence, a registry's log."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class NodeEvidenceSource:
         """Keep all evidence that the test has gathered, the latest in the top folder.
 
         If the error refers to none of this evidence, evidence is gathered once more, because the node
-        may have changed. If gathering fails, the earlier evidence is kept, and gathering's error is
-        then raised.
+        may have changed. If gathering fails, the earlier evidence is kept, and then the error is
+        raised.
         """
         gathered, failed = self.node.gathered, None
         if not gathered or not (error is None or _is_about(error, gathered)):
@@ -86,7 +86,7 @@ class MachineEvidenceSource:
 
 @dataclass(frozen=True)
 class GatheredEvidenceSource:
-    """Evidence that was gathered before; it is kept unchanged."""
+    """Evidence that was gathered before, and is kept unchanged."""
 
     name: str
     evidence: Evidence

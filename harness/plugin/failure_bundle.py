@@ -1,6 +1,6 @@
-"""The files of a failed test beside the evidence: history, timeline, versions, locals, and an archive.
+"""Adds files to a failed test's evidence: history, timeline, versions, locals, and an archive.
 
-No error here may hide the test's failure, so errors go into a file of the bundle.
+No error here may hide the test's failure, so errors are written into a file of the bundle.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def finish_bundle(
     *,
     run_started_s: float,
 ) -> None:
-    """Write the failing line with its locals, and the archive; remove the bundles beyond the limits.
+    """Write the failing line with its locals, and the archive; remove old bundles beyond the limits.
 
     Bundles that were made since the run started are not removed.
     """

@@ -20,7 +20,7 @@ _CAUSE = "cause"
 #: The beginnings of an error's lines about the failed command and its output.
 _OF_COMMAND = ("command: ", "stderr: ")
 _SILENT = "stderr: -"
-#: The title of a failure's section that has the lines of `_OF_COMMAND`.
+#: The title of the report section that contains the lines of `_OF_COMMAND`.
 _WHY = "why"
 _MISSING = "missing_requirement"
 #: The width of the summary's lines, which fit a terminal.
@@ -85,11 +85,11 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
-    """Return the common cause of a failure, if there is one, and all known explanations.
+    """Return the known cause that a failure matches, if there is one, and all explanations.
 
     The explanations are, in this order: the causes that the evidence shows, the first line of the
     error, and the error's lines about the failed command or, if there are none, the first entries
-    of its list of findings. For an error of the test itself, which pytest shows well, only common
+    of its list of findings. For an error of the test itself, which pytest shows well, only known
     causes are returned.
     """
     own = next(errors_in(error, EvidencedError), None)

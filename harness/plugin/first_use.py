@@ -1,4 +1,4 @@
-"""Announces before the first test which images and states the run makes, and for about how long."""
+"""Announces before the first test which images and states the run makes, and about how long that takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from harness.progress import ProgressListener
     from harness.settings import Settings
 
-#: Seconds to build an image, and for each package with its dependencies, on an idle host with two CPUs.
+#: Seconds to build an image, and seconds that each package with its dependencies adds, on an idle
+#: host with two CPUs.
 _IMAGE_S, _PACKAGE_S = 60.0, 2.0
 #: Seconds to compile the driver's module, for a recipe with a licence.
 _COMPILE_S = 300.0
@@ -115,8 +116,8 @@ def makings_of(
     """Estimate the time to make each missing image or state.
 
     The estimate is the time of the last build on this host. Without such a time, the estimate comes
-    from the recipe and the host's speed. The speed comes from earlier builds, else from `load`: the
-    number of runnable processes for each processor.
+    from the recipe and the host's speed. The speed comes from earlier builds or, without
+    earlier builds, from `load`: the number of runnable processes per processor.
     """
     from harness.plugin.machine_plan import Kind  # noqa: PLC0415 - the caller has loaded it
 
@@ -150,7 +151,7 @@ def _by_recipe(name: str, catalogue: Catalogue, patience: float, *, is_derived: 
     try:
         entry = catalogue.get(name)
     except HarnessError:
-        # The name is a path, or an image that the catalogue no longer has.
+        # The name is a path, or an image that the catalogue no longer lists.
         return _IMAGE_S
     if not isinstance(entry, Recipe):
         return _PREPARE_KVM_S * patience
@@ -159,7 +160,7 @@ def _by_recipe(name: str, catalogue: Catalogue, patience: float, *, is_derived: 
 
 
 def render(makings: Sequence[Making], *, cache: str) -> list[str]:
-    """Return the announcement, or nothing if all is cached."""
+    """Return the lines of the announcement, or no lines if everything is cached."""
     if not makings:
         return []
     width = max(len(making.what) for making in makings)

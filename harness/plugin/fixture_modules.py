@@ -13,7 +13,7 @@ def register(config: pytest.Config, *modules: str) -> None:
     """Register modules of `harness.fixtures`, by name, since these modules import the plugin themselves.
 
     If a list `pytest_plugins` named these modules, pytest would mark them for assertion rewriting, and
-    warn if they are already imported, as in the second run in one process.
+    warn if they are already imported, as happens in the second run in one process.
     """
     for name in modules:
         full_name = f"harness.fixtures.{name}"

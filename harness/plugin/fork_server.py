@@ -5,7 +5,8 @@ server through a socket. So Python and the tests' modules are loaded once for al
 test's changes to its process are lost when the fork ends.
 
 In the mode `collected`, the server forks after collection. Tests that read the script during
-collection would then not see the defect; for them, in the mode `collecting`, each fork collects.
+collection would then not see the defect. For such tests, each fork collects in the mode
+`collecting`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class ForkServer:
             return
         if report.failed:
             self.failed.append(report.nodeid)
-            # Even without tracebacks, pytest keeps the failure's message and its line of source.
+            # Even without tracebacks, pytest keeps the failure's message and the line that failed.
             crash = getattr(report.longrepr, "reprcrash", None)
             self._why = self._why or str(crash.message if crash else report.longreprtext)
         self._tell({"after": report.nodeid})
@@ -177,7 +178,7 @@ class ForkServer:
         os.ftruncate(1, 0)
 
     def _prepare(self, config: pytest.Config) -> None:
-        """Switch the recording of lines on or off; `workeroutput` gets the lines, as in a worker of xdist."""
+        """Switch line coverage on or off; `workeroutput` gets the lines, as in an xdist worker."""
         request = self.request or {}
         config.option.maxfail = 1
         if request.get("traces"):
@@ -275,7 +276,7 @@ class ForkServer:
 
 
 class _Lines:
-    """Lines of JSON from a pipe."""
+    """Reads lines of JSON from a pipe."""
 
     def __init__(self, reading: int) -> None:
         self._reading = reading
@@ -322,7 +323,7 @@ def _cpu_of(child: int) -> float:
 
 
 def _end(child: int) -> None:
-    """End the fork and its orphans, of which this process has become the parent (subreaper)."""
+    """End the fork and its orphaned descendants, which this process has adopted (subreaper)."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

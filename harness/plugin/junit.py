@@ -1,4 +1,4 @@
-"""Writes JUnit's file: a failure means that the node is wrong, an error that the harness could not tell.
+"""Writes JUnit's file: a failure means a wrong node, and an error a node that could not be checked.
 
 If the run ended during a test, the file has no case for that test: pytest's case would have no name
 and no verdict, and readers would count it as passed.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The suffix of an example's node id, if another example of the spec has the same name.
 _LINE = re.compile(r" <line \d+>\Z")
-#: The property that marks a case whose failure is an error; the written file does not contain it.
+#: The property that marks a case whose failure is an error; the written file does not contain this property.
 _MARK = "harness_error_in_call"
 
 
@@ -96,7 +96,7 @@ class JUnitErrors:
             if is_replaceable(self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
-            # Otherwise pytest's terminal reports a file that does not exist.
+            # Otherwise pytest would print the name of a file that does not exist.
             del config.stash[xml_key]
             config.pluginmanager.unregister(xml)
             return None

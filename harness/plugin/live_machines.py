@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 NOT_SAVED = "not-saved.txt"
 _START_S = 20.0
 _HELD_S = 180.0
-#: Starts a process that outlives this process and holds a machine, until the machine's time limit or
-#: until `harness gc` ends the machine.
+#: Starts a process that outlives this process and keeps a machine running, until the machine's time
+#: limit or until `harness gc` ends the machine.
 _DETACH = 'exec </dev/null >"$1" 2>&1; shift; "$@"; echo "ended: $?"'
 _ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMachine:
-    """The saved state of a test's machine; `sentence` says how to use it, or why there is none."""
+    """A machine's saved state; `sentence` says how to use the state, or why there is none."""
 
     sentence: str
     kept: str | None = None
@@ -60,7 +60,7 @@ def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
 def save_machine(
     machine: LabMachine, evidence: Path, settings: Settings, *, test: str, has_failed: bool
 ) -> SavedMachine:
-    """Save a test's machine into its evidence; if requested, continue it in another process."""
+    """Save a machine into the test's evidence; if requested, continue it in another process."""
     folder = evidence / CHECKPOINT
     try:
         bundle = machine.save_bundle(folder, purpose=test)
@@ -82,7 +82,7 @@ def save_machine(
     try:
         held = hold(bundle, evidence, settings)
     except (HarnessError, WaitTimeoutError) as error:
-        return SavedMachine(sentence=f"{sentence}; it could not be kept: {error}")
+        return SavedMachine(sentence=f"{sentence}; the machine could not be kept running: {error}")
     enter = f"harness shell --machine {held}"
     return SavedMachine(
         sentence=sentence, kept=f"{enter}  # {settings.machine_keep_hours:g} h at most"
@@ -107,14 +107,16 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
         timeout_s=_START_S,
     )
     if not started.ok:
-        raise HarnessError(f"The machine can't be held.\n{started.render()}")
+        raise HarnessError(
+            f"The process that keeps the machine running could not be started.\n{started.render()}"
+        )
 
     def poll() -> Observation[str]:
         said = log.read_text(errors="replace") if log.exists() else ""
         ids = [line[len(HELD) :] for line in said.splitlines() if line.startswith(HELD)]
         if not ids and (ended := _ENDED.search(said)):
             raise HarnessError(
-                f"The process that was to hold the machine ended with exit code {ended[1]} after it printed: "
+                f"The process that keeps the machine running exited with code {ended[1]}, and printed: "
                 f"{said[: ended.start()].strip() or '-'}"
             )
         return Observation(ids[0] if ids else None, f"its holder printed: {said.strip() or '-'}")
@@ -123,7 +125,7 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
 
 
 def ways_in(machines: Iterable[LabMachine]) -> list[str]:
-    """Return a command for each running machine, which enters the machine from another terminal."""
+    """Return, for each running machine, a command that enters it from another terminal."""
     return [f"harness shell --machine {each.folder.name}" for each in machines if each.has_vm]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def traced_if_asked(
     config: pytest.Config, request: NodeRequest, provisioner: Provisioner
 ) -> NodeRequest:
-    """Return the request, or if this run records coverage, a copy by which the node traces its shell code."""
+    """Return the request, or a copy that traces shell code if this run records coverage."""
     sources = tuple(config.getoption("--shell-cov"))
     if not sources:
         return request
@@ -31,7 +31,7 @@ def traced_if_asked(
 
 @contextlib.contextmanager
 def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
-    """Collect the node's traces at the end; unreadable traces are reported at the end of the run."""
+    """Collect the node's traces at the end of the block; a note says if they can't be read."""
     yield
     sources = config.getoption("--shell-cov")
     if not sources:

@@ -61,7 +61,7 @@ class ForeignTests:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Read the counts of an xdist worker; each worker collects the same tests."""
+        """Read one worker's counts, since all workers of xdist collect the same tests."""
         del error
         self._left_out |= Counter(getattr(node, "workeroutput", {}).get(_OUTPUT_KEY, {}))
 

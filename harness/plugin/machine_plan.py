@@ -1,4 +1,4 @@
-"""`--machine-plan`: lists what the machines of the selected tests need, and runs nothing."""
+"""`--machine-plan`: lists what the machines of the selected tests need, and runs no test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NO_STATES = frozenset({"provisioner", "registry_host"})
 
 
 class Kind(enum.Enum):
-    """The kind of a need; the value is the word shown to people."""
+    """The kind of thing that a test needs; the value is the word shown to people."""
 
     IMAGE = "image"
     BAKE = "bake"
@@ -52,7 +52,7 @@ class Need:
     name: str
     status: str
     is_missing: bool = False
-    """The image or state is not cached, so the first test that needs it makes or downloads it."""
+    """Whether the cache lacks the image or state, so that the first test makes or downloads it."""
 
 
 class _UnknownFixtureError(Exception):
@@ -70,7 +70,10 @@ class _Fixtures:
         self._lab = lab
 
     def value(self, name: str, item: pytest.Item) -> object:
-        """Return the value of a fixture for a test; raises HarnessError, or _UnknownFixtureError."""
+        """Return the value of a fixture for a test.
+
+        Raises _UnknownFixtureError if the suite defines the fixture, or the fixture's HarnessError.
+        """
         given = {
             "lab": self._lab,
             "pytestconfig": self._config,
@@ -173,7 +176,7 @@ class MachinePlan:
         known = sum(test_id in recorded for test_id in tests)
         if not known:
             return (
-                f"time: unknown, since '{self._durations.name}' has none of these tests; "
+                f"time: unknown, since '{self._durations.name}' has no durations of these tests; "
                 "a run with --report-dir records durations"
             )
         seconds = sum(each.duration_s for each in tests.values()) / max(1, self._workers)
@@ -186,7 +189,10 @@ class MachinePlan:
 
 @contextlib.contextmanager
 def open_to_look(settings: Settings) -> Iterator[CachedOnlyLab]:
-    """Open a lab that makes nothing; raises RequirementError if the host cannot run machines."""
+    """Open a lab that makes nothing.
+
+    Raises RequirementError if the host cannot run machines.
+    """
     with CachedOnlyLab.open(settings, refuse_to_wait) as lab:
         assert isinstance(lab, CachedOnlyLab)  # noqa: S101 - `open` makes its own class
         yield lab
@@ -199,9 +205,9 @@ def needs_of(
     *,
     with_parents: bool = False,
 ) -> Mapping[Need, int]:
-    """Return each need with the number of tests that have it.
+    """Return each need with the number of tests that have this need.
 
-    With `with_parents`, images from which other images are made are included.
+    With `with_parents`, include the images from which other images are made.
     """
     fixtures = _Fixtures(config, lab)
     known: dict[tuple[str, str], Need | None] = {}
@@ -236,7 +242,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
-    """Return the image or saved state that a fixture gives, and its status; None for other fixtures."""
+    """Return the image or saved state that a fixture gives, and its status, or None for other fixtures."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)

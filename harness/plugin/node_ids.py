@@ -35,7 +35,7 @@ def folder_name(node_id: str, *, repeat: int = 1) -> str:
 
     No two tests get the same folder name. A digest is appended if the name might not be unique,
     because the node id is too long, or has characters that are special in a path or a shell.
-    `repeat` counts the runs of a repeated test.
+    `repeat` is the number of the run if the test is repeated.
     """
     test = _without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]

@@ -48,7 +48,7 @@ class ProgressReporter:
         self._ended_workers: set[str] = set()
         self._is_live = False
         self._receiver: Receiver | None = None
-        # While a test runs, pytest's capture has the descriptors 1 and 2.
+        # While a test runs, pytest's capture replaces the descriptors 1 and 2.
         self._errors = os.dup(2)
         self._open.callback(os.close, self._errors)
 
@@ -162,7 +162,7 @@ def progress_of(config: pytest.Config) -> ProgressReporter:
 
 @contextlib.contextmanager
 def terminal_left(config: pytest.Config) -> Iterator[None]:
-    """Leave the terminal to a person, in this context."""
+    """Leave the terminal to a person while the context lasts."""
     progress = progress_of(config)
     progress.pause()
     try:
@@ -197,7 +197,7 @@ def _size_of(descriptor: int) -> tuple[int, int]:
 
 def _write_all(descriptor: int, text: str) -> None:
     rest = text.encode(errors="replace")
-    # An error of a closed terminal must not end a test.
+    # A write to a closed terminal must not end a test.
     with contextlib.suppress(OSError):
         while rest:
             rest = rest[os.write(descriptor, rest) :]

@@ -45,14 +45,14 @@ _PHASES = ("setup", "call", "teardown")
 
 @runtime_checkable
 class MachineSource(Protocol):
-    """A source of evidence with a machine that ends with the test."""
+    """A source of evidence whose machine ends when the test ends."""
 
     @property
     def machine(self) -> LabMachine: ...
 
 
 class EvidenceSource(Protocol):
-    """A live object that can give evidence."""
+    """An object that can write evidence while its test still runs."""
 
     @property
     def name(self) -> str: ...
@@ -238,7 +238,7 @@ class Reporter:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, None, None]:
-        """Print why tests failed below pytest's short summary, whose lines pytest truncates."""
+        """Below pytest's short summary, whose lines pytest truncates, print why tests failed."""
         try:
             return (yield)
         finally:

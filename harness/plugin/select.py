@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MARKERS = (
     "further_image: the harness sets it on tests that run with an image after the first; do not set it yourself",
     "gpu_script(device_id, **behaviour): faults of an emulated GPU; keywords are fields of GpuScript",
-    "nightly: takes too long for each change; './dev test' leaves it out",
+    "nightly: takes too long to run for each change; './dev test' leaves it out",
     "pin_image(reason): run with the first image only, because the image makes no difference",
     "provisioner(word): boot nodes with this provisioner, a name or a path relative to the test's file",
     "real_driver: needs an image with NVIDIA's own driver",
@@ -32,7 +32,7 @@ MARKERS = (
 
 
 def add_markers(config: pytest.Config) -> None:
-    """Declare the markers, so that pytest reports an unknown one."""
+    """Declare the markers, so that pytest reports unknown markers."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 
@@ -61,7 +61,7 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
 
 
 def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
-    """Return the provisioner of a test's marker `provisioner`, if it has one.
+    """Return the provisioner that a test's marker `provisioner` names, or None without this marker.
 
     Raises BadInputError, with the test's name, if the marker or the provisioner's file is not
     valid.
@@ -83,7 +83,7 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 
 @contextlib.contextmanager
 def requirements(settings: Settings) -> Iterator[None]:
-    """Skip the test with the reason if the host lacks something; under CI, let it fail.
+    """If the host lacks something, skip the test with the reason; under CI, let the test fail.
 
     A skipped suite looks like a passed suite. Nobody reads the list of skips in CI, or in a lab
     that requires a GPU.

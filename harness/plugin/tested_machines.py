@@ -1,4 +1,4 @@
-"""The facts of a test's machines, as properties of JUnit, and as parameters and labels of Allure."""
+"""Notes facts of a test's machines, for JUnit's properties and Allure's parameters and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTS: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 
 
 def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: Settings) -> None:
-    """Note the facts of the machines that a test has now; all different values are listed."""
+    """Note the facts of the machines that a test has now; if machines differ, list all values."""
     found: dict[str, dict[str, None]] = {}
     for machine in machines:
         # A test without machines should not load the lab.

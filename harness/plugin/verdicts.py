@@ -1,10 +1,11 @@
-"""The family of a test's failure: the node is wrong, or the harness could not tell."""
+"""Tells two kinds of failures apart: a wrong node, and a node that the harness could not check."""
 
 from __future__ import annotations
 
 import pytest
 
-#: Errors that mean that the node is wrong. Any other error means that the harness could not tell.
+#: Errors that mean that the node is wrong. Any other error means that the harness could not check
+#: the node.
 #: Allure distinguishes *failed* and *broken* in the same way.
 _VERDICTS = (AssertionError, pytest.fail.Exception)
 #: An attribute of a report, which xdist carries to the controller.
@@ -18,7 +19,7 @@ def is_verdict(error: BaseException) -> bool:
 
 
 def mark_broken(report: pytest.TestReport) -> None:
-    """Note in the report of a phase that the harness could not tell."""
+    """Note in the report of a phase that the harness could not check the node."""
     vars(report)[_ATTRIBUTE] = True
 
 

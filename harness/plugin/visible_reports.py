@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: The limit of a message in a report. It has room for the name of the error's class, and for the
-#: sentence that says where the evidence is.
+#: The limit of a message in a report. The limit leaves room for the name of the error's class, and
+#: for the sentence that says where the evidence is.
 _REPORTED_BYTES = MESSAGE_BYTES + 1024
 #: The mark that pytest puts before the lines of a message, below the lines of source.
 _MARK = "E "

@@ -226,7 +226,7 @@ class SpecItem(pytest.Item):
 
 
 def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the items with the examples of each spec file together and in the file's order.
+    """Return the items with each spec file's examples next to each other, in the file's order.
 
     The examples of a file stand where the first of these examples stood.
     """
@@ -246,7 +246,7 @@ def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def raise_for(item: SpecItem, verdict: Verdict) -> None:
-    """Raise pytest's exception for a skipped, pending or failed verdict; return for a success."""
+    """Raise pytest's exception for a skipped, pending or failed verdict; return if the example passed."""
     outcome = verdict.outcome
     if outcome is Outcome.SKIPPED:
         pytest.skip(visible(verdict.reason))

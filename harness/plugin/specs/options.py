@@ -57,8 +57,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         default=Path(".coverage.shell"),
         metavar="FILE",
-        help="write the record to FILE, as data of coverage.py, which 'harness coverage' "
-        "reports and combines with other runs (default: %(default)s)",
+        help="write the record to FILE, a data file of coverage.py that 'harness coverage' "
+        "reports and combines with other files (default: %(default)s)",
     )
     group.addoption(
         "--shell-cov-lcov",
@@ -88,5 +88,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--no-warning-as-failure",
         action="store_true",
-        help="pass an example of a *_spec.sh file that has warnings but no failures",
+        help="let examples of *_spec.sh files pass if they have warnings but no failures",
     )

@@ -259,7 +259,7 @@ def notes_of(config: pytest.Config) -> set[str]:
 
 
 def runs_of(config: pytest.Config) -> SpecRuns:
-    """Return the runs of this process; the first call creates them."""
+    """Return the SpecRuns of this process; the first call creates the object."""
     runs = config.stash.get(_RUNS, None)
     if runs is None:
         runs = config.stash[_RUNS] = SpecRuns(config)
@@ -267,5 +267,5 @@ def runs_of(config: pytest.Config) -> SpecRuns:
 
 
 def existing_runs_of(config: pytest.Config) -> SpecRuns | None:
-    """Return the runs of this process, or None if no example has run."""
+    """Return the SpecRuns of this process, or None if no example has run."""
     return config.stash.get(_RUNS, None)

@@ -41,7 +41,7 @@ class Selection:
                 raise BadInputError(_none_at(line, cases), source=source)
             found |= at_line
         for name in sorted(self.names):
-            # pytest 9.2 appends a ']' to a name that contains a '[' in its summary
+            # in its summary, pytest 9.2 appends a ']' to a name that contains a '['
             named = _below(name, cases) or _below(name.removesuffix("]"), cases)
             if not named:
                 raise BadInputError(

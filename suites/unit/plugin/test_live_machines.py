@@ -135,7 +135,7 @@ def test_error_that_prevents_holding_a_machine_is_reported(
 
     assert isinstance(saved, live_machines.SavedMachine)
     assert saved.kept is None
-    assert "it could not be kept: No memory is left." in saved.sentence
+    assert "the machine could not be kept running: No memory is left." in saved.sentence
 
 
 def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
