@@ -1,4 +1,4 @@
-"""The command `harness`."""
+"""Runs the command `harness`, and loads only the module of the chosen subcommand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Command(NamedTuple):
 
 
 #: The commands, each with its module and its line in `harness --help`. Only the module of the given
-#: command is loaded, since all modules together load more slowly than a shell in a clone starts.
+#: command is loaded, since loading all modules takes longer than starting a shell in a clone.
 _COMMANDS = {
     "bench": _Command("bench", "run a benchmark on this host"),
     "checkpoints": _Command("checkpoints", "list, verify and remove saved states of machines"),
@@ -46,12 +46,12 @@ _COMMANDS = {
     "doctor": _Command("doctor", "check what machines need on this host"),
     "gc": _Command(
         "machines",
-        "list and remove kept machines, folders that killed runs left, and old bundles",
+        "list and remove kept machines, folders of killed runs, and old bundles of evidence",
     ),
     "gpu": _Command("gpus", "list the models of GPUs, and the GPUs of this host"),
     "image": _Command("images", "build, fetch, bake, verify and remove images"),
     "init": _Command(
-        "init", "write a project with a script, tests of it, an image and a CI workflow"
+        "init", "write a project with a script, its tests, an image and a CI workflow"
     ),
     "logs": _Command("machines", "print what a running machine's console has printed"),
     "migrate": _Command("migrate", "print a *_spec.sh as a pytest module"),
@@ -66,15 +66,15 @@ _COMMANDS = {
     "report": _Command("report", "merge the reports of the shards of a run"),
     "rerun": _Command("tests", "run one test again, from a saved state or from a cold boot"),
     "resume": _Command(
-        "resume", "continue the machine that a failed test left, in a shell or with a command"
+        "resume", "continue the machine of a failed test, and open a shell or run a command in it"
     ),
     "shell": _Command(
-        "shell", "open a shell, or run a command, in a new clone or in a machine that runs"
+        "shell", "open a shell, or run a command, in a new clone or a running machine"
     ),
     "ssh": _Command("shell", "log into a running machine by SSH"),
     "store": _Command("store", "share images and checkpoints through a registry"),
     "timeline": _Command(
-        "timeline", "draw when work ran in a test's machine, and which work waited for which"
+        "timeline", "draw when the work in a test's machine ran, and what each part waited for"
     ),
 }
 #: The exit code by which a shell reports a program that SIGPIPE ended.
@@ -88,7 +88,7 @@ class _CommandModule(Protocol):
 
 
 class _ListedCommands:
-    """Adds commands with their help texts from the table."""
+    """Adds commands with their help texts from `_COMMANDS`."""
 
     def __init__(self, listing: Actions) -> None:
         self._listing = listing
@@ -134,13 +134,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code.
 
     The exit code 1 means that a node is not as expected. 2 means that the harness could not check
-    the node, also because of bad input or a missing requirement. 130 means that a person interrupted
-    the command, and 141 that the reader of the command's output closed the pipe.
+    the node, for example because of bad input or a missing requirement. 130 means that a person
+    interrupted the command, and 141 that the reader of the command's output closed the pipe.
     `harness shell` and `harness ssh` return the exit code of the command in the guest.
     """
     if argv is None:
         # Imports make objects that are never freed. Hundreds of garbage collections meanwhile would
-        # free nothing, and take a tenth of the time.
+        # free nothing, and take a tenth of the loading time.
         gc.set_threshold(_GC_THRESHOLD)
         # Loading these modules takes a fifth of a shell's start, and not every command needs them.
         load_on_use("pydantic", "yaml")
@@ -157,7 +157,7 @@ def _run(words: Sequence[str], *, is_known: bool) -> int:
 
 
 def exit_code_of(act: Callable[[], int], *, command: str) -> int:
-    """Return the result of `act`, or the exit code of its error, which is printed as a sentence."""
+    """Return the result of `act`; if `act` fails, print the error and return its exit code."""
     try:
         code = act()
         sys.stdout.flush()

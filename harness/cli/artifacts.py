@@ -1,4 +1,4 @@
-"""Prints cached folders and removals for the commands about caches, for people and as JSON."""
+"""Prints what commands list in caches or remove from caches, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_artifacts_json(artifacts: Iterable[CachedArtifact]) -> None:
-    """Print a list with an object for each cached folder."""
+    """Print a JSON list with an object for each cached folder."""
     facts = [
         {
             "name": artifact.name,
@@ -59,7 +59,7 @@ def short_key(artifact: CachedArtifact, digits: int) -> str:
 
 
 def print_removals(removals: Iterable[Removal], *, as_json: bool) -> None:
-    """Print a line for each removal, or a list of objects with path, size and reason."""
+    """Print a line for each removal, or a JSON list of objects with path, size and reason."""
     if as_json:
         facts = [
             {

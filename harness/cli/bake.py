@@ -41,10 +41,13 @@ def add_parser(actions: Actions, listener: ProgressListener) -> None:
         "--driver",
         type=_driver,
         metavar="REPOSITORY:VERSION-SHA",
-        help="the driver's container image, for a cloud image whose recipe does not name one",
+        help="the driver's container image, for a cloud image whose recipe names no driver",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="also write a qcow2 without a backing file"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="also write the disk as a qcow2 file without a backing file",
     )
     add_json_option(parser)
     parser.set_defaults(run=lambda arguments: _run(arguments, listener))
@@ -85,7 +88,7 @@ def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> No
     source = load_catalogue(*settings.image_folders).get(settings.image)
     if arguments.driver is not None and isinstance(source, Recipe):
         raise BadInputError(
-            f"The recipe of '{settings.image}' names the driver; change that recipe.",
+            f"The recipe of '{settings.image}' names the driver; change the driver in that recipe.",
             source="--driver",
         )
 

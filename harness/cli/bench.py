@@ -60,14 +60,14 @@ def _add_clone(subjects: Actions) -> None:
         type=positive_number,
         default=20,
         metavar="N",
-        help="how many clones of each kind",
+        help="how many clones of each kind to measure",
     )
     parser.add_argument(
         "--cold-runs",
         type=positive_number,
         default=3,
         metavar="N",
-        help="how many cold boots; each takes half a minute",
+        help="how many cold boots to measure; each takes half a minute",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_clone)
@@ -130,7 +130,7 @@ def _add_gpu(subjects: Actions) -> None:
         "--open",
         action="store_true",
         help="instead, measure the time from plugging a GPU into a clone until `nvidia-smi -L` "
-        "shows it; the image needs NVIDIA's driver",
+        "shows the GPU; the image needs NVIDIA's driver",
     )
     parser.add_argument(
         "--runs", type=positive_number, default=5, metavar="N", help="how many runs of each kind"

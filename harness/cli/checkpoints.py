@@ -1,4 +1,4 @@
-"""`harness checkpoints`: the saved states of machines from which clones start."""
+"""`harness checkpoints`: lists, verifies and removes saved states of machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def add_parser(commands: Commands) -> None:
         "gc", help="remove the least recently used checkpoints and the files of killed runs"
     )
     rm = actions.add_parser(
-        "rm", help="remove checkpoints and the checkpoints made from them, unless they are in use"
+        "rm",
+        help="remove checkpoints and the checkpoints made from them, unless a machine uses them",
     )
     rm.add_argument(
         "checkpoint",

@@ -1,4 +1,4 @@
-"""Prints lists as aligned columns, without cutting words, so that `grep` and `awk` can read them."""
+"""Prints lists as aligned columns with whole words, so that `grep` and `awk` can read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words after `--` of a command line, such as a command to be run in a machine."""
+"""Parses the words after `--` on a command line, such as a command to be run in a machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WORDS = "argv"
 
 
 def add_command_words(parser: argparse.ArgumentParser, *, metavar: str, about: str) -> None:
-    """Let a command accept words after `--`, which are parsed as `argv`; `about` is their help text."""
+    """Let a command accept words after `--`, and store them as `argv`; `about` is the help text."""
     parser.add_argument(_WORDS, nargs="*", default=[], metavar=metavar, help=about)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command's line, with the words after `--` kept apart, wherever the options are.
+    """Parses a command line, and keeps the words after `--` apart, wherever the options are.
 
     Before Python 3.12.7, argparse refuses these words if an option follows another argument.
     """

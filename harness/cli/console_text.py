@@ -15,7 +15,7 @@ _SEQUENCE = re.compile(
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _LONGEST_SEQUENCE = 4096
-#: The control sequences that only draw: colours, the cursor, erasing.
+#: The control sequences that only draw: they set colours, move the cursor, or erase text.
 _DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|[78DEHM]|\([0AB])")
 
 

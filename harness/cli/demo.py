@@ -44,7 +44,7 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The result of one expectation; `failure` is None if it was met."""
+    """The result of one expectation; `failure` is None if the expectation was met."""
 
     title: str
     expectation: str

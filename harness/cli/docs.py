@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Commands
 
-#: The most columns of a page, since longer lines are hard to read.
+#: The maximum number of columns of a page, since longer lines are hard to read.
 _WIDEST = 120
 #: Options of `less`, unless LESS is set: quit if one screen is enough, pass colours, do not clear the screen.
 _LESS = "FRX"
@@ -32,12 +32,12 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("docs")
     parser.add_argument(
-        "page", nargs="?", metavar="PAGE", help="the page to show; without it, pages are listed"
+        "page", nargs="?", metavar="PAGE", help="the page to show; without PAGE, list the pages"
     )
     parser.add_argument(
         "--search",
         metavar="WORD",
-        help="print the lines that contain a word, of all pages or of PAGE",
+        help="print the lines of PAGE, or of all pages, that contain a word",
     )
     parser.set_defaults(run=_show)
 
@@ -101,7 +101,7 @@ def _search(word: str, pages: Mapping[str, Callable[[], str]]) -> int:
     for name, line in found:
         print(f"{name}: {line}")
     if not found:
-        raise BadInputError(f"No page has '{word}'.", source="--search")
+        raise BadInputError(f"No page contains '{word}'.", source="--search")
     return 0
 
 

@@ -128,7 +128,7 @@ def _program(
         return RequirementCheck(
             requirement=requirement,
             is_met=False,
-            found=f"'{path} {version}' ended with {answer.exit_code}: {answer.stderr.strip()}",
+            found=f"'{path} {version}' exited with code {answer.exit_code}: {answer.stderr.strip()}",
             remedy=f"Run `apt-get install --reinstall {package}`.",
         )
     lines = (answer.stdout or answer.stderr).strip().splitlines()
@@ -147,7 +147,8 @@ def _keyring() -> RequirementCheck:
     return RequirementCheck(
         requirement=requirement,
         is_met=False,
-        found=f"'{debian_packages.KEYRING}' does not exist; packages of images are verified with it.",
+        found=f"'{debian_packages.KEYRING}' does not exist; the harness verifies the packages of images "
+        "with this keyring.",
         remedy=f"Run `apt-get install --no-install-recommends {package}`.",
         package=package,
     )

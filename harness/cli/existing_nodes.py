@@ -64,7 +64,8 @@ def add_parser(commands: Commands) -> None:
     judge.add_argument(
         "--nvidia-smi",
         action="store_true",
-        help="run `nvidia-smi -q` on the node too, which loads the driver's module, and judge its report",
+        help="also run `nvidia-smi -q` on the node, and judge what it reports; the command makes "
+        "the node load the driver's module",
     )
     add_json_option(judge)
     judge.set_defaults(run=_judge)

@@ -25,7 +25,7 @@ _MAIN_NAME = re.compile(
     r"(?<![a-z])(main|(provision|install|prepare|bootstrap)(er|or|ing)?|set-?up|start(up)?|run)(?![a-z])",
     re.IGNORECASE,
 )
-#: Variables in the condition by which a script does not call its main function when it is sourced.
+#: Variables in the condition that keeps a sourced script from calling its main function.
 _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
 #: The use of `$0`: in a sourced script, `$0` is the shell's name, so it does not lead to the
 #: script's folder.
@@ -64,7 +64,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class FoundScript:
-    """A script of the folder, and what its text shows."""
+    """A shell script below the folder, and what the script's text shows."""
 
     path: Path
     text: str
@@ -88,12 +88,14 @@ class FoundScript:
 
 
 def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
-    """Return the shell scripts below a folder, and the `*_spec.sh` beside or below it.
+    """Return the shell scripts below a folder, and the `*_spec.sh` below or beside the folder.
 
     Raises BadInputError if there is no script.
     """
     if not folder.is_dir():
-        raise BadInputError("This is not a folder of scripts.", source=f"--provisioner {folder}")
+        raise BadInputError(
+            "There is no such folder of scripts.", source=f"--provisioner {folder}"
+        )
     scripts: list[FoundScript] = []
     specs = {path for path in folder.parent.glob(f"*/*{_SPEC_SUFFIX}") if path.is_file()}
     for path in sorted(folder.rglob("*")):
@@ -112,7 +114,7 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
             scripts.append(FoundScript(path=path, text=text, is_program=is_program))
     if not scripts:
         raise BadInputError(
-            "It has no shell script: no '*.sh', and no file that begins with '#!' and a shell.",
+            "The folder has no shell script: no '*.sh', and no file that begins with '#!' and a shell.",
             source=f"--provisioner {folder}",
         )
     return scripts, sorted(specs)
@@ -164,7 +166,7 @@ def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
         "schema: 1\n"
         f"name: {name}\n"
         f"files:\n  {place}: {{source: {_yaml(source)}}}\n"
-        "# cloud-init runs this command as root at the first boot. Add the arguments that it gets on a node.\n"
+        "# cloud-init runs this command as root at the first boot. Add the command's arguments.\n"
         f"run: [{', '.join(map(_yaml, words))}]\n"
         "outcome:\n"
         "  # The exit codes in the script's text; give them names.\n"
@@ -193,7 +195,7 @@ if TYPE_CHECKING:
 
 
 def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuModel) -> None:
-    """If this test fails, the summary has the exit code and the last lines that the program printed."""
+    """If this test fails, the summary shows the program's exit code and its last output."""
     node = boot_node(NodeRequest(name="node", image=node_image, gpus=[h100]))
 
     evidence = node.evidence()
@@ -237,7 +239,7 @@ def test_script_is_valid(shell: Shell, script: str) -> None:
         body += f'''
 
 def test_sourcing_defines_the_function(shell: Shell) -> None:
-    """Next, call shell.call("{sourced.functions[0]}"), with shell.mock for each command that it starts."""
+    """Next, call shell.call("{sourced.functions[0]}"), and mock the commands that the function starts."""
     shell.source({json.dumps(paths[sourced.path], ensure_ascii=False)})
 
     assert shell.evaluate("declare -F '{sourced.functions[0]}'").check().stdout

@@ -1,4 +1,4 @@
-"""`harness gpu firmware`: the harness's own firmware files, for emulated GPUs that NVIDIA's driver opens."""
+"""`harness gpu firmware`: writes firmware for emulated GPUs that NVIDIA's driver opens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def add_parser(commands: Actions) -> None:
     )
     add_gpu_options(parser)
     parser.add_argument(
-        "release", metavar="RELEASE", help="the driver's release; the harness must have its data"
+        "release",
+        metavar="RELEASE",
+        help="the driver's release; the harness must know this release",
     )
     parser.add_argument(
         "--output",

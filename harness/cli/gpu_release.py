@@ -1,4 +1,4 @@
-"""`harness gpu release`: the data of a release of NVIDIA's driver, for emulated GPUs that the driver opens."""
+"""`harness gpu release`: makes the data of a release of NVIDIA's driver, for emulated GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _UNPACK_S = 300.0
 
 def add_parser(commands: Actions) -> None:
     parser = commands.add_parser(
-        "release", help="make the data of a release of NVIDIA's driver from its open source"
+        "release",
+        help="make the data of a release of NVIDIA's driver from its open kernel modules",
     )
     add_gpu_options(parser)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`harness gpu`: the GPU models that machines can have, and the GPUs of this host."""
+"""`harness gpu`: lists the GPU models that machines can have, and the GPUs of this host."""
 
 from __future__ import annotations
 

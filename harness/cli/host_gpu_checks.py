@@ -27,7 +27,7 @@ _SET_PARAMETER = "in GRUB_CMDLINE_LINUX of '/etc/default/grub', run `update-grub
 
 
 def examine_host_gpus(settings: Settings, root: Path = Path("/")) -> list[RequirementCheck]:
-    """Check the host below `root`; check nothing if it has no GPU for tests.
+    """Check the host below `root`; check nothing if the host has no GPU for tests.
 
     A missing requirement counts as a fault only if the host has an inventory, since an inventory
     says that the host's GPUs are for tests.
@@ -86,7 +86,7 @@ def _iommu(root: Path, *, has_groups: bool) -> RequirementCheck:
     elif vendor == "AuthenticAMD":
         table, firmware, parameter = "IVRS", "AMD-Vi (IOMMU)", "amd_iommu=on"
     else:
-        remedy = f"Enable it in the firmware, and remove `iommu=off` {_SET_PARAMETER}."
+        remedy = f"Enable the IOMMU in the firmware, and remove `iommu=off` {_SET_PARAMETER}."
         return _check(name, "The kernel has no IOMMU groups.", remedy, is_met=False)
     off = [
         each for each in parameters if each in {"iommu=off", "amd_iommu=off", "intel_iommu=off"}
@@ -143,15 +143,15 @@ def _folder(pool: GpuPool) -> RequirementCheck:
     name = "leases of GPUs"
     if pool.folder.exists():
         # The survey of the GPUs has read the folder, so the folder can be used.
-        return _check(name, f"They are in '{pool.folder}'.", is_met=True)
+        return _check(name, f"The leases are in '{pool.folder}'.", is_met=True)
     if os.geteuid() == 0:
         found = f"'{pool.folder}' is created when it is first used, for root alone."
         return _check(name, found, is_met=True)
     return _check(
         name,
         f"The folder '{pool.folder}' does not exist.",
-        f"As root, run `install -d -m 2770 -g GROUP {pool.folder}`, where you are in GROUP; a line "
-        "in '/etc/tmpfiles.d' does so at each boot (docs/gpu-lab.md).",
+        f"As root, run `install -d -m 2770 -g GROUP {pool.folder}`, where you are a member of GROUP; "
+        "a line in '/etc/tmpfiles.d' makes the folder at each boot (docs/gpu-lab.md).",
         is_met=False,
     )
 

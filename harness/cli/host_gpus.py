@@ -1,4 +1,4 @@
-"""`harness gpu host`: the GPUs of this host, their holders, and which GPUs tests may take."""
+"""`harness gpu host`: lists and leases this host's GPUs, and restores their drivers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def add_parser(commands: Actions) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="how many GPUs, of any model (default: %(default)s)",
+        help="how many GPUs to lease, of any model (default: %(default)s)",
     )
     which.add_argument(
         "--address",
@@ -88,8 +88,8 @@ def add_parser(commands: Actions) -> None:
         "argv",
         nargs="+",
         metavar="COMMAND",
-        help=f"after '--', the command and its arguments; {ADDRESSES_VARIABLE} has the leased "
-        "functions",
+        help=f"after '--', the command and its arguments; {ADDRESSES_VARIABLE} contains the "
+        "addresses of the leased functions",
     )
     run.set_defaults(run=_run)
 

@@ -1,4 +1,4 @@
-"""`harness image`: the images that nodes boot."""
+"""`harness image`: lists, builds, downloads, verifies and removes the images that nodes boot."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a folder to try before the recipe's location (http, https or file); may be repeated",
+        help="the URL (http, https or file) of a folder to try before the recipe's location; may be repeated",
     )
     unused = gc.add_mutually_exclusive_group()
     unused.add_argument(

@@ -1,4 +1,4 @@
-"""`harness init [DIR]`: writes a project with a script, tests of it, an image and a CI workflow."""
+"""`harness init [DIR]`: writes a project with a script, its tests, an image and a CI workflow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: The files of a new project; `@VERSION@` stands for the harness's version.
 TEMPLATE = Path(__file__).with_name("new_project")
 
-#: The files that are an example of a script, with its tests.
+#: The files of the example: a script and its tests.
 _EXAMPLES = frozenset(
     {
         *("scripts/prepare_node.sh", "tests/e2e/test_first_node.py"),
@@ -69,8 +69,8 @@ def add_parser(commands: Commands) -> None:
         "--provisioner",
         type=Path,
         metavar="SCRIPTS",
-        help="a folder of shell scripts in the project: declare them as its provisioner, and "
-        "write a machine test and a unit test for them instead of an example",
+        help="a folder of shell scripts in the project: declare them as the project's provisioner, "
+        "and write a machine test and a unit test for these scripts instead of an example",
     )
     parser.add_argument(
         "--run",
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         files = around_scripts(files, folder, arguments.provisioner, arguments.script)
     elif arguments.script is not None:
         raise BadInputError(
-            "This option needs --provisioner, since it selects a script of that folder.",
+            "This option needs --provisioner, since --run selects a script of that folder.",
             source="--run",
         )
     write_project(folder, files)
@@ -125,8 +125,8 @@ def around_scripts(
         source = scripts.resolve().relative_to(project.resolve()).as_posix()
     except ValueError:
         raise BadInputError(
-            f"It is not in the project's folder '{project.resolve()}'; run `harness init` in the folder that "
-            "has both.",
+            f"This folder is not in the project's folder '{project.resolve()}'; run `harness init` "
+            "in a folder that contains both.",
             source=f"--provisioner {scripts}",
         ) from None
     found, specs = scripts_in(scripts)

@@ -1,4 +1,4 @@
-"""`harness ps`, `logs` and `gc`: the running machines, and what killed runs left."""
+"""`harness ps`, `logs` and `gc`: list machines, print a console, remove what killed runs left."""
 
 from __future__ import annotations
 
@@ -207,7 +207,10 @@ def _old_bundles(arguments: argparse.Namespace) -> list[Bundle]:
 
 
 def _end(machine: RunningMachine) -> None:
-    """End a kept machine by ending its holder process; raises WaitTimeoutError if the process runs on."""
+    """End a kept machine by ending its holder process.
+
+    Raises WaitTimeoutError if the process does not end.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.kill(machine.process, signal.SIGTERM)
 

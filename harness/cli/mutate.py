@@ -91,7 +91,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # The parser of shell code and the tests' machinery are slow to import.
+    # The parser of shell code and the modules that run tests are slow to import.
     from harness.mutate.project_copy import Project  # noqa: PLC0415
     from harness.mutate.reports import render_text  # noqa: PLC0415
     from harness.mutate.run import Request, run  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Adds options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.settings import ACCEPT_OPTION, Settings
 
 
 class Commands(Protocol):
-    """The parser to which a module adds its commands; their help texts are in the table of `harness.cli`."""
+    """The parser to which a module adds its commands; help texts are in `harness.cli`."""
 
     def add_parser(self, name: str) -> argparse.ArgumentParser: ...
 
@@ -53,7 +53,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_words(settings: Settings) -> list[str]:
-    """Return the options with which another command starts the machines of these settings."""
+    """Return the options with which another command starts machines with these settings."""
     named = {
         "--accelerator": settings.accelerator.value,
         "--timeout-multiplier": str(settings.timeout_multiplier),

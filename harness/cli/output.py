@@ -1,4 +1,4 @@
-"""Makes the output of `harness` safe to show, and limits the size of errors."""
+"""Makes the output of `harness` safe to show, and limits the length of error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Commands that print a program for a shell or for Python, or a console, which they filter themselves.
+#: Commands whose output is not escaped: a program for a shell or for Python, or the output of a
+#: console, from which the command itself removes control sequences.
 _VERBATIM = frozenset({"completion", "migrate", "replay"})
 _MESSAGES = "messages"
 

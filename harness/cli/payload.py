@@ -1,4 +1,4 @@
-"""`harness payload`: the zipapp that is copied to nodes and provisions them."""
+"""`harness payload`: builds the zipapp that is copied to nodes and provisions them."""
 
 from __future__ import annotations
 

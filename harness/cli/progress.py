@@ -1,4 +1,4 @@
-"""Progress of a command's preparations, on stderr."""
+"""Shows the progress of a command's preparations on stderr."""
 
 from __future__ import annotations
 

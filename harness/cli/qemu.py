@@ -1,4 +1,4 @@
-"""`harness qemu`: a newer QEMU than the host's."""
+"""`harness qemu`: unpacks a newer QEMU than the host's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness replay`: plays a machine's serial console as it was printed."""
+"""`harness replay`: plays the recording of a machine's serial console."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
         "bundle",
         type=Path,
         metavar="BUNDLE",
-        help="the evidence folder of a machine or its test, or its archive",
+        help="the evidence folder of a machine or of its test, or an archive of the folder",
     )
     parser.add_argument(
         "--speed",

@@ -45,7 +45,7 @@ def add_parser(commands: Commands) -> None:
         "bundle",
         type=Path,
         metavar="BUNDLE",
-        help="the evidence folder of the test or its machine, or its archive",
+        help="the evidence folder of the test or of its machine, or an archive of the folder",
     )
     add_command_words(parser, metavar="CMD", about="a command, after --")
     parser.add_argument(
@@ -73,7 +73,7 @@ def add_parser(commands: Commands) -> None:
         type=float,
         metavar="HOURS",
         help="open no shell; keep the machine running for at most this time, so that "
-        "`harness shell --machine` can enter it",
+        "`harness shell --machine` can enter the machine",
     )
     parser.set_defaults(run=_resume)
 
@@ -102,7 +102,7 @@ def resume(
     uri: str | None = None,
     until: float | None = None,
 ) -> int:
-    """Continue the machine that a test left in a folder or an archive, and enter the machine.
+    """Continue the machine that a test saved in a folder or an archive, and enter the machine.
 
     `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, keep the machine
     until that time without entering the machine.

@@ -60,8 +60,8 @@ def add_parser(commands: Commands) -> None:
         "--gpu",
         action="append",
         metavar="MODEL",
-        help=f"an emulated GPU of the clone, as `harness gpu ls` lists them, or {_NO_GPU}; may be "
-        f"repeated (default: {_DEFAULT_GPU})",
+        help=f"the model of an emulated GPU of the clone, as `harness gpu ls` lists it, or {_NO_GPU}; "
+        f"may be repeated (default: {_DEFAULT_GPU})",
     )
     shell.add_argument(
         "--machine",
@@ -71,8 +71,8 @@ def add_parser(commands: Commands) -> None:
     shell.add_argument(
         "--test",
         metavar="NODEID",
-        help="instead, start the first machine of this test with the test's image, GPUs and saved state, and enter "
-        "it; the test does not run",
+        help="instead, start the first machine of this test with the test's image, GPUs and saved state, "
+        "and enter the machine; the test does not run",
     )
     shell.add_argument(
         "--bundle",
@@ -142,7 +142,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
 
 def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
-    """Provision a node, since a machine with GPUs can't be saved, and enter the node."""
+    """Provision a node and enter it, since there are no saved machines with GPUs."""
     from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no node
     from harness.lab.node import NodeRequest  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ def _console(arguments: argparse.Namespace) -> int:
 
 
 def _ssh(arguments: argparse.Namespace) -> int:
-    """Print the ssh command, or replace this process by it."""
+    """Print the ssh command, or replace this process by ssh."""
     entry = ssh_entry_of(Roster(roster_folder()).find(arguments.machine))
     argv = [*entry.argv(), *([shlex.join(arguments.argv)] if arguments.argv else [])]
     if not arguments.print:

@@ -1,4 +1,4 @@
-"""`harness store`: images and checkpoints in a registry that several hosts share."""
+"""`harness store`: shares images and checkpoints between hosts through a registry."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def _require_movable(folder: Path) -> None:
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
-            f"Its disk refers to '{backing_name(disk)}' by a path on this host; remove it from "
-            "the cache, and the next run makes a disk that can be moved."
+            f"Its disk refers to '{backing_name(disk)}' by a path on this host; remove the "
+            "folder from the cache, and the next run makes a disk that can be moved."
         )
 
 

@@ -23,14 +23,14 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("rerun")
     parser.add_argument(
-        "test", metavar="NODEID", help="the test as pytest names it, such as in its summary"
+        "test", metavar="NODEID", help="the test's node id, as pytest's summary shows it"
     )
     parser.add_argument(
         "--from",
         dest="start",
         choices=_STARTS,
         default=MachineStart.CLONE.value,
-        help="start the test's nodes from the saved state of their image, or boot them from cold "
+        help="start the test's nodes from the saved state of their image, or from a cold boot "
         "(default: %(default)s)",
     )
     add_command_words(parser, metavar="OPTION", about="options of pytest, after --")
@@ -42,9 +42,10 @@ def _rerun(arguments: argparse.Namespace) -> int:
 
 
 def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
-    """Become a run of pytest that opens a shell, or runs a command, in the first machine of a test.
+    """Replace this process by pytest, which opens a shell or runs a command in a test's machine.
 
-    The test does not run. pytest ends with the exit code of the command.
+    This is the first machine of the test. The test does not run. pytest ends with the exit code of
+    the command.
     """
     command = [f"--machine-shell-command={shlex.join(argv)}"] if argv else []
     become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", *command, "-rs")

@@ -1,4 +1,4 @@
-"""`harness bench time-to-gpu` and `harness bench compare`."""
+"""`harness bench time-to-gpu` measures waits for a GPU; `harness bench compare` compares runs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--payload",
         choices=[payload.value for payload in Payload],
         default=Payload.STAND_IN.value,
-        help=f"the driver: the stand-in, or NVIDIA's own from the image {NVIDIA_IMAGE}, which an "
-        "emulated node compiles for about an hour (default: %(default)s)",
+        help=f"the driver: the stand-in, or NVIDIA's own from the image {NVIDIA_IMAGE}; an emulated "
+        "node compiles NVIDIA's for about an hour (default: %(default)s)",
     )
     parser.add_argument(
         "--quick",
@@ -155,7 +155,7 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
         type=_share,
         default=QUANTILE,
         metavar="SHARE",
-        help="the quantile of the advice (default: %(default)s)",
+        help="the quantile of node starts that the advice uses (default: %(default)s)",
     )
     parser.add_argument(
         "--margin",
@@ -252,7 +252,7 @@ def _given(value: _T | None, default: _T) -> _T:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings, with the payload's image; raises BadInputError for another image."""
+    """Return the settings, with the payload's image. Raises BadInputError for another image."""
     settings = settings_of(arguments)
     if arguments.payload == Payload.NVIDIA.value:
         if settings.image not in {Settings().image, NVIDIA_IMAGE}:

@@ -1,4 +1,4 @@
-"""`harness timeline`: shows when work ran in a test's machine, and which work waited for which."""
+"""`harness timeline`: shows when the work in a test's machine ran, and what each part waited for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         nargs="+",
         metavar="BUNDLE",
-        help="the evidence folder of a machine or of its test, or its archive; two machines are drawn side by side",
+        help="the evidence folder of a machine or of its test, or an archive of the folder; two machines "
+        "are drawn side by side",
     )
     parser.add_argument(
         "--output",
@@ -48,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         "--scheme",
         choices=("light", "dark"),
         default="light",
-        help="the colours of an SVG or PNG; an HTML page has both schemes (default: %(default)s)",
+        help="the colours of an SVG or PNG; an HTML page contains both schemes (default: %(default)s)",
     )
     parser.set_defaults(run=_timeline)
 
@@ -97,7 +98,7 @@ def _read(folder: Path, bundle: Path) -> Timeline:
 
 
 def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
-    """Return the timelines; their titles are their paths from the first part in which the paths differ."""
+    """Return the timelines with the paths of their bundles as titles, without common folders."""
     parts = [bundle.absolute().parts for bundle in bundles]
     common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), None)
     if common is None:

@@ -76,7 +76,7 @@ def test_search_word_is_not_a_regular_expression(capsys: pytest.CaptureFixture[s
     assert main(["docs", "reference/provisioning", "--search", "Exit.codes"]) == 2
     assert main(["docs", "reference/provisioning", "--search", "argv[]("]) == 2
 
-    assert "No page has 'argv[]('." in capsys.readouterr().err
+    assert "No page contains 'argv[]('." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("columns", "own", "widest"), [(300, None, 120), (50, "M", 50)])

@@ -241,10 +241,10 @@ def test_executable_script_named_like_setup_install_or_run_is_the_program_to_run
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--provisioner", "ops/none"], "This is not a folder of scripts."),
+        (["--provisioner", "ops/none"], "There is no such folder of scripts."),
         (["--provisioner", "ops"], ""),
-        (["--provisioner", "/"], "It is not in the project's folder"),
-        (["--provisioner", "empty"], "It has no shell script"),
+        (["--provisioner", "/"], "This folder is not in the project's folder"),
+        (["--provisioner", "empty"], "The folder has no shell script"),
         (["--provisioner", "ops/scripts", "--run", "x.sh"], "'x.sh' is not one of the scripts"),
         (["--run", "x.sh"], "This option needs --provisioner"),
     ],

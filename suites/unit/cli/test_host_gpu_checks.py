@@ -130,7 +130,7 @@ def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
             ("GenuineIntel", "iommu=off", "DMAR"),
             "Replace `iommu=off` by `intel_iommu=on iommu=pt`",
         ),
-        (("HygonGenuine", "quiet"), "Enable it in the firmware, and remove `iommu=off`"),
+        (("HygonGenuine", "quiet"), "Enable the IOMMU in the firmware, and remove `iommu=off`"),
     ],
 )
 def test_remedy_for_a_disabled_iommu_names_the_kernel_parameter_or_firmware_setting(

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Prepares a GPU node at its first boot: counts its GPUs, and writes settings for services.
+# Prepares a GPU node at its first boot: counts the GPUs, and writes settings for services.
 #
-# Exit codes: 0 the node is ready, 3 it has no GPU.
+# Exit codes: 0 the node is ready, 3 the node has no GPU.
 set -euo pipefail
 
 SETTINGS=/etc/gpu-node/settings.env
