@@ -39,7 +39,7 @@ _LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)\s]+)\)")
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """Return, by name, a function that makes each page of an installed package or a checkout."""
+    """Return a mapping from each page's name to a function that makes the page."""
     files = {_name_of(file): file for file in _files()}
     names = [*files, *GENERATED]
     written = {name: partial(_written, name, file, names) for name, file in files.items()}

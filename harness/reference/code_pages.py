@@ -93,8 +93,9 @@ def expectation_page() -> str:
     ]
     return page(
         "Expectations",
-        "Each function of `harness.expect` takes evidence and raises an `ExpectationError` that "
-        "names what was expected, what was found, and the folder of the evidence.\n",
+        "Each function of `harness.expect` checks evidence. If an expectation is not met, the "
+        "function raises an `ExpectationError`, which names what was expected, what was found, and the "
+        "folder of the evidence.\n",
         *parts,
         "## Expectations on every GPU node\n",
         "`harness node judge` and `suites/node` check these expectations: "

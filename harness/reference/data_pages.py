@@ -95,7 +95,7 @@ def gpu_page() -> str:
         "## Keys of a GPU node's file\n",
         table(keys, data_file_keys(NodeFile)),
         "## QEMU releases\n",
-        "The device by which each release connects to an emulated GPU, if built with this device:\n",
+        "The device by which each QEMU release, if built with the device, connects to an emulated GPU:\n",
         table(
             ("QEMU", "under TCG", "under KVM"),
             (
@@ -157,7 +157,7 @@ def limit_page() -> str:
         "Limits",
         "How much data and work a guest, a file, a server or shell code may cause in the harness. An\n"
         "error about a limit names the limit and the source. To raise a limit for one run, set its\n"
-        "environment variable. Whom the harness trusts with what: [Trust](../trust.md).\n",
+        "environment variable. What the harness trusts, and what not: [Trust](../trust.md).\n",
         table(
             ("Limit", "Default", "Variable", "What is limited"),
             (

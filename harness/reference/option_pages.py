@@ -134,7 +134,10 @@ def children(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 def arguments(
     parser: argparse.ArgumentParser, known: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield name, default and meaning of each argument; `known` has meanings for arguments without help."""
+    """Yield name, default and meaning of each argument.
+
+    `known` contains the meanings of arguments without help.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
             continue
