@@ -24,7 +24,7 @@ class Stage(Enum):
     BUSY = "busy"
     """A machine is busy with work that may take long."""
     RUNS = "runs"
-    """A machine is ready, and its test uses it."""
+    """A machine is ready, and its test uses the machine."""
     CONSOLE = "console"
     """The output of a machine's console during a long wait."""
     ENDED = "ended"
@@ -55,7 +55,7 @@ def ignore_progress(_event: ProgressEvent, /) -> None:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sends the events of one subject to a listener."""
+    """Sends events about one subject to a listener."""
 
     subject: str
     listener: ProgressListener = ignore_progress
@@ -70,5 +70,5 @@ def clock_time(at: float) -> str:
 
 
 def deadline_words(until: float | None) -> str:
-    """Return the end of a sentence about a wait that ends at `until`."""
+    """Return the end of a sentence, which names the deadline `until`, or no text if `until` is None."""
     return "" if until is None else f", until {clock_time(until)} at most"

@@ -1,4 +1,4 @@
-"""Reports what each machine of this process does, and in long waits also its console output."""
+"""Reports what each machine of this process does, and in long waits what its console prints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Doing:
 
 
 class MachineActivity:
-    """The activity of one machine."""
+    """Reports what one machine does."""
 
     def __init__(self, subject: str, listener: ProgressListener, clock: Clock) -> None:
         self._subject = subject
@@ -111,7 +111,7 @@ class MachineActivity:
 
 
 def _render_console(printed: bytes, count: int) -> str:
-    # If text overwrites its line, such as a percentage, each version is shown as a line.
+    # If the guest overwrites a line, as with a percentage, each version is shown as a line.
     text = _CONTROL.sub("", printed.decode(errors="replace").replace("\r", "\n"))
     lines = [line.rstrip()[:_LINE_LENGTH] for line in text.splitlines() if line.strip()]
     if not lines:

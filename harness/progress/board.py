@@ -109,7 +109,7 @@ class Board:
     def due(self, now: float) -> list[str]:
         """Return lines about activities that began some seconds ago, and repeat lines about long activities.
 
-        A machine that its test uses gets a line only if no other line was returned meanwhile.
+        A machine that a test uses gets a line only if no line was returned for `_AGAIN_S` seconds.
         """
         lines = []
         for key, row in list(self._rows.items()):
@@ -148,7 +148,7 @@ class Board:
 
 
 def render_line(event: ProgressEvent, worker: str, now: float) -> str:
-    """Return an event as one line with the time of day; console output is below the line."""
+    """Return an event as one line with the time of day; console output follows below the line."""
     until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until)
     words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
     return f"{' '.join(filter(None, words))} {event.message}{until}"

@@ -191,7 +191,7 @@ class LiveRegion:
             self._write("".join(f"\r\n{line}" for line in lines) + "\r\n")
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
-        """Draw the rows below the cursor's line, which the cursor does not leave."""
+        """Draw the rows below the cursor's line; afterwards the cursor is where it was."""
         columns, lines = self._size()
         shown = render_rows(
             rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours

@@ -1,6 +1,6 @@
 """Sends events from xdist workers to the process that has the terminal.
 
-Events are datagrams: a sender waits at most a second, then drops the event.
+Each event is a datagram. If the datagram can't be sent within a second, the sender drops the event.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Sender:
 
 
 class Receiver:
-    """Receives the datagrams of senders on a socket in `folder`, in a thread, until it is closed.
+    """Receives datagrams on a socket in `folder`, in a thread, until the receiver is closed.
 
-    Raises OSError if there can be no socket, for example if the path of the folder is too long.
+    Raises OSError if the socket can't be made, for example if the path of the folder is too long.
     """
 
     def __init__(self, folder: Path, take: Taker) -> None:
