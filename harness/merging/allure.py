@@ -94,6 +94,7 @@ def _read(path: Path) -> tuple[str, float]:
         if isinstance(history, str) and isinstance(stop, (int, float)) and 0 <= stop < _MOST_STOP:
             return history, stop
     raise BadInputError(
-        "It is not a result of Allure: an object with 'uuid', and 'stop' in milliseconds, was expected.",
+        "The file is not a result of Allure: an object with 'uuid', and 'stop' in milliseconds, was "
+        "expected.",
         source=str(path),
     )

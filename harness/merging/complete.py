@@ -54,7 +54,7 @@ class ShardReports:
         return f"{self.manifest.number}/{self.manifest.count}"
 
     def difference(self, cases: Sequence[Case]) -> str | None:
-        """Return a sentence about differences between the tests and the JUnit report, or None."""
+        """Return a sentence about how the tests and the JUnit report differ, or None."""
         manifest = self.manifest
         found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
         parts = [
@@ -78,10 +78,10 @@ class ShardReports:
             return None
         if status == _NO_TESTS and not self.manifest.tests:
             return None
-        meaning = _MEANINGS.get(status, "which pytest does not have")
+        meaning = _MEANINGS.get(status, "which is no exit status of pytest")
         return (
             f"Shard {self.name} ended with exit status {status}, {meaning}: read the output of its job, "
-            "and run it again."
+            "and run the shard again."
         )
 
 
@@ -117,16 +117,16 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
             continue
         if manifest.number > manifest.count:
             raise BadInputError(
-                f"It has the impossible shard {manifest.number}/{manifest.count}; use the files that "
-                "`pytest --report-dir` wrote.",
+                f"The record names the impossible shard {manifest.number}/{manifest.count}; use the "
+                "files that `pytest --report-dir` wrote.",
                 source=str(folder / MANIFEST),
             )
         require_own_folder(reports_of(folder, manifest.start))
         other = shards.setdefault(manifest.number, ShardReports(folder=folder, manifest=manifest))
         if other.folder != folder:
             raise BadInputError(
-                f"It has shard {other.name}, and '{other.folder}' has the same shard; give the folder "
-                "of each shard once.",
+                f"The folder has the reports of shard {other.name}, and so has '{other.folder}'; give "
+                "the folder of each shard once.",
                 source=str(folder),
             )
     ordered = [shards[number] for number in sorted(shards)]
@@ -167,7 +167,7 @@ def _gaps(shards: Sequence[ShardReports]) -> list[str]:
         if digest_of(union) != first.collection_sha256:
             problems.append(
                 f"The shards have {len(union)} tests together, not the {first.collected} that were "
-                "collected: they were divided by different durations; give all shards the same file "
+                "collected: the tests were divided by different durations; give all shards the same file "
                 "of durations."
             )
     return problems

@@ -57,7 +57,7 @@ class Case:
 
 
 class _BoundedTree(ET.TreeBuilder):
-    """Builds a tree; refuses entities, deep nesting and too many elements, which pytest never writes."""
+    """Builds a tree; refuses entities, deep nesting and more elements than pytest ever writes."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _BoundedTree(ET.TreeBuilder):
     def doctype(self, _name: str, _public_id: str | None, _system: str | None, /) -> None:
         """Refuse a document type, since only a document type can declare entities."""
         raise BadInputError(
-            "It is not a JUnit report: it declares a document type.", source=self._source
+            "The file is not a JUnit report: it declares a document type.", source=self._source
         )
 
 
@@ -106,22 +106,25 @@ def read_suite(path: Path) -> list[ET.Element]:
                 pending, seen = pending + len(chunk) if tree.events == seen else 0, tree.events
                 if pending > _LONGEST_TAG:
                     raise BadInputError(
-                        "It is not a JUnit report: it has a tag of more than 1 MiB.", source=source
+                        "The file is not a JUnit report: it has a tag of more than 1 MiB.",
+                        source=source,
                     )
         root: ET.Element = parser.close()
     except (ET.ParseError, ValueError, LookupError) as error:
         # LookupError and ValueError come from an unknown encoding.
-        raise BadInputError(f"It is not a JUnit report: {error}.", source=source) from error
+        raise BadInputError(f"The file is not a JUnit report: {error}.", source=source) from error
     suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
     if not suites:
-        raise BadInputError("It is not a JUnit report: it has no 'testsuite'.", source=source)
+        raise BadInputError(
+            "The file is not a JUnit report: it has no 'testsuite'.", source=source
+        )
     for element in (each for suite in suites for each in (suite, *suite.iter("testcase"))):
         for key, form in (("time", _SECONDS), *((each, _COUNT) for each in _COUNTED)):
             word = element.get(key) or "0"
             if not form.fullmatch(word) or not 0 <= float(word) < _MOST_SECONDS:
                 raise BadInputError(
                     (
-                        f"It is not a JUnit report: '{key}' is {word[:40]!r}, but a number was "
+                        f"The file is not a JUnit report: '{key}' is {word[:40]!r}, but a number was "
                         "expected."
                     ),
                     source=source,
@@ -131,7 +134,8 @@ def read_suite(path: Path) -> list[ET.Element]:
         tags = {each.tag for case in suite.iter("testcase") for each in case}
         if said and not tags.intersection(_FAILED):
             raise BadInputError(
-                f"It is not a JUnit report: it counts {said} failures and errors, but its test cases have none.",
+                f"The file is not a JUnit report: it counts {said} failures and errors, but its test "
+                "cases have none.",
                 source=source,
             )
     return suites

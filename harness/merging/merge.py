@@ -57,7 +57,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     With `is_partial`, an incomplete set is merged too, and the summary says what is missing. The
     coverage of shell code is reported for the scripts below `root`, wherever a shard had its checkout.
 
-    Before anything is written, raises BadInputError for a set with gaps or overlaps, and if `to`
+    Raises BadInputError, before anything is written, if the set has gaps or overlaps, or if `to`
     contains other reports.
     """
     shards, problems = read_shards(find_folders(folders))

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Return the seconds of each test; an empty mapping if there is no file.
+    """Return the seconds of each test, or an empty mapping if there is no file.
 
-    Raises BadInputError if the file has another form.
+    Raises BadInputError if the file is not in this format.
     """
     try:
         content = parse_json(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInputError(f"It can't be read as JSON: {error}.", source=str(path)) from error
+        raise BadInputError(
+            f"The file can't be read as JSON: {error}.", source=str(path)
+        ) from error
     return durations_in(content, source=str(path))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INDEX_VARIABLE = "HARNESS_SHARD_INDEX"
-"""The variable with the index of the job's shard, from 0, for engines that set none themselves."""
+"""The variable with the index of the job's shard, from 0, for engines that set no such variable."""
 COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
 """The variable with the count of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
 

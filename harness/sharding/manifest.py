@@ -31,7 +31,7 @@ JUNIT = "junit.xml"
 ALLURE = "allure"
 DURATIONS = "durations.json"
 SHELL_COVERAGE = "coverage.shell"
-"""The other reports; each start of a shard has its own folder for them.
+"""The names of the other reports; each start of a shard writes its reports into its own folder.
 
 If a job is started again after its node was lost, processes of the first start may still write reports.
 A `bench*.json` beside the record is a report too.
@@ -42,7 +42,7 @@ A `bench*.json` beside the record is a report too.
 class ShardManifest:
     """The tests of a shard, which of these tests ran, and when.
 
-    `repeated` are the tests that ran more than once, `junit_prefix` is the value of pytest's
+    `repeated` are the tests that ran more than once. `junit_prefix` is the value of pytest's
     option `--junit-prefix`. `collection_sha256` is the digest of all tests of the run, so that
     shards of different runs can be told apart. `start` is the number of this shard's latest start;
     `root` is the folder with the tests' configuration. `first_test_s` is the time from the start
@@ -86,13 +86,13 @@ def write_manifest(folder: Path, manifest: ShardManifest) -> None:
 
 
 def read_manifest(folder: Path) -> ShardManifest:
-    """Return the record of the reports in `folder`; raises BadInputError that names the file."""
+    """Return the record of the reports in `folder`. Raises BadInputError, which names the file."""
     path = folder / MANIFEST
     if not path.exists():
         starts = starts_of(folder)
         raise BadInputError(
             f"The shard was started {_times(starts)}, but wrote no '{MANIFEST}': its job ended "
-            "before the tests did. Run it again."
+            "before the tests did. Run the shard again."
             if starts
             else f"There is no '{MANIFEST}' here; give folders that `pytest --report-dir` wrote.",
             source=str(folder),
@@ -132,7 +132,7 @@ def reports_of(folder: Path, start: int) -> Path:
 
 
 def starts_of(folder: Path) -> int:
-    """Return the number of the last start of the shard; 0 if there was none."""
+    """Return the number of the last start of the shard, or 0 if there was no start."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
     # A folder whose name has more digits is not the folder of a start, but somebody else's.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def open_report(path: Path) -> Iterator[BinaryIO]:
     """Open a report's file.
 
-    A link would disclose a file of this host, and a FIFO would make the reader wait for ever.
-    Raises BadInputError, which names the file, if the file can't be opened or can't be read in this
-    context. Raises LimitError for a file that is too large.
+    Following a link could disclose a file of this host, and a FIFO would make the reader wait for
+    ever. Raises BadInputError, which names the file, if the file can't be opened or can't be
+    read in this context. Raises LimitError for a file that is too large.
     """
     try:
         with open_plain(path, limit=REPORT_FILE_MIB) as file:
@@ -29,7 +29,7 @@ def open_report(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         # For a link that is not followed, the kernel reports "Too many levels of symbolic links".
         reason = "it is a link" if path.is_symlink() else error.strerror
-        raise BadInputError(f"It can't be read: {reason}.", source=str(path)) from error
+        raise BadInputError(f"The file can't be read: {reason}.", source=str(path)) from error
 
 
 def read_report(path: Path) -> bytes:
@@ -41,11 +41,11 @@ def read_report(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> object:
-    """Return the content of a JSON report; raises BadInputError that names the file."""
+    """Return the content of a JSON report. Raises BadInputError, which names the file."""
     try:
         value: object = parse_json(read_report(path))
     except ForeignJsonError as error:
-        raise BadInputError(f"It is not JSON: {error}.", source=str(path)) from error
+        raise BadInputError(f"The file is not JSON: {error}.", source=str(path)) from error
     return value
 
 
@@ -53,5 +53,6 @@ def require_own_folder(folder: Path) -> None:
     """Raise BadInputError if `folder` is a link."""
     if folder.is_symlink():
         raise BadInputError(
-            "It is a link, but a folder of a shard's reports was expected.", source=str(folder)
+            "This path is a link, but a folder of a shard's reports was expected.",
+            source=str(folder),
         )

@@ -1,10 +1,10 @@
 """Divides tests among shards of equal duration, and keeps families of tests together.
 
-The algorithms of pytest-split know no groups: `least_duration` spreads the tests of one saved
+The algorithms of pytest-split know no groups: `least_duration` spreads the tests that use one saved
 state over all shards, so that each shard has to make or fetch that state. With
-`duration_based_chunks`, shards may differ by the duration of a test. The algorithm here distributes the
-longest tests, then whole families, and divides only families that fit into no shard. The file of
-durations has pytest-split's format.
+`duration_based_chunks`, the times of two shards may differ by the duration of a test. The algorithm
+here distributes the longest tests, then whole families, and divides only families that fit into no
+shard. The file of durations has pytest-split's format.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TimedTest:
 def timed_tests(
     families: Mapping[str, str], recorded: Mapping[str, float]
 ) -> dict[str, TimedTest]:
-    """Return the tests of `families`, a mapping of node ids, with their durations.
+    """Return the tests of `families`, a mapping from node ids to families, with their durations.
 
     A test without a recorded duration gets the average of the tests in its file, or else the
     overall average.

@@ -248,7 +248,7 @@ def test_same_shard_twice_is_refused(tmp_path: Path) -> None:
     a_shard(tmp_path / "one", 1, TESTS, count=1)
     a_shard(tmp_path / "two", 1, TESTS, count=1)
 
-    with pytest.raises(BadInputError, match=r"It has shard 1/1, and '.*one/1' has the same shard"):
+    with pytest.raises(BadInputError, match=r"has the reports of shard 1/1, and so has '.*one/1'"):
         merge(
             [tmp_path / "one/1", tmp_path / "two/1"],
             tmp_path / "to",
@@ -964,7 +964,7 @@ def test_symbolic_link_in_place_of_a_folder_of_reports_is_refused(
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(BadInputError, match="It is a link"):
+    with pytest.raises(BadInputError, match="This path is a link"):
         merged_one(tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_error_has_the_reason_why_a_report_cannot_be_read(tmp_path: Path) -> Non
     (tmp_path / "link").symlink_to("/etc/hostname")
 
     for name, why in (("link", "it is a link"), ("absent", "No such file or directory")):
-        with pytest.raises(BadInputError, match=rf"{name}: It can't be read: {why}\."):
+        with pytest.raises(BadInputError, match=rf"{name}: The file can't be read: {why}\."):
             read_report(tmp_path / name)
 
 
