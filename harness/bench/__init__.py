@@ -1,1 +1,1 @@
-"""Measurements of this host: functions that return figures and print nothing."""
+"""Benchmarks on this host: functions that measure, return figures and print nothing."""

@@ -19,7 +19,7 @@ _PROGRAM = Path(__file__).with_name("accounted_command.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """The resources of a command; `cpu_s` is the user and system time of every process that it started."""
+    """What a command used; `cpu_s` is the user and system time of all processes that it started."""
 
     cpu_s: float
     wall_s: float
@@ -34,7 +34,7 @@ def run_accounted(
     env: Mapping[str, str] | None = None,
     may_fail: bool = False,
 ) -> Usage:
-    """Run `argv` in `cwd` to its end, and return its resources; see `accounted_command.py`.
+    """Run `argv` in `cwd` to its end, and return the resources that it used.
 
     Raises HarnessError if the command fails, unless `may_fail`.
     """

@@ -1,4 +1,4 @@
-"""Measures the CPU time of each call of given commands by any shell of a run."""
+"""Measures the CPU time of each call by which any shell of a run starts a given command."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MEASURES: Mapping[str, str] = {
     "clone_gpu_s": "from the request for a clone with an emulated GPU until the guest lists the GPU",
     "prompt_s": "from the start of `harness shell` to its prompt, in a clone with an emulated GPU",
     "answer_s": "from the start of `harness shell` to the output of a command typed at once at its prompt",
-    "command_s": "the whole of `harness shell -- true`, with an emulated GPU",
+    "command_s": "from the start of `harness shell -- true`, with an emulated GPU, to its end",
     "ping_ms": "a round trip to the guest's agent",
     "exec_ms": "a round trip to the guest's agent that runs the command `true`",
     "private_mib": "memory that an idle clone shares with no other process",
@@ -46,7 +46,7 @@ _ROUND_TRIPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class CloneBench:
-    """The figures, by the names of `MEASURES`."""
+    """The results of the benchmark, by the names in `MEASURES`."""
 
     accelerator: str
     spreads: Mapping[str, Spread]

@@ -1,4 +1,4 @@
-"""Measures how many accesses per second an emulated GPU answers, for each transport."""
+"""Measures how many accesses per second an emulated GPU answers over each transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuModel
 
-#: The measures of each transport; accesses have 32 bits and are made one at a time.
+#: The measures of each transport; accesses have 32 bits and are made one after another.
 GPU_MEASURES: Mapping[str, str] = {
     "config_reads_per_s": "reads of configuration space that the device answers in a second",
     "bar_reads_per_s": "reads of a register in BAR 0 that the device answers in a second",
@@ -31,7 +31,7 @@ _END_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class GpuRates:
-    """The figures of one transport; each is the median of several runs."""
+    """The figures of one transport; each figure is the median of several runs."""
 
     config_reads_per_s: float
     bar_reads_per_s: float
@@ -80,7 +80,8 @@ def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: floa
                     process.kill()
             if code != 0:
                 raise HarnessError(
-                    f"The process that accesses the GPU by '{transport.value}' ended with exit code {code}: "
+                    f"The process that accesses the GPU over '{transport.value}' exited "
+                    f"with code {code}: "
                     f"{(folder / 'stderr').read_text(errors='replace').strip()[-500:]}"
                 )
             return float(output.read_text())

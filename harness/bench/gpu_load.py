@@ -1,7 +1,7 @@
 """A program in QEMU's role: accesses an emulated GPU as fast as the GPU answers, and prints the rate.
 
-`harness bench gpu` runs this program in a process of its own, as QEMU too runs in another process
-than the device.
+`harness bench gpu` runs this program in a process of its own, since QEMU too runs in another
+process than the device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures the time in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it.
+"""Measures the time in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows the GPU.
 
-The clone's state has the driver loaded. The driver loads only if there is a GPU, so a GPU is plugged
-while the state is made, and unplugged before the state is saved.
+In the clone's saved state, the driver is loaded. The driver loads only if there is a GPU, so a GPU
+is plugged while the state is made, and unplugged before the state is saved.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 GPU_OPEN_S = "gpu_open_s"
-#: The measures, in clones whose state has the driver loaded.
+#: The measures, in clones in which the driver is loaded already.
 MEASURES: Mapping[str, str] = {
-    GPU_OPEN_S: "from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows it",
+    GPU_OPEN_S: "from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows the GPU",
     "accesses": "accesses of the guest to the GPU during gpu_open_s, each of which is a message",
     "device_mib": "memory by which the process that serves the GPU grows during gpu_open_s",
-    "reopen_s": "an `nvidia-smi -L` that opens and closes the GPU again",
+    "reopen_s": "the time of an `nvidia-smi -L` that opens and closes the GPU again",
     "reopen_growth_mib": "memory by which the process grows while the guest opens the GPU again and again",
 }
 
@@ -68,8 +68,8 @@ def require_openable(settings: Settings, model: GpuModel) -> None:
         )
     if (settings.gpu_emulation or model.emulation) is not GpuEmulation.GSP:
         raise BadInputError(
-            f"NVIDIA's driver opens '{model.name}' only with --gpu-emulation=gsp; without it the GPU has an "
-            "identity and no more, and `nvidia-smi -L` finds no device. Add that option.",
+            f"NVIDIA's driver opens '{model.name}' only with --gpu-emulation=gsp; without this "
+            "option the GPU has only an identity, and `nvidia-smi -L` finds no device. Add that option.",
             source="--gpu-emulation",
         )
 
@@ -101,7 +101,7 @@ def measure_gpu_open(lab: Lab, model: GpuModel, *, runs: int) -> GpuOpens:
 
 
 def with_driver_loaded(state: SavedState, model: GpuModel) -> SavedState:
-    """Return the state with NVIDIA's driver loaded, but without a GPU."""
+    """Return a state in which NVIDIA's driver is loaded, but no GPU is plugged."""
 
     def make(machine: LabMachine) -> None:
         device_id = machine.hot_plug(model)

@@ -1,4 +1,4 @@
-"""The command line of pytest that the benchmarks of the shell tier run."""
+"""Makes the command line by which benchmarks run the specs of shell code under pytest."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _LIMIT_S = 300.0
 _END_S = 60.0
 _READ_BYTES = 4096
-#: How root's prompt ends.
+#: The end of root's prompt.
 _PROMPT = b"# "
-#: A terminal echoes the typed command, so the quotes keep the answer from being in the command.
+#: A terminal echoes the typed command, so the quotes keep the echo different from the answer.
 _TYPED, _ANSWER = b"echo answ''ered\n", b"answered\r\n"
 #: Lets Python cache its bytecode, as for a person who runs the harness more than once.
 _KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}

@@ -62,7 +62,7 @@ class RealisticBench:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedRuns:
-    """The outcomes of several runs, by node id; `differing` has the tests whose outcomes differed."""
+    """The outcomes of several runs, by node id; `differing` contains tests with different outcomes."""
 
     runs: int
     examples: int
@@ -75,7 +75,7 @@ class RepeatedRuns:
 
 
 def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | None]:
-    """Return the figures of this runner and, if it is on PATH, of `shellspec`.
+    """Return the figures of this runner, and of `shellspec` if `shellspec` is on PATH.
 
     Raises RequirementError if a command that the suite runs is not installed.
     """
@@ -106,7 +106,7 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
 
 
 def repeat_under_load(runs: int) -> RepeatedRuns:
-    """Run the suite `runs` times with two workers, beside two processes that keep a core busy."""
+    """Run the suite `runs` times with two workers, beside two processes with busy loops."""
     check_commands()
     argv = pytest_argv("--shell-time=virtual", "-n", str(_JOBS), "-rA", "--show-capture=no")
     with _project() as folder, _busy_loops():

@@ -37,13 +37,13 @@ FIGURES: Mapping[str, str] = {
     "realistic_wall_s": "wall time of the run of realistic_cpu_s",
     "realistic_shuffled_cpu_s": "realistic_cpu_s with a plugin of pytest that shuffles all tests",
     "startup_cpu_s": "CPU time of one file with one example, without a bytecode cache",
-    "function_mocks_ms": "one of 200 examples with three function mocks, start-up left out",
-    "command_mocks_ms": "one of 200 examples with three Mock blocks, start-up left out",
+    "function_mocks_ms": "the time of one of 200 examples with three function mocks, without start-up",
+    "command_mocks_ms": "the time of one of 200 examples with three Mock blocks, without start-up",
     "sourced_script_ms": "the time that sourcing a script of 3,000 lines adds to an example",
-    "workers_speedup": "5,000 examples without workers, divided by their time on two workers, with start-up",
-    "sleeping_examples_s": "1,000 examples that each sleep 5, in virtual time, start-up included",
-    "fixture_case_ms": "a test with the shell fixture that writes three files, with 6,000 lines sourced",
-    "timeout_mock_ms": "a call of a mock through timeout in a test with the shell fixture",
+    "workers_speedup": "5,000 examples with start-up: the time without workers, divided by the time with two workers",
+    "sleeping_examples_s": "the time of 1,000 examples that each sleep 5 s, in virtual time, with start-up",
+    "fixture_case_ms": "the time of a test with the shell fixture that sources 6,000 lines and writes three files",
+    "timeout_mock_ms": "the time of a call of a mock through `timeout`, in a test with the shell fixture",
     "load_before": "the host's load average over a minute, before the measurement",
     "load_after": "the load average after the measurement; the figures of a busy host mean little",
 }
@@ -51,9 +51,9 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShellBench:
-    """The figures; `workers_speedup` is 0 if the speedup was not measured.
+    """The results of the benchmark; `workers_speedup` is 0 if the speedup was not measured.
 
-    `shellspec` has the realistic figures of shellspec; None if shellspec is not on PATH.
+    `shellspec` contains shellspec's realistic figures, or is None if shellspec is not on PATH.
     """
 
     realistic: RealisticBench
@@ -128,7 +128,7 @@ def measure_shell(*, rounds: int, quick: bool) -> ShellBench:
 def _cost_ms(
     folder: Path, example: Callable[[int], str], rounds: int, preamble: str = ""
 ) -> float:
-    """Return the cost of one example: the time of many less the time of one, divided by their number."""
+    """Return the cost of an example: the time of many minus the time of one, per further example."""
     costs = []
     for _ in range(rounds):
         one = _time(folder, {"one": _spec(1, example, preamble)}, "-n", "0")

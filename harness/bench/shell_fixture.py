@@ -26,7 +26,7 @@ _WRITING = "mkdir -p /etc/bench && for name in a b c; do echo $name >/etc/bench/
 
 @dataclass(frozen=True, kw_only=True)
 class FixtureBench:
-    """The figures, in milliseconds."""
+    """The costs of a test with the `shell` fixture, in milliseconds."""
 
     fixture_case_ms: float
     timeout_mock_ms: float

@@ -20,7 +20,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise samples; the 95th percentile is interpolated, or the largest of a few samples."""
+        """Return the spread of samples; the 95th percentile is interpolated."""
         if len(samples) == 1:
             return cls(median=samples[0], p95=samples[0], runs=1)
         p95 = statistics.quantiles(samples, n=20, method="inclusive")[-1]

@@ -1,10 +1,10 @@
 /* Records the CPU time of chosen programs, as wait4(2) reports it to the shell that waits for them.
  *
- * Preloaded into shells (LD_PRELOAD, ld.so(8)). HARNESS_BENCH_NAMES has the programs' names, each
- * between colons (":jq:sed:"). A process that is about to become one of these programs appends "exec
- * PID NAME" to the file HARNESS_BENCH_CALLS; a shell that has waited for any process appends "wait
- * PID MICROSECONDS". The time is the CPU time of the whole process, from its fork on. The programs
- * themselves run without this library.
+ * Shells preload this library (LD_PRELOAD, ld.so(8)). HARNESS_BENCH_NAMES contains the programs'
+ * names, each between colons (":jq:sed:"). A process that is about to become one of these programs
+ * appends "exec PID NAME" to the file HARNESS_BENCH_CALLS; a shell that has waited for any process
+ * appends "wait PID MICROSECONDS". The time is the CPU time of the whole process, from its fork on.
+ * The programs themselves run without this library.
  */
 #define _GNU_SOURCE
 #include <errno.h>

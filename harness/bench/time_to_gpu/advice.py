@@ -1,4 +1,4 @@
-"""Computes timeouts for a cluster's autoscaler from measured node starts; pure.
+"""Pure functions that compute timeouts for a cluster's autoscaler from measured node starts.
 
 Times are in the unit of the samples. `docs/time-to-gpu.md` has the method and its assumptions.
 """
@@ -26,7 +26,7 @@ class Advice:
     unneeded_time: float
     """The node start at the quantile, with the margin: an idle node is kept while a new node would start."""
     delay_after_add: float
-    """Equal to `unneeded_time`, so that a new node is not judged before the node can have a GPU."""
+    """Equal to `unneeded_time`, so that no new node is removed before it can have a GPU."""
     quantile: float
     margin: float
     n: int

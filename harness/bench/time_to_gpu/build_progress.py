@@ -1,4 +1,4 @@
-"""Reports every minute the last output of a node's long provisioning, such as the build of a driver."""
+"""Reports every minute what a node's long provisioning, such as a driver's build, printed last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares two runs of the benchmark: which waits changed beyond noise, and which grew; pure."""
+"""Pure functions that compare two runs: which waits changed beyond noise, and which grew."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT = 0.10
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One group of samples, before and after."""
+    """The waits of one group of samples in both runs."""
 
     experiment: Experiment
     variant: str
@@ -63,7 +63,7 @@ class Compared:
 
     groups: tuple[Comparison, ...]
     is_relative: bool
-    """Waits were divided by each run's own build at boot, since seconds under emulation mean nothing."""
+    """Whether waits were divided by each run's own build at boot, as under emulation."""
     only_in: tuple[tuple[str, str], ...]
     """The groups that only one run has, each as the name of the run and the name of the group."""
 
@@ -89,7 +89,7 @@ def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Com
             if not 0 < sample.wait_s < math.inf:
                 raise BadInputError(
                     f"A sample of {sample.experiment.value}, {sample.variant} has the wait "
-                    f"{sample.wait_s}, but seconds above 0 were expected; measure it again.",
+                    f"{sample.wait_s}, but seconds above 0 were expected; run the benchmark again.",
                     source=which,
                 )
     is_relative = before.conditions.is_emulated or after.conditions.is_emulated

@@ -88,7 +88,7 @@ def moments_of(
     if refused is not None and (payload, refused) != (Payload.NVIDIA, NO_ENGINE):
         raise ExpectationError(
             f"The GPU {end.get('paths')} that the kubelet allocated was expected to open, but its driver "
-            f"answered {refused}; look at the kernel's log of the node for the reason."
+            f"answered {refused}; look in the node's kernel log for the reason."
         )
     return Moments(
         ready_s=stamp(ready),
@@ -131,7 +131,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
 
 
 def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return the median share of each part in the wait, the largest first; waits of 0 do not count."""
+    """Return the median share of each part in the wait, the largest first, without waits of 0."""
     by_name: dict[str, list[float]] = defaultdict(list)
     counted = [sample for sample in samples if sample.segments and sample.wait_s > 0]
     names = {segment.name for sample in counted for segment in sample.segments}

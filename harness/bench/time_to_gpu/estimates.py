@@ -1,4 +1,4 @@
-"""Computes medians and their ratios, with bootstrap intervals; pure and deterministic."""
+"""Pure, deterministic functions for medians and their ratios, with bootstrap intervals."""
 
 from __future__ import annotations
 

@@ -38,11 +38,12 @@ class Published:
         return self.seconds / self.baseline_s
 
 
-#: The figures that `--json` prints besides the figures of each mode; each has an interval and n.
+#: The figures that `--json` prints besides the figures of each mode, with an interval and with the
+#: number n of samples.
 MEASURES: Mapping[str, str] = {
     "ratio_prebaked": "the wait of fresh prebaked nodes, divided by the wait with a build at boot",
-    "ratio_precompiled_near": "the wait with a precompiled driver from a near registry, divided by the same wait",
-    "ratio_precompiled_far": "the wait with a precompiled driver from a far registry, divided by the same wait",
+    "ratio_precompiled_near": "the wait with a precompiled driver, near registry, divided by the wait with a build",
+    "ratio_precompiled_far": "the wait with a precompiled driver, far registry, divided by the wait with a build",
     "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, divided by the wait with a build",
     "ratio_policy_reset_precompiled_near": "the ratio after a policy reset with a precompiled driver from a near registry",
     "ratio_teardown": "the time of the fast deregistration, divided by the time of `dkms remove --all`",
@@ -101,7 +102,7 @@ class ModeFigures:
     waits: tuple[float, ...]
     wait: Estimate
     ratio: Estimate | None
-    """The wait divided by the wait of the build at boot; None for the build itself, or if it has no wait."""
+    """The wait divided by the wait of the build at boot; None for the build itself, or if the build has no wait."""
     parts: Mapping[str, Estimate]
     """Shares of the wait, the largest first."""
     units: Mapping[str, Estimate]
@@ -298,7 +299,7 @@ def _advice_document(each: ModeAdvice) -> dict[str, object]:
 
 
 def conclusions(figures: Figures) -> list[str]:
-    """Return a sentence for each claim that the samples support, and for each that they do not support."""
+    """Return a sentence for each claim, with whether the samples support the claim."""
     lines = []
     for experiment, modes in figures.experiments.items():
         lines += [_conclusion(experiment, each) for each in modes if each.ratio is not None]
@@ -311,7 +312,7 @@ def conclusions(figures: Figures) -> list[str]:
     for result in figures.benchmark.oracle:
         left = len(result.differences)
         lines.append(
-            f"After the teardown '{result.way}' the whole node is as one that never had the driver."
+            f"After the teardown '{result.way}' the whole node is like a node that never had the driver."
             if left == 0
             else f"After the teardown '{result.way}' {left} items differ from a node that never had "
             "the driver; the JSON lists them."

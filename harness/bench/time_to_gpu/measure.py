@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.lab.node import Node
 
-#: The time limit under KVM from the provisioner's end to the allocation; TCG's factor multiplies it.
+#: The time limit under KVM from the provisioner's end to the allocation; under TCG, times TCG's factor.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
 #: The units that provisioning starts on a GPU node; a unit that does not exist has no timestamps.
@@ -63,12 +63,12 @@ _COMPILATION = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The number of samples of each kind."""
+    """How many samples of each kind to measure."""
 
     scale_ups: int
     """The number of fresh nodes of each mode."""
     resets: int
-    """The number of these nodes whose policy is reset once."""
+    """The number of fresh nodes of each mode whose policy is reset once."""
     trims: int
     teardowns: int
     """The number of teardowns of each kind."""
@@ -119,7 +119,7 @@ def _fresh_node(
 ) -> Measured:
     """Provision a fresh node and, if resets are measured, once more after a policy reset.
 
-    The first set-up counts as a fresh node; the published experiment on policies drops it.
+    The first set-up counts as a fresh node; the published experiment on policies drops that set-up.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
         fresh, evidence = _provision(
@@ -163,8 +163,8 @@ def _provision(
 ) -> tuple[Sample, Evidence]:
     """Provision a node that is ready, wait for its GPU, and return the sample.
 
-    Raises ExpectationError if the provisioner fails or the GPU can't be opened, HarnessError if no
-    GPU is allocated in time.
+    Raises ExpectationError if the provisioner fails or the GPU can't be opened, and HarnessError if
+    no GPU is allocated in time.
     """
     patience = node.machine.deadline(node.provisioner.timeout_s)
     argv = node.provisioner.guest_command(BOOT, output=CLOUD_INIT_OUTPUT_PATH)
@@ -175,7 +175,7 @@ def _provision(
     if not result.ok:
         raise ExpectationError(
             f"The provisioner '{node.provisioner.name}' was expected to make a node of '{variant}', but "
-            f"ended with {result.exit_code}; its last lines are:\n{result.stdout[-1500:]}"
+            f"exited with code {result.exit_code}; its last lines are:\n{result.stdout[-1500:]}"
         )
     moments = _wait_for_gpu(node, fleet.payload)
     evidence = node.result()
@@ -214,7 +214,7 @@ def _wait_for_gpu(node: Node, payload: Payload) -> Moments:
 
 
 def _compilation(stamps: Sequence[str], moments: Moments) -> float | None:
-    """Return how long DKMS compiled, if the compilation was within this wait."""
+    """Return how long DKMS compiled, or None if DKMS did not compile during this wait."""
     if len(stamps) < 2:
         return None
     began, ended = float(stamps[-2]), float(stamps[-1])

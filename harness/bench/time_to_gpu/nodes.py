@@ -83,7 +83,7 @@ class Fleet:
 
     @functools.cached_property
     def own_baked(self) -> Image | None:
-        """Return the image that the user's own provisioner baked, or None if it declares no bake."""
+        """Return the image that the user's own provisioner baked, or None if this provisioner declares no bake."""
         if self.own is None or self.own.bake is None:
             return None
         return bake_node(self.lab, provisioner=self.own)
@@ -200,8 +200,8 @@ class Fleet:
     def reset_commands(self, mode: Mode) -> list[Argv]:
         """Return the commands that prepare a provisioned node for another set-up of its driver.
 
-        These commands are not measured. Parts that the mode has before the first boot stay: the
-        prebaked module, and the driver image.
+        These commands are not measured. Parts that the mode's image has before the first boot stay:
+        the prebaked module, and the driver image.
         """
         unload = (
             "systemctl stop nvidia-dcgm-exporter nvidia-dcgm nvidia-modprobe; "

@@ -101,7 +101,7 @@ def _rows(figures: Figures) -> list[tuple[Experiment, ModeFigures]]:
 
 
 def _unit_of(figures: Figures, experiment: Experiment) -> float:
-    """Return the median of the build at boot in an experiment; if there is none, that of the first mode."""
+    """Return the median of an experiment's build at boot or, without a build, of its first mode."""
     modes = figures.experiments[experiment]
     return next((each for each in modes if each.ratio is None), modes[0]).wait.value
 

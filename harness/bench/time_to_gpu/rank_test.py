@@ -1,4 +1,4 @@
-"""The statistical test of Mann, Whitney and Wilcoxon for two groups of samples; pure.
+"""Pure functions for the rank test of Mann, Whitney and Wilcoxon on two groups of samples.
 
 SciPy has this test too, but nothing else here needs SciPy. For the group sizes of a benchmark, counting
 gives the exact result.

@@ -62,7 +62,7 @@ class Options:
     cpus: int = 1
     """The vCPUs of each machine."""
     minutes: float = MINUTES
-    """The time limit: tasks that would not end in time are left out, and the report has the other samples."""
+    """The time limit: tasks that would not end in time are left out, and the report contains the other samples."""
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's provisioner."""
     payload: Payload = Payload.STAND_IN
@@ -104,7 +104,7 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
     """Run the whole benchmark, and return the samples.
 
     `progress` is called with a sentence before each machine. Raises ExpectationError if a
-    provisioner fails, BadInputError for a mode that this run cannot measure.
+    provisioner fails, and BadInputError for a mode that this run cannot measure.
     """
     with _fleet(lab, options, progress) as fleet:
         plan = _plan(fleet, options)

@@ -1,4 +1,4 @@
-"""The measurements of a run, which are written as JSON, and read again for a comparison."""
+"""Defines a run's measurements, writes them as JSON, and reads them again for a comparison."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SCHEMA = 1
 
 
 class Experiment(str, enum.Enum):
-    """The experiment of a sample."""
+    """The experiment in which a sample was measured."""
 
     SCALE_UP = "scale-up"
     """A fresh node."""
     POLICY_RESET = "policy-reset"
     """A node whose GPU capacity was cleared, and whose driver was then set up again."""
     TRIM = "trim"
-    """A fresh prebaked node, with one trim of the boot path switched off, or none."""
+    """A fresh prebaked node, with all trims of the boot path on, or one trim switched off."""
 
 
 class Mode(str, enum.Enum):
@@ -98,7 +98,7 @@ Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The wait of one node, from ready until its GPU capacity is advertised for good, by the guest's clock."""
+    """The wait of a ready node until its GPU capacity is advertised for good, by the guest's clock."""
 
     experiment: Experiment
     variant: str
@@ -114,7 +114,7 @@ class Sample:
     units: tuple[UnitTimes, ...] = ()
     """The units that were started within the wait, ordered by the moment at which each was ready."""
     compile_s: float | None = None
-    """The part of the wait in which DKMS compiled, by its log's times; None if DKMS compiled nothing."""
+    """How long DKMS compiled within the wait, by its log; None if DKMS compiled nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class TeardownSample:
     """How long one teardown of a baked driver took, in seconds of the guest's clock."""
 
     way: str
-    """`fast` or `dkms-remove`."""
+    """The way of the teardown: `fast` or `dkms-remove`."""
     duration_s: Seconds
 
 
@@ -210,7 +210,7 @@ def read_benchmark(file: Path) -> Benchmark:
     if document.get("schema") != SCHEMA:
         raise BadInputError(
             f"A result of `harness bench time-to-gpu` with the schema {SCHEMA} was expected, but this "
-            f"file says {document.get('schema')!r}; write it with `--output` of this version.",
+            f"file says {document.get('schema')!r}; run the benchmark again with this version.",
             source=str(file),
             key="schema",
         )

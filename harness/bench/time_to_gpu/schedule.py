@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A measurement on machines of its own, which runs one machine at a time."""
+    """A measurement that starts its own machines, one machine at a time."""
 
     kind: str
     """The kind of measurement; tasks of one kind take about the same time."""

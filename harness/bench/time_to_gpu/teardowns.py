@@ -1,4 +1,4 @@
-"""Measures two kinds of teardown, and compares the node with a node that never had the driver."""
+"""Measures two kinds of teardown, and compares the result with a node that never had the driver."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _boot(node: Node) -> Evidence:
     result = node.provision(BOOT)
     if not result.ok:
         raise ExpectationError(
-            f"A node without a GPU was expected to boot, but its provisioner ended with "
+            f"A node without a GPU was expected to boot, but its provisioner exited with code "
             f"{result.exit_code}:\n{result.stdout[-1500:]}"
         )
     return node.result()

@@ -42,7 +42,10 @@ def message(name: str) -> Any:
 
 
 def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield each method of a service: name, class of request, class of response, whether it streams."""
+    """Yield each method of a service: its name, and the classes of its request and response.
+
+    The last value says whether the response is a stream.
+    """
     for method in _POOL.FindServiceByName(service).methods:
         yield (
             method.name,

@@ -1,12 +1,12 @@
 """A kubelet as device plugins see it: registers plugins, watches their devices, allocates a device.
 
-The other tasks of a kubelet on a node (pods, the API server) are missing. Run in the guest as
+The other tasks of a kubelet on a node (pods, the API server) are missing. In the guest, run
 
     python3 -m device_plugin.kubelet FOLDER CONTROL EVENTS
 
-FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL a named pipe that takes the orders `start`,
-`stop`, `ready` and `end`; EVENTS the file of events. Like a real kubelet, this program removes the
-sockets in FOLDER when it starts, so a plugin has to register again.
+FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe that takes the orders `start`,
+`stop`, `ready` and `end`; EVENTS is the file of events. Like a real kubelet, this program removes
+the sockets in FOLDER when it starts, so a plugin has to register again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Kubelet(api.Restartable):
         return api.message("Empty")()
 
     def _watch(self, channel: Any, resource: str) -> None:
-        """Follow a plugin's devices until its stream ends, and allocate the first healthy device."""
+        """Read a plugin's devices until the stream ends, and allocate the first healthy device."""
         calls = _calls(channel)
         capacity, is_allocated = 0, False
         try:
@@ -111,7 +111,7 @@ class Kubelet(api.Restartable):
         except grpc.RpcError as failed:
             self._events.write("stream-ended", resource=resource, why=str(failed)[:200])
         except (OSError, ValueError) as failed:
-            # A closed channel is a ValueError too.
+            # A closed channel raises ValueError too.
             if self.server is not None:
                 self._events.write("error", resource=resource, error=repr(failed))
         if capacity:

@@ -1,13 +1,13 @@
 """A device plugin: offers the GPUs whose device nodes a driver has made.
 
-Run in the guest as
+In the guest, run
 
     python3 -m device_plugin.plugin FOLDER CONTROL EVENTS DEVICES
 
-FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL a named pipe that takes the orders `start`,
-`stop` and `end`; EVENTS the file of events; DEVICES the pattern of the device nodes; each device
-node is a GPU. After its start, the plugin waits for a device node and for the kubelet's socket, and
-registers. The plugin registers again when the kubelet has restarted.
+FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe that takes the orders `start`,
+`stop` and `end`; EVENTS is the file of events; DEVICES is the pattern of the device nodes. Each
+device node is a GPU. After its start, the plugin waits for a device node and for the kubelet's
+socket, and registers. The plugin registers again when the kubelet has restarted.
 """
 
 from __future__ import annotations

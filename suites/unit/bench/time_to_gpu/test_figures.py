@@ -133,5 +133,5 @@ def test_conclusions_count_what_each_way_of_teardown_leaves() -> None:
 
     assert figures.teardown is not None
     assert figures.teardown.value == 0.25
-    assert any("'fast' the whole node is as one that never had" in line for line in lines)
+    assert any("'fast' the whole node is like a node that never had" in line for line in lines)
     assert any("'dkms-remove' 1 items differ" in line for line in lines)
