@@ -5,12 +5,14 @@ The nodes run the command `teardown`, which does what a boot does after the deci
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import expect
 from harness.evidence import RECORD_PATH
+from harness.provisioner.gpu_node import OUTCOME_PATH
 from suites.e2e.guest_script import shell
 from suites.e2e.interruption.interrupt import DONE, GO_ON, Interruption
 from suites.e2e.kernel_module import (
@@ -161,15 +163,15 @@ def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
 def test_incomplete_removal_on_a_managed_node_is_a_failure(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Only a node that opted out may continue after an incomplete removal."""
-    node = start_node(
-        "managed-locked", gpus=[h100], before=[shell(f"chattr +i {PROBE}")], command="teardown"
-    )
+    """Only a node that opted out may continue; the outcome file has the record, although corrupt."""
+    change = f"echo >{RECORD_PATH}; chattr +i {PROBE}"
+    node = start_node("managed-locked", gpus=[h100], before=[shell(change)], command="teardown")
 
     evidence = node.evidence()
 
     expect.provisioned(evidence, exit_code=84)
     expect_line(evidence, "incomplete", marker_after="true", gpu_node="true")
+    assert isinstance(json.loads(evidence.file(OUTCOME_PATH) or "{}")["record"], dict)
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
