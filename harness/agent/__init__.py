@@ -1,4 +1,4 @@
-"""The guest agent: a program in every checkpoint, which needs only Python's standard library.
+"""The guest agent: a program that is in every checkpoint, and needs only Python's own library.
 
 The host sends the agent as a zipapp over the port that the agent then serves. The client on the
 host is `harness.machine.channels.agent`, which also uses `frames`.
@@ -7,10 +7,10 @@ host is `harness.machine.channels.agent`, which also uses `frames`.
 from __future__ import annotations
 
 PROTOCOL = 2
-"""The version of the protocol; increase it with each change."""
+"""The version of the protocol; increase this number with each change of the protocol."""
 
 OLDEST_PROTOCOL = 1
 """The oldest version that the client understands: a saved machine keeps its old agent."""
 
 TERMINAL_PROTOCOL = 2
-"""The first version in which `run` has `terminal` and `fallback`, and which has `resize`."""
+"""The first version with the request `resize`, and with `terminal` and `fallback` in `run`."""

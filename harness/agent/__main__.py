@@ -10,7 +10,7 @@ from .processes import Processes
 from .server import Server
 from .system import BorrowedSystem, System
 
-#: Python collects garbage after this number of new objects, which some hundred commands create.
+#: Python collects garbage after this many new objects; some hundred commands create as many.
 _GARBAGE = 10_000
 
 
@@ -28,7 +28,7 @@ def serve(fd: int, digest: str, *, is_guest: bool) -> None:
 
 
 def main() -> None:
-    """Serve the descriptor that the first argument names; do not change this system."""
+    """Serve the host over the descriptor that the first argument names; do not change this system."""
     serve(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "", is_guest=False)
 
 

@@ -1,4 +1,4 @@
-"""One command from its start to its result: pipes, time limit, process group."""
+"""Runs one command, with pipes, a time limit and a process group, and reports its result."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from .processes import Child, Processes
 
 KILL_AFTER_S = 5.0
-"""Time from SIGTERM at the time limit to SIGKILL, as with `timeout --kill-after=5`."""
+"""Seconds from SIGTERM, at the time limit, to SIGKILL, as with `timeout --kill-after=5`."""
 _UNKILLABLE_S = 1.0
 _TIME_LIMIT = 124
-#: Errors by which the kernel refuses any new process; these are not errors of the command.
+#: Errors with which the kernel refuses every new process; the command does not cause them.
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE})
 
 
 class Sink:
-    """Receives the output and the end of a command; this class discards them."""
+    """Receives the output and the exit code of a command; this base class discards both."""
 
     def has_room(self) -> bool:
         return True
 
     def write(self, kind: int, chunk: bytes) -> None:
-        """Receive output; `kind` is the kind of the output's frame."""
+        """Receive output; `kind` is the kind of the frame that carries the output to the host."""
 
     def took_stdin(self, count: int) -> None:
         """Record that the command has read `count` more bytes."""
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
-        """Receive the end of the command."""
+        """Note that the command has ended."""
 
 
 class CapturedOutput(Sink):
@@ -59,9 +59,9 @@ class CapturedOutput(Sink):
 class Command:
     """A running command.
 
-    The command ends when its process has ended and no process holds its output open. At the time
-    limit the whole process group gets SIGTERM, then SIGKILL; the leader is reaped last, so that its
-    pid is not reused while its group may still be signalled.
+    The command ends when its process has ended and no process has the command's output open. At the
+    time limit the whole process group gets SIGTERM, then SIGKILL. The group's leader is reaped
+    last, since a reaped PID may be reused, and the PID identifies the group to signal.
     """
 
     _LINE_END = "\n"
@@ -100,7 +100,7 @@ class Command:
             self._refuse(argv, error)
             return
         self._child = child
-        # In a terminal, stdout and stderr are one descriptor, whose output is stdout.
+        # In a terminal, stdout and stderr are one descriptor; its output counts as stdout.
         self._outputs = {child.stderr: STDERR, child.stdout: STDOUT}
         for fd in self._outputs:
             self._watch_output(fd)
@@ -150,7 +150,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output; called when the port has room again."""
+        """Continue to read output, since the port has room again."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)
@@ -209,10 +209,10 @@ class Command:
     # End
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Set rows and columns of the command's terminal, if it has one."""
+        """Set rows and columns of the terminal, if the command has one."""
 
     def signal(self, number: int) -> None:
-        """Signal the whole group."""
+        """Send a signal to the command's process group."""
         if self._child is not None:
             self._processes.signal_group(self._child.pid, number)
 
@@ -245,13 +245,13 @@ class Command:
             self._sink.ended(exit_code, timed_out=False)
 
     def kill(self) -> None:
-        """Kill the whole group and release it, without an answer."""
+        """Kill the process group and close everything, without an answer to the host."""
         if self._child is not None:
             self.signal(signal.SIGKILL)
             self._release()
 
     def _release(self) -> int | None:
-        """Close everything; return the status of the leader if it has exited."""
+        """Close everything; return the leader's exit status, or None if the leader still runs."""
         child, self._child = self._child, None
         if child is None:
             return None
@@ -260,7 +260,7 @@ class Command:
             self._close_output(fd)
         self._close_stdin()
         if not self._has_exited:
-            # Reap the leader when it ends, without waiting for it.
+            # Reap the leader once it has ended, but do not wait here.
             self._loop.remove(child.pidfd)
             self._loop.add(child.pidfd, READABLE, lambda _: self._reap_later(child))
             return None

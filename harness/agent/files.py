@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 #: How many chunks of a file are sent per round of the loop, so that other requests make progress.
 _CHUNKS_A_ROUND = 4
-#: For how many ranges the kernel is asked to read ahead.
+#: How many ranges the kernel is asked to read ahead.
 _ANNOUNCED = 256
-#: Seconds between checks: inotify(7) does not report files in /proc and /sys, nor mounts.
+#: Seconds between two checks, since inotify(7) reports neither mounts nor files in /proc and /sys.
 _LOOK_AGAIN_S = 0.5
 # linux/inotify.h: ATTRIB | MOVED_TO | CREATE | DELETE_SELF | MOVE_SELF, ONLYDIR
 _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
@@ -36,7 +36,7 @@ class _Read(Job):
         self._is_paused = False
 
     def _next_chunk(self) -> bytes:
-        """Return the next bytes, at most one frame; b"" at the end."""
+        """Return the next bytes, at most the payload of one frame, or b"" at the end."""
         raise NotImplementedError
 
     def _pump(self) -> None:
@@ -168,7 +168,7 @@ class FileWrite(Job):
 
 
 class FileWait(Job):
-    """Waits until a path exists, by events of the nearest existing folder above that path."""
+    """Waits until a path exists, by inotify(7) on the nearest existing folder above that path."""
 
     def __init__(self, answers: Answers, request: int, path: str) -> None:
         super().__init__(answers, request)
@@ -227,7 +227,7 @@ def nearest_folder(path: str) -> str:
 
 
 class Inotify:
-    """inotify(7) for one folder at a time; the standard library has no binding."""
+    """Watches one folder at a time by inotify(7), for which the standard library has no binding."""
 
     def __init__(self) -> None:
         # The import is slow, and rarely needed.

@@ -1,7 +1,8 @@
-"""The wire protocol, used on both sides: bounded frames on a stream of bytes.
+"""The wire protocol of host and agent: frames of limited length on a stream of bytes.
 
-A frame has a kind (one byte), the id of a request and a length (four bytes each, big-endian), and
-that many bytes. Control frames are JSON; the contents of commands and files are raw bytes.
+A frame has a kind (one byte), the id of a request and a length (four bytes each, big-endian), and a
+payload of that length. Control frames have a JSON payload; the input and output of commands, and
+file content, are raw bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 #: The limit of a frame's payload, in bytes.
 MAX_PAYLOAD = 65536
-#: The limit of one request or answer, including its `MORE` frames.
+#: The limit of one request or answer, including its `MORE` frames, in bytes.
 MAX_MESSAGE = 8 << 20
 #: How many bytes of a stream may be sent before the reader sends `CREDIT`.
 STDIN_WINDOW = 256 << 10
@@ -109,9 +110,9 @@ def parse(payload: bytes) -> Any:
         text = payload.decode()
         value, end = _decode(text)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"A frame has no JSON: {error}; {payload[:80]!r}.") from None
+        raise ProtocolError(f"A frame's payload is not JSON: {error}; {payload[:80]!r}.") from None
     if end != len(text):
-        raise ProtocolError(f"A frame has data after its JSON: {payload[:80]!r}.")
+        raise ProtocolError(f"A frame's payload has data after its JSON: {payload[:80]!r}.")
     return value
 
 
@@ -119,7 +120,7 @@ def from_json(payload: bytes) -> dict[str, object]:
     """Parse a JSON object. Raises ProtocolError for other data."""
     value = parse(payload)
     if not isinstance(value, dict):
-        raise ProtocolError(f"A frame has no JSON object: {payload[:80]!r}.")
+        raise ProtocolError(f"A frame's payload is not a JSON object: {payload[:80]!r}.")
     return value
 
 
@@ -129,7 +130,7 @@ SYNC_FRAME = encode(SYNC, 0x5A5AA5A5, b"\x00harness-agent\xff")
 
 
 class Decoder:
-    """Decodes a stream that comes in pieces of any size."""
+    """Decodes the frames of a stream that arrives in pieces of any size."""
 
     def __init__(self, *, is_synced: bool) -> None:
         self._buffer = bytearray()

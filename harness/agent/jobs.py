@@ -1,4 +1,4 @@
-"""Jobs: requests whose answer comes later."""
+"""Jobs: requests that the agent does not answer at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .port import Port
     from .processes import Processes
 
-#: Consumed bytes are reported in steps of this size, far below any window.
+#: Consumed bytes are reported in steps of this size, far below the window of any stream.
 _CREDIT_STEP = 64 << 10
 
 
@@ -80,17 +80,17 @@ class Job:
         self.output(DATA, to_json(seen))
 
     def finish(self, result: dict[str, object]) -> None:
-        """Answer after all output of this job."""
+        """Send the result as the answer, after all output of this job."""
         self._end(RESULT, result)
 
     def finish_with(self, result: bytes) -> None:
-        """Answer with a short result that is already JSON."""
+        """Send a short result, which is already JSON, as the answer."""
         if self.answers.jobs.pop(self.request, None) is not None:
             self.drop()
             self.answers.port.output(encode(RESULT, self.request, result))
 
     def fail(self, error: Exception) -> None:
-        """Answer with the error."""
+        """Send the error as the answer."""
         self._end(ERROR, {"message": describe(error)})
 
     def _end(self, kind: int, answer: dict[str, object]) -> None:

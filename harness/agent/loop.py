@@ -1,4 +1,4 @@
-"""An event loop for one thread: descriptors, timers and deferred calls."""
+"""An event loop for one thread, with descriptors, timers and deferred calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRITABLE = select.POLLOUT
 
 #: The owner of callbacks that belong to no request.
 NOBODY = 0
-#: The longest single wait, since poll limits its timeout to some weeks.
+#: The longest single wait in seconds, since poll limits its timeout to some weeks.
 _LONGEST_S = 3600.0
 
 
@@ -25,9 +25,9 @@ class Loop:
     epoll would need more system calls, since the few descriptors are added and removed all the
     time.
 
-    A callback belongs to the `owner` at the time of its registration. Callbacks that it registers
-    have the same owner. An exception of a callback goes to `on_error` with its owner; other
-    callbacks continue.
+    A callback belongs to the request that was the loop's `owner` at the callback's registration.
+    While a callback runs, its owner is the loop's `owner` again. If a callback raises an exception,
+    `on_error` gets the callback's owner and the exception; other callbacks continue.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
@@ -52,7 +52,7 @@ class Loop:
             self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        """Call back once, after `seconds`, and return the id for `cancel_timer`."""
+        """Call `callback` once, after `seconds`; return the id for `cancel_timer`."""
         self._next_timer += 1
         self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
         return self._next_timer
@@ -61,11 +61,11 @@ class Loop:
         self._timers.pop(timer, None)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back in the next round, without waiting."""
+        """Call `callback` in the next round, which then does not wait for events."""
         self._soon.append((self.owner, callback))
 
     def run_once(self, limit_s: float | None = None) -> None:
-        """Wait for events, at most `limit_s`, and call back."""
+        """Wait for events, for at most `limit_s` seconds, and call their callbacks."""
         timeout = _LONGEST_S if limit_s is None else limit_s
         if self._soon:
             timeout = 0.0

@@ -40,7 +40,7 @@ class PortDevice:
         return not any(events & select.POLLHUP for _, events in self._poll.poll(0))
 
     def read(self) -> bytes | None:
-        """Return the data, None if there is none, or b"" if the host has closed its end."""
+        """Return available data, or None if there is none, or b"" if the host has closed its end."""
         try:
             return os.read(self._fd, MAX_PAYLOAD)
         except BlockingIOError:
@@ -62,11 +62,12 @@ class PortDevice:
 
 
 class Port:
-    """Frames over a device.
+    """Sends and receives frames over a device.
 
     Answers are sent before queued output of commands, so that output does not delay answers.
-    `on_frame` gets kind, request and payload; `on_stream_error` a sentence about an invalid stream;
-    `on_room` is called when there is room again after `has_room` was False.
+    `on_frame` is called with the kind, request and payload of a frame. `on_stream_error` is called
+    with a sentence about an invalid stream. `on_room` is called when there is room again after
+    `has_room` was False.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Port:
             self._on_stream_error(str(error))
 
     def _leave(self) -> None:
-        """Discard queued frames, because the host has closed its end, and check again later."""
+        """Discard queued frames, as the host has closed its end, and check that end again later."""
         if self._fd < 0:
             return
         # The caller may be a request, but the callbacks below belong to no request.

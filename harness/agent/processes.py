@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: systemd's variables for this service, and variables for Python's start; commands must not get them.
+#: Variables that systemd and Python's start-up set for the agent; commands must not inherit them.
 _NOT_INHERITED = frozenset(
     {
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),
@@ -62,7 +62,7 @@ class Processes:
         self._oom_fd, self._oom_score = _own_oom_score()
 
     def spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
-        """Start `argv`. Raises OSError if that fails, and then leaves no descriptor open."""
+        """Start `argv`. If that fails, this method leaves no descriptor open, and raises OSError."""
         opened: list[int] = []
         try:
             out, child_out = os.pipe()
@@ -185,9 +185,9 @@ class Processes:
                 os.environ["PATH"] = self._environment["PATH"]
 
     def signal_group(self, pid: int, number: int) -> None:
-        """Signal the group of process `pid`; it is not an error if the process has ended.
+        """Signal the group of process `pid`, or do nothing if the process has ended.
 
-        Call this method only before `pid` is reaped, because then the pid may be reused.
+        Call this method only before `pid` is reaped, because the kernel may reuse a reaped PID.
         """
         if pid <= 1:
             # 0 is the group of the agent, 1 is the group of init.
@@ -196,7 +196,7 @@ class Processes:
             os.killpg(pid, number)
 
     def reap(self, pid: int) -> int:
-        """Return the exit status of an ended process, or the negative signal."""
+        """Reap an ended process; return its exit code, or the negated number of its signal."""
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)
 

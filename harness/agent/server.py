@@ -26,7 +26,7 @@ _NO_REQUEST = 0
 
 
 class Server:
-    """The agent; it keeps all state in this process."""
+    """The agent, whose whole state is in this process."""
 
     def __init__(
         self, device: PortDevice, *, processes: Processes, system: System, digest: str
@@ -77,7 +77,7 @@ class Server:
     def _on_frame(self, kind: int, request: int, payload: bytes) -> None:
         verb = self._verbs.get(kind)
         if verb is None:
-            # A frame for the loader, or an answer: the host expects no answer.
+            # The frame is for the loader, or is itself an answer, so the host expects no answer.
             return
         parts = self._parts.pop(request, None)
         if parts is not None and kind != frames.MORE:
@@ -96,9 +96,9 @@ class Server:
         loop.owner = NOBODY
 
     def _on_error(self, request: int, error: Exception) -> None:
-        """Report an error for one request only."""
+        """Report an error of one request to the host; other requests continue."""
         if request == NOBODY:
-            # This is an error of the port: end the agent, which systemd restarts.
+            # This is an error of the port. It ends the agent, and systemd starts a new one.
             raise error
         job = self._jobs.get(request)
         if job is not None:
@@ -260,7 +260,7 @@ class RunJob(Job, Sink):
         Job.__init__(self, answers, request)
         self._window = frames.OUTPUT_WINDOW
         self._started = time.monotonic()
-        # "none", "all" (the request has all of stdin) or "more" (further frames follow).
+        # "none", "all" (the request contains all of stdin) or "more" (further frames follow).
         self._stdin_form = asked["stdin"]
         self._command: Command | None = None
         argv, env, limit_s = asked["argv"], asked.get("env"), asked["limit_s"]
@@ -303,7 +303,7 @@ class RunJob(Job, Sink):
             self.give_credit(count)
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
-        # The most frequent answer, so its JSON is written without an encoder.
+        # This answer is the most frequent, so its JSON is written without an encoder.
         self.finish_with(
             b'{"exit_code":%d,"timed_out":%b,"duration_s":%.6f}'
             % (

@@ -1,4 +1,4 @@
-"""The parts of the guest's state that the agent changes; tests replace this class."""
+"""Changes the guest's clock, entropy and names; tests replace the class `System`."""
 
 from __future__ import annotations
 

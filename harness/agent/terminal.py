@@ -1,4 +1,4 @@
-"""A command in a new terminal, for a person at the host's terminal."""
+"""Runs a command in a new terminal, for a person at the host's terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .processes import Child, Processes
 
-#: Ctrl-D, which a terminal's driver takes for the end of input at the beginning of a line.
+#: Ctrl-D. At the beginning of a line, it means the end of input to a terminal's driver.
 _END_OF_INPUT = b"\x04"
 
 
 class TerminalCommand(Command):
-    """A running command in a terminal, whose output is all stdout.
+    """A command that runs in a terminal; all its output counts as stdout.
 
     The command ends when its process has ended and the output of that process is read. It does not
     wait for processes that stay in the terminal; those lose the terminal, as with `ssh -t`.
@@ -46,8 +46,8 @@ class TerminalCommand(Command):
         """Start `argv`, or `fallback` if the program is missing. Raises OSError as `Command` does."""
         self._size = size
         self._fallback = fallback
-        # The kernel buffers less than this of the process's last output. Processes that are left in
-        # the terminal may write without end.
+        # The kernel buffers less than this of the process's last output. Without a limit, the
+        # agent could read for ever, since other processes in the terminal may continue to write.
         self._left = MAX_PAYLOAD
         if stdin is not None and not has_more_stdin:
             stdin += _END_OF_INPUT
@@ -77,8 +77,9 @@ class TerminalCommand(Command):
             except OSError as error:
                 if not self._has_exited:
                     if not isinstance(error, BlockingIOError):
-                        # EIO: no process has the terminal open, and poll would report that without end. The
-                        # leader continues; closing the master would end it by SIGHUP.
+                        # EIO: no process has the terminal open, and poll would report that without
+                        # end. The leader continues; closing the master would end the leader by
+                        # SIGHUP.
                         self._loop.remove(fd)
                     return
                 chunk = b""
@@ -136,7 +137,7 @@ class TerminalCommand(Command):
 
 
 def size_of(fields: object) -> tuple[int, int]:
-    """Return rows and columns of parsed JSON. Raises ProtocolError for other JSON."""
+    """Return the rows and columns in parsed JSON. Raises ProtocolError for other JSON."""
     if isinstance(fields, dict):
         rows, columns = fields.get("rows"), fields.get("columns")
         if isinstance(rows, int) and isinstance(columns, int):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 #: (bus_foreach_bus() in its src/core/dbus.c); only root may connect.
 PRIVATE_SOCKET = "/run/systemd/private"
 _ASK_S = 20.0
-#: Seconds between two queries while systemd sends no signal: with a connection to systemd, and
-#: without.
+#: Seconds between two queries while systemd sends no signal: `_QUIET_S` with a connection to
+#: systemd, `_BLIND_S` without.
 _QUIET_S = 5.0
 _BLIND_S = 0.5
 #: Minimum seconds between two queries. A query itself makes systemd send signals, so the gap grows
@@ -91,7 +91,8 @@ class UnitWait(Job):
             self._gap_s = _BLIND_S
         self._has_signal = True
         gap_s = self._gap_s if self._has_asked else 0.0
-        # The query is never postponed: a busy systemd must not delay it forever.
+        # A planned query is never postponed, since a busy systemd could otherwise delay it
+        # forever.
         if self._query is None and time.monotonic() + gap_s < self._due:
             self._ask_after(gap_s)
 

@@ -118,8 +118,8 @@ def test_message_of_any_length_up_to_the_limit_arrives(parts: int, short: int) -
             lambda: frames.encode_message(frames.RUN, 1, bytes(frames.MAX_MESSAGE + 1)),
             "A message of 8388609 bytes",
         ),
-        (lambda: frames.from_json(b"{"), "A frame has no JSON: "),
-        (lambda: frames.from_json(b"[]"), "A frame has no JSON object"),
+        (lambda: frames.from_json(b"{"), "A frame's payload is not JSON: "),
+        (lambda: frames.from_json(b"[]"), "A frame's payload is not a JSON object"),
     ],
 )
 def test_error_says_whether_a_frame_a_message_or_json_is_invalid(

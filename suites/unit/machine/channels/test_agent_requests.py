@@ -112,7 +112,7 @@ def test_timeout_error_has_the_request_and_the_last_frame(
             lambda agent: agent.wait_for_unit("a.service", soon()),
             (
                 "the wait for 'a.service' to be active in an unknown format: "
-                "ProtocolError(\"A frame has no JSON object: b'[]'.\")."
+                "ProtocolError(\"A frame's payload is not a JSON object: b'[]'.\")."
             ),
         ),
     ],
