@@ -1,6 +1,6 @@
-"""A VM with a life cycle, and the VM driver that creates it.
+"""The protocols of a running VM, and of the VM driver that creates it.
 
-Both are protocols, so callers do not depend on a particular driver.
+Since both are protocols, callers do not depend on a particular driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Machine(Protocol):
     """A running VM, as seen by the code that started it.
 
-    A machine whose spec is `is_restored` waits for `restore`; any other machine runs at once.
+    A machine whose spec sets `is_restored` waits for `restore`; any other machine runs at once.
     """
 
     @property

@@ -2,8 +2,8 @@
 
 A `/dev/kvm` that opens proves nothing: on some nested hosts it opens, reports API version 12 and
 creates a VM, but no guest ever runs. So this module runs a program of some three hundred bytes in a
-guest with the CPU model of machines. The program takes an exception in long mode, and its exit code
-proves that KVM works.
+guest with the CPU model of machines. The program takes an exception in long mode, and QEMU's exit
+code then proves that KVM works.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: rdtsc; shl rdx, 32; or rax, rdx; ret
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 _INTERVAL_S = 0.02
-#: The number of readings of both clocks; only the quickest reading counts, since the others may
+#: How often both clocks are read; only the quickest reading counts, since any other reading may
 #: have been interrupted.
 _LOOKS = 200
 #: The frequency is rounded, since each different kernel command line needs checkpoints of its own.
@@ -48,7 +48,7 @@ _STEP_KHZ = 1000
 
 
 def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
-    """Return the frequency of this host's time stamp counter in kHz, in whole MHz.
+    """Return the frequency of this host's time stamp counter in kHz, rounded to whole MHz.
 
     Return None if the host has no such counter, or does not let a process run code that the process
     generated.
@@ -67,7 +67,7 @@ def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
 def measure_khz(
     counter: Callable[[], int], nanoseconds: Callable[[], int], clock: Clock
 ) -> int | None:
-    """Return the rate of `counter` in kHz, in whole MHz, or None if the counter stands still."""
+    """Return the rate of `counter` in kHz, rounded to whole MHz, or None if it stands still."""
     began, from_count = _look(counter, nanoseconds)
     clock.sleep(_INTERVAL_S)
     ended, to_count = _look(counter, nanoseconds)
@@ -78,7 +78,7 @@ def measure_khz(
 
 
 def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[float, int]:
-    """Return a time in nanoseconds, and the count at that time."""
+    """Return a time in nanoseconds, and the value of `counter` at that time."""
     looks = []
     for _ in range(_LOOKS):
         before = nanoseconds()
@@ -90,18 +90,20 @@ def _look(counter: Callable[[], int], nanoseconds: Callable[[], int]) -> tuple[f
 
 
 _PROOF_S = 2.0
-#: The time limit if KVM is requested: on a host that is an emulated machine, QEMU takes seconds to
-#: start.
+#: The time limit in seconds if KVM is requested: on a host that is itself an emulated machine,
+#: QEMU takes seconds to start.
 _PROOF_ON_REQUEST_S = 20.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
 _PROOF_EXIT_CODE = (_PROOF_BYTE << 1) | 1
-#: The exit codes of a shell for a program that is missing or not executable: no result about KVM.
+#: The exit codes of a shell for a program that is missing or not executable; they say nothing
+#: about KVM.
 _NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
 
-# GNU as, assembled once; it lies at F000:0000, where the ROM is mapped below 1 MiB:
+# The proof, assembled once from this GNU as source. It lies at F000:0000, where the ROM is mapped
+# below 1 MiB:
 #   real mode:      cli; lgdt gdtr; cr0.PE = 1; ljmp 0x08:protected
 #   protected mode: PML4 at 0x1000 -> PDPT at 0x2000 -> one 2 MiB page at 0x3000, at address 0 and
 #                   at 0xffffffff80000000, where kernels live;
@@ -187,7 +189,9 @@ def explain_proof(result: CommandResult) -> str:
     if result.timed_out:
         said = f" ('{words[0]}')" if words else ""
         return f"a guest did not finish within {result.duration_s:.0f} s{said}"
-    return f"QEMU ended with {result.exit_code} ('{words[0] if words else 'no message'}')"
+    return (
+        f"QEMU ended with exit code {result.exit_code} ('{words[0] if words else 'no message'}')"
+    )
 
 
 def choose_accelerator(
@@ -295,12 +299,12 @@ _PHYSICAL_BITS = re.compile(r"^address sizes\s*:\s*(\d+) bits physical", re.MULT
 #: Address bits of QEMU's emulated processors (`phys-bits`), also assumed for a host that reports
 #: none.
 _USUAL_BITS = 40
-#: Enough for eight GPUs with BARs of 128 GiB, each in a window of 256 GiB.
+#: 2 TiB: enough for eight GPUs with BARs of 128 GiB, each in a window of 256 GiB.
 _MOST_MIB = 2 << 20
 
 
 def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
-    """Return how much all root ports of a machine may reserve together, in MiB.
+    """Return how many MiB of address space all root ports of a machine may reserve together.
 
     The result is a quarter of the address space of the guest's processor; under KVM that is the
     host's processor. SeaBIOS places the windows of all root ports, with everything else on the bus,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 _MIGRATE_S = 120.0
-#: The memory stays in its file, and QEMU reports the end of a migration by an event.
+#: With these, the memory stays in its file, and QEMU reports a migration's end by an event.
 _CAPABILITIES = [
     {"capability": "x-ignore-shared", "state": True},
     {"capability": "events", "state": True},
@@ -33,13 +33,13 @@ _WHOLE = [
 ]
 #: Bandwidth of a migration, in bytes per second.
 _UNLIMITED = 1 << 40
-#: Switches off announcements of the guest's network card, whose network has no other hosts. An
-#: announcement wakes every netlink listener, which is a third of a clone's work until its first
-#: answer.
+#: Makes the guest's network card not announce itself, since its network has no other hosts. An
+#: announcement wakes every netlink listener in the guest; that is a third of the work of a clone
+#: until its first answer.
 _NO_ANNOUNCEMENT: Mapping[str, object] = {"announce-rounds": 0}
 
-#: The first QEMU that gets the state as a `file:` URI. QEMU 8.2 introduced `file:`; for a file,
-#: QEMU 11 accepts only `file:`.
+#: The first major version of QEMU that gets the state as a `file:` URI. QEMU 8.2 introduced
+#: `file:`; for a file, QEMU 11 accepts only `file:`.
 _FILE_URI_MAJOR = 9
 _STATE_FDSET = 1
 
@@ -53,8 +53,8 @@ class DeviceStateError(HarnessError):
 def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Save the devices' state of the paused machine `machine` to the new file `state`.
 
-    Raises DeviceStateError if QEMU can't, for example with a device that does not support
-    migration.
+    Raises DeviceStateError if QEMU can't save the state, for example of a device that does not
+    support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
     _migrate(monitor, machine, "migrate", state, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -63,8 +63,9 @@ def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
 def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     """Write memory and devices' state of the paused machine `machine` to a pipe.
 
-    Unlike `save_device_state`, this function needs no file of the guest's memory. Raises
-    DeviceStateError if QEMU can't, for example with a device that does not support migration.
+    Unlike `save_device_state`, this function does not need the guest's memory to be in a file.
+    Raises DeviceStateError if QEMU can't save the state, for example of a device that does not
+    support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
     # The stopped guest needs no bandwidth, so the migration may use all of it.
@@ -143,7 +144,7 @@ def _failure(machine: str, command: str, what: str, reason: str) -> DeviceStateE
 
 
 def is_end(event: QmpEvent) -> bool:
-    """Return whether QEMU has saved or loaded a state, or has given up."""
+    """Return whether the event says that QEMU has saved or loaded a state, or has given up."""
     return event.name == "MIGRATION" and event.data.get("status") in _ENDS
 
 
@@ -159,7 +160,7 @@ _COMPRESSORS = {
 
 
 def suffix() -> str:
-    """Return the suffix of whole states that this host writes."""
+    """Return the suffix of the files in which this host saves whole states."""
     return next((each for each in _COMPRESSORS if shutil.which(_COMPRESSORS[each][0][0])), ".gz")
 
 
@@ -214,9 +215,9 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield the ends of a pipe, for reading and writing; both are closed at the end.
+    """Yield the reading and the writing end of a pipe; both are closed with the context.
 
-    They are files: closing a plain descriptor twice could close another thread's descriptor.
+    The ends are files: closing a plain descriptor twice could close another thread's descriptor.
     """
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as source, open(writing, "wb", buffering=0) as sink:  # noqa: PTH123

@@ -29,7 +29,7 @@ _CONNECT_S = 10
 _GRACE_S = 20.0
 #: ssh's exit code for its own errors.
 _SSH_FAILED = 255
-#: Remedies by ssh's message, since ssh has one exit code for all its errors.
+#: Remedies by the message that ssh prints, since ssh has one exit code for all its errors.
 _REMEDIES = (
     # This entry has to precede the next: for a changed host key ssh prints both messages.
     ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
@@ -56,8 +56,8 @@ class NodeAddress:
     """The address of a node: `host` for SSH, or this host itself if `host` is None.
 
     If `user` or `port` is None, ssh chooses. `config` is an ssh configuration that replaces the
-    user's. A connection may take `connect_s`. With `by_sudo` the user becomes root on the node by
-    sudo without a password.
+    user's. `connect_s` limits the seconds in which ssh has to connect. With `by_sudo` the user
+    becomes root on the node by sudo without a password.
     """
 
     host: str | None = None
@@ -197,7 +197,7 @@ class NodeRunner:
 
     def _failure(self, argv: Argv, answer: CommandResult) -> HarnessError:
         where = f"ssh://{self.address.host}"
-        # The node's shell also exits with 127, for a program that the node lacks.
+        # The node's shell exits with 127 too, if the node lacks the program.
         if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:
             return RequirementError(
                 "There is no OpenSSH client on this host; install it with "

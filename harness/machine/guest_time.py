@@ -1,4 +1,4 @@
-"""The time during which the host let a machine run, and deadlines in that time.
+"""Measures the time during which the host lets a machine run, for deadlines in that time.
 
 The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for
 a processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
@@ -124,7 +124,7 @@ def deadline_of_maker(seconds: float) -> Deadline:
 
 @dataclass(frozen=True)
 class GuestDeadline(Deadline):
-    """A deadline by a guest's clock.
+    """A deadline in the time of a guest's clock.
 
     Each sign of progress moves the deadline to `patience_s` after that sign, but never beyond
     `latest`.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 #: A guest is idle if it uses at most this share of a core in this number of consecutive
-#: measurements. They take five seconds, so that udev's workers, which end after three idle seconds,
-#: end before the save and not in each clone.
+#: measurements. These measurements take five seconds, so that udev's workers, which end after
+#: three idle seconds, end before the save and not in each clone.
 _IDLE_SHARE = 0.05
 _INTERVAL_S = 1.0
 _IDLE_MEASUREMENTS = 5
@@ -123,10 +123,12 @@ class RootPorts:
         self._taken.pop(device_id, None)
 
 
-#: QEMU ends when it can't load a state; it writes the reason just before it ends.
+#: Seconds to wait for the end of a QEMU that can't load a state; QEMU prints the reason just
+#: before it ends.
 _LAST_OUTPUT_S = 2.0
 #: For a guest with a GPU of the host, VFIO locks all memory before QEMU answers. A host locks more
-#: than a GiB per second, but a host that is itself an emulated machine some ten MiB per second.
+#: than a GiB per second, but a host that is itself an emulated machine locks only some ten MiB per
+#: second.
 _LOCKED_MIB_PER_S = 16.0
 
 

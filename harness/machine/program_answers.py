@@ -1,7 +1,7 @@
 """Stores the output of the host's programs for later runs, such as the list of a QEMU's devices.
 
-Running QEMU for this takes as long as restoring a machine. An answer is valid until the program's
-file changes.
+Running QEMU for this takes as long as restoring a machine. A stored answer is valid until the
+program's file changes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ProgramAnswers:
-    """Keeps answers in the file `kept`; if this file is unusable, the programs run again."""
+    """Stores answers in the file `kept`; if that file is unusable, the programs run again."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept
 
     def answer(self, program: str, question: str, ask: Callable[[], str | None]) -> str | None:
-        """Return the kept answer to `question`, or else the result of `ask`; None is not kept."""
+        """Return the stored answer to `question`, or else the result of `ask`; None is not stored."""
         place = shutil.which(program)
         if place is None:
             return ask()
@@ -78,7 +78,7 @@ def _identity_of(program: Path) -> list[int]:
 
 
 class RememberingRunner:
-    """Runs a command only if its output is not kept from an earlier run; failures are not kept."""
+    """Runs a command only if no output is stored from an earlier run; failures are not stored."""
 
     def __init__(self, runner: Runner, answers: ProgramAnswers) -> None:
         self._runner = runner
@@ -92,7 +92,7 @@ class RememberingRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv`, or return its kept output, whatever `stdin` and `env` are."""
+        """Run `argv`, or return its stored output, whatever `stdin` and `env` are."""
         failed: list[CommandResult] = []
 
         def ask() -> str | None:

@@ -1,4 +1,4 @@
-"""The result of checking one requirement of machines on their host."""
+"""The result of checking whether the host meets one requirement of machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCheck:
-    """A requirement, and the found or missing part; `remedy` is set only for an unmet requirement.
+    """A requirement, and what was found or is missing; only an unmet requirement has a `remedy`.
 
     If `is_needed` is false, the host can run machines without the part. `package` is the Debian
     package that has the missing part.

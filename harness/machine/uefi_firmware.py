@@ -44,7 +44,10 @@ class _FlashFile(pydantic.BaseModel):
 
 
 class _Mapping(pydantic.BaseModel):
-    """How firmware is mapped. Without `mode`, from QEMU 7.0, code and variables are two files."""
+    """How firmware is mapped.
+
+    `mode` exists since QEMU 7.0; without `mode`, code and variables are two files.
+    """
 
     device: str
     mode: str = "split"

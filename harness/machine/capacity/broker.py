@@ -7,22 +7,23 @@ module decides when a reservation is granted.
 **Memory** has two rules, and both must hold. First, all reservations together stay within the
 host's memory less a reserve. Second, the kernel's MemAvailable must cover the demand *and* the part
 of earlier reservations that has not been touched yet. MemAvailable accounts for all other use of
-the host, but memory that was reserved a moment ago still looks free. How much of a reservation has
-been touched is known once `Reservation.used_by` names its process: that process's resident memory
-without files. Until then the whole reservation counts as untouched. Memory that several processes
-map, such as a template's memory in tmpfs, counts once for each process.
+the host, but memory that was reserved a moment ago still looks free. Once `Reservation.used_by`
+names the process that uses a reservation, the touched part is known: the resident memory of that
+process, without files. Until then the whole reservation counts as untouched. Memory that several
+processes map, such as a template's memory in tmpfs, counts once for each process.
 
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
 
-**Load**: on a host that other work keeps busy, a machine waits for the end of the machines of
-other processes, for at most `_HEEDS_LOAD_S`. Machines that run one after the other end sooner. The
+**Load**: on a host that other work keeps busy, a machine waits for the end of the machines of other
+processes, for at most `_HEEDS_LOAD_S`. The machines end sooner if they run one after the other. The
 limit exists because the load may never end.
 
 **Order**: first come, first served, so that many small demands can't starve a large one. A process
 that already holds a reservation precedes processes without a reservation, because it does not
-release its reservation while it waits. Two processes that both hold and wait may still wait for
-each other until their deadlines; one reservation for all machines of a test avoids that.
+release its reservation while it waits. Two processes that each hold a reservation and wait for
+another one may still wait for each other until their deadlines; one reservation for all machines of
+a test avoids that.
 """
 
 from __future__ import annotations
@@ -118,12 +119,13 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
     return ReservationFolder(folder, Entry.from_json, owner="broker")
 
 
-#: Limits, in percent of the last ten seconds, of the time in which a task waited for a processor,
-#: or all tasks waited for memory or disk.
+#: Limits in percent of the last ten seconds. `_MOST_CPU` limits the time in which some task waited
+#: for a processor; the other two limit the time in which all tasks waited for memory or the disk.
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
-#: Tasks of a running machine besides its vCPUs: its controller and its device server.
+#: Besides its vCPUs, a running machine counts as this many tasks, for its controller and its
+#: device server.
 _BESIDE_VCPUS = 1
 #: If each processor has more other tasks than this, a machine gets less than a third of a
 #: processor.
@@ -152,7 +154,7 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
 
 
 def _average(path: Path, kind: str) -> float:
-    """Return the share of the last ten seconds in a file of '/proc/pressure', in percent."""
+    """Return the percentage of the last ten seconds (`avg10`) in a file of '/proc/pressure'."""
     try:
         for line in path.read_text().splitlines():
             name, *fields = line.split()
@@ -240,7 +242,7 @@ class _Shortage:
 
 
 def is_bindable(port: int) -> bool:
-    """Return whether nobody listens on the TCP port `port` of the loopback."""
+    """Return whether no process listens on the TCP port `port` of the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("127.0.0.1", port))
@@ -353,7 +355,7 @@ class Broker:
     def _judge(
         self, name: str, entries: Sequence[tuple[str, Entry]], *, heeds_load: bool
     ) -> Entry | _Shortage:
-        """Return the entry `name` as granted, or the shortage that prevents it."""
+        """Return the granted entry `name`, or the shortage that prevents the grant."""
         mine = next((entry for each, entry in entries if each == name), None)
         if mine is None:
             raise HarnessError(
@@ -443,7 +445,7 @@ def _shortages(
 
 
 def _field_mib(path: Path, name: str) -> int:
-    """Return the field `name` of a file of '/proc' that counts in kB."""
+    """Return in MiB the field `name` of a file of '/proc' that counts in kB."""
     for line in path.read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:

@@ -1,4 +1,4 @@
-"""The host's requests to a guest's agent.
+"""Sends the host's requests to the agent of a guest.
 
 The module is long because each kind of request is one method of the same client.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import Call, Welcome
     from harness.provisioning.command import Argv
 
-#: Seconds for SIGKILL after SIGTERM, and for the answer, in addition to a command's own limit.
+#: Seconds in addition to a command's own limit: until SIGKILL follows SIGTERM, and for the answer.
 _GRACE_S = 25.0
 _BARRIER_S = 30.0
 #: Stdin and file content up to this size are sent within the request.
@@ -221,11 +221,11 @@ class Agent:
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
-        If the link knows the guest's time, `timeout_s` is in that time. Then the host ends the
+        If the link knows the guest's time, `timeout_s` counts in that time. Then the host ends the
         command at the limit; the guest itself ends the command only after three times the limit.
 
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
-        output. An exception of a callback ends the command.
+        output. An exception that a callback raises ends the command.
         """
         require_argv(argv)
         limit_s = timeout_s
@@ -295,7 +295,8 @@ class Agent:
                 elif kind == frames.RESULT:
                     break
         if has_given_credit or feed is not None:
-            # A guest that answers the ping has read everything before, so nothing is in transit.
+            # A guest that answers the ping has read everything sent before the ping, so nothing is
+            # in transit.
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
             result = frames.from_json(payload)
@@ -315,9 +316,9 @@ class Agent:
     def read_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], deadline: Deadline
     ) -> list[bytes]:
-        """Return ranges of a file or block device, each given as its offset and length.
+        """Return the bytes in `ranges` of a file or block device; a range is an offset and a length.
 
-        Raises HarnessError if the file does not exist, or is too short.
+        Raises HarnessError if the file does not exist, or ends before the end of a range.
         """
         asked = frames.to_json({"path": path, "ranges": [list(each) for each in ranges]})
         _, content = self._read(frames.READ_RANGES, path, asked, deadline)

@@ -41,7 +41,7 @@ class Welcome:
 
 
 class Call:
-    """A request in flight, with its received but unread frames, up to a limit."""
+    """A request in flight; it stores received frames until they are read, up to a limit."""
 
     def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
         self.request = request
@@ -77,7 +77,7 @@ class Call:
             self.changed.notify()
 
     def _joins_last(self, kind: int, content: bytearray) -> bool:
-        """Return whether to append `content` to the last frame: a guest may send single bytes."""
+        """Return whether to append `content` to the last frame; a guest may send single bytes."""
         if kind not in _STREAMS or not self.answers:
             return False
         last, kept = self.answers[-1]
@@ -348,7 +348,7 @@ class AgentLink:
                 self._calls.pop(call.request, None)
 
     def _abandon(self, call: Call) -> None:
-        """End the guest's work for a call whose answer nobody awaits any more."""
+        """Cancel a call in the guest, since no thread waits for the answer any more."""
         if call.has_ended or call.failure is not None:
             return
         self.send(frames.CANCEL, call)
@@ -402,7 +402,7 @@ class AgentLink:
 
     @contextlib.contextmanager
     def reading(self, call: Call) -> Iterator[None]:
-        """Turn an error in parsing an answer into HarnessError: a guest may be damaged."""
+        """Turn an error in parsing an answer into HarnessError, since the guest may send anything."""
         try:
             yield
         except (
@@ -428,7 +428,7 @@ class AgentLink:
 
     @property
     def seen(self) -> str:
-        """Describe the last frame of the agent."""
+        """Describe the last frame that the agent sent."""
         return self._seen
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
@@ -440,7 +440,7 @@ class AgentLink:
         return welcome
 
     def close(self) -> None:
-        """End the thread; all waits end too."""
+        """End the link's thread, and with it all waits for the agent."""
         with self._lock:
             self._break(f"The connection to the agent of machine '{self._name}' was closed")
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The serial console: a thread reads it all the time; pexpect waits for patterns in it."""
+"""The serial console: a thread always reads the output; pexpect waits for patterns in the output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ else:  # pexpect's class is generic only in its type stubs.
 
 
 class _SocketSpawn(_TextSpawn):
-    """A pexpect spawn over a socket that a thread keeps reading.
+    """A pexpect spawn over a socket, from which a thread reads all the time.
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
     while no wait is active. QEMU writes the complete log; this object keeps the last 64 MiB of
@@ -136,7 +136,7 @@ class _SocketSpawn(_TextSpawn):
             self._before.write(last)
 
     def tail(self) -> str:
-        """Return the end of the output, whether a wait consumed it or not."""
+        """Return the end of the output, even if a wait has consumed that output."""
         with self._changed:
             return self._tail.decode(errors="replace")
 
@@ -163,11 +163,11 @@ class Console:
         what: str,
         failure: Callable[[], str | None] = lambda: None,
     ) -> str:
-        """Wait until the guest prints something that matches the regex `pattern`.
+        """Wait until the guest prints text that matches the regex `pattern`; return the match.
 
         The wait ends early if the guest prints a fatal message, if QEMU closes the console, or if
-        `failure`, which is called every second, returns a reason. Returns the match. Raises
-        HarnessError, with the console's last lines, if the wait fails.
+        `failure`, which is called every second, returns a reason. Raises HarnessError, with the
+        console's last lines, if the wait fails.
         """
         fatal_messages = list(FATAL_MESSAGES)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
@@ -211,7 +211,7 @@ class Console:
         self._spawn.type(content)
 
     def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
-        """Call `tap` with the last output, then with all later output of the guest; b"" is the end.
+        """Call `tap` with the last output, then with all later output, and with b"" at the end.
 
         `tap` is called in the thread that reads the console, so `tap` must not block.
         """

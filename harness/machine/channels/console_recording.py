@@ -27,9 +27,10 @@ _LONGEST_LINE = 1 << 20
 
 
 class ConsoleRecorder:
-    """Writes its input, with the time of each call, to the new file `path`; b"" is the console's end.
+    """Writes each chunk that it is called with, and the time of the call, to the new file `path`.
 
-    At the limit of a recording, the last line is a marker that names the limit.
+    The chunk b"" means that the console has ended. At the limit of a recording, the last line is a
+    marker that names the limit.
     """
 
     def __init__(

@@ -31,9 +31,9 @@ class QmpEvent:
 class EventLog:
     """The events of one machine, oldest first; any thread may add events or wait for them.
 
-    A guest causes some events, such as resets. At the limit the log takes no more events, and
-    waits fail. `advice` is the last sentence of the error of a failed wait; it says where to look
-    for the reason.
+    A guest causes some events, such as resets. So the log has a limit, beyond which it drops
+    events, and waits fail. `advice` is the last sentence of the error of a failed wait; it says
+    where to look for the reason.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:
@@ -78,7 +78,7 @@ class EventLog:
         since: int = 0,
         loss: Callable[[str], HarnessError | None] = lambda _seen: None,
     ) -> QmpEvent:
-        """Wait for an event from position `since` of `events` on that `matches`.
+        """Wait for an event that `matches`, at position `since` of `events` or later.
 
         Raises HarnessError at the deadline, or at once if QEMU has ended. If the connection to QEMU
         is lost, raises the error that `loss` returns for the events seen so far.

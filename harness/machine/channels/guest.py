@@ -54,7 +54,7 @@ class Guest:
         return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
 
     def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
-        """Run a command that must succeed, and return its stdout, stripped.
+        """Run a command that must succeed, and return its stdout without surrounding whitespace.
 
         Raises HarnessError if the command fails.
         """
@@ -145,7 +145,7 @@ class Guest:
     def users_of(self, pattern: str) -> list[str]:
         """Return the processes that have a file open whose path matches, such as '/dev/nvidia[0-9]*'.
 
-        A phrase for each process has the process's name, its PID and the file. Raises HarnessError
+        Each result is a phrase with the process's name, the PID and the file. Raises HarnessError
         if the processes can't be read.
         """
         listed = self.output_of("sh", "-c", USERS, "users", pattern)

@@ -49,7 +49,7 @@ class Monitor(Protocol):
         *,
         since: int = 0,
     ) -> QmpEvent:
-        """Wait for an event from position `since` of `events` on that `matches`.
+        """Wait for an event that `matches`, at position `since` of `events` or later.
 
         Raises HarnessError at the deadline, and at once if QEMU has ended.
         """

@@ -71,7 +71,7 @@ class QmpSession:
         *,
         since: int = 0,
     ) -> QmpEvent:
-        """Wait for an event from position `since` of `events` on that `matches`.
+        """Wait for an event that `matches`, at position `since` of `events` or later.
 
         Raises HarnessError at the deadline, and at once when QEMU has ended.
         """
@@ -103,14 +103,15 @@ class QmpSession:
         try:
             await self._client.disconnect()
         finally:
-            # `disconnect` raises the error that ended the connection, but cancels its tasks in any case.
+            # `disconnect` raises the error that ended the connection, but always cancels its own
+            # tasks.
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _record_events(self) -> None:
-        """Record events until the connection ends; the listener does not report that end."""
+        """Record events until the connection ends; qemu.qmp's listener does not report that end."""
         listener = self._client.events
         end = asyncio.ensure_future(self._client.runstate_changed())
         try:
@@ -143,7 +144,8 @@ class QmpSession:
             raise HarnessError(
                 f"QEMU of machine '{self._name}' can't execute {what}: the machine has ended."
             )
-        # The loop enforces the limit, so that a cancelled command is cleaned up when this returns.
+        # The loop enforces the limit, so that a cancelled command is cleaned up when this method
+        # returns.
         timed = asyncio.wait_for(coroutine, deadline.remaining_s())
         future = asyncio.run_coroutine_threadsafe(timed, self._loop)
         try:

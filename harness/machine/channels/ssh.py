@@ -36,7 +36,7 @@ _READY = "connected"
 _KEYGEN_S = 20.0
 #: Seconds for the guest's `timeout` and for the answer, in addition to a command's own limit.
 _GRACE_S = 20.0
-#: The name of the identity in a machine's folder.
+#: The name of the link, in a machine's folder, to the folder of the keys.
 _KEYS = "keys"
 
 
@@ -78,7 +78,8 @@ class SshIdentity:
 def generated_once(folder: Path) -> Callable[[], SshIdentity]:
     """Return a function that generates the keys at its first call, in the new private `folder`.
 
-    Any thread may call it. A clone may not need the keys, and generating them would delay its start.
+    Any thread may call that function. A clone may not need the keys, and generating the keys would
+    delay the clone's start.
     """
     lock = threading.Lock()
 
@@ -95,7 +96,7 @@ def generated_once(folder: Path) -> Callable[[], SshIdentity]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The exit code of a command in the guest, and its stderr without the line of the exit code."""
+    """The exit code of a command in the guest, and the command's stderr without the appended line."""
 
     exit_code: int
     stderr: str
@@ -202,7 +203,7 @@ class SshRunner:
 
     @staticmethod
     def _is_ready(master: ChildProcess, deadline: Deadline) -> bool:
-        """Wait for the line that ssh's LocalCommand prints after the login, or until ssh ends."""
+        """Wait until ssh's LocalCommand prints its line after the login, or until ssh ends."""
         assert master.stdout is not None  # noqa: S101 - its stdout is a pipe
         readable, _, _ = select.select([master.stdout], [], [], deadline.remaining_s())
         return bool(readable) and master.stdout.readline().strip() == _READY.encode()

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import AgentLink, Call
     from harness.provisioning.command import Argv
 
-#: Seconds for SIGKILL after SIGTERM, and for the answer, in addition to a command's own limit.
+#: Seconds in addition to a command's own limit: until SIGKILL follows SIGTERM, and for the answer.
 _GRACE_S = 25.0
 _CREDIT_STEP = 256 << 10
 
 
 class StartedCommand:
-    """A running command: one thread waits for it, another may feed and signal it."""
+    """A running command: one thread waits for its end, another may send it input and signals."""
 
     def __init__(self, link: AgentLink, call: Call, deadline: Deadline) -> None:
         self._link = link
@@ -71,7 +71,7 @@ class StartedCommand:
         """Pass output on as it arrives, and return the exit code, or None after `cancel`.
 
         `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
-        HarnessError if the machine ends, or the limit passes.
+        HarnessError if the machine ends, or if the command's time limit passes.
         """
         consumed = 0
         try:

@@ -44,9 +44,9 @@ class CheckpointDamagedError(DamagedError):
 class Manifest:
     """The facts of a checkpoint.
 
-    `place` is the folder where the checkpoint was published. If the backing file of its disk is
-    outside of the cache, the disk names it by an absolute path, and the checkpoint works only in
-    `place`.
+    `place` is the folder where the checkpoint was published. If the backing file of the
+    checkpoint's disk is outside of the cache, the disk names that file by an absolute path. Then
+    the checkpoint works only in `place`.
     """
 
     schema: Literal[1] = 1
@@ -100,7 +100,7 @@ def write_manifest(
     """Write the manifest of the files in `content`, which will be published as `folder`.
 
     A stamp records that every file was just read. The memory file is not synced to the disk: if the
-    host crashes, the stamp is void, and the next verification detects lost data.
+    host crashes, the stamp becomes invalid, and the next verification detects lost data.
 
     Raises HarnessError if a file is missing.
     """

@@ -87,7 +87,7 @@ class CheckpointPlace:
 
 
 def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) -> str:
-    """Return the digest of everything that a checkpoint's bytes depend on."""
+    """Return the digest of everything on which a checkpoint's bytes depend."""
     inputs = {
         "schema": SCHEMA,
         "name": name,
@@ -139,13 +139,13 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint, or make it; nobody removes the checkpoint during the `with` block.
+        """Yield the checkpoint, made if it is missing; nobody removes it during the `with` block.
 
         `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
         bytes depend; without a parent they include the digest of the image's disk. `make` brings a
         machine of `memory_mib` to the wanted state, writes the files to the given place, and
-        returns facts for the manifest. The caller has to use the parent, in this store, at the same
-        time.
+        returns facts for the manifest. The caller has to keep the parent, in this store, in use
+        meanwhile.
 
         Raises RequirementError if there is no space, CheckpointDamagedError if the parent is
         damaged, HarnessError if another process holds the checkpoint beyond the deadline or
@@ -235,7 +235,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Protect a checkpoint from `use`, and its parents, against removal during the `with` block.
+        """Protect a checkpoint that `use` yielded, and its parents, from removal in the context.
 
         The files are not read. Raises GoneError if the checkpoint was removed, and HarnessError if
         another process holds the lock beyond the deadline.
@@ -248,11 +248,11 @@ class CheckpointStore:
             yield
 
     def ls(self) -> list[CachedArtifact]:
-        """Return the published checkpoints by name; reads only manifests."""
+        """Return the published checkpoints, sorted by name; read only their manifests."""
         return self._cache.ls()
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every checkpoint, and return the list of `ls` with the damage found."""
+        """Read every file of every checkpoint; return what `ls` returns, with the damage found."""
         return self._cache.verify()
 
     def gc(self, limit_mib: int | None = None) -> list[Removal]:
@@ -270,7 +270,7 @@ class CheckpointStore:
     def _open(
         self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline
     ) -> Checkpoint:
-        """Return an undamaged checkpoint; share it and its parents until `holding` ends."""
+        """Return an undamaged checkpoint; lock it and its parents for use until `holding` ends."""
         self._share(folder, holding, deadline)
         manifest = CHECKPOINT_FORMAT.check(folder, key)
         parent = None
@@ -293,7 +293,7 @@ class CheckpointStore:
         )
 
     def _share(self, folder: Path, holding: contextlib.ExitStack, deadline: Deadline) -> None:
-        """Share a checkpoint until `holding` ends, and record that it was used."""
+        """Hold a checkpoint's shared lock until `holding` ends, and record the checkpoint's use."""
         used = folder / USED
         try:
             holding.enter_context(lease.hold_shared(used, deadline=deadline))
@@ -311,8 +311,8 @@ def _when_unused(folder: Path, deadline: Deadline) -> Iterator[None]:
     """Wait until no process uses a damaged checkpoint; other users may have found the damage too.
 
     Clones that started before the damage may continue. But no new checkpoint may replace the
-    damaged one before those clones end: the overlay of a child would then have wrong blocks below
-    it.
+    damaged one before those clones end: a child's overlay would then have wrong blocks in its
+    backing file.
     """
     with contextlib.ExitStack() as holding:
 

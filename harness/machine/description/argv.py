@@ -30,7 +30,7 @@ _SSH_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """Descriptors that QEMU inherits for its control channels."""
+    """The descriptors that QEMU inherits, one for each of its control channels."""
 
     qmp_fd: int
     serial_fd: int
@@ -52,9 +52,9 @@ def render_argv(
     """Render QEMU's command line; pure.
 
     The attachments use the root ports in order. The guest's network is restricted to one forward
-    from the host's loopback to its SSH port, and to the ports of the host that the spec names. The
-    kernel chooses the host's port for SSH, so that two machines never compete for a port. Raises
-    HarnessError for more attachments than root ports.
+    from the host's loopback to the guest's SSH port, and to the ports of the host that the spec
+    names. The kernel chooses the host's port for SSH, so that two machines never compete for a
+    port. Raises HarnessError for more attachments than root ports.
     """
     if len(attachments) > spec.root_ports:
         raise HarnessError(
@@ -122,7 +122,7 @@ def render_argv(
 
 
 def _irqchip(spec: MachineSpec) -> str:
-    """Split the irqchip under KVM: VFIO in the guest needs QEMU's IOMMU to remap interrupts."""
+    """Split the irqchip under KVM, so that QEMU's IOMMU remaps interrupts for VFIO in the guest."""
     is_split = spec.has_iommu and spec.accelerator is Accelerator.KVM
     return ",kernel-irqchip=split" if is_split else ""
 
@@ -137,7 +137,7 @@ def _network(spec: MachineSpec) -> str:
 
 
 def _disk_device(spec: MachineSpec) -> str:
-    """Render the disk with a boot index for firmware, which could otherwise boot the seed."""
+    """Render the disk; firmware gets a boot index, since it could otherwise boot the seed volume."""
     first = ",bootindex=1" if isinstance(spec.kernel, Firmware) else ""
     return f"virtio-blk-pci,drive=disk,serial=root{first}"
 

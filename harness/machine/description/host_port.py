@@ -22,7 +22,7 @@ def connect_argv(port: int) -> list[str]:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the end of `source`, then close `target` for writing; after an error close both."""
+    """Copy until `source` ends, then close `target` for writing; after an error, close both."""
     try:
         while chunk := source.recv(_CHUNK):
             target.sendall(chunk)
@@ -34,7 +34,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def join(guest: socket.socket, host: socket.socket) -> None:
-    """Copy in both directions until both have ended."""
+    """Copy in both directions until both sockets have ended."""
     outward = threading.Thread(target=_copy, args=(guest, host), daemon=True)
     outward.start()
     _copy(host, guest)

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
 class Accelerator(enum.Enum):
-    """How QEMU runs the guest's instructions, with the settings that depend on it.
+    """How QEMU runs the guest's instructions: by KVM or TCG, with the settings for each.
 
     `kernel_append` switches off kernel features that are slow under emulation and are not under
     test. `patience` multiplies the time limits of the guest: TCG takes about ten times as long as

@@ -117,7 +117,7 @@ def _converse(
 
 
 class _Awaited:
-    """Runs a function in a thread; the descriptor is readable once the function has ended."""
+    """Runs a function in a thread; its descriptor becomes readable once the function has ended."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -222,7 +222,7 @@ def _write(descriptor: int, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Pass every key to the guest; restore the terminal at the end."""
+    """Put the terminal into raw mode, so that every key reaches the guest, until the context ends."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setraw(descriptor)

@@ -1,4 +1,4 @@
-"""Messages on a machine's entrance: a kind (one byte), a length (four bytes), and that many bytes.
+"""Messages on a machine's entrance: a kind (one byte), a length (four bytes), and the content.
 
 A client sends one request, then input; the machine's holder sends output, then the end or a refusal.
 """
@@ -54,7 +54,10 @@ class TerminalSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A client's request; `terminal` is the command's terminal. No `argv` means a shell."""
+    """A client's request: a verb, and a command with the size of its terminal.
+
+    Without `argv`, the command is a shell.
+    """
 
     verb: Verb
     argv: tuple[str, ...] = ()

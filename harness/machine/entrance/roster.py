@@ -1,4 +1,4 @@
-"""The list of running machines; an entry ends with the process that holds the machine."""
+"""Lists the running machines; an entry disappears with the process that holds its machine."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def roster_folder() -> Path:
 class RunningMachine:
     """A machine that a process of this user runs.
 
-    `id` is unique on the host; `name` is the name in the test's request. `process` holds the
-    machine; `user` is the process of QEMU, if QEMU runs here. `since` and `until` are in seconds
-    since the epoch; a machine that was kept ends at `until`.
+    `id` is unique on the host; `name` is the name in the test's request. `process` is the PID of
+    the machine's holder, and `user` is QEMU's PID, if QEMU runs on this host. `since` and `until`
+    are in seconds since the epoch; a machine that was kept ends at `until`.
     """
 
     id: str

@@ -172,7 +172,7 @@ def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:
 
 
 class _Visit:
-    """The connection of one client: its request, and the answer."""
+    """The connection of one client: reads the client's request, and sends the answer."""
 
     def __init__(self, machine: Enterable, client: socket.socket) -> None:
         self._machine = machine

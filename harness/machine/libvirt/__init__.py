@@ -1,4 +1,4 @@
-"""Machines under libvirt, over one connection each.
+"""Runs machines under libvirt, over one connection to libvirtd.
 
 libvirt's Python binding is the optional extra `libvirt`. Only `binding` imports it, and only when a
 connection is opened, so that the rest of the harness works without the binding.

@@ -1,6 +1,7 @@
 """Loads libvirt's Python binding, which is optional and untyped.
 
-Other modules use its objects; the protocols here declare the methods that the harness calls.
+Other modules use the binding's objects; the protocols here declare the methods that the harness
+calls.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def load_libvirt() -> Any:
     """
     with _required("libvirt"):
         module = importlib.import_module("libvirt")
-    # Without a handler of its own, libvirt prints each error to stderr besides raising it.
+    # Without an error handler, libvirt prints each error to stderr, in addition to raising it.
     module.registerErrorHandler(_ignore_error, None)
     return module
 

@@ -1,4 +1,4 @@
-"""One connection to one libvirtd: calls under a watchdog, errors as sentences, reconnection.
+"""A connection to libvirtd that limits the time of calls, explains errors, and can reconnect.
 
 Only this module has access to libvirt's own connection.
 """
@@ -106,7 +106,8 @@ _CLOSE_S = 10.0
 #: Seconds within which a libvirtd that is being restarted has to listen again.
 _RESTART_S = 10.0
 _INTERVAL_S = 0.2
-# libvirt drops a connection after this many unanswered keep-alive messages, this many seconds apart.
+# libvirt sends a keep-alive message every `_KEEP_ALIVE_S`, and closes the connection after
+# `_KEEP_ALIVE_COUNT` messages without an answer.
 _KEEP_ALIVE_S = 5
 _KEEP_ALIVE_COUNT = 5
 
@@ -114,7 +115,7 @@ _KEEP_ALIVE_COUNT = 5
 class Connection:
     """An open connection, made by `open` and closed at the end of the context.
 
-    Domains that were started with AUTODESTROY end with the connection, even with a lost one.
+    Domains that were started with AUTODESTROY end with the connection, even if it is lost.
     """
 
     def __init__(self, uri: HostUri, libvirt: Any, clock: Clock) -> None:
@@ -166,12 +167,12 @@ class Connection:
         return self._lost_why is not None
 
     def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher`, in any thread, when libvirtd ends; return a function that cancels this."""
+        """Call `watcher`, in any thread, if libvirtd ends; return a function that removes it."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """Connect again, if libvirtd has ended, to a libvirtd that runs or is being restarted.
+        """If libvirtd has ended, connect again, to a libvirtd that runs or is being restarted.
 
         Objects of the old connection stay invalid; `generation` counts the connections.
         """
@@ -268,7 +269,7 @@ class Connection:
             raise refused_call(what, self.uri, context) from error
 
     def close(self) -> None:
-        """Disconnect, and log how many objects libvirt still counts."""
+        """Disconnect, and log how many objects still hold the connection."""
         self._drop()
         self._lost_why = self._lost_why or "the connection was closed"
 

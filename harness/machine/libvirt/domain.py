@@ -1,4 +1,4 @@
-"""One domain: starts it paused, watches its events, ends it, and verifies that it has ended."""
+"""Starts one domain paused, watches its events, ends it, and verifies that it has ended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Domain:
-    """The transient domain of machine `machine`; libvirt ends it with the connection."""
+    """The transient domain of machine `machine`; libvirt ends the domain with the connection."""
 
     def __init__(
         self, connection: Connection, monitor_events: MonitorEvents, *, machine: str

@@ -34,13 +34,14 @@ _SERIAL_SLOT, _RNG_SLOT, _DISK_SLOT, _NET_SLOT, _SEED_SLOT, _FIRST_PORT_SLOT = r
 _LAST_SLOT = 0x1E
 MOST_ROOT_PORTS = _LAST_SLOT - _FIRST_PORT_SLOT + 1
 _SEED_CHASSIS = 31
-#: The number of the bus behind a root port; the root bus has 0.
+#: The numbers of the buses behind the seed's root port and behind the first port for GPUs; the
+#: root bus is bus 0.
 SEED_BUS, _FIRST_PORT_BUS = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class DomainHost:
-    """The facts about a host that enter a domain's XML.
+    """The facts about a host that a domain's XML depends on.
 
     `owner` is the user and group of QEMU, if libvirt allows a choice, so that QEMU can access the
     files of the user who runs the harness. The other `security_models` are disabled for the domain.
@@ -105,7 +106,7 @@ def render_seed_disk(seed: Path) -> str:
 
 
 def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
-    """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
+    """Render a GPU of the host, to be plugged into the root port number `port`, counted from 0.
 
     With 'managed' off, libvirt does not compete with the pool of the harness, which binds the GPU
     to `vfio-pci`. Raises RequirementError for a GPU of several functions: libvirt plugs only
@@ -307,7 +308,7 @@ def _add_command_line(domain: ET.Element, arguments: Sequence[str]) -> None:
 
 
 def _add_overrides(domain: ET.Element, spec: MachineSpec) -> None:
-    """Render the address space that root ports reserve; libvirt's schema has no element for it."""
+    """Render the reserved address space of root ports, for which libvirt's schema has no element."""
     reserved = {"mem-reserve": spec.root_port_window_mib << 20}
     if spec.root_port_aperture_mib:
         reserved["pref64-reserve"] = spec.root_port_aperture_mib << 20

@@ -1,4 +1,4 @@
-"""The VM driver whose machines are domains of libvirt."""
+"""The VM driver that runs machines as libvirt domains."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
 class LibvirtDriver:
-    """Creates machines by one connection to libvirtd, which is reopened when libvirtd restarts."""
+    """Creates machines over one connection to libvirtd, and reconnects when libvirtd restarts."""
 
     name = "libvirt"
 
@@ -153,7 +153,7 @@ class LibvirtDriver:
 def connect(
     uri: str, folder: Path, opened: contextlib.ExitStack, report: Callable[[str], None]
 ) -> Connection:
-    """Connect, to a private libvirtd in `folder` if the host runs none."""
+    """Connect to libvirtd, or to a private libvirtd in `folder` if the host runs none."""
     try:
         return opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
     except NoDaemonError as error:

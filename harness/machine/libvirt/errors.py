@@ -53,7 +53,7 @@ _NOT_ALLOWED = frozenset(
 
 
 class LibvirtError(HarnessError):
-    """libvirt refused a call; `code` is its number, mostly one of `Code`."""
+    """libvirt refused a call; `code` is libvirt's error number, mostly one of `Code`."""
 
     def __init__(self, message: str, *, code: int) -> None:
         super().__init__(message)

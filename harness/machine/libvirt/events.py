@@ -62,7 +62,7 @@ def _ignore_event(_event: DomainEvent) -> None:
 
 
 class DomainEvents:
-    """The events of the domain with this UUID, from construction to `close`.
+    """The events of the domain with this UUID, recorded from construction to `close`.
 
     Without `domain`, the events are recorded even before the domain exists, so that none is missed;
     but libvirt permits only one such registration per connection. With `domain`, any number of
@@ -110,7 +110,7 @@ class DomainEvents:
         since: int = 0,
         ends: Callable[[DomainEvent], bool] | None = None,
     ) -> DomainEvent:
-        """Wait for an event from position `since` of `seen` on that `matches`.
+        """Wait for an event that `matches`, at position `since` of `seen` or later.
 
         Raises HarnessError at the deadline, and at an event that `ends` the wait: by default the
         domain's stop. Raises ConnectionLostError at once if libvirtd ends.
@@ -141,7 +141,7 @@ class DomainEvents:
                 self._changed.wait(deadline.remaining_s())
 
     def close(self) -> None:
-        """Remove libvirt's callbacks; waits end."""
+        """Remove libvirt's callbacks, and end all waits for events."""
         self._forget()
         registrations, self._registrations = self._registrations, []
         if self._is_lost:

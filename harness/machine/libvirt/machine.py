@@ -1,4 +1,4 @@
-"""Machines that are domains of libvirt: their channels and their hot-plugged devices."""
+"""Runs a machine as a libvirt domain: opens its channels, and plugs and unplugs its devices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 30.0
 #: Characters of QEMU's log that an error quotes.
 _LOG_END = 2000
-#: Bytes of QEMU's log that are copied at most, since a guest can make the log long.
+#: The most bytes of QEMU's log that are copied, since a guest can make the log long.
 _COPIED_BYTES = 4 << 20
 
 

@@ -1,4 +1,4 @@
-"""A domain's QEMU monitor, by libvirt's pass-through of QMP commands and events."""
+"""A domain's QEMU monitor; libvirt passes the QMP commands and events through."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class DomainMonitor:
         *,
         since: int = 0,
     ) -> QmpEvent:
-        """Wait for an event from position `since` of `events` on that `matches`.
+        """Wait for an event that `matches`, at position `since` of `events` or later.
 
         Raises HarnessError at the deadline, and at once if QEMU or libvirtd has ended.
         """

@@ -1,9 +1,9 @@
-"""A private libvirtd, for tests and for hosts without a running libvirtd.
+"""Runs a private libvirtd, for tests and for hosts without a running libvirtd.
 
-It runs in a mount and a PID namespace, with its own copy of libvirt's compiled-in folders. So any
-number of private daemons can run on a host, in addition to the host's libvirtd. All its processes,
-including its machines, are in the PID namespace, which the kernel ends with the process that
-started the daemon.
+The private libvirtd runs in a mount and a PID namespace, with its own copy of libvirt's compiled-in
+folders. So any number of private daemons can run on a host, in addition to the host's libvirtd. All
+its processes, including its machines, are in the PID namespace, which the kernel ends with the
+process that started the daemon.
 
 The socket is in the caller's folder, which only the folder's owner may enter.
 """
@@ -100,7 +100,7 @@ class PrivateDaemon:
             raise HarnessError(f"{error} Its log ends with:\n{self._log_end()}") from error
 
     def restart(self, deadline: Deadline) -> None:
-        """End libvirtd as an update of its package does, and start it again."""
+        """End libvirtd as an update of its package does, and start libvirtd again."""
         self.stop(deadline)
         self.start(deadline)
 

@@ -153,7 +153,7 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
     """Check that QEMU's user may open KVM if libvirtd may.
 
     If only libvirtd, which is root, may open KVM, libvirtd probes QEMU some twenty times per start.
-    It finds KVM, sees at each use that QEMU's user may not open KVM, and discards the cached
+    libvirtd finds KVM, sees at each use that QEMU's user may not open KVM, and discards the cached
     capabilities ('KVM was enabled when probing … but it is not available now'). Such starts took 22
     and 92 seconds instead of 0.4.
     """

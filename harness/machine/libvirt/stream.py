@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
-#: Shorter than other limits, so that closing a stream can report the abort.
+#: Seconds; shorter than other limits, so that closing a stream can report the abort.
 _ABORT_S = 3.0
 #: The return value of libvirt's Python binding when a call would block.
 _WOULD_BLOCK = -2

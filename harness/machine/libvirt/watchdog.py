@@ -1,4 +1,4 @@
-"""A time limit for calls that can't be interrupted; its error has the stacks of all threads."""
+"""Limits the time of calls that can't be interrupted; the error has the stacks of all threads."""
 
 from __future__ import annotations
 

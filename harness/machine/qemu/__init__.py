@@ -1,1 +1,1 @@
-"""Machines as QEMU processes of this host."""
+"""Runs machines as QEMU processes of this host."""

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: All modules are included: QEMU looks for a missing module in the host's folder, and aborts if
-#: that module is of another build.
+#: The packages to unpack. All modules are included: QEMU looks for a missing module in the host's
+#: folder, and aborts if that module is of another build.
 PACKAGES = (
     "qemu-system-x86",
     "qemu-system-gui",
@@ -47,14 +47,14 @@ _QUERY_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class SidQemu:
-    """A QEMU that can be named by `--qemu`."""
+    """An unpacked QEMU, whose program can be passed to `--qemu`."""
 
     program: Path
     version: str
 
 
 def find_sid_qemu(cache: Path) -> SidQemu | None:
-    """Return the newest QEMU in the cache, or None if it is not recent enough."""
+    """Return the newest QEMU in the cache, or None if all were unpacked too long ago."""
     oldest = dt.datetime.now(tz=dt.timezone.utc) - _MAX_AGE
     found = [
         SidQemu(program=folder / _NAME, version=(folder / "version").read_text().strip())

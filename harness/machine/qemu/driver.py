@@ -305,7 +305,7 @@ class QemuMachine(MonitoredMachine):
 
 
 def state_argv(spec: MachineSpec) -> list[str]:
-    """Return a machine's command line without its name and its folder, as a part of a state's key.
+    """Return a command line without the machine's name and folder, as a part of a state's key.
 
     The command line determines the machine type, CPU, memory and devices.
     """

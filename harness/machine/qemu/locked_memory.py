@@ -1,4 +1,4 @@
-"""Checks the limit of locked memory, which covers all of a guest's memory that VFIO pins."""
+"""Checks whether QEMU may lock as much memory as VFIO pins for a guest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def locked_mib(memory_mib: int) -> int:
 
 
 def check_locked_memory(memory_mib: int, *, limit_bytes: int, is_unlimited: bool) -> None:
-    """Raise RequirementError if a guest's memory is more than may be locked."""
+    """Raise RequirementError if the limit of locked memory is too low for a guest."""
     needed_mib = locked_mib(memory_mib)
     if is_unlimited or limit_bytes == resource.RLIM_INFINITY or limit_bytes >= needed_mib << 20:
         return

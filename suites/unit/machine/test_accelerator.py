@@ -124,8 +124,8 @@ def test_working_kvm_is_chosen(cache: Path, device: Path) -> None:
             STOPS,
             "a guest did not finish within 2 s ('KVM internal error. Suberror: 1')",
         ),
-        (ABORTS, "QEMU ended with -6 ('error: failed to set MSR 0x10a to 0x0')"),
-        (REFUSES, "QEMU ended with 1 ('Could not access KVM kernel module: EBUSY')"),
+        (ABORTS, "QEMU ended with exit code -6 ('error: failed to set MSR 0x10a to 0x0')"),
+        (REFUSES, "QEMU ended with exit code 1 ('Could not access KVM kernel module: EBUSY')"),
     ],
 )
 def test_tcg_is_chosen_for_a_broken_kvm_and_the_reason_is_reported(
@@ -341,7 +341,7 @@ def test_proof_that_exits_with_code_zero_is_a_failure() -> None:
     """QEMU exits with 0 when a guest shuts down, which the proof never does."""
     quiet = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 
-    assert explain_proof(quiet) == "QEMU ended with 0 ('no message')"
+    assert explain_proof(quiet) == "QEMU ended with exit code 0 ('no message')"
 
 
 def test_guest_under_kvm_has_a_quarter_of_the_hosts_address_space(tmp_path: Path) -> None:
