@@ -147,7 +147,7 @@ class Lab(LabImages):
 
     @property
     def patience(self) -> float:
-        """Return the factor for time limits of a guest: 1 under KVM, unless a setting raises it."""
+        """Return the factor for a guest's time limits: 1 under KVM unless a setting raises it."""
         return self.accelerator.accelerator.patience * self.settings.timeout_multiplier
 
     @classmethod
@@ -336,7 +336,7 @@ class Lab(LabImages):
     ) -> Iterator[LabMachine]:
         """Continue a saved machine with new GPUs of its models, and end the machine afterwards.
 
-        `base` is the image below the machine's disk, for an image that is not in the cache. Raises
+        `base` is the image below the machine's disk, if that image is not in the cache. Raises
         BadInputError for a bundle that names files of this host. Raises HarnessError if the base
         image, the QEMU version or the firmware of the machine is missing here; the message says how
         to get the missing part.
@@ -350,7 +350,7 @@ class Lab(LabImages):
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, or make it, and keep it until `close`."""
+        """Return the checkpoint of a saved state, made if missing; keep it in use until `close`."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property

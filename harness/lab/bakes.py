@@ -162,7 +162,7 @@ def _make_cloud_image(lab: Lab, provisioner: Provisioner, image: CloudImage, dis
     report("booting it by its own boot loader")
     with lab.boot(request, disk=overlay) as node:
         _wait_until_baked(lab, node, disk.parent, report)
-        report("leaving it as new")
+        report("removing the files of its first boot")
         limit_s = node.machine.deadline(_CLEAN_KVM_S).remaining_s()
         node.guest.output_of("sh", "-c", clean_script(provisioner), timeout_s=limit_s)
         node.power_off()

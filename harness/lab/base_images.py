@@ -1,4 +1,4 @@
-"""The image below the disk of a saved machine: how a bundle names it, and how a host finds it.
+"""Describes the image below a saved machine's disk for a bundle, and finds the image on a host.
 
 A baked image is itself an overlay on the image from which it was made, so a disk may need several
 images.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class BaseImage:
     """The image below a machine's disk.
 
-    `digest` is from the image's manifest, `folder` is its folder on the host that saved the
+    `digest` is from the image's manifest; `folder` is the image's folder on the host that saved the
     machine. `parents` are the folders of the images below this image, the nearest first.
     """
 
@@ -124,7 +124,7 @@ def _digests(manifest: Path) -> set[str]:
 
 
 def _pinned_digest(manifest: Path) -> str | None:
-    """Return the digest of an image's base image, or None if the image's manifest has none."""
+    """Return the digest of an image's base image, or None if the image's manifest names none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(parse_json(manifest.read_text())["parent"]["disk_sha256"])
     return None

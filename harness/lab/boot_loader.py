@@ -23,7 +23,10 @@ _MKCONFIG_S = 600.0
 
 
 def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
-    """Return the entries of a machine's boot menu by kernel. Raises HarnessError without a menu."""
+    """Return the entries of a machine's boot menu by kernel.
+
+    Raises HarnessError if the machine has no menu.
+    """
     configuration = guest.read_text(CONFIGURATION)
     if configuration is None:
         raise HarnessError(

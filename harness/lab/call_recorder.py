@@ -111,7 +111,7 @@ class CallRecorder:
 
 
 def parse_calls(text: str) -> list[RecordedCall]:
-    """Return the calls in a log; an end is matched to the latest call of the same process."""
+    """Return the calls in a log; the end of a call is matched to the latest call of its process."""
     calls: list[RecordedCall] = []
     running: dict[str, int] = {}
     for found in _RECORD.finditer(text):

@@ -92,9 +92,9 @@ def render_clean(
 class CloudImageBoot:
     """How a cloud image is booted.
 
-    Either `firmware` starts the image's own boot loader; None selects the firmware type in the
-    image's entry. Or QEMU loads `kernel`, with the command line of the boot loader and `append`.
-    The disk is enlarged to `disk_gib`.
+    If no `kernel` is named, `firmware` starts the image's own boot loader; None stands for the
+    firmware type that the image's entry names. If a `kernel` is named, QEMU loads it, with the boot
+    loader's command line and `append`. The disk is enlarged to `disk_gib`.
     """
 
     firmware: FirmwareType | None = None
@@ -153,7 +153,7 @@ class CloudImageBoot:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageSource:
-    """A cloud image with its own boot loader; its state is saved after cloud-init has finished.
+    """A cloud image with its own boot loader; a state is saved after cloud-init has finished.
 
     The machine has no agent until then, since cloud-init installs the agent.
     """

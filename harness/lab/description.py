@@ -31,8 +31,8 @@ SEED = "seed.iso"
 DISK = "disk.qcow2"
 _KERNEL_HEADER = "kernel-header"
 
-#: Bytes: more than any kernel's set-up code, which Documentation/arch/x86/boot.rst limits to 64
-#: sectors.
+#: The size of a header in bytes: more than any kernel's set-up code, which
+#: Documentation/arch/x86/boot.rst limits to 64 sectors.
 _KERNEL_HEADER_BYTES = 64 << 10
 
 
@@ -87,11 +87,11 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineDescription:
-    """A complete machine: `spec`, which the VM driver renders, and the other data for the start.
+    """A complete machine: `spec`, which the VM driver renders, and the other facts for its start.
 
     `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
     `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from
-    it; any other machine boots. A machine that boots has the `seed` volume from the start; a
+    there; any other machine boots. A machine that boots has the `seed` volume from the start; a
     machine that continues gets it plugged in later. A restored machine gets only the header of the
     kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person keeps ends at
     `kept_until`, in seconds since the epoch.

@@ -49,11 +49,11 @@ def collect(
 ) -> Evidence:
     """Gather evidence into `folder`, from the host alone if the guest does not answer.
 
-    Without `is_booted` the guest might still be booting, so it gets only seconds to answer.
-    `kernels` are the kernel versions whose modules are examined; with None the guest lists them.
-    The declaration of the `provisioner` adds files and commands, and says how the provisioner's
-    result is read. Raises BadInputError if a command in `additional` has the name of another
-    command.
+    Without `is_booted` the guest might still be booting, so the guest gets only a few seconds to
+    answer. `kernels` are the kernel versions whose modules are examined; with None the guest lists
+    them. The declaration of the `provisioner` adds files and commands, and says how the
+    provisioner's result is read. Raises BadInputError if a command in `additional` has the name of
+    another command.
     """
     # The names are checked first, so that the error is raised even if the guest does not answer.
     guest_request((), provisioner).extended(additional)

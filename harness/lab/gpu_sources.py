@@ -63,7 +63,7 @@ class GpuSources:
             return gpu
         model = gpu if isinstance(gpu, GpuModel) else gpu.model or self.any_model()
         if self.emulation is None or (self.emulation is GpuEmulation.GSP and model.gsp is None):
-            # A model without a GSP is emulated without one: NVIDIA's driver reports why it can't
+            # A model without a GSP is emulated without a GSP: NVIDIA's driver reports why it can't
             # open the GPU.
             return model
         return model.emulated_as(self.emulation)
@@ -103,12 +103,12 @@ def _choice(gpu: RequestedGpu) -> GpuChoice:
 
 
 def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
-    """Return the pool. Raises BadInputError if the inventory is wrong."""
+    """Return the pool of the host's GPUs. Raises BadInputError if the inventory is wrong."""
     return GpuPool(settings.gpu_pool_folder, inventory=inventory_of(settings, catalogue))
 
 
 def inventory_of(settings: Settings, catalogue: Catalogue | None) -> Inventory:
-    """Return the inventory that the settings name, else the inventory of the host, else an empty one."""
+    """Return the inventory in the settings, or else the host's inventory, or else an empty one."""
     file = settings.gpu_inventory
     if file is None:
         if not INVENTORY.exists():

@@ -31,15 +31,16 @@ if TYPE_CHECKING:
     from harness.progress.activities import Activities
 
 
-#: The folder of differences between states, in a machine's folder and in its evidence.
+#: The name of the folder with differences between states, in a machine's folder and in its
+#: evidence.
 STATES = "states"
-#: A time limit in seconds under KVM; under TCG the limit is multiplied by the patience of the run.
+#: Time limits in seconds under KVM; under TCG they are multiplied by the patience of the run.
 CONNECT_KVM_S = 10.0
 READY_KVM_S = 30.0
 HOT_PLUG_KVM_S = 10.0
 #: Seconds under KVM within which a guest that does not hang answers.
 ANSWER_KVM_S = 1.0
-#: Seconds under KVM until the agent is ready after a boot by firmware. They include the boot
+#: Seconds under KVM until the agent is ready after a boot by firmware. This time includes the boot
 #: loader's delay, and cloud-init's stages up to the stage that installs the agent.
 _READY_BY_FIRMWARE_KVM_S = 90.0
 #: Seconds under KVM within which a busy agent answers.
@@ -49,13 +50,13 @@ _STATE_KVM_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class MachineServices:
-    """The shared parts of all machines of a lab.
+    """The services that all machines of a lab share.
 
     `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
     RequirementError if QEMU can't take an emulated GPU. `patience` multiplies the time limits of a
     guest, which are for KVM on bare metal. `report` is called with the reason while a machine waits
     for capacity, or for GPUs of the host. `roster` lists the machines that run, for `harness ps`;
-    `activities` has the activities of those machines.
+    `activities` reports what those machines do.
     """
 
     driver: VmDriver
@@ -93,7 +94,7 @@ class GuestChannels:
 
     @property
     def has_vm(self) -> bool:
-        """Return whether the VM was started; the VM may have ended since."""
+        """Return whether the VM was started, even if the VM has ended since."""
         return self._vm is not None
 
     @property
@@ -174,7 +175,7 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Report `what` as the machine's activity within the context, at most until `deadline`."""
+        """Report within the context that the machine is doing `what`, at most until `deadline`."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
@@ -192,5 +193,7 @@ class GuestChannels:
 
     def _stop_reason(self) -> str | None:
         return (
-            f"Machine '{self.name}' was killed by the end of the run." if self._is_killed else None
+            f"Machine '{self.name}' was killed, since the run is being ended."
+            if self._is_killed
+            else None
         )

@@ -1,4 +1,4 @@
-"""The images of a lab: from the catalogue, cloud images, and images made from them."""
+"""Finds the images of a lab in caches, and builds, fetches or derives the missing images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KERNELS_S = 600.0
 
 @dataclass(kw_only=True)
 class LabImages:
-    """The images that machines of one run boot: from caches, or built and fetched if the caches have none."""
+    """The images that machines of one run boot; images that the caches lack are built or fetched."""
 
     settings: Settings
     listener: ProgressListener

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The work of a precompiled driver image on the node, in the mount namespace of its init. It brings the
-# module of one kernel along and compiles nothing; the rest is as in the driver image, of which it has the
-# programs and libraries. A record lets a later teardown remove all of it.
+# Installs a precompiled driver image on a node, in the mount namespace of the node's init. The image
+# contains the modules for one kernel, and compiles nothing. Its programs and libraries are those of the
+# driver image. The script writes a record, by which a later teardown removes everything.
 set -eu
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 . /opt/gpu/config.sh

@@ -1,4 +1,4 @@
-"""The life of one machine of a lab: its start, its reboots and its end."""
+"""Starts, reboots and ends one machine of a lab."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _CAPACITY_S = 900.0
 class LabMachine(MachineCloudInit, MachineSaving):
     """A running machine, which ends with its `with` block.
 
-    Without a checkpoint in its description it boots, with the GPUs in their slots from the start;
-    with a checkpoint it continues from there, and the GPUs are plugged in as soon as the machine
-    runs.
+    If its description has no checkpoint, the machine boots with the GPUs in their slots. If its
+    description has a checkpoint, the machine continues from there, and the GPUs are plugged in as
+    soon as it runs.
     """
 
     @stepped("Start machine '{0.name}'")
@@ -81,7 +81,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
 
     def _start(self) -> None:
         services = self._services
-        # Closed after the VM, whose guest would otherwise see its GPUs vanish.
+        # The GPUs are closed after the VM: otherwise the guest would see its GPUs vanish.
         self._resources.callback(self.gpus.close)
         # GPUs are reserved before capacity: a machine must not hold capacity while it waits for
         # GPUs.
@@ -156,20 +156,29 @@ class LabMachine(MachineCloudInit, MachineSaving):
 
         def poll() -> Observation[str]:
             if reason := self.failure():
-                raise HarnessError(f"Machine '{self.name}' did not come back: {reason}")
+                raise HarnessError(
+                    f"Machine '{self.name}' did not come back from its reboot: {reason}"
+                )
             if not self.vm.is_running:
-                raise HarnessError(f"Machine '{self.name}' did not come back: it has ended.")
+                raise HarnessError(
+                    f"Machine '{self.name}' did not come back from its reboot: QEMU has ended."
+                )
             try:
                 now = self.guest.output_of(
                     "cat", _BOOT_ID, timeout_s=max(1.0, deadline.remaining_s())
                 )
             except HarnessError as error:
                 return Observation(None, str(error))
-            return Observation(None if now == before else now, "it is still going down")
+            return Observation(None if now == before else now, "its guest is still shutting down")
 
         try:
-            with self._activity.during("waits for its guest to come back", deadline):
-                wait_for(f"machine '{self.name}' to come back", poll, deadline, interval_s=0.5)
+            with self._activity.during("waits for its guest to reboot", deadline):
+                wait_for(
+                    f"machine '{self.name}' to come back from its reboot",
+                    poll,
+                    deadline,
+                    interval_s=0.5,
+                )
         except WaitTimeoutError as error:
             raise HarnessError(
                 f"{error} Its serial console ends with:\n{self.vm.console.tail()}"

@@ -66,7 +66,7 @@ _MOST_CHARACTERS = 4096
 class MachineBundle:
     """A saved machine in `folder`; `spec` names only files of the bundle, and no disk.
 
-    `driver` is the name of the VM driver that ran the machine; the machine of another driver has
+    `driver` is the name of the VM driver that ran the machine; a machine under another driver has
     other devices.
     """
 
@@ -194,7 +194,7 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 
 
 def read_bundle(folder: Path) -> MachineBundle:
-    """Return the saved machine in `folder` or its `checkpoint`, or the only saved machine below it.
+    """Return the machine saved in `folder` or its subfolder `checkpoint`, or the only one below.
 
     Raises BadInputError if no saved machine or several are found, and for a bundle of another
     schema.
@@ -245,7 +245,10 @@ def _texts(values: object, key: str) -> tuple[str, ...]:
 
 
 def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
-    """Return the whole number of a key, at most `most`. Raises KeyError or ValueError."""
+    """Return the whole number of a key.
+
+    Raises KeyError if there is none, and ValueError if it is not a whole number up to `most`.
+    """
     value = fields[key]
     # Python counts JSON's true as the whole number 1.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
@@ -363,7 +366,7 @@ def qemu_version(qemu: str) -> str:
     """Return the version of a QEMU program of this host. Raises HarnessError if it prints none."""
     answer = LocalRunner().run([qemu, "--version"], timeout_s=_QUERY_S)
     if not answer.ok:
-        raise HarnessError(f"'{qemu}' does not say its version.\n{answer.render()}")
+        raise HarnessError(f"'{qemu}' printed no version.\n{answer.render()}")
     return str(parse_qemu_version(answer.stdout))
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     )
 
 
-#: The user-data prints FINISHED; with unreadable user-data, only cloud-init's own message is
-#: printed.
+#: The user-data makes cloud-init print FINISHED. If the user-data is unreadable, cloud-init prints
+#: only its own message.
 _END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
-#: Progress on the console: the stages of cloud-init.
+#: Matches the start of a stage of cloud-init on the console, which is reported as progress.
 _STAGE = r"running '[a-z:-]+'"
 _STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
 _CLOUD_INIT_KVM_S = 30.0
@@ -35,7 +35,7 @@ _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
 #: Stops networkd, which its socket unit has started. networkd must start again with the files that
 #: cloud-init writes, and only the start of `network-pre.target` waits for those files.
 _WITHDRAW_NETWORK = "systemctl stop systemd-networkd.socket systemd-networkd.service network.target network-pre.target"
-#: `ds-identify` stores its result in /run, and runs again with systemd's generators.
+#: Removes the result of `ds-identify` in /run; `ds-identify` runs again with systemd's generators.
 START_CLOUD_INIT = (
     f"{_WITHDRAW_NETWORK}; "
     "cd /run/cloud-init 2>/dev/null && rm -f .ds-identify.result cloud.cfg disabled enabled; "

@@ -80,7 +80,7 @@ class Listing:
         self._machine = machine
 
     def show_gpus(self, gpus: Sequence[str]) -> None:
-        """Show these GPU names from now on."""
+        """Show these GPU names in the list from now on."""
         self._machine = replace(self._machine, gpus=tuple(gpus))
         self._roster.update(self._name, self._machine)
 

@@ -43,18 +43,18 @@ class ProvidedGpu:
     pci: str
     """Vendor and device id, such as `10de:2330`."""
     title: str
-    """The model's name, or `host` and the address of a GPU of the host."""
+    """The model's name, or the word `host` and the PCI address of the host's GPU."""
     bars: Bars
-    """The memory BARs of the GPU itself."""
+    """The memory BARs of the GPU itself, without its other functions."""
     attachment: Attachment
 
 
 class MachineGpus:
-    """Provides the GPUs of the machine of `spec`, with sockets in `folder`, until `close`.
+    """Provides the GPUs of the machine that `spec` describes, until `close`; sockets are in `folder`.
 
     `transport` raises RequirementError if QEMU can't take an emulated GPU. `sources` decides which
-    GPUs are emulated and which belong to the host. `scripts` describe faults of an emulated GPU,
-    by device id, from the moment it is plugged.
+    GPUs are emulated and which belong to the host. `scripts` maps device ids to the faults of
+    emulated GPUs; a fault is present as soon as its GPU is plugged in.
     """
 
     def __init__(
@@ -101,7 +101,8 @@ class MachineGpus:
         """Start the servers of the emulated GPUs in `requested`; lease the host's GPUs together.
 
         `report` is called with the reason while the machine waits for GPUs of the host. `cancelled`
-        returns a reason to stop waiting. Raises RequirementError if this host can't provide them.
+        returns a reason to stop waiting. Raises RequirementError if this host can't provide the
+        GPUs.
         """
         resolved = self._sources.resolve(requested)
         choices = [each for each in resolved if not isinstance(each, GpuModel)]
@@ -333,8 +334,9 @@ class MachineGpuSlots(GuestChannels):
     def _wait_for_functions(self, wanted: Counter[str]) -> None:
         if not wanted:
             return
-        # The device model knows when the guest has placed an emulated GPU. A polling loop in the
-        # guest would take the processor time that an emulated processor needs to find the GPU.
+        # The device model knows when the guest has given an emulated GPU its addresses. A polling
+        # loop in the guest would take the processor time that an emulated processor needs to find
+        # the GPU.
         self.gpus.wait_until_placed(self.deadline(_PLACED_KVM_S))
         if wanted <= self._listed_functions():
             return

@@ -36,7 +36,7 @@ _WARM_UP = (
 
 
 def savable_machine(vm: Machine) -> SavableMachine:
-    """Return the machine. Raises HarnessError if the VM driver of `vm` can't save machines."""
+    """Return `vm` as a machine that can be saved. Raises HarnessError if its driver can't save it."""
     if isinstance(vm, SavableMachine):
         return vm
     raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")
@@ -54,7 +54,7 @@ class MachineSaving(MachineGpuSlots):
         if self.gpus.plugged:
             raise HarnessError(
                 f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
-                f"'{self.gpus.plugged[0]}'; unplug it first, and plug one into each clone."
+                f"'{self.gpus.plugged[0]}'; unplug that GPU first, and plug a GPU into each clone."
             )
         with self._activity.during("is saved"):
             self._save(state, nonce)

@@ -77,12 +77,12 @@ _PREPARE_KVM_S = 60.0
 class NodeRequest:
     """A request for a node.
 
-    A cloud image boots as `cloud_image_boot` says, and always from cold; `kernel` is for built
-    images.
+    A cloud image boots as `cloud_image_boot` says, and never starts as a clone; `kernel` is for
+    built images.
     """
 
     name: str
-    """Names the machine, its folder and its evidence."""
+    """The name of the machine, of its folder and of its evidence."""
     image: Image | CloudImage
     """A built image, with or without the driver baked in, or a cloud image."""
     kernel: Kernel | OwnKernel | None = None
@@ -94,14 +94,14 @@ class NodeRequest:
     config: Mapping[str, object] = field(default_factory=dict)
     """Keys of the provisioner's configuration, in addition to the keys in its declaration."""
     gpus: Sequence[RequestedGpu] = ()
-    """The GPUs that are plugged from the start: models, or `GpuChoice` for GPUs of the host."""
+    """The GPUs that are plugged in at the start: models, or `GpuChoice` for GPUs of the host."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
-    """Faults of a GPU from the moment it is plugged, by device id (`gpu0`)."""
+    """Faults of a GPU from the moment when that GPU is plugged in, by device id (`gpu0`)."""
     spare_slots: int = 1
-    """Empty slots for GPUs that are plugged later."""
+    """The count of empty slots for GPUs that are plugged in later."""
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Variables of stand-ins, by name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`. An unknown name
-    or variable raises BadInputError."""
+    """Variables of stand-ins, by the stand-in's name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`.
+    An unknown name or variable raises BadInputError."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the guest."""
     before: Sequence[Argv] = ()
@@ -127,7 +127,7 @@ class NodeRequest:
     """Derives a saved state from the state after cloud-init, for example by installing programs;
     the node continues from the derived state. Only for a node that skips cloud-init."""
     may_reboot: bool = False
-    """Keep the machine running when its guest reboots; the node then boots from cold."""
+    """Keep the machine running when its guest reboots; the node then does not start as a clone."""
 
     def __post_init__(self) -> None:
         if self.skip_cloud_init and isinstance(self.image, CloudImage):
@@ -176,7 +176,7 @@ class NodeRequest:
         return self.kernel or self.image.newest_kernel
 
     def metadata_cache(self, path: str) -> GuestFile:
-        """Return the instance-metadata cache that AKS leaves on a node: its VM tags and size."""
+        """Return the instance-metadata cache that AKS leaves on a node: the VM's tags and size."""
         tags = [{"name": name, "value": value} for name, value in self.tags.items()]
         document = {"compute": {"tagsList": tags, "vmSize": self.vm_size}}
         return GuestFile(path=path, content=json.dumps(document).encode())
@@ -208,7 +208,7 @@ class NodeRequest:
 
 
 def all_files(request: NodeRequest, provisioner: Provisioner) -> tuple[GuestFile, ...]:
-    """Return all files of a requested node: from its provisioner, its stand-ins, its request."""
+    """Return all files of a requested node: files of its provisioner, stand-ins and request."""
     return (
         runner_file(),
         *request.provisioner_files(provisioner),
@@ -225,9 +225,10 @@ def render_node_seed(
     access: SshAccess | None,
     early: Sequence[Argv] = (),
 ) -> SeedFiles:
-    """Render the seed with which cloud-init provisions a requested node; `early` goes to `bootcmd`.
+    """Render the seed with which cloud-init provisions a requested node.
 
-    Raises BadInputError if the provisioner's user-data contradicts the user-data of the harness.
+    cloud-init runs the commands `early` first, in `bootcmd`. Raises BadInputError if the
+    provisioner's user-data contradicts the user-data of the harness.
     """
     commands: list[Argv] = [list(argv) for argv in request.before]
     if request.command is not None:
@@ -524,7 +525,7 @@ class Node:
         )
 
     def collect_available(self) -> Evidence:
-        """Gather the available evidence of a node that might not answer; never wait for more.
+        """Gather what evidence is available of a node that might not answer, within a short time.
 
         The evidence has the files and commands of all earlier calls of `evidence`.
         """

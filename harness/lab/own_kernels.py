@@ -161,7 +161,8 @@ def _stream(node: Node, argv: Argv, stdin: bytes) -> None:
     if result.exit_code != 0:
         raise HarnessError(
             f"A file of the kernel could not be written in machine '{node.machine.name}': "
-            f"{list(argv)} ended with {result.exit_code}. {complaint.decode(errors='replace').strip()}"
+            f"{list(argv)} ended with exit code {result.exit_code}. "
+            f"{complaint.decode(errors='replace').strip()}"
         )
 
 

@@ -29,7 +29,7 @@ _NOUNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PluginCheck:
-    """One entry point, and the reason if it can't be used."""
+    """One entry point, and the reason why it can't be used, if any."""
 
     plugin: Plugin
     error: PluginError | None = None
@@ -52,7 +52,7 @@ def examine_plugins() -> list[PluginCheck]:
 
 
 def _in_folders() -> list[PluginCheck]:
-    """Check folders of models and of recipes, with each file in them."""
+    """Check the folders of GPU models and of image recipes, and each file in these folders."""
     recipes = image_catalogue.load_catalogue()
     errors = {
         error.plugin: error for error in (*gpu_catalogue.load_catalogue().errors, *recipes.errors)

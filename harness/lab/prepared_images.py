@@ -56,10 +56,12 @@ _DRIVER_RECIPE = "debian-12.yaml"
 
 _ARCHIVE = "/run/harness-stand-ins.tar"
 _WORKSHOP = "run/harness-stand-ins"
-#: Keeps the image's own files: an image that has a kubelet needs no stand-in for the kubelet.
+#: Unpacks the stand-ins, but keeps the image's own files: an image that has a kubelet needs no
+#: stand-in for it.
 UNPACK = 'tar --extract --skip-old-files --file="$1" --directory="$2" && rm "$1"'
 MISSING = "missing: "
-#: Makes the driver's container image if the cloud image has none, and has the tools for it.
+#: Makes the driver's container image if it is missing, and if the cloud image has the tools to
+#: make it.
 MAKE_DRIVER = f"""\
 set -e
 if [ -e /usr/lib/gpu-node/driver-image.tar ]; then
@@ -109,7 +111,7 @@ class CloudImageLab(Protocol):
 def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
     """Return the node image of a cloud image, made if the cache has none.
 
-    The kernel is the newest of the image's boot menu, and boots without firmware. Raises
+    The node image boots the newest kernel of the cloud image's boot menu, without firmware. Raises
     HarnessError if no kernel can be read from the disk, or if the image's first boot fails.
     """
     kernels = lab.cloud_image_kernels(image)
@@ -162,7 +164,7 @@ def _change(lab: CloudImageLab, image: CloudImage, machine: LabMachine) -> Drive
         timeout_s=deadline.remaining_s(),
         report=functools.partial(_report, lab, image),
     )
-    _report(lab, image, "leaving it as new")
+    _report(lab, image, "removing the files of its first boot")
     limit_s = machine.deadline(_CLEAN_KVM_S).remaining_s()
     guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
     guest.power_off()
@@ -200,7 +202,9 @@ def add_driver(
             f"The stand-in driver could not be added to the image '{name}'.\n{result.render()}"
         )
     if result.stdout.startswith(MISSING):
-        report(f"without a stand-in driver, which needs {result.stdout[len(MISSING) :].strip()}")
+        report(
+            f"leaving out the stand-in driver, which needs {result.stdout[len(MISSING) :].strip()}"
+        )
         return None
     return driver
 

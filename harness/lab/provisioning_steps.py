@@ -1,4 +1,4 @@
-"""The steps of provisioning one node, for a report: each run, and in it the provisioner's steps."""
+"""Records for a report how a node was provisioned: each run, and the steps within the run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harness.steps import Step
 class ProvisioningSteps:
     """The runs of a provisioner on one node, oldest first.
 
-    The evidence of a run says more than the console, but a guest that does not answer leaves only
-    the console.
+    The evidence tells more about a run than the console does, but of a guest that does not answer
+    there is only the console.
     """
 
     def __init__(self, provisioner: Provisioner) -> None:
@@ -67,7 +67,7 @@ class ProvisioningSteps:
         return evidence
 
     def _read(self, line: str) -> InnerStep | None:
-        """Return the step whose end a line reports; None if the line has no duration."""
+        """Return the step whose end a line reports, or None if the line has no duration."""
         found = None if self._pattern is None else self._pattern.search(line)
         groups = {} if found is None else found.groupdict()
         try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Microsoft's registry, Microsoft's registry for its cloud in China, and a name for tests.
 REGISTRY_NAMES = ("mcr.microsoft.com", "mcr.azk8s.cn", "registry.test")
-#: Where a node image has its driver's container image (images/driver-image/build.sh).
+#: The path, in a node image, of the driver's container image (images/driver-image/build.sh).
 DRIVER_ARCHIVE = "/usr/lib/gpu-node/driver-image.tar"
 _TRUSTED = "/etc/ssl/certs/harness-registry.pem"
 _TLS_PORT = 443
@@ -41,7 +41,7 @@ _ARCHIVE_KVM_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryHost:
-    """The shared parts of the registries of one run: their program, the certificate, a folder."""
+    """What all registries of one run share: the program, the certificate and a folder."""
 
     program: tuple[str, ...]
     certificate: Certificate
@@ -50,7 +50,7 @@ class RegistryHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
-    """A registry for the nodes of one test, its requests, and its faults."""
+    """A registry for the nodes of one test, with a log of its requests and planned faults."""
 
     server: RegistryServer
     certificate: Certificate
@@ -67,7 +67,7 @@ class Registry:
 
     @property
     def host_ports(self) -> tuple[HostPort, ...]:
-        """Return the host ports by which a guest reaches this registry, for a request."""
+        """Return the host ports, for a node's request, by which the guest reaches this registry."""
         return (HostPort(host_port=self.port, guest_port=_TLS_PORT),)
 
     @property
@@ -96,9 +96,9 @@ class Registry:
 
 
 def prepare_registry_host(lab: Lab) -> RegistryHost:
-    """Return the shared parts of the registries of this run, in the lab's folder.
+    """Return what all registries of this run share, in the lab's folder.
 
-    Raises RequirementError if the host lacks a requirement of the registries.
+    Raises RequirementError if the host lacks something that the registries need.
     """
 
     def report(message: str) -> None:

@@ -30,7 +30,7 @@ _OVERLAY_MIB = 1024
 def host_evidence_kept(
     machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Keep the host's evidence of a failure on a machine in `folder`; the error names the folder.
+    """If the context fails, keep the host's evidence of a machine in `folder`, and name the folder.
 
     No evidence is kept for bad input, missing requirements, and errors that name evidence already.
     """
@@ -71,7 +71,7 @@ class Machines:
 
     @contextlib.contextmanager
     def created(self, description: MachineDescription) -> Iterator[LabMachine]:
-        """Create a machine and its files, to be started within `registered`.
+        """Create a machine and its files; the caller starts the machine within `registered`.
 
         The machine's folder is removed at the end of the context.
         """
@@ -82,7 +82,7 @@ class Machines:
             create_files(description, self._images)
             yield LabMachine(description, self._services)
         finally:
-            # An overlay holds hundreds of megabytes, and a run may boot many nodes.
+            # An overlay may be hundreds of megabytes large, and a run may boot many nodes.
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager

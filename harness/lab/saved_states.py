@@ -56,7 +56,7 @@ _BOOT_CLOUD_IMAGE_KVM_S = 60.0
 #: started. containerd does not depend on cloud-init, so it is started already.
 _STOP_BEFORE_CLOUD_INIT = ("systemd.unit=basic.target", "systemd.wants=containerd.service")
 
-#: The units that a machine has started before its state is saved.
+#: The units that have to be started before a machine's state is saved.
 UNITS_BEFORE_CLOUD_INIT = ("basic.target", "containerd.service")
 
 
@@ -212,9 +212,9 @@ def describe_clone(
     memory_file: MemoryFile | None = None,
     seed: SeedFiles | None = None,
 ) -> MachineDescription:
-    """Describe a machine that continues from a state's `checkpoint`, or boots its origin without one; pure.
+    """Describe a machine that continues from a `checkpoint`, or boots the state's origin; pure.
 
-    Its name is by default the name of the state.
+    Without a `checkpoint` the machine boots. Its name is by default the name of the state.
     """
     return describe(
         name or state.name,
@@ -253,7 +253,7 @@ def booted(
 
 
 def naming_seed(name: str) -> SeedFiles:
-    """Return a seed that only names a machine."""
+    """Return a seed that only gives a machine its name."""
     return render_seed(UserData(hostname=name), instance_id=name)
 
 
@@ -295,7 +295,8 @@ def source_parts(make: Callable[..., None]) -> Mapping[str, str]:
     except (OSError, TypeError) as error:
         raise HarnessError(
             f"The function {make!r} of a saved state has no source file ({error}), so changes to it "
-            "could not be detected; name in `parts` everything on which its result depends."
+            "could not be detected; name in `parts` everything on which the function's result "
+            "depends."
         ) from error
     return {"make": make.__qualname__, "module_sha256": hashlib.sha256(source).hexdigest()}
 
@@ -306,7 +307,7 @@ _COPY_S = 120.0
 
 @dataclass(kw_only=True)
 class CheckpointBuilder:
-    """Makes the checkpoints of a lab if the cache has none, and keeps them in use until `close`.
+    """Finds or makes the checkpoints of a lab, and keeps them in use until `close`.
 
     `agent_digest` is the digest of the agent that runs in the saved machines. `needs` describes for
     people the QEMU and the processor that a saved machine needs.
@@ -365,7 +366,7 @@ class CheckpointBuilder:
     def _make(
         self, saved_state: SavedState, parent: Checkpoint | None, place: CheckpointPlace
     ) -> Mapping[str, str]:
-        """Bring a machine to the saved state, save it in `place`, and return its facts."""
+        """Bring a machine to the saved state, save that state in `place`, and return its facts."""
         if parent is None:
             origin = saved_state.origin
             self.images.create_overlay(origin.disk, place.disk, size_gib=origin.disk_gib)

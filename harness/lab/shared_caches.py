@@ -1,4 +1,4 @@
-"""The shared store of a run, its images, and the facts of a host that checkpoints need."""
+"""Opens the shared caches and the image cache of a run; describes the host for checkpoints."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
 def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
-    """Return the shared caches of a run by their names; none if the run has no store.
+    """Return the shared caches of a run by their names, or none if the run has no store.
 
-    Raises BadInputError if the address is wrong.
+    Raises BadInputError if the store's address is wrong.
     """
     if settings.store is None:
         return {}
@@ -51,7 +51,7 @@ def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -
 def host_facts(
     qemu: str, accelerator: Accelerator, runner: Runner | None = None
 ) -> dict[str, str]:
-    """Describe QEMU and processor of this host for people; the harness matches checkpoints by key."""
+    """Describe this host's QEMU and processor for people; the harness itself compares only keys."""
     version = (runner or LocalRunner()).run([qemu, "--version"], timeout_s=_VERSION_S)
     model = _MODEL.search(_CPU_INFO.read_text())
     is_kvm = accelerator is Accelerator.KVM

@@ -1,4 +1,4 @@
-"""Traces of the bash scripts that run in a machine: all scripts that systemd starts after cloud-init began.
+"""Traces the bash scripts that systemd starts in a machine once cloud-init has begun.
 
 cloud-init's first command sets BASH_ENV for everything that systemd starts from then on: the later
 stages of cloud-init with the provisioner, and services. Each bash process writes a file of its
@@ -67,7 +67,7 @@ def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
 def traced(
     request: NodeRequest, provisioner: Provisioner, *, by_trap: bool = False
 ) -> NodeRequest:
-    """Return the request, changed so that scripts on the node are traced, also scripts of a test."""
+    """Return the request, changed so that scripts on the node are traced, also those of a test."""
     environment = trace_environment(by_trap=by_trap)
     return replace(
         request,

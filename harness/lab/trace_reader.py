@@ -1,6 +1,6 @@
-"""Reads the traces of bash that `harness.lab.shell_trace` left in a machine; runs there.
+"""Reads the traces of bash that `harness.lab.shell_trace` left; this program runs in the machine.
 
-Standard library only: the machine gets this file's text.
+The program uses only the standard library, since the machine gets only the text of this file.
 """
 
 from __future__ import annotations

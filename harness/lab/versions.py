@@ -29,9 +29,9 @@ _QUERY_S = 20.0
 
 
 def versions_of(machine: LabMachine, folder: Path) -> dict[str, object]:
-    """Return the versions by program; unknown versions are None.
+    """Return the versions by program, with None for unknown versions.
 
-    The guest's versions come from the evidence in `folder`, with its history.
+    The guest's versions come from the evidence and its history in `folder`.
     """
     kernel = qemu = None
     packages: Mapping[str, str] | None = None
@@ -86,7 +86,7 @@ def _python_packages() -> Mapping[str, str]:
 
 
 def _commit() -> str | None:
-    """Return the commit of a checkout of the harness, with `-dirty` where files differ."""
+    """Return the commit of a checkout of the harness, with `-dirty` if files differ from it."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None

@@ -204,7 +204,9 @@ def test_lab_that_is_ending_kills_a_machine_that_waits_for_capacity(
 
     with (
         at_once(host.broker(1), "another run", mib(CAPACITY.memory_mib)),
-        pytest.raises(HarnessError, match=r"^Machine 'node' was killed by the end of the run"),
+        pytest.raises(
+            HarnessError, match=r"^Machine 'node' was killed, since the run is being ended"
+        ),
         lab.boot(a_request()),
     ):
         pass

@@ -353,7 +353,7 @@ def test_guest_unplugs_its_seed_syncs_and_is_idle_before_its_state_is_saved(stag
 def test_machine_with_a_gpu_cannot_be_saved_as_a_checkpoint(stage: Stage) -> None:
     with (
         stage.machine(gpus=[a_model()]) as machine,
-        pytest.raises(HarnessError, match=r"has the GPU 'gpu0'; unplug it first"),
+        pytest.raises(HarnessError, match=r"has the GPU 'gpu0'; unplug that GPU first"),
     ):
         machine.save(Path("/made/state"), "a nonce")
 
@@ -393,5 +393,7 @@ def test_guest_that_powers_off_during_a_reboot_is_an_error(stage: Stage) -> None
     with by_firmware(stage) as machine:
         stage.driver.vms[0].is_running = False
 
-        with pytest.raises(HarnessError, match="'node' did not come back: it has ended"):
+        with pytest.raises(
+            HarnessError, match="'node' did not come back from its reboot: QEMU has ended"
+        ):
             machine.reboot(machine.deadline(30))

@@ -187,7 +187,9 @@ def test_machine_that_was_killed_is_not_started(stage: Stage, source: GpuSource)
     machine.kill()
 
     with (
-        pytest.raises(HarnessError, match=r"^Machine 'node' was killed by the end of the run\.$"),
+        pytest.raises(
+            HarnessError, match=r"^Machine 'node' was killed, since the run is being ended\.$"
+        ),
         machine,
     ):
         pass
@@ -200,7 +202,7 @@ def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) 
     machine = stage.machine(checkpoint=a_checkpoint())
     stage.driver.on_start = machine.kill
 
-    with pytest.raises(HarnessError, match="was killed by the end of the run"), machine:
+    with pytest.raises(HarnessError, match="was killed, since the run is being ended"), machine:
         pass
 
     assert "restore" not in stage.names

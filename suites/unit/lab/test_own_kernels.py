@@ -291,7 +291,7 @@ def test_file_that_can_not_be_written_is_an_error_with_the_reason(
     with pytest.raises(
         HarnessError,
         match=r"^A file of the kernel could not be written in machine 'node': "
-        r"\['tar', '-C', '/lib/modules', '-xf', '-'\] ended with 1\. it is refused\ufffd$",
+        r"\['tar', '-C', '/lib/modules', '-xf', '-'\] ended with exit code 1\. it is refused\ufffd$",
     ):
         install_kernel(lab, an_image(), files)
 

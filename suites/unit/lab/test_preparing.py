@@ -187,7 +187,7 @@ def test_cloud_image_is_prepared_with_agent_and_stand_ins_in_one_boot_of_its_new
     assert ("power off", 90) in stage.noted
     assert messages(said, "noble") == [
         "booting it once, to add the guest agent and the stand-ins",
-        "leaving it as new",
+        "removing the files of its first boot",
         "writing its disk",
     ]
     assert (workshop.limits_s, workshop.listeners) == ([3000 * MOST_TIMES], [lab.listener])
@@ -223,7 +223,7 @@ def test_error_for_an_image_without_the_tools_lists_the_missing_tools(
     prepare_node_image(lab, a_cloud_image(driver=None))
 
     assert workshop.made[0].driver is None
-    assert "without a stand-in driver, which needs gcc, make" in messages(said, "noble")
+    assert "leaving out the stand-in driver, which needs gcc, make" in messages(said, "noble")
     assert len(asked) == 1
 
 
@@ -345,7 +345,7 @@ def test_driver_is_baked_into_a_cloud_image_that_its_own_boot_loader_starts(
     assert messages(said, "noble") == [
         "bake: booting it by its own boot loader",
         f"bake: {FINISHED}",
-        "bake: leaving it as new",
+        "bake: removing the files of its first boot",
         "bake: writing its disk",
     ]
     assert workshop.limits_s == [

@@ -312,5 +312,5 @@ def test_resumed_machine_writes_to_its_own_copies_of_disk_and_variables(
 def test_error_has_the_qemu_program_that_does_not_print_its_version(host: Host) -> None:
     host.refuses = True
 
-    with pytest.raises(HarnessError, match=r"(?s)^'my-qemu' does not say its version\..*No space"):
+    with pytest.raises(HarnessError, match=r"(?s)^'my-qemu' printed no version\..*No space"):
         qemu_version("my-qemu")
