@@ -1,4 +1,4 @@
-"""Provisioners: a project's files for a machine, the commands to run there, and how the result is read.
+"""Provisioners: a project's files and commands for a machine, and how the result is read.
 
 `Provisioner` is the declaration in Python; `harness.provisioner.yaml_file` reads it from YAML.
 """
@@ -65,8 +65,9 @@ class ConfigurationFile:
     """A file that tells the provisioner what kind of node to make.
 
     The file contains `values`, then the node's facts that `node_values` maps to keys, then the
-    values of the test's request; later values win. A fact that the node lacks, such as the driver's
-    version without a driver, is left out. A bake requests `bake_values`.
+    values of the test's request. A later value replaces an earlier value of the same key. A fact
+    that the node lacks, such as the driver's version without a driver, is left out. A bake requests
+    `bake_values`.
     """
 
     path: str
@@ -170,7 +171,7 @@ class Provisioner:
     evidence: EvidenceDeclaration = field(default_factory=EvidenceDeclaration)
     """Additional evidence to collect."""
     metadata_path: str | None = None
-    """The JSON file from which the provisioner reads a virtual machine's tags and size."""
+    """The JSON file from which the provisioner reads the virtual machine's tags and size."""
     timeout_s: float = 60.0
     """Seconds that a first boot may take under KVM; TCG gets ten times as many."""
     bake_key: str | None = None
@@ -207,7 +208,7 @@ class Provisioner:
         return {**self.commands, **present}
 
     def command(self, name: str) -> Argv:
-        """Return the argv of the command `name`; raise BadInputError if it is not declared."""
+        """Return the argv of the command `name`. Raises BadInputError if `name` is not declared."""
         commands = self._commands()
         if name not in commands:
             raise BadInputError(

@@ -13,7 +13,7 @@ from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
 
 
 def choose_provisioner(word: str) -> Provisioner:
-    """Return the provisioner with this name, or the one that the file at this path declares.
+    """Return the provisioner with this name, or the provisioner that the file `word` declares.
 
     Raises BadInputError if there is none, or if the file is invalid.
     """
@@ -39,7 +39,7 @@ def _is_path(word: str) -> bool:
 
 
 def provisioner_by_name(name: str) -> Provisioner:
-    """Return the provisioner of this name; raise BadInputError if there is none."""
+    """Return the provisioner with this name. Raises BadInputError if there is none."""
     if name == NAME:
         return gpu_node_provisioner(build_payload())
     plugin = find_plugin(Group.PROVISIONERS, name)

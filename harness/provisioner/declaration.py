@@ -36,7 +36,7 @@ class Declaration:
     files: tuple[str, ...] = ()
     """Paths, or patterns of paths, of the files that were collected in addition."""
     commands: tuple[str, ...] = ()
-    """Names of the commands whose output was collected in addition."""
+    """The names of the commands whose output was collected in addition."""
 
     def named(self, exit_code: int | None) -> str:
         """Return an exit code with its name, for messages."""
@@ -66,7 +66,7 @@ class Declaration:
         )
 
     def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
-        """Return a declared pattern of the log; raise BadInputError if it is not declared."""
+        """Return a pattern for lines of the log. Raises BadInputError if it is not declared."""
         log = self.outcome.log
         found = None
         if log is not None:
@@ -77,7 +77,7 @@ class Declaration:
 
     @property
     def events(self) -> EventFiles:
-        """Return the declaration of events; raise BadInputError if there is none."""
+        """Return the declaration of events. Raises BadInputError if there is none."""
         if self.outcome.events is None:
             raise self.missing("events")
         return self.outcome.events
@@ -99,7 +99,7 @@ GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_n
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter[Declaration]:
-    """Return the adapter that reads and writes the file; making it is slow, so it is made on use."""
+    """Return the adapter that reads and writes the file, made on first use since this is slow."""
     return pydantic.TypeAdapter(Declaration)
 
 

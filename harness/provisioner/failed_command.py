@@ -1,8 +1,8 @@
 """Records and reads the command at which `set -e` ended a provisioner that is a bash script; pure.
 
-`set -e` ends a script without a message. So `run-provisioner.sh` writes a file that bash reads before the script,
-and that sets a trap on ERR. The trap records the command in the folder of the run. Programs that the script starts
-do not read the file.
+`set -e` ends a script without a message. So `run-provisioner.sh` writes a file that sets a trap on
+ERR, and bash reads that file before the script. The trap records the command in the folder of the
+run. Programs that the script starts do not read the file.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def gpu_node_provisioner(payload: Payload) -> Provisioner:
                 "gpu_driver_version": NodeFact.DRIVER_VERSION,
                 "gpu_image_sha": NodeFact.DRIVER_SHA,
             },
-            # Section 4 of the AKS interface, with prebaking switched on.
+            # These values switch prebaking on, as section 4 of the AKS interface describes.
             bake_values={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
         ),
         outcome=OUTCOME,

@@ -107,7 +107,7 @@ class OutcomeFile:
     path: GuestPath
     """Path of the file in the machine."""
     exit_code: Pointer | None = None
-    """JSON pointer to the exit code, which has to equal the command's exit code."""
+    """JSON pointer to the recorded exit code, which has to equal the command's exit code."""
     exit_name: Pointer | None = None
     """JSON pointer to the name of the exit code."""
     error: Pointer | None = None

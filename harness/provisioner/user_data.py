@@ -27,7 +27,7 @@ _JOINING = "dict(recurse_list)+list(append)"
 def read_user_data(file: Path, name: str) -> dict[str, object]:
     """Read the user-data `name`, relative to the provisioner's file that names it.
 
-    Raises BadInputError if it cannot be read, or is not a `#cloud-config`.
+    Raises BadInputError if the user-data cannot be read, or is not a `#cloud-config`.
     """
     path = file.parent / name
     try:

@@ -38,7 +38,7 @@ _MODE = re.compile(r"0?[0-7]{3,4}")
 
 def _words(value: object) -> object:
     if isinstance(value, str):
-        # A ValueError, since pydantic reports it but does not catch a TypeError.
+        # This is a ValueError, since pydantic reports a ValueError but does not catch a TypeError.
         message = "A command is a list of its words, such as [/opt/my/provision.sh, boot]"
         raise ValueError(message)  # noqa: TRY004
     return value
@@ -139,7 +139,7 @@ class ProvisionerFile:
 def read_provisioner(path: Path) -> Provisioner:
     """Read the provisioner's file `path`, and the files that it names.
 
-    Raises BadInputError that names the file and the key.
+    Raises BadInputError, which names the file and the key, if one of them is invalid.
     """
     given = read_data_file(path, ProvisionerFile)
     files: list[GuestFile] = []
@@ -232,7 +232,7 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
 def _guest_file(target: str, source: Path, mode: int | None) -> GuestFile:
     found = source.stat().st_mode
     if not stat.S_ISREG(found):
-        raise OSError(errno.EINVAL, "It is no regular file", str(source))
+        raise OSError(errno.EINVAL, "It is not a regular file", str(source))
     with source.open("rb") as file:
         content = file.read((_FILES_LIMIT_MIB << 20) + 1)
     if mode is None:

@@ -144,7 +144,7 @@ REFUSED = {
     ),
     "fifo": Refused(
         change=lambda p: os.mkfifo(p.folder / "lib/fifo"),
-        message="The file '{folder}/lib/fifo' cannot be read (It is no regular file).",
+        message="The file '{folder}/lib/fifo' cannot be read (It is not a regular file).",
     ),
     "configuration over a file": Refused(
         text=whole("/etc/my/config.env", "/opt//my/provision.sh"),
