@@ -1,1 +1,1 @@
-"""Mutation tests of shell code: plants defects, and reports which of them the tests notice."""
+"""Runs mutation tests: plants defects in shell code, and reports which defects the tests notice."""

@@ -1,4 +1,4 @@
-"""Defines a mutant, a change of a script, and shared functions on syntax nodes."""
+"""Defines what a mutant is (a change of a script), and functions that help to find mutants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands whose arguments other operators change, or whose arguments do not affect the machine.
+#: Commands whose arguments are not changed like those of other commands: special operators change
+#: these arguments, or the arguments do not affect the machine.
 OWN_ARGUMENTS = frozenset(
     {"[", "test", "return", "exit", "break", "continue", "set", "read", "source", ".", "command", "true", "false",
      ":", "shift", "type", "hash", "getopts", "local", "exec"}
@@ -34,7 +35,7 @@ FLIPPED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A change of a script: the bytes from `start` to `end` become `new`.
+    """A change of a script: `new` replaces the bytes from `start` to `end`.
 
     The mutant takes effect if a command that begins on one of the lines `reached_by` runs.
     """

@@ -1,4 +1,4 @@
-"""Defects of one command: its arguments, their order, numbers, options and exit codes."""
+"""Plants defects in a single command: in its arguments, numbers, options and exit codes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _is_wrapper(name: str) -> bool:
 
 
 def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Node]]:
-    """Return the program that a command calls, without a wrapper, and the program's arguments."""
+    """Return the program that a command calls, directly or through a wrapper, and its arguments."""
     if not _is_wrapper(name):
         return name.rpartition("/")[2], words
     inner = _wrapped(script, words)
@@ -113,7 +113,7 @@ def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Nod
 
 
 def _fewer_arguments(script: Script, program: str, words: list[Node]) -> Iterator[Change]:
-    """Yield changes that each leave out one argument; an option goes together with its value."""
+    """Yield changes that each leave out one argument, or one option together with its value."""
     texts = [script.of(word) for word in words]
     values = option_values(program, texts)
     for i, (word, text) in enumerate(zip(words, texts, strict=True)):
@@ -215,7 +215,7 @@ def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterato
 
 
 def _other_mode(text: str) -> str:
-    """Return a mode that lets other users write or, if they may already, denies them all access."""
+    """Return a mode that lets other users write; if they may write already, deny them access."""
     mode = int(text, 8)
     other = mode | 0o022 if mode | 0o022 != mode else mode & ~0o077
     return f"{other:0{len(text)}o}"

@@ -1,4 +1,4 @@
-"""Defects of lists, tests, branches and loops."""
+"""Plants defects in lists (`a && b`), tests, branches and loops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def change_list(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _ends_as_it_would(script: Script, node: Node, right: Node) -> bool:
-    """Return whether `a || return` ends a function, so that `|| return` changes nothing."""
+    """Return whether `a || return` is the end of a function, where `|| return` has no effect."""
     block = node.parent
     return (
         script.of(right) in {"return", "return $?"}
@@ -127,7 +127,7 @@ def _sign_of(expression: Node) -> Node | None:
 
 
 def change_arithmetic(script: Script, node: Node) -> Iterator[Change]:
-    """Yield changes of the operators in `((…))` and `$((…))`; `change_test` does so for tests."""
+    """Yield changes of operators in `((…))` and `$((…))`; `change_test` changes those in tests."""
     if test_around(node) is not None:
         return
     sign = next((c for c in node.children if script.of(c) in _ARITHMETIC and not c.children), None)

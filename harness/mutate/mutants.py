@@ -1,4 +1,4 @@
-"""Finds the mutants of a script; each changes a few bytes.
+"""Finds the mutants of a script; each mutant changes a few bytes.
 
 Changes without an effect on behaviour are left out, as far as the parse tree shows this: changes of
 messages, of a final `return 0`, of quotes around a value that is always one word, and of `local` if
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 
 def mutants_of(text: bytes, *, messages: bool = False) -> list[Mutant]:
-    """Return the mutants of a bash script, in the order of its text.
+    """Return the mutants of a bash script, sorted by their position in the script.
 
-    With `messages`, the texts of `echo` and of log functions are changed too.
+    With `messages`, mutants also change the texts that `echo` and log functions print.
     """
     script = Script(text, messages=messages)
     was_wrong = _errors(script.root)

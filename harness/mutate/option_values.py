@@ -1,4 +1,4 @@
-"""Knows which options of common programs take a value: a mutant leaves out option and value."""
+"""Lists the options that take a value, since mutants leave out an option only with its value."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def is_option(text: str) -> bool:
 
 
 def is_known(program: str) -> bool:
-    """Return whether it is known which options of a program take a value."""
+    """Return whether this module knows which options of a program take a value."""
     return program in _WITH_VALUE
 
 
 def option_values(program: str, texts: list[str]) -> dict[int, int]:
-    """Return the positions of options' values, each with the rest of the option's word.
+    """Return the position of each option's value, and the length of the rest of the option's word.
 
-    The rest is what remains without the option: nothing, or other letters of a word like `-fsSo`.
+    The rest is the word without the option: nothing, or the first letters of a word like `-fsSo`.
     """
     known = _WITH_VALUE.get(program)
     found: dict[int, int] = {}

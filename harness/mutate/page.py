@@ -1,4 +1,4 @@
-"""Renders the report of mutation tests as an HTML page: scripts, with mutants at their lines."""
+"""Renders the report of mutation tests as an HTML page that shows scripts with their mutants."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _line(report: Report, number: int, line: str, results: list[Result]) -> Iter
             yield (
                 f"<details><summary>survived: {_text(each.mutant.operator.what)}</summary>"
                 f"<pre>{html.escape(change)}</pre>"
-                f"<p>The line is run by:</p><ul>{tests}</ul></details>"
+                f"<p>These tests run the line:</p><ul>{tests}</ul></details>"
             )
 
 

@@ -24,7 +24,7 @@ _NOT_COPIED = frozenset(
 
 
 class Project:
-    """The files of a project to copy: those that git tracks or would add; without git, all files.
+    """The files of a project to copy: files that git tracks or would add, or all files without git.
 
     `top` is the directory that is copied; tests run in `start`, which is `top` or a directory
     below `top`. Files in `without`, such as reports of an earlier run, do not belong to the
@@ -98,7 +98,7 @@ class Project:
             yield from (Path(path) / name for name in folders if (Path(path) / name).is_symlink())
 
     def copy(self, files: Iterable[Path], to: Path) -> Path:
-        """Copy the files; return the directory of the copy that tests run in."""
+        """Copy the files; return the directory in the copy in which the tests run."""
         for file in files:
             target = to / file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class Project:
             except OSError as error:
                 raise HarnessError(
                     f"'{self.top / file}' can't be copied to '{target}': {error.strerror}. Defects are planted "
-                    "in copies of the project; set TMPDIR to a place with enough space."
+                    "in copies of the project; set TMPDIR to a folder with enough space."
                 ) from error
         start = to / self.start.relative_to(self.top)
         start.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,8 @@ class Project:
     def changed_lines(self, script: Path, revision: str) -> set[int]:
         """Return the lines of a script that differ from a git revision, or all lines of a new file.
 
-        Raises BadInputError if there is no git, or no such revision.
+        Raises BadInputError outside of a git working tree, without git, and for an unknown
+        revision.
         """
         if not self.has_git:
             raise BadInputError(f"'{self.start}' is not a git working tree.", source="--since")

@@ -35,7 +35,7 @@ def by_function(results: Sequence[Result]) -> dict[tuple[str, str], list[Result]
 
 
 def summary(report: Report) -> str:
-    """Return the figures as one sentence."""
+    """Return the counts of defects by outcome as one sentence."""
     if report.score is None:
         tried = "No defect was tried."
     else:
@@ -54,7 +54,7 @@ def summary(report: Report) -> str:
 def remarks(report: Report) -> Iterator[str]:
     """Yield the remarks that a report shows after its summary."""
     if report.known_before:
-        yield f"Of {report.known_before} defects the outcome was known from an earlier run."
+        yield f"The outcome of {report.known_before} defects was known from an earlier run."
     if report.left_out:
         yield f"{report.left_out} tests on machines were left out; --machines runs them, too."
     for test, why in report.unfit.items():
@@ -62,7 +62,7 @@ def remarks(report: Report) -> Iterator[str]:
 
 
 def render_text(report: Report, *, with_survivors: bool = True) -> str:
-    """Return a table by function, and the diff of each surviving mutant with its line's tests."""
+    """Return a table of functions, and the diff and the tests of each surviving mutant."""
     return "\n".join(_text_lines(report, with_survivors=with_survivors)) + "\n"
 
 
@@ -147,7 +147,7 @@ def _markdown_lines(report: Report) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return text as a Markdown code span, also for a cell of a table."""
+    """Return text as a Markdown code span that is also valid in a table cell."""
     text = visible_line(text).replace("`", "'").replace("|", "\\|")
     return f"`{text}`"
 
@@ -183,7 +183,7 @@ def to_json(report: Report) -> dict[str, object]:
 
 
 def to_sarif(report: Report, version: str) -> dict[str, object]:
-    """Return surviving and unreached mutants as SARIF 2.1.0, for code review at their lines."""
+    """Return surviving and unreached mutants as SARIF 2.1.0, which code reviews display."""
     shown = {Outcome.SURVIVED: "warning", Outcome.NOT_REACHED: "note"}
     results = [each for each in report.results if each.outcome in shown]
     used = [
@@ -241,11 +241,11 @@ def _sarif_message(report: Report, result: Result) -> str:
     )
     if result.outcome is Outcome.NOT_REACHED:
         return f"No test runs this line; a defect here ({what}) stays unnoticed.\n{changes}"
-    return f"No test notices where {what}.\n{changes}\nThe line is run by {_tests(result)}."
+    return f"No test notices if {what}.\n{changes}\nThese tests run the line: {_tests(result)}."
 
 
 def _fingerprint(report: Report, result: Result) -> str:
-    """Return an id of a mutant from its text, so that the id stays the same if its line moves."""
+    """Return an id computed from a mutant's text; if the line moves, the id stays the same."""
     lines = report.texts[result.script].split(b"\n")
     line = lines[result.mutant.line - 1].strip().decode(errors="replace")
     new = result.mutant.new.decode(errors="replace")

@@ -35,7 +35,7 @@ class Outcome(Enum):
 
 @dataclass(kw_only=True)
 class Reach:
-    """What one test reaches without a mutant: the lines of each script that it runs, and its time.
+    """The lines of each script that one test runs without a mutant, and the duration of the test.
 
     `read` lists the scripts that the test's process reads: any line of these may affect the test.
     """
@@ -49,7 +49,7 @@ class Reach:
 
 @dataclass
 class Tried:
-    """Known results of a mutant: the tests that passed, or the test that failed or timed out.
+    """The known results of a mutant: tests that passed, and tests that failed or timed out.
 
     Tests are identified by the digests of their files.
     """
@@ -79,7 +79,7 @@ class Results:
         if not self._path.is_file():
             return
         content = self._path.read_bytes()
-        # a killed run may have left an incomplete line: end it before the next line
+        # a killed run may have left an incomplete line: end this line before the next one
         if content and not content.endswith(b"\n"):
             with self._path.open("ab") as file:
                 file.write(b"\n")
@@ -101,7 +101,7 @@ class Results:
 
     def _add(self, line: Mapping[str, object]) -> None:
         self._take(line)
-        # write a line by one call, so that two runs at the same time do not mix their lines
+        # write each line in one call, so that simultaneous runs do not mix their lines
         with self._path.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
 
@@ -112,7 +112,7 @@ class Results:
         self._add({"kind": "reach", "key": key, "reach": vars(reach)})
 
     def noticed(self, key: str, tests: Mapping[str, str]) -> tuple[Outcome, str] | None:
-        """Return the outcome of a test that is known to notice the mutant, and the test."""
+        """Return the outcome and name of a test that is known to notice the mutant, or None."""
         for test, (digest, outcome) in self._tried.get(key, Tried()).noticed.items():
             if tests.get(test) == digest:
                 return Outcome(outcome), test

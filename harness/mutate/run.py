@@ -1,4 +1,4 @@
-"""Plants one mutant after the other in copies of a project, and runs the tests that reach it."""
+"""Plants mutants in copies of a project, and runs the tests that reach each mutant."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNKNOWN_WITH_MACHINES = Cost(cpu_s=3600.0, wall_s=600.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of a run. `until` is a time of `time.monotonic`, or None for no limit."""
+    """The options of a run, which ends at `until`, a time of `time.monotonic`, or has no limit."""
 
     project: Project
     tests: TestChoice
@@ -132,7 +132,7 @@ class _Run:
         tests: dict[str, str] = {test: digests[path] for test, path in told["tests"]}
         if not tests:
             raise BadInputError(
-                "No tests were collected; name some by --tests, and add --machines for tests on machines.",
+                "No tests were collected; name some with --tests, and add --machines for tests on machines.",
                 source="--tests",
             )
         self.collecting = bool(told["read"])
@@ -156,7 +156,7 @@ class _Run:
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
     def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
-        """Return a digest for each test file; the digest covers the files that its text names."""
+        """For each test file, return a digest that also covers the test files that it names."""
         texts = {path: Path(path).read_bytes() for path in sorted(paths)}
         own = {
             path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()
@@ -212,7 +212,7 @@ class _Run:
             return test, known
 
         found = {test: reach for test, reach in pool.map(find, tests) if reach is not None}
-        # which mutants no test notices is known only if all tests ran
+        # only if all tests ran, it is known which mutants no test notices
         self.knows_all = len(found) == len(tests)
         return found
 
@@ -395,7 +395,7 @@ def _key(*parts: str) -> str:
 
 
 def _by_line(reaches: Mapping[str, Reach]) -> dict[tuple[str, int], list[str]]:
-    """Return the tests by the line that they run; line 0 has the tests that read a whole script."""
+    """Map each line to the tests that run it, and line 0 to tests that read the whole script."""
     found: dict[tuple[str, int], list[str]] = defaultdict(list)
     for test, reach in reaches.items():
         for script, lines in reach.lines.items():
@@ -409,10 +409,10 @@ def _by_line(reaches: Mapping[str, Reach]) -> dict[tuple[str, int], list[str]]:
 def _ordered(
     tests: set[str], reaches: Mapping[str, Reach], script: str, noticing: set[str]
 ) -> list[str]:
-    """Return tests file by file; first the files whose tests probably notice the mutant soonest.
+    """Return the tests file by file; begin with the file that probably notices the mutant soonest.
 
-    These are tests that noticed other mutants on the same line, then tests that run few lines.
-    Examples of a spec keep their order.
+    First come files with tests that noticed other mutants on the same line, then files with tests
+    that run few lines of the script. Examples of a spec keep their order.
     """
     files: dict[str, list[str]] = defaultdict(list)
     for test in reaches:  # in the order of collection

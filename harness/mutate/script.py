@@ -89,7 +89,7 @@ class Script:
 
     @functools.cached_property
     def calls(self) -> dict[str, list[Node]]:
-        """The calls of each of the script's functions, also those through a wrapper's arguments."""
+        """The calls of each of the script's functions, including calls through a wrapper."""
         found: dict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
             if node.type == "command":
@@ -175,7 +175,7 @@ class Script:
         return is_own or self.function_of(command) not in self.values
 
     def is_message(self, node: Node) -> bool:
-        """Return whether a statement is a message, also with a redirection or after a pipe."""
+        """Return whether a statement only prints a message, with or without redirections."""
         if node.type == "command":
             return self.prints_message(node)
         if node.type == "redirected_statement":
@@ -232,7 +232,7 @@ class Script:
 
     @functools.cached_property
     def assignments(self) -> dict[str, list[Node | None]]:
-        """The values that the script assigns to each variable; None means any other source."""
+        """The values that the script assigns to each variable; None stands for an unknown value."""
         found: dict[str, list[Node | None]] = defaultdict(list)
         for node in self.nodes:
             if node.type == "variable_assignment":
@@ -255,7 +255,7 @@ class Script:
     def is_plain(self, variable: str) -> bool:
         """Return whether the value of a variable is always one word without a wildcard.
 
-        For a default that is one word, a user's value is assumed to be one word too.
+        If a variable has a default that is one word, a user's value is assumed to be one word too.
         """
         values = self.assignments.get(variable)
         return bool(values) and all(
@@ -317,7 +317,7 @@ class Script:
         )
 
     def _calls_of(self, function: str) -> list[Node]:
-        """Return the calls of a function, of its callers, and so on."""
+        """Return the calls of a function, the calls of its callers, and so on."""
         found: list[Node] = []
         seen = {function}
         waiting = [function]

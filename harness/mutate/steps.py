@@ -1,4 +1,4 @@
-"""Changes of steps: left out, swapped, put into the background, or cut from a pipeline."""
+"""Leaves out steps, swaps them, puts them into the background, or removes them from a pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands of which two in a row may depend on each other.
+#: Commands that may depend on each other if two of them are in a row.
 _ORDERED = frozenset(
     {"systemctl", "apt-get", "yum", "dnf", "zypper", "dpkg", "rpm", "modprobe", "rmmod", "mount", "umount", "dkms",
      "iptables", "ip", "mv", "cp", "sed"}
@@ -90,7 +90,7 @@ def _left_out(script: Script, node: Node) -> Iterator[Change]:
         return
     block = node.parent
     if block is not None and block.type == "command_substitution" and len(statements(block)) == 1:
-        return  # same effect as leaving out the whole substitution
+        return  # has the same effect as leaving out the whole substitution
     new = ":"
     if script.text[node.end_byte - 1 : node.end_byte] == b"\n":
         new = ":\n"
@@ -190,7 +190,7 @@ def _backgrounded(script: Script, node: Node) -> Iterator[Change]:
 
 def change_pipeline(script: Script, node: Node) -> Iterator[Change]:
     stages = [child for child in node.named_children if child.type in STAGES]
-    # Only people read the output of the pipeline, and nobody reads its status.
+    # Only people read the output of the pipeline, and nobody reads its exit status.
     is_shown = (
         not script.has_used_output(node)
         and script.function_of(node) not in script.values

@@ -1,4 +1,4 @@
-"""Defects of words: quotes, patterns, assignments, expansions and redirections."""
+"""Plants defects in quotes, patterns, assignments, expansions and redirections."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _is_one_word(script: Script, word: Node) -> bool:
         if c.type in {"simple_expansion", "expansion", "command_substitution"}
     ]
     if any(c.type == "command_substitution" for c in inside):
-        return True  # what a command prints for one argument hardly ever has blanks
+        return True  # what a command prints for one argument hardly ever contains blanks
     text = script.of(word)
     if "@" in text or "*" in text:
         names = [script.of(n) for c in inside for n in below(c, "variable_name")]
@@ -69,7 +69,7 @@ def _is_one_word(script: Script, word: Node) -> bool:
 
 
 def _has_same_before(script: Script, word: Node, node: Node) -> bool:
-    """Return whether the same quotes are earlier in the function, where they are changed."""
+    """Return whether the same quotes occur earlier in the function, where a mutant removes them."""
     text = script.of(word)
     if text in {'"$@"', '"${@}"'}:
         return False
@@ -120,7 +120,7 @@ def change_assignment(script: Script, node: Node) -> Iterator[Change]:
         only = value.named_children
         changed_itself = {"command_substitution", "expansion"}
         if value.type == "string" and len(only) == 1 and only[0].type in changed_itself:
-            return  # the substitution or expansion is changed itself
+            return  # other mutants change the substitution or expansion
         if bare:
             yield instead(Operator.ASSIGNMENT, value, '""', node)
         else:

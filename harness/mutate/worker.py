@@ -1,4 +1,4 @@
-"""Runs the tests of one mutant after the other, in a copy of the project and a separate pytest."""
+"""Runs the tests of one mutant after the other, in a copy of the project and a pytest process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from harness.mutate.project_copy import Project
 
-#: Tests import from the directory of the copy first, as with `python -m pytest`. The harness does
-#: not: a project may have a package named `harness`.
+#: Tests import from the directory of the copy first, as with `python -m pytest`. This program
+#: imports the harness before that, since a project may have a package named `harness`.
 _START = """\
 import os, sys
 if sys.path[0] == "":
@@ -32,7 +32,7 @@ main(sys.argv[1:])
 _LOG_CHARACTERS = 3000
 _STARTING_S = 600.0
 _READING_S = 60.0
-#: A test is in an endless loop if it takes this many times the CPU time of the slowest test.
+#: A test counts as an endless loop if it takes this many times the CPU time of the slowest test.
 _CPU_FACTOR, _CPU_MORE_S = 5.0, 3.0
 _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 
@@ -50,7 +50,7 @@ class TestChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The time of the slowest of several tests."""
+    """The durations of the slowest of several tests."""
 
     cpu_s: float
     wall_s: float
@@ -86,7 +86,7 @@ class Worker:
         self._lines: Iterator[str] = iter(())
 
     def begin(self, *, collecting: bool) -> dict[str, Any]:
-        """Start pytest; return the collected tests. With `collecting`, each run collects anew."""
+        """Start pytest; return the collected tests. With `collecting`, each run collects again."""
         self.close()
         self._open = contextlib.ExitStack()
         self._log = self._folder / "log"
@@ -134,7 +134,7 @@ class Worker:
         own.settimeout(None)
         if "error" in told:
             raise RequirementError(
-                "The tests can't be collected; repair them, or name other tests by --tests.\n"
+                "The tests can't be collected; repair them, or name other tests with --tests.\n"
                 f"{told['error']}\n{self._log_end()}"
             )
         return told

@@ -155,7 +155,7 @@ def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchang
     again, outcomes_again = project.outcomes()
     assert again.exit_code == 0, again.render()
     assert outcomes_again == outcomes
-    assert "the outcome was known from an earlier run" in again.stdout
+    assert "defects was known from an earlier run" in again.stdout
 
 
 def test_killed_run_leaves_the_files_unchanged_and_the_next_run_continues_it(

@@ -56,7 +56,7 @@ def test_surviving_defect_is_shown_with_the_tests_that_run_it() -> None:
     assert "1 were not tried for lack of time" in text
     assert "'spec/a_spec.sh::fails' was left out" in text
     assert "2 tests on machines were left out" in text
-    assert "Of 1 defects the outcome was known" in text
+    assert "The outcome of 1 defects was known" in text
 
 
 def test_no_report_format_contains_a_bidirectional_control_character() -> None:
