@@ -1,1 +1,1 @@
-"""Tests shell code: runs it in a sandboxed shell whose commands are mocked."""
+"""Tests shell code in a sandboxed shell with mocked commands."""

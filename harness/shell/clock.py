@@ -22,7 +22,7 @@ _LOGGED = re.compile(r"sleep (\d+) at (\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Sleep:
-    """One sleep in virtual time: its length, and the total of earlier sleeps, in seconds."""
+    """One sleep in virtual time: its duration, and the sum of the earlier durations."""
 
     seconds: float
     at_s: float
@@ -56,7 +56,7 @@ def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
 
 
 def read_sleeps(log: str) -> list[Sleep]:
-    """Return the sleeps that a clock has logged, in order."""
+    """Return the sleeps in the log of a virtual clock, in order."""
     return [
         Sleep(seconds=int(found[1]) / 1000, at_s=int(found[2]) / 1000)
         for found in _LOGGED.finditer(log)

@@ -1,10 +1,10 @@
 # A virtual clock for shell code: sleep and timeout advance the clock, and date reads it.
 #
-# The clock's time is the real time plus the total of all sleeps, which descriptor 200 stores in
-# milliseconds. Descriptor 201 is a pipe that nobody writes to, and descriptor 202 is a log of
-# sleeps, timeouts and alarms. A shell that sources this file gets functions; the commands of the
-# same names on PATH source the file too. Each function first turns the trace off, and hides this
-# step from stderr: so 'set -x' shows only the code under test.
+# The clock's time is the real time plus the total of all sleeps. The file at descriptor 200 stores
+# this total in milliseconds. Descriptor 201 is a pipe that nobody writes to, and descriptor 202 is
+# a log of sleeps, timeouts and alarms. A shell that sources this file gets functions; the commands
+# of the same names on PATH source the file too. Each function first turns the trace off, and hides
+# this step from stderr: so 'set -x' shows only the code under test.
 
 __hx_slept=0
 
@@ -83,7 +83,7 @@ __hx_find_end() { # MILLISECONDS: the time at which the sleep is over
 
 # Return whether a background job is running. The output of 'jobs' is appended to the clock's file,
 # below its first line, since a command substitution would fork; the next sleep rewrites the file.
-# In a subshell 'jobs' does not list the parent's jobs, but the code may wait for the last one: $!.
+# In a subshell 'jobs' does not list the parent's jobs, but the code may wait for the last job, $!.
 __hx_has_running_job() {
   local __hx_job=
   builtin jobs -rp >>/proc/self/fd/200

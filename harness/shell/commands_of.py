@@ -1,4 +1,4 @@
-"""Finds the commands of a bash script by parsing the script, and finds which of them ran.
+"""Parses a bash script to find its commands, and finds which of the commands ran.
 
 The line numbers of a trace are not exact. For a command that spans several lines, bash may show
 any of these lines. Bash counts the lines of code in `$(...)`, `eval` and traps from the end of the
@@ -69,7 +69,7 @@ def plain_commands(text: str) -> list[str]:
 
 
 def commands_of(text: str) -> list[Command]:
-    """Return the commands of a bash script, in their order, without the commands of `$(...)`.
+    """Return the commands of a bash script, in their order, without the commands inside `$(...)`.
 
     In `for` and `case` the first line counts as a command too, since bash traces it.
     """
@@ -143,7 +143,7 @@ def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
 def _direct_calls(
     first: Command, seen: dict[Command, set[tuple[int, int]]]
 ) -> set[tuple[int, int]]:
-    """Return the pairs (depth, level) at which the commands of a function itself ran.
+    """Return the pairs (depth, level) at which a function's own commands ran.
 
     Each call runs the function's first command, so that command shows the level of the call. Higher
     levels belong to `$(...)` or `eval`, where bash's line numbers are not reliable. If the first

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     """The position of a command in the trace: its line and its nesting.
 
     `depth` is the number of functions and sourced files around the command. `level` is the number
-    of command substitutions, `eval` calls and sourced files around it, as the trace shows them.
+    of command substitutions, `eval` calls and sourced files around the command, as the trace shows.
     """
 
     line: int
@@ -49,7 +49,7 @@ _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
 def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield scripts at and below `sources` with a suffix (`.sh`, `.bash`) or shebang of bash."""
+    """Yield the bash scripts at and below `sources`, by suffix (`.sh`, `.bash`) or shebang."""
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
         for path in sorted(inside):

@@ -1,4 +1,4 @@
-"""Writes the coverage of shell code as data of coverage.py; combines and reports such data.
+"""Writes the coverage of shell code to data files of coverage.py; combines and reports such files.
 
 The context of a line names the tier in which the line ran, and the version of the script: the
 first 16 digits of its SHA-256. So data of several runs can be combined later, and data that was
@@ -95,9 +95,9 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 
 @contextlib.contextmanager
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
-    """Yield the data of another run; raises BadInputError or LimitError, also in the `with` block.
+    """Yield another run's data. Raises BadInputError or LimitError, also inside the `with` block.
 
-    Coverage.py opens the file with SQLite, which may create files beside it: so a copy is read.
+    Coverage.py opens the file with SQLite, which may create files beside it: so this reads a copy.
     """
     with temporary_folder("harness-coverage") as folder:
         copy = folder / "data"

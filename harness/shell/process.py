@@ -51,7 +51,7 @@ exec "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class ShellSetting:
-    """The start parameters of a shell, the same for all shells of a run.
+    """The start parameters of a shell, which are the same for all shells of a run.
 
     `scratch` is the sandbox's own directory. Files below `layer` replace the files with the same
     paths in the sandbox's root. `shared` is a directory whose files stay when the root is replaced.
@@ -71,7 +71,7 @@ class ShellSetting:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The outputs of one evaluation, and of the rest of its example (`stray_…`).
+    """The outputs of one evaluation, and of the rest of the example around it (`stray_…`).
 
     `records` contains the records that the runtime wrote about the example.
     """
@@ -194,7 +194,7 @@ class _OutputWatch:
 
 
 class ShellProcess:
-    """One running shell and its pipes; `close` ends it, with all its processes in a sandbox."""
+    """One running shell and its pipes; `close` ends the shell and all processes of its sandbox."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class ShellProcess:
             raise SHELL_OUTPUT.error(CODE)
 
     def begin(self) -> None:
-        """Reset the output count, as an evaluation or an example begins; resume the size checks."""
+        """Reset the output count when an evaluation or example begins; resume the size checks."""
         self.reader.received = 0
         self._watch.resume()
 
@@ -384,7 +384,7 @@ class ShellCommandRunner:
 
 
 def _move_up(fds: Sequence[int]) -> list[int]:
-    """Return copies of the descriptors at 300 and above: the shell uses the numbers from 190 on."""
+    """Return copies with numbers from 300 on, because the shell uses the numbers from 190 on."""
     made: list[int] = []
     try:
         for fd in fds:

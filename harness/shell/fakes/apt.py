@@ -1,4 +1,4 @@
-"""Answers apt-get and apt-mark, from the state of a node's packages and its repository."""
+"""Answers calls of apt-get and apt-mark from the state of a node's packages and repository."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Plan:
 
 
 class Apt:
-    """Answers apt-get and apt-mark; `archives` maps the paths of `.deb` files to their packages."""
+    """Answers apt-get and apt-mark calls; `archives` maps paths of `.deb` files to packages."""
 
     def __init__(self, state: PackageState, archives: Mapping[str, Package]) -> None:
         self._state = state
@@ -213,7 +213,7 @@ class Apt:
     def _add_dependencies(
         self, plan: _Plan, broken: Iterable[Package]
     ) -> list[tuple[Package, list[tuple[str, str]]]]:
-        """Add dependencies to the plan, before its packages; return the unmet dependencies."""
+        """Plan each dependency before the package that needs it; return the unmet dependencies."""
         unmet: list[tuple[Package, list[tuple[str, str]]]] = []
         ordered: list[Package] = []
 
@@ -299,7 +299,7 @@ class Apt:
         return Answer(stdout="".join([*lines, *self._dpkg_lines(plan)]))
 
     def _dpkg_lines(self, plan: _Plan) -> Iterator[str]:
-        """Carry out a plan; yield dpkg's output with CRLF, as apt-get runs dpkg on a terminal."""
+        """Carry out a plan; yield dpkg's output with CRLF, since apt-get gives dpkg a terminal."""
         state = self._state
         lines: list[str] = []
         unpacked = [e for e in state.entries.values() if e.status is Status.UNPACKED]

@@ -1,4 +1,4 @@
-"""Checks the types of arguments of fakes, by the annotations of the constructors' parameters."""
+"""Checks arguments of fakes against the type annotations of the constructors' parameters."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _LOG_TIME = "2026-01-01T00:00:00Z"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """The parameters of one `ctr run`; a test's program for an image gets them."""
+    """The parameters of one `ctr run`, which the program set by `on_run` gets."""
 
     image: str
     container: str

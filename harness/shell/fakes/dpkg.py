@@ -1,4 +1,4 @@
-"""Answers dpkg and dpkg-query, from the state of a node's packages."""
+"""Answers calls of dpkg and dpkg-query from the state of a node's packages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WIDTHS = (14, 12, 12, 33)
 
 
 class Dpkg:
-    """Answers dpkg and dpkg-query; `archives` maps the paths of `.deb` files to their packages."""
+    """Answers dpkg and dpkg-query calls; `archives` maps paths of `.deb` files to packages."""
 
     def __init__(
         self, state: PackageState, archives: Mapping[str, Package], architecture: str

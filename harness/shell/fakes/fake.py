@@ -63,7 +63,7 @@ class Fake(ABC):
         return self
 
     def use_root(self, root: Path) -> Self:
-        """Use the files below `root`. For a fake without a shell."""
+        """Use the files below `root`; a fake without a shell needs this call."""
         self._place = lambda path: root / path.lstrip("/")
         self._root_files = lambda: RootFiles(root)
         self._write = self.write_file
@@ -72,7 +72,7 @@ class Fake(ABC):
         return self
 
     def show_file(self, path: str, text: str) -> None:
-        """Write the text of a file of the kernel, as in `/proc`; do nothing before `install`."""
+        """Write a file of the kernel, such as one below `/proc`; do nothing before `install`."""
         if self._write is not None:
             self._write(path, text)
 

@@ -263,7 +263,7 @@ class KernelModules(Fake):
             self.show_file(_PROC_MODULES, self.proc_modules)
 
     def _needs(self, name: str) -> list[str]:
-        """Return all direct and indirect dependencies of a module, in the order of depmod."""
+        """Return all direct and indirect dependencies of a module, in depmod's order."""
         found: set[str] = set()
         ahead = [*self._direct(name)]
         while ahead:

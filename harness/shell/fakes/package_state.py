@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.shell.fakes.fake import Fake
 
 LOCK = "/var/lib/dpkg/lock-frontend"
-#: A name may have an architecture (deb-control(5)): `python3:any`.
+#: A name may end with an architecture, as in `python3:any` (deb-control(5)).
 _DEPENDENCY = re.compile(
     r"(?P<name>[^ (:]+)(?::[^ (]+)?(?: \((?P<relation>>=|<=|=|>>|<<) (?P<version>\S+)\))?"
 )
@@ -96,7 +96,7 @@ class PackageState:
         return is_held
 
     def plain(self, word: str) -> str:
-        """Return a package's name; from `NAME:ARCH`, remove `:ARCH` if it is the node's."""
+        """Return a package's name, without `:ARCH` if ARCH is the node's architecture."""
         name, _, architecture = word.partition(":")
         return name if architecture in self._own else word
 
@@ -156,7 +156,7 @@ class PackageState:
         return sorted(set(installed) - needed)
 
     def unpack(self, package: Package, *, is_automatic: bool) -> None:
-        """Write a package's files; new configuration files are written by `configure`."""
+        """Write a package's files; `configure` writes new configuration files."""
         known = self.entries.get(package.name)
         is_automatic = is_automatic if known is None else known.is_automatic and is_automatic
         if known is None or known.status is Status.CONFIG_FILES:

@@ -170,7 +170,7 @@ class Systemd(Fake):
         return 0, warning
 
     def _load(self, name: str, unit: Unit) -> str:
-        """Load a unit if it is not loaded; return systemctl's warning if its files have changed."""
+        """Load a unit if it is not loaded; return systemctl's warning if unit files changed."""
         found = self._files.parts(name, unit.folder, unit.text)
         if not (unit.is_active or unit.is_failed):
             unit.loaded = found

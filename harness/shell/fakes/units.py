@@ -47,7 +47,7 @@ Possible reasons for having this kind of units are:
 
 
 class ActiveState(Enum):
-    """The output of `systemctl is-active`."""
+    """A unit's state, as `systemctl is-active` prints it."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"

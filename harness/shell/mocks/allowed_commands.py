@@ -50,7 +50,7 @@ KNOWN_COMMANDS = tuple(_KNOWN.split())
 
 
 def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
-    """Write a script for each name that reports calls of the command; all are links to one file."""
+    """For each name, write a script that reports calls; all the scripts are links to one file."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder.parent / f".{folder.name}-script"
     if not script.exists():
@@ -61,10 +61,10 @@ def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
 
 
 def command_folders(path: str, project: Path) -> list[Path]:
-    """Return the directories of `path`, and the usual directories, that hold commands of the host.
+    """Return the directories of `path`, and the usual directories, that contain host commands.
 
-    A directory that can't be listed is left out. A directory below `project` is left out too, since
-    it holds code under test, unless it belongs to a virtual environment.
+    A directory that can't be listed is left out. A directory below `project`, which contains
+    code under test, is left out too, unless it belongs to a virtual environment.
     """
     usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found: dict[Path, None] = {}
@@ -100,7 +100,7 @@ def searched_path(path: str) -> str:
 def denied_in(folder: Path, allowed: Iterable[str]) -> list[str]:
     """Return the commands of `folder` that are not allowed.
 
-    If an allowed command is a symbolic link, its target is allowed too: mawk with awk.
+    If an allowed command is a symbolic link, its target is allowed too, such as mawk for awk.
     """
     kept = set(allowed)
     for name in allowed:

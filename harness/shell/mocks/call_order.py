@@ -98,7 +98,7 @@ def _matches(words: Sequence[str], call: Call) -> bool:
 
 
 def _shown(lines: Sequence[Sequence[str]], seen: Sequence[Call]) -> list[str]:
-    """Return the expected lines, but replace a line with a matching call by the call's text.
+    """Return the expected lines, but replace each line that a call matches by the call's text.
 
     So the diff shows no difference for such a line.
     """

@@ -20,7 +20,7 @@ _HIGHEST_EXIT_CODE = 255
 
 
 class UnmockedCommandError(ExpectationError):
-    """Code under test ran a command without a mock, or a mock without a rule for the arguments."""
+    """Code under test ran a command without a mock, or with arguments that no rule matches."""
 
 
 class Like:

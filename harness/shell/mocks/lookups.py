@@ -1,7 +1,7 @@
 """Finds the commands whose path shell code looks up: the mock of such a command must be a file.
 
-Other mocks are functions. For a function, `command -v NAME` prints only the name, so `[ -x ... ]`
-fails for its output.
+Other mocks are functions. For a function, `command -v NAME` prints only the name, and
+`[ -x NAME ]` fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks the names of mocks: a mock can be a file in the throw-away root."""
+"""Checks the names of mocks, since a mock can be a file in the throw-away root."""
 
 from __future__ import annotations
 

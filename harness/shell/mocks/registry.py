@@ -71,7 +71,7 @@ class MockRegistry:
         Raises LimitError if the data of all calls exceeds the limit on output of shell code.
         """
         if exported == self._exported:
-            exported = self._exported  # most calls have the same text: keep only one copy
+            exported = self._exported  # calls often export the same variables: keep one copy
         else:
             self._exported = exported
             self._received += len(exported)
@@ -97,7 +97,7 @@ class MockRegistry:
         return answer
 
     def deny(self, name: str, arguments: Sequence[str]) -> Answer:
-        """Return the answer to a command that is not mocked and not allowed; record it."""
+        """Record a call of a command that is neither mocked nor allowed; return the answer."""
         short = PurePosixPath(name).name
         if short in self.hidden:
             return Answer(stderr=f"{name}: command not found\n", exit_code=COMMAND_NOT_FOUND)

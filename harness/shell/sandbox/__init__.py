@@ -2,9 +2,10 @@
 
 The code runs in a throw-away root: it can write anywhere and signal any process that it sees, and
 all changes are gone when the shell ends. If the kernel refuses namespaces to an ordinary user, the
-kernel refuses writes outside the test's own folders instead. The harness falls back to this only
-after such a refusal, and never for root. The programs beside this module set up the isolation in
-the process that becomes the shell; that process checks its isolation again before it runs the code.
+kernel refuses writes outside the test's own folders instead. The harness uses this weaker sandbox
+only after such a refusal, and never for root. The programs beside this module set up the isolation
+in the process that becomes the shell; that process checks its isolation again before it runs the
+code.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ os._exit(__import__(file.removesuffix(".py")).main())
 """
 """Runs a program as a module: Python caches the bytecode of a module, but not of a script.
 
-It ends with `os._exit`, since Python's shutdown has nothing to do but takes a tenth of the time.
+The code ends with `os._exit`: Python's shutdown is not needed and takes a tenth of the time.
 """
 
 
@@ -87,8 +88,8 @@ class Sandbox:
         """Return the command that runs `command` isolated, in `cwd`.
 
         The files below the directory `layer` replace files of the throw-away root. Through the
-        socket `control_fd`, a `RootControl` can replace the whole root; `shared` is a directory
-        that stays then.
+        socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
+        then stays as it is.
 
         `scratch` must exist; the throw-away root is built in an empty directory below it. With
         `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for
@@ -219,14 +220,14 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
 
 
 def refusal_of(exit_code: int, stderr: str) -> str:
-    """Return the kernel's message if an isolated command ended because of a refusal, or else ''."""
+    """Return the kernel's message if the kernel refused to isolate a command, or else ''."""
     if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
         return stderr.removeprefix(MARK).strip()
     return ""
 
 
 def check_entered(exit_code: int, stderr: str) -> None:
-    """Raise an error if a shell ended because it could not enter its sandbox; it ran no code."""
+    """Raise an error if a shell could not enter its sandbox and therefore ran no code."""
     if not stderr.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
         return
     said = stderr.removeprefix(MARK).strip()

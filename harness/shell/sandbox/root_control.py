@@ -26,7 +26,7 @@ class RootControl:
         self._received = b""
 
     def close_other_end(self) -> None:
-        """Close this process's copy of `other_end`, so that the socket closes with the program."""
+        """Close this process's `other_end`, so that the socket closes when the program ends."""
         self.other_end.close()
 
     @functools.cached_property
@@ -35,7 +35,7 @@ class RootControl:
         return int(self._next_line())
 
     def renew(self) -> None:
-        """Replace the root by a root with only the files that were written before the first call.
+        """Replace the root by a root that contains only the files written before the first `renew`.
 
         All processes whose root directory is the old root get the new root; processes with another
         root directory must have ended. Raises HarnessError if the root can't be replaced.

@@ -68,7 +68,7 @@ class RootFiles:
     """The files below `root`; methods take the paths that processes inside the root use.
 
     A symbolic link never leads out of the root, even if code in the root creates links at the same
-    time. The exception is the result of `place`: use it only while no code runs in the root.
+    time. The exception is the result of `place`: use this path only while no code runs in the root.
     Methods raise HarnessError for an operation that fails.
     """
 
@@ -159,7 +159,7 @@ class RootFiles:
             os.symlink(target, name, dir_fd=folder)
 
     def remove(self, path: str | Path) -> None:
-        """Remove a file or a symbolic link; it may be absent."""
+        """Remove a file or a symbolic link, if there is one."""
         with self._acting(path, "removed"):
             try:
                 with self._parent(path) as (folder, name):
@@ -170,7 +170,7 @@ class RootFiles:
                 return
 
     def remove_tree(self, path: str | Path) -> None:
-        """Remove a directory and its content, without following links; it may be absent."""
+        """Remove a directory, if it exists, and its content, without following links."""
         with self._acting(path, "removed"):
             try:
                 with self._parent(path) as (folder, name):
@@ -211,7 +211,7 @@ class RootFiles:
             os.close(fd)
 
     def _behind_links(self, path: str | Path) -> str:
-        """Return the path behind all links; make missing parent directories on the way."""
+        """Return the path that `path` leads to through links; make missing parent directories."""
         place = str(path)
         for _ in range(_MOST_LINKS):
             with self._parent(place, make=True) as (folder, name):
@@ -226,7 +226,7 @@ class RootFiles:
     def _parent(self, path: str | Path, *, make: bool = False) -> Iterator[tuple[int, str]]:
         folder, _, name = str(path).rstrip("/").rpartition("/")
         if name in {"", ".", ".."}:
-            raise OSError(errno.EISDIR, "this names a directory")
+            raise OSError(errno.EISDIR, "the path names a directory")
         with self._folder(folder or "/", make=make) as fd:
             yield fd, name
 

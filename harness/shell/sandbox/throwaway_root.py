@@ -14,9 +14,9 @@ When process 1 ends, the kernel kills all other processes of the namespace, even
 before the command starts, its process checks its namespaces and its root directory, and refuses to
 start the command if one of them is the host's: a `kill -9 -1` must never reach the host.
 
-Renewal of the root: the parent of process 1 continues to see the host's files. A message to the parent's
-socket makes the parent replace the root of the running processes by a new root, with empty upper
-layers on top of the earlier files. pivot_root(2) moves all processes to the new root at once.
+The parent of process 1 can replace the root while the command runs, because the parent continues to
+see the host's files. A message to the parent's socket makes the parent build a new root, with empty
+upper layers on top of the earlier files. pivot_root(2) then moves all processes to the new root.
 
 This program starts once for each spec file. It does not even import pathlib or json, because their
 import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # each import costs CPU time for each spec file
 
     from typing_extensions import Self
 else:
-    import _signal as signal  # imports faster than `signal`, which defines enums
+    import _signal as signal  # faster to import than `signal`, which defines enums
 
 CANNOT_ENTER = 251
 TOO_MANY_PROCESSES = 250
@@ -146,10 +146,10 @@ def _in_root(root: str, path: str) -> str:
 
 
 class _Places:
-    """Resolves paths below a root, for use in a `with` block.
+    """A context manager that resolves paths below a root.
 
     Code in an earlier root may have left symbolic links that lead out of the root. So the kernel
-    resolves parent directories below the root, and descriptors hold them open.
+    resolves parent directories below the root, and descriptors keep these directories open.
     """
 
     def __init__(self, root: str) -> None:
@@ -164,7 +164,7 @@ class _Places:
             os.close(fd)
 
     def of(self, path: str) -> str:
-        """Return a path of the root's file `path`; a link in its last part is not followed."""
+        """Return a path to the root's file `path`; only links in parent folders are resolved."""
         parent, _, name = path.strip("/").rpartition("/")
         how = (ctypes.c_uint64 * 3)(
             os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
@@ -233,7 +233,7 @@ def _refuse_abstract_sockets() -> None:
 
 
 def _refuse_vsock() -> None:
-    """Deny this process sockets to hypervisor and guests, which no network namespace isolates.
+    """Deny this process vsock sockets: no network namespace isolates hypervisor and guests.
 
     Programs of another architecture, such as 32-bit programs, can still open such sockets.
     """
@@ -426,7 +426,7 @@ class _RootBuilder:
 
 
 def _copy_texts(source: str, target: str) -> None:
-    """Copy the beginning of each file of a directory; make its subdirectories, but empty."""
+    """Copy the beginning of each file of a directory; make empty copies of its subdirectories."""
     for name in os.listdir(source):
         entry = f"{source}/{name}"
         with _Suppressed(OSError):
@@ -852,7 +852,7 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
 
 
 class _MountSpace:
-    """For the length of a `with` block, enters the mount namespace at `path` and its root directory."""
+    """A context manager that enters the mount namespace at `path` and its root directory."""
 
     def __init__(self, path: str) -> None:
         self.own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

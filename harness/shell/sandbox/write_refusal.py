@@ -1,4 +1,4 @@
-"""Runs one command while the kernel refuses its writes; a program that imports no other module.
+"""Runs one command while the kernel refuses its writes; imports no other module of the harness.
 
 Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable=PATH' allows writes
 below one path.
@@ -63,7 +63,7 @@ def _reset_signals() -> None:
 
 
 def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
-    """Let the kernel refuse writes outside the given places, then run the command.
+    """Let the kernel refuse writes outside of `cwd` and `places`, then run the command.
 
     The command can still signal the user's other processes. Root could signal all processes, so
     root may not use this sandbox.
@@ -75,7 +75,7 @@ def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
         version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
         has_scopes = version >= _LANDLOCK_SCOPES_SINCE
         writes = _LANDLOCK_WRITES
-        if version >= _LANDLOCK_REFER_SINCE:  # older versions refuse all links into other folders
+        if version >= _LANDLOCK_REFER_SINCE:  # older kernels refuse links into other folders
             writes |= _LANDLOCK_REFER
         if version >= _LANDLOCK_TRUNCATE_SINCE:
             writes |= _LANDLOCK_TRUNCATE

@@ -25,11 +25,11 @@ class Dialect(Protocol):
         ...
 
     def include(self, text: str) -> str:
-        """Return the command for an `Include`; `text` is its whole line."""
+        """Return the command for an `Include`; `text` is the whole line."""
         ...
 
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
-        """Return the code that installs a `Mock`; it has as many lines as the block.
+        """Return the code that installs a `Mock`; the code has as many lines as the block.
 
         With `is_file` the mock must be a file and not a function: code under test looks up the
         mock's path.

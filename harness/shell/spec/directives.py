@@ -97,7 +97,7 @@ def match(line: str) -> Directive | None:
 
 
 def constant(directive: Directive) -> str | None:
-    """Return the assignment of a `%const` line."""
+    """Return the assignment that replaces a `%const` line."""
     found = _CONSTANT.match(directive.rest)
     return None if found is None else f"{found[1]}={found[2]}"
 
@@ -129,9 +129,9 @@ def mock_needs(body: str) -> str:
     """Return how a mock with this body may run, as arguments for the runtime.
 
     `inline`: the mock only prints its arguments or fixed text and exits, so it runs as a function.
-    `process`: the mock inspects its own process, so it needs a new one. Else `fork`, with all names
-    in the body: the mock runs in a subshell, which first removes those names that a child process
-    would not see.
+    `process`: the mock inspects its own process, so it needs a new one. Else `fork`, followed by
+    all names in the body: the mock runs in a subshell, which first removes the names that a child
+    process would not see.
     """
     if all(_INLINE_LINE.match(line) for line in body.split("\n")):
         return "inline"

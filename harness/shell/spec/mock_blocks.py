@@ -19,7 +19,7 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 
 
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
-    """Write each mock of `spec` below `folder`: as `.body`, and as a hard link with its name.
+    """Write each mock of `spec` below `folder`, as `.body` and as a hard link with the mock's name.
 
     In the throw-away root, code that writes to the named file does not change `.body`: overlayfs
     copies the file for the name that is written to.

@@ -31,7 +31,7 @@ class ShellRowEvaluator:
     """Evaluates the code of rows in a new shell, isolated like all code of a spec.
 
     The code sees `%const` constants and the environment, with `env` added. `sandbox` is called only
-    when a file has such a block, as few files do.
+    for a file with such a block, since most files have none.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 #
 # path_mocks.sh put SCRIPT PATH BLOCK | restore BLOCK
 #
-# A separate program, for POSIX shells too. It uses copies of the commands that it needs, since a
-# mock may replace such a command.
+# This is a separate program, which POSIX shells can run too. It uses copies of the commands that it
+# needs, since a mock may replace such a command.
 
 set -eu
 folder=$HX_MOCKS/.paths

@@ -109,7 +109,7 @@ def environment(
 
 
 def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
-    """Return the PATH that the option `--sandbox` sets; the shell sets it after its start."""
+    """Return the variable from which the shell sets PATH if the option `--sandbox` is given."""
     if not options.mocks_only:
         return {}
     return {"HX_PATH": ":".join(filter(None, [str(support), options.sandbox_path]))}

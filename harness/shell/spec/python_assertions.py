@@ -121,7 +121,7 @@ class AssertionWriter:
         return [f'assert result.variable("{name}") == "0"']
 
     def statement(self, code: str) -> None:
-        """Let the evaluation run a statement of the example after the captures so far."""
+        """Let the evaluation run a statement of the example after the current `captures`."""
         self.captures.append(f"{{\n{code}\n}} >/dev/null")
         self.runs_statements = True
 

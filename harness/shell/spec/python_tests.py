@@ -24,7 +24,7 @@ _LEFT = {
 
 @dataclass(kw_only=True)
 class TestWriter:
-    """Writes the test of one example; `chain` is the file, its groups and the example.
+    """Writes the test of one example; `chain` lists the file, the groups and the example.
 
     `folder` is the spec's working directory, relative to pytest's root directory. With `warns`, an
     example fails if no expectation mentions a result of the evaluation. With `has_errexit`, the
@@ -95,7 +95,7 @@ class TestWriter:
             self._define(text)
 
     def _source(self, text: str) -> None:
-        """Add a sourced file: by `shell.source` if nothing comes before it, else by `define`."""
+        """Add a sourced file: with `shell.source` if nothing comes before, else with `define`."""
         words = split_words(text)[1:]
         is_first = all(line.startswith("shell.source(") for line in self.lines)
         if is_first and len(words) == 1 and words[0].literal and "/" in words[0].text:

@@ -147,7 +147,7 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class PathFact:
-    """What the shell found at a path; `flags` has the letter of each true `test` operator."""
+    """What the shell found at a path; `flags` has the letters of `test` operators that are true."""
 
     path: str
     flags: str

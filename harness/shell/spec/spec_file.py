@@ -32,8 +32,8 @@ class Group:
 class Case:
     """One test of pytest: an example, or a parametrised example with one row.
 
-    `number` is the position in the order of the file, by which the harness names the case to the
-    running shell. `row` counts from 0; it is None if the example has no parameters.
+    `number` is the case's position in the file; the harness sends this number to the shell to run
+    the case. `row` counts from 0; it is None if the example has no parameters.
     """
 
     number: int

@@ -145,7 +145,7 @@ class SpecRun:
     def run(self, case: Case, following: Case | None = None) -> Verdict:
         """Run one case; skip the cases before it that did not run.
 
-        The shell starts on `following` while this process determines the verdict.
+        The shell already runs the case `following` while this process determines the verdict.
         """
         verdict = self._static_verdict(case)
         if verdict is not None:
@@ -251,7 +251,7 @@ class SpecRun:
     def _converse(
         self, process: ShellProcess, number: int, reported: ExampleRecord, deadline: float
     ) -> str | None:
-        """Read messages until case `number` has ended; return None, or why it could not run."""
+        """Read messages until case `number` has ended; return None, or why the case did not run."""
         while True:
             record = self._unanswered_end or process.reader.next_record()
             self._unanswered_end = None
@@ -403,7 +403,7 @@ class SpecRun:
     ) -> str | None:
         """Ask the shell for the values that a sentence needs, and to run a matcher of the spec.
 
-        Return None, or why the shell can't answer if the shell of the file has ended.
+        Return None, or the reason if the shell of the file has ended and can't answer.
         """
         words = tuple(fields[1:])
 

@@ -78,7 +78,7 @@ class Verdict:
     running: RunningJobs | None = None
 
     def render(self, spec: SpecFile, case: Case) -> str:
-        """Return the text of the report for an example that did not pass without remarks."""
+        """Return the problems and remarks of the example as text, or '' if there are none."""
         parts: list[str] = []
         for problem in self.problems:
             line = problem.line or case.begin

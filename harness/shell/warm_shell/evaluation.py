@@ -44,7 +44,7 @@ class Evaluation:
         return found.value if found.elements is None else found.elements.get("0")
 
     def array(self, name: str) -> list[str]:
-        """Return an indexed array's elements in order; none if the array is unset."""
+        """Return an indexed array's elements in order, or an empty list if the array is unset."""
         found = self.variables.get(name)
         return list((found.elements or {}).values()) if found else []
 

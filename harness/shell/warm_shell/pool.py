@@ -34,7 +34,7 @@ TRACE = Path(__file__).with_name("trace.sh")
 
 
 class WarmShellPool:
-    """Keeps idle warm shells between tests: one shell for each sourced code.
+    """Keeps idle warm shells between tests: one for each set of sourced scripts.
 
     `allowed` lists further commands of the host that code under test may run; harmless commands
     are always allowed. `coverage_of` lists files and directories whose executed lines are recorded
@@ -172,7 +172,7 @@ class WarmShellPool:
         )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
-        """Keep the shell for other tests if they may share it and it can be cleared; else end it."""
+        """Keep the shell if other tests may share it and its state can be reset, or else end it."""
         key = (warm_shell.code, warm_shell.virtual, warm_shell.start)
         try:
             is_kept = (

@@ -63,8 +63,8 @@ class Shell:
     ) -> None:
         """Source scripts into the warm shell; tests that source the same scripts share a shell.
 
-        Paths are relative to pytest's root directory. The variables of `env` are exported before
-        that. While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks
+        Paths are relative to pytest's root directory. The variables of `env` are exported
+        first. While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks
         defined so far are in effect, and the shell is not shared. Raises HarnessError if a file is
         missing, or if the code under test has been used already.
         """
@@ -107,7 +107,7 @@ class Shell:
             )
 
     def setenv(self, **variables: str) -> None:
-        """Export variables for all evaluations of this test; for sourcing, see `source`."""
+        """Export variables for all evaluations of this test, but not for `source`."""
         self._environment.update(variables)
 
     def define(self, code: str) -> None:
@@ -321,8 +321,8 @@ class Shell:
         )
         asked = self._looked_up.union(*map(looked_up, [code, *self._prelude]))
         for name in filter(can_be_function, names):
-            # if a name is a function without the mock, code that looks up the name must find a
-            # function
+            # a mock whose path code looks up is a file, and becomes a function too only if it
+            # replaces a function
             is_file = name not in spies and is_looked_up(name, asked)
             condition = f"if builtin declare -F {quote(name)} >/dev/null; then " if is_file else ""
             # remove an exported function of that name, so that child processes find the mock on PATH
@@ -352,7 +352,7 @@ class Shell:
                     files.write(path, os.fsencode(mock_script(name)), 0o755)
 
     def _unreported_paths(self, name: str, code: str) -> list[Path]:
-        """Return the paths of a command at which there is no script that reports calls.
+        """Return those paths of a command at which no script reports calls.
 
         A reporting script asks for the mock by itself. There is no such script for an allowed
         command, and none in a directory that has no commands on this host.

@@ -218,8 +218,8 @@ class WarmShell:
     def _mock_folder(self) -> tuple[RootFiles, Path]:
         """Return the folder of the mocks' scripts, and the object that writes files there.
 
-        Without a throw-away root it is a folder of the host, which code under test could replace by
-        a link. So its files are written relative to an open descriptor of the folder.
+        Without a throw-away root the folder is on the host, and code under test could replace the
+        folder by a link. So files are written relative to an open descriptor of the folder.
         """
         if self._control is None:
             return RootFiles(Path(f"/proc/self/fd/{self._mocked_fd}")), Path("/")

@@ -33,7 +33,7 @@ __hx_finish() { # STATUS
   __hx_report when "$__hx_when" "$1"
 }
 
-__hx_call() { # LINE F ARGS...: the usual case; calls no functions: calls cost page faults
+__hx_call() { # LINE F ARGS...: the usual case; calls no functions, since calls cost page faults
   if [[ -n $__hx_special ]]; then
     __hx_call_specially "$@"
     return 0

@@ -70,7 +70,7 @@ __hx_mock_specially() {
     # in POSIX mode, a function must have a name that a variable can have
     *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
-  # if a name is a function without the mock, code that looks up the name must find a function
+  # a mock that must be a file becomes a function too only if it replaces a function
   if [[ $3 == file ]]; then
     builtin declare -F -- "$2" >/dev/null || return 0
   fi
