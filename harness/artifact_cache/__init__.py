@@ -1,8 +1,9 @@
-"""Caches of folders that are made once, published whole by a rename, and checked before each use.
+"""Caches of folders; a folder is made once, published by a rename, and checked before each use.
 
-A cache holds images or checkpoints, one folder for each key. A file lock for each key lets one
-process make the folder, while others wait and name that process; the kernel releases the lock when
-its holder dies. The manifest in a folder lists every file with its size and digest.
+A cache contains images or checkpoints, one folder for each key. Each key has a file lock. The
+process that gets the lock makes the folder; other processes wait, and report the process for which
+they wait. The kernel releases the lock when that process dies. The manifest in a folder lists the
+size and the digest of every file.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 
 DISK = "disk.qcow2"
-"""The disk in a folder, if any; the overlays of derived folders have this disk as backing file."""
+"""The disk in a folder, if any; it is the backing file of the overlays in derived folders."""
 
 STAMP = "verified.json"
 """The file that records the inode data of the folder's files when their digests were verified."""
 
 USED = "used"
-"""The file that users of a folder lock; its modification time is the time of the last use."""
+"""The file that each process locks while it uses the folder; its mtime is the time of last use."""
 
 KEY_DIGITS = 16
-"""How many digits of a key are part of file names."""
+"""How many digits of a key the names of files and folders contain."""
 
 MIB = 1 << 20
 
 
 class DamagedError(HarnessError):
-    """A folder differs from the folder that was published, so it must not be used."""
+    """A folder's content differs from what was published, so the folder must not be used."""
 
 
 class GoneError(DamagedError):
@@ -49,7 +50,7 @@ class GoneError(DamagedError):
 
 @dataclass(frozen=True, kw_only=True)
 class FileFact:
-    """The size and the digest of a published file."""
+    """The size and the digest that a published file had."""
 
     size: int
     sha256: str
@@ -59,8 +60,8 @@ class FileFact:
 class ParentPin:
     """Identifies the disk that a derived folder's overlay is based on.
 
-    The digest is needed: a parent that was made again under the same key has other blocks, and an
-    overlay on those blocks would be corrupt.
+    The key alone does not identify the disk: if the parent is made again under the same key, its
+    disk has other blocks, and the overlay would be corrupt.
     """
 
     folder: str
@@ -70,14 +71,14 @@ class ParentPin:
 
 @dataclass(frozen=True, kw_only=True)
 class StagingFolder:
-    """Where a folder is made: `content` will be published, `work` is for temporary files."""
+    """Where a folder is made: `content` will be published, `work` may have temporary files too."""
 
     work: Path
     content: Path
 
 
 class ArtifactSource(Protocol):
-    """Provides folders that a cache lacks, and may store folders that the cache offers."""
+    """Provides folders that a cache lacks; may store folders that the cache offers."""
 
     def fetch(
         self,
@@ -88,19 +89,20 @@ class ArtifactSource(Protocol):
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether that worked. Report errors, never raise.
+        """Write the folder `name` to `into`; return whether that worked.
 
-        Returns early enough for the caller to make the folder before the deadline.
+        Report errors, and never raise them. Return early enough for the caller to make the folder
+        before the deadline.
         """
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Store a folder that was made here, for other hosts. Report errors, never raise them."""
+        """Store for other hosts a folder that this host made. Report errors; never raise them."""
         ...
 
 
 def allocated_bytes(folder: Path) -> int:
-    """Return the disk space that a folder's files take; holes, and files that vanish, count as 0."""
+    """Return the disk space that a folder's files occupy, in bytes; a hole occupies no space."""
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:
@@ -110,5 +112,5 @@ def allocated_bytes(folder: Path) -> int:
 
 
 def now() -> str:
-    """Return the current time in UTC, in the format of manifests."""
+    """Return the current time in UTC, in the format that manifests use."""
     return dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")

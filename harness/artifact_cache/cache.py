@@ -34,7 +34,7 @@ class CachedArtifact:
     """Describes a published folder to people; `damage` says why the folder must not be used.
 
     `parent` is the name of the folder whose disk is the backing file of this folder's disk.
-    `size_mib` is the disk space that the files of this folder take.
+    `size_mib` is the disk space that this folder's files occupy.
     """
 
     name: str
@@ -51,9 +51,9 @@ class CachedArtifact:
 class ArtifactCache(Generic[M]):
     """A cache in `folder` of published folders of one format; many processes may use one cache.
 
-    `store` makes and publishes the folders. `leftovers` are the store's hidden folders, from which
-    `collect_unused` removes old files. `clean`, `removing` and `source` are as in `ArtifactStore`.
-    If `is_gated`, the cache removes nothing while a folder is being published and opened.
+    `store` makes and publishes the folders. `leftovers` names hidden folders of the store, from
+    which `collect_unused` removes old files. If `is_gated`, the cache removes nothing while a
+    folder is being published and opened. `ArtifactStore` describes the other parameters.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class ArtifactCache(Generic[M]):
         if folder in self._shares:
             if used.exists():
                 return
-            # Another process has replaced the folder; this lock belongs to the removed folder.
+            # Another process has replaced the folder; this process's lock is on the old folder.
             self._shares.pop(folder).close()
-        # A folder that is missing, or is being removed, is refused when it is opened.
+        # If the folder is missing, or is being removed, a later attempt to open it fails.
         with contextlib.suppress(FileNotFoundError, WaitTimeoutError):
             used.touch()
             holding = contextlib.ExitStack()
@@ -102,14 +102,14 @@ class ArtifactCache(Generic[M]):
             holding.close()
 
     def ls(self) -> list[CachedArtifact]:
-        """Return the published folders by name; reads only manifests."""
+        """Return the published folders, sorted by name; read no files except manifests."""
         found = (self._describe(folder) for folder in self.store.published())
         return [artifact for artifact in found if artifact is not None]
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every folder; return the folders like `ls`, with the damage found.
+        """Read every file of every folder; return what `ls` returns, and the damage in each folder.
 
-        Folders that are removed during the call are left out.
+        Leave out folders that another process removes during the call.
         """
         verified = (
             dataclasses.replace(artifact, damage=self._damage_of(artifact.folder))
@@ -118,7 +118,7 @@ class ArtifactCache(Generic[M]):
         return [artifact for artifact in verified if artifact.folder.exists()]
 
     def collect_unused(self, unused: dt.timedelta, *, at: dt.datetime) -> list[Removal]:
-        """Remove folders that were not used for `unused` before `at`, and leftovers of killed processes.
+        """Remove leftovers of killed processes, and folders not used since `at - unused`.
 
         A folder in use stays. A folder also stays if the disk of another folder needs it.
         """
@@ -134,7 +134,7 @@ class ArtifactCache(Generic[M]):
         ]
 
     def collect_to_limit(self, limit_mib: int) -> list[Removal]:
-        """Remove the least recently used folders until all of them take `limit_mib` at most.
+        """Remove the least recently used folders until those that remain take at most `limit_mib`.
 
         A folder in use stays. A folder also stays if the disk of another folder needs it.
         """
@@ -144,9 +144,9 @@ class ArtifactCache(Generic[M]):
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these folders, and all folders whose disks are based on theirs.
+        """Remove the `chosen` folders, and all folders whose disks are overlays on their disks.
 
-        A folder in use stays. A folder also stays if the disk of a staying folder needs it.
+        A folder in use stays. A folder also stays if another folder that stays needs its disk.
         """
         names = {folder.name for folder in chosen}
         artifacts = self.ls()
@@ -160,9 +160,9 @@ class ArtifactCache(Generic[M]):
     def _remove(
         self, is_removable: Callable[[CachedArtifact, float], bool], *, reason: str
     ) -> list[Removal]:
-        """Remove folders, the least recently used first.
+        """Remove the folders for which `is_removable` is true, the least recently used first.
 
-        `is_removable` gets a folder, and the total size of all folders that remain.
+        `is_removable` is called with a folder, and with the total size of all folders that remain.
         """
         doomed: list[Path] = []
         removals: list[Removal] = []
@@ -224,7 +224,7 @@ class ArtifactCache(Generic[M]):
         return removals
 
     def _gate(self) -> contextlib.AbstractContextManager[None]:
-        """Serialise removal and publication, so that no folder is published while its parent is removed."""
+        """Lock out other removals and publications, so that a new folder can't lose its parent."""
         return lease.hold(
             self.store.hidden_folder("locks") / "gate",
             timeout_s=_GATE_S,
@@ -232,7 +232,7 @@ class ArtifactCache(Generic[M]):
         )
 
     def _describe(self, folder: Path) -> CachedArtifact | None:
-        """Return a folder's description for people, or None if the folder was just removed."""
+        """Return a description for people, or None if another process removed the folder."""
         name, _, key = folder.name.rpartition("-")
         parent, created, damage = None, None, None
         try:

@@ -1,4 +1,4 @@
-"""Disk space for a folder that will be published."""
+"""Checks that the disk has space for a folder that a cache makes, and explains a full disk."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a full disk, and of an exceeded quota."""
+"""The error numbers that mean a full disk or an exceeded quota."""
 
 _FULL_MIB = 32
-"""With fewer MiB free, the harness attributes a machine's failure to the full disk.
+"""If fewer MiB are free, the harness says that the full disk caused a machine's failure.
 
-QEMU dies of SIGBUS without a message when there is no block for a page of its memory file.
+SIGBUS kills QEMU, without a message, when the disk has no free block for a page of the memory file.
 """
 
 
@@ -28,9 +28,9 @@ def free_bytes(folder: Path) -> int:
 
 
 class DiskSpace:
-    """The free space of the file system that holds `folder`.
+    """The free space in the file system of `folder`.
 
-    `remedy` ends the error messages, after a semicolon.
+    `remedy` is the clause that ends each error message, after a semicolon.
     """
 
     def __init__(self, folder: Path, *, free: Callable[[Path], int], remedy: str) -> None:
@@ -39,7 +39,7 @@ class DiskSpace:
         self._remedy = remedy
 
     def require(self, what: str, needed_mib: int) -> None:
-        """Raise RequirementError if less than `needed_mib` are free for `what`."""
+        """Raise RequirementError if fewer than `needed_mib` MiB are free for making `what`."""
         free_mib = self._free_mib()
         if free_mib < needed_mib:
             raise RequirementError(
@@ -53,7 +53,7 @@ class DiskSpace:
     ) -> Iterator[None]:
         """Raise RequirementError in place of an error that a full disk caused.
 
-        With `any_failure`, every failure while the disk is nearly full is attributed to the disk.
+        If `any_failure` is true and the disk is nearly full, replace every error in this way.
         """
         try:
             yield
@@ -72,7 +72,7 @@ class DiskSpace:
 
 
 def _is_about_space(error: BaseException) -> bool:
-    """Return whether a full disk or quota is among the causes of an error."""
+    """Return whether a full disk or an exceeded quota is among the causes of an error."""
     at: BaseException | None = error
     while at is not None:
         if isinstance(at, OSError) and at.errno in FULL:

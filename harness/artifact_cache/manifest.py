@@ -27,7 +27,7 @@ _ZEROS = bytes(_CHUNK)
 
 
 class Manifest(Protocol):
-    """The common fields of manifests; each format's own manifest is a frozen dataclass with more fields."""
+    """The fields of all manifests; a format's manifest is a frozen dataclass with more fields."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ M = TypeVar("M", bound=Manifest)
 
 
 def fact_of(path: Path) -> FileFact:
-    """Return a file's size and digest; holes are hashed as zeros without being read."""
+    """Return a file's size and digest; hash holes as zeros, and do not read them."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as source:
         size = os.fstat(source.fileno()).st_size
@@ -61,7 +61,7 @@ def fact_of(path: Path) -> FileFact:
             while at < end:
                 chunk = source.read(min(_CHUNK, end - at))
                 if not chunk:
-                    # The file was truncated while it was read; its size shows that.
+                    # The file was truncated while it was read; the size in the result shows that.
                     return FileFact(size=at, sha256=digest.hexdigest())
                 digest.update(chunk)
                 at += len(chunk)
@@ -83,9 +83,9 @@ def facts_of(folder: Path, names: Iterable[str]) -> dict[str, FileFact]:
 
 
 class ManifestFormat(Generic[M]):
-    """Describes and checks the folders of one format.
+    """Writes and reads manifests of one format, and checks folders against their manifests.
 
-    `noun` is the format's name in messages, `damaged` the error for a folder that fails a check.
+    `noun` is the format's name in messages. `damaged` is the error for a folder that fails a check.
     """
 
     def __init__(self, *, noun: str, manifest: type[M], damaged: type[DamagedError]) -> None:
@@ -118,10 +118,10 @@ class ManifestFormat(Generic[M]):
             ) from error
 
     def check(self, folder: Path, key: str) -> M:
-        """Return a folder's manifest; raises the `damaged` error if the folder fails a check.
+        """Return a folder's manifest; raise the `damaged` error if the folder fails a check.
 
-        The structure is checked each time. Digests are checked only if the files have not been
-        read since the host booted, or if their inodes changed.
+        The structure is checked each time. Digests are checked only if they were not checked since
+        the host booted, or if the files' inodes changed since the last check.
         """
         manifest = self.read(folder)
         if manifest.key != key:
@@ -135,7 +135,7 @@ class ManifestFormat(Generic[M]):
         return manifest
 
     def check_structure(self, folder: Path, manifest: M) -> None:
-        """Raise the `damaged` error if a file is missing or has another size; read no contents."""
+        """Raise the `damaged` error if a file is missing or has another size; read no file."""
         for name, fact in manifest.files.items():
             path = folder / name
             if not path.is_file():
@@ -176,10 +176,10 @@ class ManifestFormat(Generic[M]):
         )
 
     def is_verified_since_boot(self, folder: Path, manifest: M) -> bool:
-        """Return whether digests were verified since the host booted, and files are unchanged since.
+        """Return whether all digests were verified since the host's boot, and no file changed since.
 
-        A change of content changes ctime, which cannot be set back. A stamp from before a reboot
-        does not count: a crash of the host may have lost the last writes.
+        A change of a file's content changes its ctime, which no program can set back. A stamp from
+        before a reboot does not count, since a crash of the host may have lost the last writes.
         """
         try:
             stamp = json.loads((folder / STAMP).read_text())
@@ -189,7 +189,7 @@ class ManifestFormat(Generic[M]):
 
 
 def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
-    """Return inode data of files for a stamp; a change of content or a boot changes these data."""
+    """Return what a stamp records: the files' inode data, and the id of the host's current boot."""
 
     def inode_of(path: Path) -> list[int]:
         stat = path.stat()
@@ -202,7 +202,7 @@ def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
 
 
 def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
-    """Record that the files' digests were right; `fingerprint` is from *before* files were read."""
+    """Record that the files' digests were right; take `fingerprint` *before* reading the files."""
     _write_json(folder / STAMP, fingerprint)
 
 

@@ -1,4 +1,4 @@
-"""Describes each folder or file that a cache's garbage collection removed."""
+"""Describes a folder or file that the garbage collection of a cache removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that holds the published folders of a cache: locks, staging, publication, removal."""
+"""Makes, publishes and removes the folders of a cache, under locks that all processes share."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _no_guard(_folder: Path, _deadline: Deadline, /) -> AbstractContextManager[N
 
 
 class ArtifactStore:
-    """A folder that holds the published folders of a cache: locks, staging, publication, removal.
+    """Makes, publishes and removes the folders of the cache in `folder`.
 
-    `clean` removes a staging folder. The guard `removing` is held while a damaged folder is renamed
-    away; the guard `publishing` is held while a new folder is renamed into place and opened.
-    `source` may provide a missing folder.
+    `clean` removes a staging folder. The context of `removing` is open while a damaged folder is
+    moved away. The context of `publishing` is open while a new folder is renamed into place and
+    opened. `source` may provide a folder that the cache lacks.
     """
 
     def __init__(
@@ -84,15 +84,16 @@ class ArtifactStore:
         cancelled: Callable[[], str | None] = lambda: None,
         inputs: Mapping[str, object] | None = None,
     ) -> T:
-        """Return the result of `opened`; if `folder` is missing or damaged, let `fill` make it first.
+        """Return the result of `opened`; if `folder` is missing or damaged, `fill` makes it first.
 
-        Before `fill`, the source is asked for the folder; `inputs` are the parts of the folder's key.
+        If the store has a source, ask the source for the folder before calling `fill`; `inputs` are
+        the parts of the folder's key.
 
-        `opened` raises DamagedError if the folder is damaged. `fill` writes the content, its manifest
-        included. The files named in `unflushed` are not synced to the disk, which suits large files:
-        the verification after a crash detects their loss. `cancelled` returns a reason if the folder
-        is no longer needed; the reason ends the wait for another process, and `cancelled` is also
-        called before the folder is made here.
+        `opened` raises DamagedError if the folder is damaged. `fill` writes the content and the
+        manifest. Files named in `unflushed` are not synced to the disk, which saves time for large
+        files; if a crash loses their data, the next verification detects the loss. `cancelled`
+        returns a reason if the folder is no longer needed; the call then raises HarnessError with
+        this reason instead of waiting for another process or making the folder.
         """
         self._sweep_once()
         if folder.exists():
@@ -132,8 +133,8 @@ class ArtifactStore:
                     progress.report(Stage.READY, f"it takes {allocated_bytes(folder) // MIB} MiB")
                     return result
                 finally:
-                    # Errors of the removal are ignored: the original error matters more, and the
-                    # next run cleans up.
+                    # An error of this removal is ignored: the original error matters more, and the
+                    # next run removes the staging folder.
                     with contextlib.suppress(OSError):
                         self._clean(staging.work)
 
@@ -156,7 +157,7 @@ class ArtifactStore:
                 try:
                     result = published(fetched)
                 except DamagedError as error:
-                    # For example, the folder has an overlay on a disk that this host lacks.
+                    # For example, the fetched folder has an overlay on a disk that this host lacks.
                     progress.report(Stage.REFUSED, f"{error} It is made here.")
                     shutil.rmtree(self.move_to_trash(folder), ignore_errors=True)
                 else:
@@ -181,7 +182,7 @@ class ArtifactStore:
         return folder
 
     def published(self) -> list[Path]:
-        """Return the published folders by name."""
+        """Return the paths of the published folders, sorted by name."""
         if not self.folder.is_dir():
             return []
         return sorted(
@@ -191,9 +192,9 @@ class ArtifactStore:
         )
 
     def move_to_trash(self, folder: Path) -> Path:
-        """Rename a folder to a hidden path in one step, so that no process opens a half-removed folder.
+        """Rename a folder to a hidden path; return that path, for the caller to remove.
 
-        Returns the new path, for the caller to remove.
+        A rename is one step, so no process can open a folder that is only partly removed.
         """
         doomed = self.hidden_folder("work") / f"{folder.name}.{secrets.token_hex(4)}{_DOOMED}"
         with contextlib.suppress(FileNotFoundError):
@@ -201,7 +202,7 @@ class ArtifactStore:
         return doomed
 
     def sweep(self) -> list[Removal]:
-        """Remove the staging folders and the hidden folders that dead processes left behind."""
+        """Remove the staging folders, doomed folders and holder files that dead processes left."""
         swept: list[Removal] = []
         if not self.folder.is_dir():
             return swept
@@ -227,7 +228,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
-        """Yield whether no process is making the folder `name`; if so, none can begin in the block."""
+        """Lock the folder `name`; yield True, or False if a process that makes it has the lock."""
         lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
         try:
             lock.acquire(blocking=False)
@@ -240,12 +241,12 @@ class ArtifactStore:
             lock.release()
 
     def _sweep_once(self) -> None:
-        """Remove all leftovers of killed processes, once in each run."""
+        """Remove all leftovers of killed processes at the first call; do nothing at later calls."""
         if self._is_swept:
             return
         self._is_swept = True
         if (self.folder / ".work").is_dir():
-            # Errors are ignored, since a cache that this user can only read is usable too.
+            # Errors are ignored, since this user may use a cache that only other users may write.
             with contextlib.suppress(OSError, HarnessError):
                 self.sweep()
 
@@ -268,7 +269,7 @@ class ArtifactStore:
         deadline: Deadline,
         cancelled: Callable[[], str | None],
     ) -> Iterator[None]:
-        """Hold the lock of one key; while waiting, report which process holds it."""
+        """Hold the lock of one key; while waiting for the lock, report which process holds it."""
         locks = self.hidden_folder("locks")
         lock = filelock.FileLock(str(locks / f"{name}.lock"))
         holder_file = locks / f"{name}.holder"
@@ -305,7 +306,7 @@ class ArtifactStore:
 
 @contextlib.contextmanager
 def _failure_told(progress: Progress) -> Iterator[None]:
-    """Report that the folder was not made, if this context ends with an error."""
+    """Report that the folder was not made if an exception leaves the block."""
     try:
         yield
     except BaseException:
@@ -318,12 +319,12 @@ def _read_holder(path: Path) -> str:
         holder = json.loads(path.read_text())
         return f"process {holder['pid']} (since {holder['since']})"
     except (OSError, ValueError, KeyError, TypeError):
-        # The process has the lock, but has not written this file yet.
+        # The process that holds the lock has not written this file yet.
         return "another process"
 
 
 def _flush(path: Path) -> None:
-    """Sync a file or folder to the disk: a crash must not keep a rename but lose the renamed data."""
+    """Sync a file or folder to the disk, so that a crash can't keep a rename but lose the data."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
