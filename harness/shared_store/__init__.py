@@ -1,8 +1,8 @@
-"""A store of images and checkpoints that several hosts share: an OCI registry.
+"""The shared store: an OCI registry in which several hosts store images and checkpoints.
 
 Each published folder of a cache is one artifact in the registry. The artifact's tag is the folder's
-name, which ends with the key. Its config is the folder's manifest, and its layers are the files,
-compressed.
+name, which ends with the key. The artifact's config is the folder's manifest, and the artifact's
+layers are the compressed files.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _ADDRESS = re.compile(
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
-#: The most characters of an address: more than any host name with a path has.
+#: The most characters that an address may have; no host name with a path is so long.
 _ADDRESS_CHARACTERS = 1024
 
 
 class StoreError(HarnessError):
-    """The shared store did not return or accept an artifact; the message is one sentence."""
+    """The shared store did not return or accept an artifact; the message is one sentence or two."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """The address of a shared store: a registry, and the prefix of the repositories in it."""
+    """The address of a shared store: a registry, and the path before its repositories' names."""
 
     scheme: str
     host: str
@@ -37,9 +37,9 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, source: str = "--store") -> Self:
-        """Parse an address; its registry is reached by https unless `text` begins with http://.
+        """Parse an address; the scheme is https unless `text` begins with http://.
 
-        Raises BadInputError, which names `source`.
+        Raises BadInputError, which names `source`, if `text` is not an address.
         """
         match = _ADDRESS.fullmatch(text)
         if "@" in text:
@@ -63,7 +63,7 @@ class Address:
         )
 
     def url(self, repository: str, rest: str) -> str:
-        """Return the URL of a part of the registry's API, such as `manifests/TAG`."""
+        """Return the URL of `rest`, such as `manifests/TAG`, in the registry's API."""
         return f"{self.scheme}://{self.host}/v2/{self.path}/{repository}/{rest}"
 
     @override

@@ -1,4 +1,4 @@
-"""Parses what a registry answers about an artifact; raises StoreError for a wrong form."""
+"""Parses a registry's answers about artifacts; raises StoreError for a malformed answer."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ REST_TYPE = "application/vnd.gpu-node-harness.rest.v1+zip"
 TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 NEEDS = "gpu-node-harness.needs"
-"""The annotation that says in a sentence what a checkpoint requires of a host."""
+"""The annotation that lists which QEMU and processor a checkpoint requires."""
 
 #: A tag, as the OCI distribution specification defines it.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-#: A token; RFC 6750 allows these characters and `=`.
+#: A token of visible ASCII characters, which include all characters that RFC 6750 allows.
 _TOKEN = re.compile(r"[!-~]{1,16384}")
 _NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
-#: Files of a published folder that describe only this host, so they are never shared.
+#: Files that are never layers: the manifest is the config, and the others are only for this host.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
-#: Upper bounds of gzip's overhead on data that can't be compressed, as a share and in bytes.
-#: The real overhead is 5 bytes for 16 KiB, and a header.
+#: By how much gzip may enlarge data that can't be compressed: 1/1000 of the data, and 1 KiB.
+#: In fact gzip adds a header, and 5 bytes for each 16 KiB.
 _GZIP_SHARE, _GZIP_BYTES = 1000, 1 << 10
 _SHOWN_BYTES = 300
 
@@ -75,7 +75,7 @@ class _Token(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A blob of an artifact."""
+    """A layer of an artifact: a blob, and the path of the file that the blob contains."""
 
     title: str
     digest: str
@@ -85,7 +85,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """The content of an artifact's manifest: the blobs of its files, and its description."""
+    """What an artifact's manifest lists: the layers, and the digest `config` of the description."""
 
     layers: Sequence[Layer]
     config: str
@@ -101,9 +101,9 @@ def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
 
 
 def _checked(shape: type, value: object, problem: str) -> Any:
-    """Return `value` if it has the form `shape`, else raise StoreError that begins with `problem`.
+    """Return `value` if it has the form `shape`, else raise StoreError, which begins with `problem`.
 
-    Long lists and objects are checked item by item: pydantic would collect an error for each item.
+    Callers check long lists item by item, since pydantic would collect an error for each item.
     """
     try:
         return _adapter(shape).validate_python(value)
@@ -112,7 +112,7 @@ def _checked(shape: type, value: object, problem: str) -> Any:
 
 
 def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -> T:
-    """Return `value`; raises StoreError if it is not a `kind`, or has more items than the limit."""
+    """Return `value`; raise StoreError if it is not a `kind`, or has more items than the limit."""
     if not isinstance(value, kind):
         raise StoreError(f"{problem}: '{key}' is not a JSON {kind.__name__}.")
     if len(value) > limit.value:
@@ -121,7 +121,7 @@ def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -
 
 
 def _slip(error: pydantic.ValidationError) -> str:
-    """Return the first problem of an invalid value, with its location."""
+    """Return the first problem in an invalid value, and the location of the problem."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     said = f"{first['msg']} at '{place}'" if place else first["msg"]
@@ -129,12 +129,12 @@ def _slip(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message; only texts are quoted, since other values may be large."""
+    """Return words for a value in a message; quote only texts, since other values may be large."""
     return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "a non-text value"
 
 
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
-    """Return the JSON object in a manifest; raises StoreError, which begins with `problem`."""
+    """Parse a JSON object; raises StoreError, which begins with `problem`."""
     try:
         found: dict[str, Any] = _adapter(dict[str, Any]).validate_json(raw)
     except pydantic.ValidationError as error:
@@ -143,7 +143,7 @@ def read_object(raw: bytes, problem: str) -> dict[str, Any]:
 
 
 def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
-    """Return the blobs in a manifest of the harness; raises StoreError, which begins with `problem`."""
+    """Parse the manifest of an artifact; raises StoreError, which begins with `problem`."""
     layers: list[Layer] = []
     for each in _items(manifest.get("layers"), list, "layers", STORE_ARTIFACT_FILES, problem):
         layer = _checked(_LayerDescriptor, each, f"{problem}: layer {len(layers)}")
@@ -163,7 +163,7 @@ def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
 
 
 def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
-    """Return size and digest of each file that the description of a folder lists.
+    """Return the size and the digest of each file that the description of a folder lists.
 
     Raises StoreError if the description is malformed, or lists a file outside of the folder.
     """
@@ -180,16 +180,16 @@ def read_files(description: bytes, name: str) -> Mapping[str, FileFact]:
 
 
 def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
-    """Return the parts of an artifact's key, from the artifact's description; raises StoreError."""
+    """Return the parts of an artifact's key from its description; raises StoreError."""
     problem = f"The description of '{name}' in the store is malformed"
     parts = read_object(description, problem).get("parts", {})
     return _items(parts, dict, "parts", STORE_ARTIFACT_FILES, problem)
 
 
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
-    """Raise StoreError unless the titles are different paths of files that `name` may contain.
+    """Raise StoreError unless each title is the path of another file that `name` may contain.
 
-    `taken` are the paths of files that the folder already has.
+    `taken` lists the paths of files that the folder already has; no title may equal one of them.
     """
     known = {*taken}
     for title in titles:
@@ -205,24 +205,24 @@ def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()
             or len(title.encode()) > _PATH_BYTES
             or any(len(part.encode()) > _NAME_BYTES for part in parts)
         ):
-            raise StoreError(f"'{name}' names the file '{title}', which does not belong to it.")
+            raise StoreError(f"'{name}' lists the file '{title}', which it may not contain.")
         if title in known:
-            raise StoreError(f"'{name}' names the file '{title}' twice.")
+            raise StoreError(f"'{name}' lists the file '{title}' twice.")
         known.add(title)
     folders = {parent.as_posix() for title in known for parent in PurePosixPath(title).parents}
     if both := sorted(folders & known):
-        raise StoreError(f"'{name}' names '{both[0]}' as a file and as a folder.")
+        raise StoreError(f"'{name}' lists '{both[0]}' both as a file and as a folder.")
 
 
 def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: str) -> None:
-    """Raise StoreError unless each file has its layer, and all remaining files share one layer."""
+    """Raise StoreError unless each of `files` has a layer, and all other files share one layer."""
     found: set[str] = set()
     for layer in layers:
         if layer.media_type not in {FILE_TYPE, REST_TYPE}:
             raise StoreError(
                 f"The store's '{name}' has a layer of the unknown type '{layer.media_type}'."
             )
-        # The layer of the remaining files has no path, so its title may equal a file's title.
+        # The title of the layer of the other files is not a path, even if it equals a file's path.
         title = "" if layer.media_type == REST_TYPE else layer.title
         fact = files.get(title)
         if title and fact is None:
@@ -236,8 +236,8 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
             raise StoreError(str(STORE_OTHER_MIB.error(f"The store's '{name}'")))
         if fact is not None and layer.size > fact.size + fact.size // _GZIP_SHARE + _GZIP_BYTES:
             raise StoreError(
-                f"The store's '{name}' has {layer.size} bytes for the file '{title}', which has only "
-                f"{fact.size} when it is unpacked."
+                f"The store's '{name}' has a layer of {layer.size} bytes for the file '{title}', which "
+                f"has only {fact.size} bytes when it is unpacked."
             )
     missing = sorted(set(files) - found)
     if missing:
@@ -245,13 +245,13 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
 
 
 def read_page(raw: bytes, problem: str) -> Sequence[str]:
-    """Return the tags on one page of a list; raises StoreError, which begins with `problem`."""
+    """Parse one page of a list of tags; raises StoreError, which begins with `problem`."""
     tags = _items(read_object(raw, problem).get("tags") or [], list, "tags", STORE_TAGS, problem)
     for tag in tags:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
-            # Refused, since a tag becomes the name of a folder.
+            # A malformed tag is refused, since the tag becomes the name of a folder.
             raise StoreError(
-                f"{problem}: {_shown(tag)} is not a tag of a registry; the list is not used."
+                f"{problem}: {_shown(tag)} is not a valid tag, so the list is not used."
             )
     return tags
 
@@ -263,7 +263,7 @@ def next_page(link: str | None) -> str | None:
 
 
 def read_token(raw: bytes) -> str:
-    """Return the token from the answer of a registry's token service; raises StoreError."""
+    """Parse the token in the answer of a registry's token service; raises StoreError."""
     problem = "The answer to the log-in is malformed"
     known = _checked(_Token, read_object(raw, problem), problem)
     token = known.get("token") or known.get("access_token") or ""
@@ -273,7 +273,7 @@ def read_token(raw: bytes) -> str:
 
 
 def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return a manifest's annotations that are texts, each shortened and made one line."""
+    """Return those annotations of a manifest that are texts, each shortened to one short line."""
     notes = manifest.get("annotations")
     return {
         key: shortened(visible_line(value), _SHOWN_BYTES)
@@ -283,7 +283,7 @@ def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read_moment(text: str | None) -> dt.datetime | None:
-    """Parse a time with a time zone; return None for a text of any other form."""
+    """Parse a time in ISO 8601, in UTC if it has no time zone; return None for any other text."""
     try:
         found = dt.datetime.fromisoformat((text or "").replace("Z", "+00:00"))
     except ValueError:

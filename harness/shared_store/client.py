@@ -1,4 +1,4 @@
-"""Sends requests to a registry (OCI distribution specification 1.1); errors become sentences.
+"""Sends requests to a registry (OCI distribution specification 1.1), and explains its errors.
 
 docs/design-decisions.md says why the harness does not use oras-py for these requests.
 """
@@ -55,11 +55,11 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """The limits at which a request ends without success.
+    """The limits at which a request fails.
 
-    A try ends when fewer than `stall_bytes` arrive within `timeout_s`. The request ends after
-    `tries` tries that were too slow or received no new byte. A pause that a registry requests by
-    Retry-After is kept, up to `longest_pause_s`.
+    A try fails when fewer than `stall_bytes` arrive within `timeout_s`. The request fails after
+    `tries` tries in a row that were too slow or received no new byte. If the registry requests a
+    pause by Retry-After, the client pauses; a pause longer than `longest_pause_s` is an error.
     """
 
     tries: int = 4
@@ -70,7 +70,7 @@ class Patience:
 
 
 class _PlainRedirects(NoDowngrade):
-    """Follows redirects without the registry's credentials, which storage servers may refuse."""
+    """Follows redirects, and omits the registry's credentials, which other servers may refuse."""
 
     @override
     def redirect_request(
@@ -124,7 +124,7 @@ class RegistryClient:
     def manifest(
         self, repository: str, tag: str, *, deadline: Deadline | None = None
     ) -> tuple[dict[str, Any], str] | None:
-        """Return a tag's manifest and the manifest's digest, or None if the tag does not exist."""
+        """Return a tag's manifest and the manifest's digest, or None if there is no such tag."""
         what = f"the manifest of '{tag}'"
         url = self.address.url(repository, f"manifests/{tag}")
         answer = self._ask(
@@ -160,9 +160,10 @@ class RegistryClient:
         progress: Callable[[int], None],
         deadline: Deadline | None = None,
     ) -> None:
-        """Fetch into the file `part` those bytes of a blob that the file does not have yet.
+        """Append to the file `part` the bytes of a blob that the file does not have yet.
 
-        Removes the file if it has another digest. Raises StoreError, and OSError if the disk fails.
+        If the whole file has another digest, remove it and raise StoreError. Raises OSError if the
+        disk fails.
         """
         url = self.address.url(repository, f"blobs/{digest}")
         deadline = deadline or self.deadline()
@@ -218,7 +219,7 @@ class RegistryClient:
         *,
         deadline: Deadline | None = None,
     ) -> None:
-        """Push a file as a blob, unless the registry has it."""
+        """Push a file as a blob, unless the registry already has this blob."""
         url = self.address.url(repository, f"blobs/{digest}")
         deadline = deadline or self.deadline()
         if self._ask("HEAD", url, what, allowed={404}, deadline=deadline).status != 404:
@@ -248,7 +249,7 @@ class RegistryClient:
     def push_manifest(
         self, repository: str, tag: str, content: bytes, *, deadline: Deadline | None = None
     ) -> None:
-        """Push a manifest under a tag; the registry already has its blobs."""
+        """Push a manifest under a tag; the registry must have all blobs that the manifest lists."""
         self._ask(
             "PUT",
             self.address.url(repository, f"manifests/{tag}"),
@@ -292,7 +293,7 @@ class RegistryClient:
         return following
 
     def delete(self, repository: str, digest: str, what: str) -> None:
-        """Delete a manifest; the registry's own garbage collection frees its blobs."""
+        """Delete a manifest; the registry's garbage collection removes the manifest's blobs."""
         self._ask("DELETE", self.address.url(repository, f"manifests/{digest}"), what)
 
     def _append(
@@ -328,8 +329,8 @@ class RegistryClient:
             elif have:
                 sink.truncate(0)
                 have = 0
-            # One byte beyond the size makes the digest wrong; further bytes are dropped, since they
-            # could fill the disk.
+            # If the answer is too long, one byte too many is written, which makes the digest wrong.
+            # Further bytes are not written, since they could fill the disk.
             while have <= size and (chunk := response.read1(min(_CHUNK, size + 1 - have))):
                 sink.write(chunk)
                 have += len(chunk)
@@ -347,7 +348,7 @@ class RegistryClient:
         allowed: set[int] | None = None,
         deadline: Deadline | None = None,
     ) -> _Answer:
-        """Send a request, and return its answer, which must be small."""
+        """Send a request, and return the registry's answer, which must be small."""
         failure = ""
         deadline = deadline or self.deadline()
         for _ in range(self._patience.tries):
@@ -443,9 +444,9 @@ class RegistryClient:
         *,
         has_answered: bool,
     ) -> None:
-        """Pause and return if the request may be repeated, else raise StoreError."""
+        """Pause before the request is sent again; raise StoreError if another try is no use."""
         not_followed = why_not_followed(error)
-        # urllib's reason for a redirect has several lines, so it is left out.
+        # The reason that urllib gives for a redirect has several lines, so it is left out.
         reason = (
             f" {shortened(visible_line(error.reason), _REASON_BYTES)}" if not not_followed else ""
         )
@@ -480,8 +481,8 @@ class RegistryClient:
     def _late(self, what: str) -> StoreError:
         return StoreError(
             f"The request for {what} to the store '{self.address}' did not end before the "
-            f"deadline; {STORE_SECONDS.variable} limits a pull, a push or a list to "
-            f"{STORE_SECONDS.value} s."
+            f"deadline; {STORE_SECONDS.variable} allows {STORE_SECONDS.value} s for a pull, a push "
+            "or a list."
         )
 
     def _pace(self, deadline: Deadline) -> Pace:
@@ -515,7 +516,7 @@ def _size(part: Path) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why a try failed, as a clause."""
+    """Return a clause that says why a try failed."""
     if isinstance(error, StalledError):
         return f"it {error}"
     return str(getattr(error, "reason", error)) or type(error).__name__

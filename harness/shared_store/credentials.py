@@ -1,4 +1,4 @@
-"""Authenticates requests to a registry, by a password from `docker login` or `oras login` or by tokens."""
+"""Authenticates requests to a registry by tokens, or by a password from `docker login`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _FIELD = re.compile(r'(\w+)="([^"]*)"')
 
 
 def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return a registry's `user:password` in base64 from Docker's configuration, or None.
+    """Return the base64 of `user:password` for a registry from Docker's configuration, or None.
 
-    Credential helpers (`credsStore`) are not used.
+    `docker login` and `oras login` write this configuration. Credential helpers (`credsStore`) are
+    not used.
     """
     variables = os.environ if environment is None else environment
     folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
@@ -38,11 +39,11 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
 
 
 class Authorizer:
-    """Answers a registry's challenge: by a password, or by a token that a token service returns.
+    """Answers a registry's challenge by a password, or by a token that a token service returns.
 
-    `get` fetches a URL with headers and returns the content; it raises OSError or ValueError.
-    `registry` is the registry's URL. The registry itself gets the password. A token service on
-    another host gets the password only if both the service and the registry are reached by https.
+    `get` fetches a URL with headers and returns the content; it raises OSError or ValueError if it
+    fails. `registry` is the registry's URL. The password is sent to the registry itself. It is sent
+    to a token service on another host only if both the service and the registry have https URLs.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class Authorizer:
         self._headers: dict[str, str] = {}
 
     def headers(self, url: str) -> Mapping[str, str]:
-        """Return headers with the credentials for a URL of the registry, none for any other URL."""
+        """Return headers with the credentials for a URL of the registry; none for any other URL."""
         return self._headers if origin(url) == self._registry else {}
 
     def answer(self, challenge: str, *, url: str) -> bool:
-        """Process a `WWW-Authenticate` header for `url`; return whether another request can succeed."""
+        """Process a `WWW-Authenticate` header from `url`; return whether a retry can succeed."""
         try:
             if origin(url) != self._registry:
                 return False

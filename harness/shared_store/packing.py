@@ -1,4 +1,4 @@
-"""Packs a published folder into blobs and unpacks it; compresses and verifies each file."""
+"""Packs a published folder into compressed blobs, and unpacks and verifies such blobs."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
-#: The fastest level of gzip is enough: most bytes of a memory file are zeros, and kernels are
-#: already compressed.
+#: The fastest level of gzip is enough: most bytes in a file of a guest's memory are zeros, and
+#: kernels are already compressed.
 _LEVEL = 1
 _GZIP = 31
 
-#: Holes in an unpacked file are multiples of this size; a page of a guest's memory has 4 KiB.
+#: The size of a block that becomes a hole if it has only zeros; a page of memory has 4 KiB.
 _HOLE = 16 << 10
-#: Bytes of unpacked data that every artifact may have, even if its blobs are small.
+#: How many bytes of unpacked data every artifact may have, even if its blobs are small.
 _FREE_BYTES = 256 << 20
-#: The most bytes of a zip archive's list of files, which is read into memory as a whole.
+#: The most bytes that a zip archive's list of files may have, since the whole list is in memory.
 _ZIP_LIST_BYTES = 4 << 20
 _ZIP_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
@@ -67,9 +67,9 @@ class Packed:
 
 
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
-    """Yield the blobs of a published folder; a blob's file exists until the next blob is yielded.
+    """Yield the blobs of a published folder; each blob's file is removed before the next is made.
 
-    Raises StoreError, which names the file, if a file's content differs from the manifest.
+    Raises StoreError, which names the file, if the content of a file differs from the manifest.
     """
     files = read_files((folder / MANIFEST).read_bytes(), folder.name)
     for number, (title, fact) in enumerate(sorted(files.items())):
@@ -100,7 +100,7 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
         path = work / "rest.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for title, each in rest.items():
-                # All entries have the same date, so that the same files give the same blob.
+                # All entries have the same date, so that equal files give equal blobs.
                 entry = zipfile.ZipInfo(title)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, each.read_bytes())
@@ -109,9 +109,9 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
 
 
 class DataBudget:
-    """A limit on the total unpacked size of an artifact's blobs, which depends on their packed size.
+    """A limit on the unpacked bytes of an artifact; the limit grows with the artifact's packed size.
 
-    Holes don't count. Raises StoreError when the limit is exceeded.
+    Bytes in holes do not count. `take` raises StoreError when the limit is exceeded.
     """
 
     def __init__(self, name: str, packed_bytes: int) -> None:
@@ -125,9 +125,9 @@ class DataBudget:
 
 
 def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBudget) -> None:
-    """Write the file in the blob `part`; blocks of zeros become holes.
+    """Decompress the blob `part` to the file `to`; write blocks of zeros as holes.
 
-    Raises StoreError if the content differs from the manifest of `name`.
+    Raises StoreError if the content differs from `fact`, which is from the manifest of `name`.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
@@ -155,23 +155,23 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
         has_more = bool(stream.unused_data or source.read(1))
     if (size, digest.hexdigest()) != (fact.size, fact.sha256):
         raise StoreError(
-            f"The file '{to.name}' of '{name}' differs from its manifest: "
+            f"The file '{to.name}' of '{name}' differs from its manifest: it has "
             f"{'more than ' if size > fact.size else ''}{min(size, fact.size)} bytes with the "
-            f"digest {digest.hexdigest()[:12]}…, but {fact.size} with {fact.sha256[:12]}… were "
-            "published."
+            f"digest {digest.hexdigest()[:12]}…, but {fact.size} bytes with the digest "
+            f"{fact.sha256[:12]}… were published."
         )
     if has_more or not stream.eof:
         raise StoreError(
-            f"The file '{to.name}' of '{name}' is not packed as it was published: its blob "
+            f"The blob of the file '{to.name}' of '{name}' is malformed: the blob "
             f"{'goes on after' if has_more else 'ends before'} the end of the file."
         )
     to.chmod(0o600)
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Write the remaining files of a folder, such as a bake's evidence; `files` already exist.
+    """Unpack the blob `part` of all other files, such as a bake's evidence; `files` already exist.
 
-    Raises StoreError if the remaining files are not plain files, or exceed the limits.
+    Raises StoreError if an entry of the blob is not a plain file, or if a limit is exceeded.
     """
     try:
         with _ZipFile(part) as source, zipfile.ZipFile(source) as archive:
@@ -180,13 +180,13 @@ def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None
             for entry in entries:
                 path = to / entry.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # The read ends at the size that the entry states, and compares the checksum.
+                # zipfile reads no more than the size in the entry, and checks the checksum there.
                 with archive.open(entry) as opened, path.open("xb") as sink:
                     shutil.copyfileobj(opened, sink, _CHUNK)
                 path.chmod(0o600)
     except (
         *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
-        # ValueError is raised for negative offsets, and for names that are not in the stated encoding.
+        # zipfile raises ValueError for a negative offset, and for a name in a wrong encoding.
         ValueError,
     ) as error:
         raise StoreError(f"The other files of '{name}' can't be unpacked ({error}).") from error
@@ -202,13 +202,13 @@ def _check_entries(entries: list[zipfile.ZipInfo], name: str, files: Collection[
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in {0, stat.S_IFREG} or entry.compress_type not in _ZIP_METHODS:
             raise StoreError(
-                f"'{name}' names '{entry.filename}', which is not a plain file, or is packed by "
-                "a method that is not used here."
+                f"'{name}' lists '{entry.filename}', which is not a plain file, or which was "
+                "compressed by a method that is not allowed here."
             )
 
 
 class _ZipFile(io.FileIO):
-    """A zip archive whose list of files has a limited size."""
+    """The file of a zip archive; raises BadZipFile if the archive's list of files is too long."""
 
     @override
     def read(self, size: int | None = -1, /) -> bytes:
@@ -221,7 +221,7 @@ class _ZipFile(io.FileIO):
 
 
 def _compress(source: Path, to: Path) -> str:
-    """Write a file as gzip, and return its content's digest; equal contents give equal bytes."""
+    """Compress a file by gzip, without a timestamp; return the digest of its content."""
     digest = hashlib.sha256()
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     with source.open("rb") as reader, to.open("wb") as sink:

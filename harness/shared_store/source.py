@@ -47,7 +47,7 @@ _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
 _WORDS_BYTES = 1000
-#: Phrases for the inputs of a checkpoint's key that differ between hosts.
+#: For each input of a key that may differ between hosts: what another artifact was made with.
 _INPUTS = {
     "qemu": "another QEMU or processor",
     "argv": "another machine (accelerator, CPU, memory or devices)",
@@ -61,7 +61,7 @@ _INPUTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class StoredArtifact:
-    """An artifact of the shared store, as its manifest describes it."""
+    """An artifact in the shared store, described by the artifact's manifest."""
 
     repository: str
     tag: str
@@ -73,10 +73,10 @@ class StoredArtifact:
 
 @dataclass(kw_only=True)
 class SharedCache:
-    """The repository of one cache in the shared store.
+    """The repository for one cache in the shared store.
 
-    `partial` is the folder for blobs of interrupted pulls. If `is_writable` is false, `offer` pushes
-    nothing.
+    `partial` is the folder for blobs whose pull was interrupted. If `is_writable` is false, `offer`
+    pushes nothing.
     """
 
     client: RegistryClient
@@ -93,11 +93,11 @@ class SharedCache:
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether the store had the folder.
+        """Write the folder `name` to `into`; return whether that worked.
 
-        Errors are only reported; the caller then makes the folder itself. A pull takes at most half
-        of the remaining time, so that the caller has time to make the folder. `inputs` are the parts
-        of the folder's key; they serve to report why the store has only folders with other keys.
+        Report errors, and never raise StoreError. A pull may take at most half of the remaining
+        time, so that the caller has time to make the folder. `inputs` are the parts of the folder's
+        key; if the store has only folders with other keys, the report says which parts differ.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -119,7 +119,7 @@ class SharedCache:
     ) -> bool:
         """Write the folder `name` to `into`; return False if the store does not have the folder.
 
-        If this method raises StoreError, no file in `into` may be used.
+        If this method raises StoreError, the caller must not use any file in `into`.
         """
         deadline = deadline or self.client.deadline()
         found = self.client.manifest(self.repository, name, deadline=deadline)
@@ -170,17 +170,18 @@ class SharedCache:
             what = f"the artifact '{name}'"
             if error.errno in FULL:
                 raise StoreError(
-                    f"The disk of '{into}' became full while {what} was pulled; nothing of it is kept: "
-                    "free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
+                    f"The disk of '{into}' became full while {what} was pulled. The received data "
+                    "was removed; free some space, or set XDG_CACHE_HOME to a folder on a larger "
+                    "disk."
                 ) from error
             raise StoreError(f"{what.capitalize()} could not be written: {error}.") from error
         for part in done:
-            # Two files with the same content share one blob.
+            # Two files with the same content share one blob, so `done` may list a blob twice.
             part.unlink(missing_ok=True)
         return True
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Push a folder that was just made, if this run may push; errors are only reported."""
+        """Push a folder that was just made, if `is_writable`. Report errors; never raise them."""
         if not self.is_writable:
             return
         try:
@@ -191,7 +192,7 @@ class SharedCache:
     def push(self, folder: Path, *, progress: Progress) -> bool:
         """Push a published folder; return False if the store already has the folder.
 
-        Raises StoreError, which names a damaged file.
+        Raises StoreError if the push fails, or if a file is damaged; the message names the file.
         """
         deadline = self.client.deadline()
         if self.client.manifest(self.repository, folder.name, deadline=deadline) is not None:
@@ -234,7 +235,7 @@ class SharedCache:
         return True
 
     def ls(self) -> list[StoredArtifact]:
-        """Return this cache's artifacts in the store, by name; artifacts of other programs are left out."""
+        """Return the harness's artifacts in the repository, sorted by tag."""
         deadline = self.client.deadline()
         found = []
         for tag in self.client.tags(self.repository, deadline=deadline):
@@ -248,7 +249,7 @@ class SharedCache:
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
     def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
-        """Return a clause on how the store's artifacts of the same name differ, or an empty text."""
+        """Return a clause about how the key of another artifact of this name differs, or ''."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]
@@ -285,7 +286,7 @@ class SharedCache:
 
 
 class _Meter:
-    """Reports the progress of a pull, at intervals."""
+    """Reports the progress of a pull from time to time."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._total = max(1, total)
@@ -335,7 +336,7 @@ def _malformed(tag: str) -> str:
 
 
 def _needs(own: bytes) -> str | None:
-    """Return the requirements on QEMU and processor that were recorded with a checkpoint."""
+    """Return the QEMU and the processor that a checkpoint's description requires, or None."""
     facts = json.loads(own).get("facts") or {}
     words = [str(facts[key]) for key in ("qemu", "processor") if key in facts]
     return ", ".join(words) or None
@@ -343,7 +344,7 @@ def _needs(own: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _removed_if_refused(part: Path) -> Iterator[None]:
-    """Remove a blob that can't be unpacked, since the next pull would fail on this blob too."""
+    """Remove a blob if the block can't unpack it; otherwise the next pull would fail on it too."""
     try:
         yield
     except StoreError:
@@ -368,7 +369,7 @@ def _remove_old(parts: Path) -> None:
 def shared_caches(
     client: RegistryClient, cache: Path, *, is_writable: bool = False
 ) -> dict[str, SharedCache]:
-    """Return the shared caches by the names of their repositories."""
+    """Return the shared cache for each repository, by the repository's name."""
     return {
         repository: SharedCache(
             client=client,
@@ -381,4 +382,4 @@ def shared_caches(
 
 
 REPOSITORIES = ("images", "derived", "checkpoints")
-"""One repository for each cache of folders; there is none for cloud images, which publishers serve."""
+"""One repository for each cache; cloud images have none, since their publishers serve them."""

@@ -61,7 +61,7 @@ def test_layers_match_the_listed_files_and_one_archive_of_other_files(
         ((*BOTH, a_layer("ram")), "has the file 'ram' twice"),
         ((*BOTH, *[a_layer("rest", media_type=REST_TYPE)] * 2), "has the file 'rest' twice"),
         ((*BOTH, a_layer("x", media_type="other")), "a layer of the unknown type 'other'"),
-        ((a_layer("disk.qcow2", 10_000 + 10 + 1025), BOTH[1]), "which has only 10000 when"),
+        ((a_layer("disk.qcow2", 10_000 + 10 + 1025), BOTH[1]), "which has only 10000 bytes when"),
         ((*BOTH, a_layer("rest", STORE_OTHER_MIB.bytes + 1, REST_TYPE)), "store-other-mib"),
     ],
 )
@@ -87,13 +87,13 @@ def test_missing_repeated_unlisted_or_too_large_layers_are_refused(
     ],
 )
 def test_path_outside_of_the_artifact_folder_is_refused(titles: list[str]) -> None:
-    with pytest.raises(StoreError, match="'own' names"):
+    with pytest.raises(StoreError, match="'own' lists"):
         require_own(titles, "own")
 
 
 def test_paths_within_the_folder_are_accepted_up_to_their_limits() -> None:
     require_own(["a/used", "a/b", "..a", "/".join("a" * 16), "x" * 255, "caf\u00e9"], "own")
-    with pytest.raises(StoreError, match="'own' names the file 'a' twice"):
+    with pytest.raises(StoreError, match="'own' lists the file 'a' twice"):
         require_own(["a"], "own", taken={"a": 1})
 
 
