@@ -1,4 +1,4 @@
-"""A container registry on the host: a test can disturb its answers and read a log of requests."""
+"""The log of a test's container registry, and the faults by which a test disturbs its answers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TEXT_BYTES = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class PullFault:
-    """The fault in one pull; with the default values there is no fault."""
+    """A fault that disturbs one pull; the default values disturb nothing."""
 
     status: int | None = None
-    """Answer each request with this HTTP status, such as 429; the registry does not get the request."""
+    """Answer each request with this HTTP status, such as 429, and do not forward the request."""
     blob_status: int | None = None
     """Answer each request for a blob with this status; 404 simulates a missing layer of an image."""
     cut_after_bytes: int | None = None
-    """Close the connection at this byte of a blob, each time, even if a client resumes there."""
+    """Close the connection at this byte of each blob, even if the client resumes at this byte."""
     bytes_per_s: int | None = None
-    """The highest speed at which blobs are sent, in bytes per second."""
+    """The highest speed, in bytes per second, at which the proxy sends a blob."""
     delay_s: float = 0.0
     """The time to wait before each answer."""
 
@@ -63,13 +63,13 @@ class RegistryRequest:
     path: str
     started_s: float
     ended_s: float
-    """The time at which a part of the answer was last sent."""
+    """The time at which the proxy last sent a part of the answer."""
     status: int | None = None
     """The answer's HTTP status; None until there is an answer."""
     body_bytes: int = 0
-    """The number of bytes of the body that were sent."""
+    """How many bytes of the answer's body the proxy sent."""
     is_cut: bool = False
-    """Whether a fault closed the connection in the middle of the body."""
+    """Whether a fault closed the connection in the middle of the answer's body."""
     is_aborted: bool = False
     """Whether the client closed the connection before the end of the answer."""
 
@@ -78,7 +78,7 @@ class RegistryRequest:
         return "/blobs/" in self.path
 
     def render(self) -> str:
-        """Return this request's line of the log."""
+        """Return the line that describes this request in the rendered log."""
         end = " cut" if self.is_cut else " aborted by the client" if self.is_aborted else ""
         return visible_line(
             f"{self.started_s:.3f} {self.ended_s:.3f} pull {self.pull} connection "
@@ -88,7 +88,7 @@ class RegistryRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Pull:
-    """The requests of one run of a client, such as `ctr image pull`."""
+    """The requests that one run of a client sent, such as one `ctr image pull`."""
 
     requests: Sequence[RegistryRequest]
 
@@ -102,15 +102,15 @@ class Pull:
 
     @property
     def blob_bytes(self) -> int:
-        """Return how many bytes of blobs were sent."""
+        """Return how many bytes of blobs the proxy sent."""
         return sum(each.body_bytes for each in self.requests if each.is_blob)
 
 
 def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool:
-    """Return whether a client's pull begins with this request.
+    """Return whether this request is the first request of a pull.
 
-    containerd begins with a HEAD request for the tag's manifest, over a new connection. After an
-    answer 429, containerd repeats the request over the same connection.
+    containerd begins a pull with a HEAD request for the tag's manifest, over a new connection. If
+    the answer is 429, containerd repeats the request over the same connection.
     """
     is_tag = "/manifests/" in path and "/manifests/sha256:" not in path
     return is_first_of_connection and method == "HEAD" and is_tag
@@ -118,7 +118,7 @@ def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool
 
 @dataclass
 class RegistryLog:
-    """The requests so far, and the planned faults; used by all threads of a proxy."""
+    """The requests so far, and the planned faults; all threads of a proxy use the same log."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _requests: list[RegistryRequest] = field(default_factory=list)
@@ -131,12 +131,12 @@ class RegistryLog:
     _left_out: int = 0
 
     def disturb_next(self, *faults: PullFault) -> None:
-        """Plan the faults of the next pulls, one fault for each pull."""
+        """Plan faults for the next pulls, one fault for each pull."""
         with self._lock:
             self._planned.extend(faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb by this fault each later pull for which no other fault is planned."""
+        """Plan `fault` for each later pull for which `disturb_next` planned no fault."""
         with self._lock:
             self._standing = fault
             self._current = None
@@ -150,7 +150,7 @@ class RegistryLog:
     def began(
         self, connection: int, method: str, host: str, path: str, *, is_first: bool
     ) -> tuple[RegistryRequest, PullFault]:
-        """Return the record of a request that has arrived, and the fault of its pull.
+        """Record a request; return the record, and the fault for the request's pull.
 
         `is_first` is true for the first request of its connection. Raises LimitError if the log is
         full.
@@ -190,16 +190,16 @@ class RegistryLog:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Return the reasons for which connections failed before a request."""
+        """Return why connections failed before their first request, one reason for each."""
         with self._lock:
             return tuple(self._refusals)
 
     @property
     def requests(self) -> tuple[RegistryRequest, ...]:
-        """Return the requests, by the time at which they arrived.
+        """Return the requests, in the order in which they arrived.
 
-        Raises LimitError if there were more requests than the log can hold, since an incomplete log
-        proves nothing.
+        Raises LimitError if there were more requests than the log may contain, since an incomplete
+        log proves nothing.
         """
         with self._lock:
             if self._left_out:

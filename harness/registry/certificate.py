@@ -1,4 +1,4 @@
-"""The TLS certificate of a test's registry that acts as another registry, such as Microsoft's."""
+"""The TLS certificate by which a test's registry poses as another registry, such as Microsoft's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _OPENSSL_S = 60.0
-#: Days for which a certificate is valid; no run takes longer.
+#: How many days a certificate is valid; no run takes longer.
 _DAYS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A self-signed certificate with its key, by which a client trusts only this server."""
+    """A self-signed certificate and its key; a client that trusts it trusts only this server."""
 
     certificate: Path
     key: Path
@@ -39,8 +39,8 @@ class Certificate:
         """
         if shutil.which("openssl") is None:
             raise RequirementError(
-                "There is no program 'openssl' on this host to make the certificate of a test's "
-                "registry; install the program with `apt-get install openssl`."
+                "The program 'openssl', which makes the certificate of a test's registry, was not "
+                "found on this host; install the program with `apt-get install openssl`."
             )
         make_private_folder(folder)
         made = cls(certificate=folder / "certificate.pem", key=folder / "key.pem")

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of a registry; it logs each request and disturbs answers as planned."""
+"""An HTTP proxy in front of a registry; the proxy logs each request, and disturbs answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from harness.registry import PullFault, RegistryLog, RegistryRequest
 
 _CHUNK = 1 << 14
-#: The most bytes of an answer without a length, such as a list of tags: memory holds all of them.
+#: The most bytes that an answer without a length, such as a list of tags, may have; the proxy reads
+#: the whole answer into memory.
 _HELD_BYTES = 16 << 20
 #: At a limited speed, the proxy sends an answer in this many pieces per second.
 _PIECES_PER_S = 10
@@ -49,9 +50,9 @@ _ERRORS = {
 
 
 class RegistryProxy:
-    """Listens on the host's loopback interface; the end of the `with` block ends the threads too.
+    """Listens on the host's loopback interface in a `with` block, whose end also ends all threads.
 
-    `upstream` opens a connection to the registry; without `tls` clients speak plain HTTP.
+    `upstream` opens a connection to the registry. Without `tls`, clients use plain HTTP.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RegistryProxy:
             kwargs={"poll_interval": 0.05},
             name="registry-proxy",
         )
-        # An interrupted run does not wait for this thread.
+        # The thread is a daemon, so that an interrupted run does not wait for it.
         self._thread.daemon = True
 
     @property
@@ -109,7 +110,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Return whether a connection is served; connections are limited, since each has a thread."""
+        """Return whether to serve a connection; their number is limited, as each has a thread."""
         with self._lock:
             is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
         if is_one_too_many:
@@ -117,7 +118,7 @@ class _Server(socketserver.ThreadingTCPServer):
         return not is_one_too_many
 
     def accepts_upload(self, count: int) -> bool:
-        """Return whether clients may upload a body of this size, which this host's disk will store."""
+        """Return whether a client may upload `count` bytes, which this host's disk will store."""
         with self._lock:
             if self._uploaded + count > REGISTRY_UPLOAD_MIB.bytes:
                 return False
@@ -137,10 +138,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: clients may end a connection at any time."""
+        """Print nothing, since a client may close its connection at any time."""
 
     def end_connections(self, timeout_s: float) -> None:
-        """End all connections and their threads; raises HarnessError if a thread does not end."""
+        """Close all connections; raises HarnessError if the thread of a connection does not end."""
         self.is_ending.set()
         with self._lock:
             left = dict(self._open)
@@ -157,11 +158,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _CutError(Exception):
-    """A fault requires the end of the connection."""
+    """A fault requires that the proxy closes the connection."""
 
 
 class _RefusedError(Exception):
-    """The request is not forwarded. Its body was not read, so the connection ends after the answer."""
+    """The proxy can't forward a request. It answers with `status`, and closes the connection."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -169,7 +170,7 @@ class _RefusedError(Exception):
 
 
 class _Body:
-    """The body of a request, which is read in pieces."""
+    """A request's body, which the proxy reads in pieces."""
 
     def __init__(self, file: BufferedIOBase, length: int) -> None:
         self._file = file
@@ -179,7 +180,7 @@ class _Body:
         piece = self._file.read(min(self.left, size if size >= 0 else _CHUNK))
         if not piece and self.left:
             raise ConnectionAbortedError(
-                "The client ended the connection before the end of a body."
+                "The client closed the connection before the end of a request's body."
             )
         self.left -= len(piece)
         return piece
@@ -213,16 +214,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             super().finish()
         if self.server.tls is not None:
-            # TLS is not shut down, because a cut connection must not look properly ended.
+            # TLS is not shut down, so that the client can tell that the answer was truncated.
             cast("socket.socket", self.request).close()
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: requests are in the log."""
+        """Print nothing, since RegistryLog has all requests."""
 
     @override
     def handle_one_request(self) -> None:
-        """Serve a request of any method."""
+        """Serve one request, with any HTTP method."""
         self.raw_requestline = self.rfile.readline(65537)
         if not self.raw_requestline or not self.parse_request():
             self.close_connection = True
@@ -250,8 +251,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except _CutError:
             request.is_cut = self.close_connection = True
         except OSError:
-            # These fields are set only after an error: after a whole answer, the client may already
-            # have sent its next request.
+            # The fields are set only after an error. After a complete answer, the client may
+            # already have sent its next request.
             request.is_aborted = self.close_connection = True
             request.ended_s = time.monotonic()
 
@@ -264,7 +265,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status = fault.blob_status
         if status is not None:
             body.discard()
-            self._refuse(status, request, "The test asked for this answer.")
+            self._refuse(status, request, "The test planned this answer.")
             return
         with contextlib.closing(self.server.upstream()) as upstream:
             headers = {
@@ -286,10 +287,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._pass_on(answer, fault, request)
 
     def _body(self) -> _Body:
-        """Return the request's body; raises _RefusedError for a request that can't be forwarded."""
+        """Return the request's body; raises _RefusedError if the body can't be forwarded."""
         lengths = self.headers.get_all("Content-Length") or ["0"]
         if "Transfer-Encoding" in self.headers:
-            raise _RefusedError(411, "A body needs a Content-Length.")
+            raise _RefusedError(411, "A request with a body needs a Content-Length.")
         if len(set(lengths)) != 1 or not _LENGTH.fullmatch(lengths[0]):
             raise _RefusedError(400, "The Content-Length is not a number.")
         if not self.server.accepts_upload(int(lengths[0])):
@@ -352,14 +353,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))
-        # Recorded before any data is sent, since a test may read the log once the client has data.
+        # Set before any data is sent, since a test may read the log as soon as the client has data.
         request.status, request.ended_s = status, time.monotonic()
         self.end_headers()
 
     def _pause(self, seconds: float) -> None:
-        """Wait; raises an OSError if the proxy ends during the wait."""
+        """Wait; raises ConnectionAbortedError if the proxy is closed during the wait."""
         if self.server.is_ending.wait(seconds):
-            raise ConnectionAbortedError("The proxy ends.")
+            raise ConnectionAbortedError("The registry's proxy is being closed.")
 
 
 def _piece_bytes(fault: PullFault) -> int:

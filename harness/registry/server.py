@@ -1,4 +1,4 @@
-"""Debian's `docker-registry` as a process of this host, and pushes into it."""
+"""Runs Debian's `docker-registry` as a process on this host, and pushes images to it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The Debian release from which the registry comes, whatever the host's release is.
+#: The Debian release from which the program comes, whatever release the host has.
 RELEASE = "bookworm"
 PACKAGE = "docker-registry"
 _PROGRAM = "usr/bin/docker-registry"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 _LINKER = f"{_LIBRARIES}/ld-linux-x86-64.so.2"
-#: All files that the program loads: the program is written in Go and uses only the C library.
+#: The program, and all files that it loads: it is written in Go and uses only the C library.
 _FILES = (_PROGRAM, _LINKER, f"{_LIBRARIES}/libc.so.6")
 _SOCKET = "socket"
 _START_S = 30.0
@@ -46,8 +46,8 @@ def ensure_registry_program(
 ) -> tuple[str, ...]:
     """Return the command that runs `docker-registry`; unpack the program if the cache lacks it.
 
-    The program runs with its own dynamic linker and C library. It is not installed as a package,
-    since Debian's package starts a service that listens on all addresses of the host.
+    The program runs with the dynamic linker and the C library of its own Debian release. Its
+    package is not installed, since the package starts a service that listens on all addresses.
 
     Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """
@@ -69,8 +69,8 @@ def ensure_registry_program(
 def render_configuration(storage: Path) -> str:
     """Render the configuration of a registry that stores its data in the folder `storage`.
 
-    The registry listens on a Unix socket in its working directory, since all users of the host
-    could reach a port.
+    The registry listens on a Unix socket in its working directory, since any user of the host
+    could connect to a TCP port.
     """
     return json.dumps(
         {
@@ -86,7 +86,7 @@ def render_configuration(storage: Path) -> str:
 
 
 class SocketConnection(http.client.HTTPConnection):
-    """An HTTP connection to a Unix socket whose folder's path may be too long for an address."""
+    """An HTTP connection to a Unix socket whose path may be too long for a socket address."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("registry", timeout=_REQUEST_S)
@@ -110,11 +110,11 @@ class RegistryServer:
     folder: Path
 
     def connection(self) -> http.client.HTTPConnection:
-        """Return a connection, which opens at its first request."""
+        """Return a new connection, which the first request opens."""
         return SocketConnection(self.folder)
 
     def push(self, archive: bytes, *, repository: str, tag: str) -> None:
-        """Push the only image of an OCI archive, as `ctr images export` and buildah write it.
+        """Push the only image in an OCI archive, such as `ctr images export` and buildah write.
 
         Raises HarnessError if the archive has another form, or the registry refuses the image.
         """
@@ -151,7 +151,7 @@ class RegistryServer:
         *,
         expected: int,
     ) -> str:
-        """Make a request, and return the value of the answer's `Location`."""
+        """Send a request, and return the value of the `Location` header in the answer."""
         with contextlib.closing(self.connection()) as connection:
             connection.request(method, path, body=content, headers=dict(headers or {}))
             answer = connection.getresponse()
@@ -165,9 +165,10 @@ class RegistryServer:
 
 
 def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
-    """Return the digest of the manifest of the only image in an OCI archive, and the blobs by digest.
+    """Return the digest of the only image's manifest in an OCI archive, and all blobs by digest.
 
-    Raises HarnessError for any other archive, since the archive may come from a guest.
+    Raises HarnessError for any other archive. The archive may come from a guest, so its digests are
+    checked.
     """
     try:
         blobs = _read_archive(archive)
@@ -199,7 +200,7 @@ def _no_archive(why: str) -> HarnessError:
 
 
 def _read_archive(archive: bytes) -> dict[str, bytes]:
-    """Return the blobs of an OCI archive by digest, and its index under the key ''."""
+    """Return the blobs of an OCI archive by digest, and the archive's index under the key ''."""
     blobs: dict[str, bytes] = {}
     # The archive is not compressed, so only a file with holes can be larger than the archive.
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
@@ -219,7 +220,7 @@ def _read_archive(archive: bytes) -> dict[str, bytes]:
 def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[RegistryServer]:
     """Run a registry that stores its data in `folder`, until the block or this process ends.
 
-    Raises HarnessError, which quotes the registry's output, if the registry does not start.
+    Raises HarnessError if the registry does not start.
     """
     make_private_folder(folder / "storage")
     (folder / "config.yml").write_text(render_configuration(folder / "storage"))
@@ -233,8 +234,9 @@ def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[Registr
     def poll() -> Observation[bool]:
         if process.poll() is not None:
             raise HarnessError(
-                f"The registry exited with {process.returncode} at its start. Its command line was "
-                f"{shlex.join(program)!r}, its output: {log.read_text(errors='replace')[-2000:]}"
+                f"The registry exited with {process.returncode} at its start. Its command was "
+                f"{shlex.join(program)!r}. Its output ends with: "
+                f"{log.read_text(errors='replace')[-2000:]}"
             )
         try:
             with contextlib.closing(server.connection()) as connection:
@@ -248,7 +250,7 @@ def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[Registr
         try:
             wait_for("the registry to answer", poll, Deadline.after(_START_S), interval_s=0.05)
         except WaitTimeoutError as error:
-            raise HarnessError(f"{error} Its output is in '{log}'.") from error
+            raise HarnessError(f"{error} The registry's output is in '{log}'.") from error
         yield server
     finally:
         end(process)
