@@ -1,4 +1,4 @@
-"""GPU models as data, and the devices and windows that a GPU adds to a machine."""
+"""GPU models as data, and how a GPU is attached to a QEMU machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PMC_BOOT_42 = 0xA00
 
 MIB = 1 << 20
 
-#: NVIDIA's chip numbers: the lowest of Ampere, all of Ada, the lowest of Hopper.
+#: NVIDIA's chip numbers: the lowest number of Ampere, all numbers of Ada, the lowest of Hopper.
 _GA100 = 0x170
 _ADA = range(0x190, 0x1A0)
 _GH100 = 0x180
@@ -35,7 +35,7 @@ DriverKind: TypeAlias = Literal["cuda", "grid"]
 
 @dataclass(frozen=True, kw_only=True)
 class GpuKind:
-    """The PCI ids that all GPUs of a vendor share: four hexadecimal digits each."""
+    """The PCI vendor id and class that many GPUs share, each as four hexadecimal digits."""
 
     vendor: str
     class_code: str
@@ -64,7 +64,7 @@ class PciIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A memory BAR; a 64-bit BAR is prefetchable and occupies two indices."""
+    """A memory BAR; a 64-bit BAR is prefetchable, and occupies its own and the next index."""
 
     mib: int
     bits: Literal[32, 64] = 32
@@ -80,7 +80,7 @@ Bars: TypeAlias = Mapping[int, Bar]
 
 @dataclass(frozen=True, kw_only=True)
 class TransportBars:
-    """A model's BARs by index, for each transport, since transports support different BARs."""
+    """For each transport, a model's BARs by index, since not every transport supports all BARs."""
 
     mpqemu: Bars
     vfio_user: Bars
@@ -116,11 +116,11 @@ class GspFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuModel:
-    """A GPU model, with all its properties that a guest can see.
+    """A GPU model, with all properties that a guest can see.
 
-    `driver_kinds` are the kinds of NVIDIA driver that support the model, the default first.
-    `ids_from` names the source of the ids. `gsp` is None for a model without a system processor;
-    only `GpuEmulation.GSP` emulates that processor.
+    `driver_kinds` lists the kinds of NVIDIA driver that support the model, the default kind first.
+    `ids_from` says where the ids were found. `gsp` is None if the model's file has no facts about
+    its system processor (GSP); only `GpuEmulation.GSP` emulates that processor.
     """
 
     name: str
@@ -142,7 +142,7 @@ class GpuModel:
         return f"GpuModel({self.name!r})"
 
     def emulated_as(self, emulation: GpuEmulation) -> GpuModel:
-        """Return the same model with another kind of emulation."""
+        """Return this model with the given kind of emulation."""
         return replace(self, emulation=emulation)
 
     @property
@@ -160,9 +160,10 @@ class GpuModel:
     def boot_registers(self) -> dict[int, int]:
         """Return the read-only registers of BAR0, by offset.
 
-        PMC_BOOT_0 has the chip in bits 28:20 and the revision in 7:0. PMC_BOOT_42 has the chip's
-        architecture in 29:24, its implementation in 23:20, the major revision in 19:16 and the
-        minor revision in 15:12. If PMC_BOOT_42 is 0, NVIDIA's driver 535 refuses the device.
+        PMC_BOOT_0 contains the chip in bits 28:20 and the revision in bits 7:0. PMC_BOOT_42
+        contains the chip's architecture in bits 29:24, the implementation in 23:20, the major
+        revision in 19:16 and the minor revision in 15:12. NVIDIA's driver 535 refuses a device
+        whose PMC_BOOT_42 is 0.
         """
         revision = self.pci.revision
         return {
@@ -174,7 +175,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A kind of GPU node: the model and count of its GPUs, and the cloud's name for such a node."""
+    """A kind of GPU node: its GPUs' model, how many GPUs it has, and its name in the cloud."""
 
     name: str
     title: str
@@ -193,12 +194,14 @@ class GpuNode:
 class GpuAttachment:
     """How to plug one GPU into a QEMU machine, as data; valid for one use.
 
-    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. `fd` is None if the properties
-    name a socket in the machine's folder that QEMU opens itself. `root_port_window_mib` is the
-    address space below 4 GiB that the root port must reserve (`mem-reserve`), and `aperture_mib` is
-    the space above 4 GiB (`pref64-reserve`). Without these windows a guest has no space for the
-    BARs of a hot-plugged function. In a guest with 1.5 GiB of RAM, ten ports with 64 MiB each
-    worked; with 160 MiB each the firmware hung.
+    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. `fd` is None if QEMU itself
+    opens a socket in the machine's folder, whose path is in the properties.
+
+    The root port must reserve two windows of addresses, since a guest otherwise has no space for
+    the BARs of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB
+    (`mem-reserve`), and `aperture_mib` is that of the window above 4 GiB (`pref64-reserve`). In a
+    guest with 1.5 GiB of RAM, ten ports with windows of 64 MiB worked; with windows of 160 MiB the
+    firmware hung.
     """
 
     id: str
@@ -218,7 +221,7 @@ class GpuAttachment:
             )
 
     def to_device_argv(self, bus: str) -> list[str]:
-        """Return the values of `-device` that plug the GPU at start, with `fd` inherited.
+        """Return the values of QEMU's `-device` that plug in the GPU at start; QEMU inherits `fd`.
 
         An attachment without `fd` is rendered as JSON, which QEMU accepts for `-device` since 6.2.
         """
@@ -228,18 +231,18 @@ class GpuAttachment:
         return [",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))]
 
     def to_device_add(self, bus: str, fdname: str | None) -> list[dict[str, object]]:
-        """Return the arguments of each `device_add` of QMP; `fdname` is the name given to `getfd`."""
+        """Return the arguments of each QMP command `device_add`; `fdname` is what `getfd` got."""
         handed = {} if fdname is None else {"fd": fdname}
         return [{"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostGpuAttachment:
-    """How to hand a GPU of the host to a machine by VFIO, as data.
+    """How to plug a GPU of the host into a machine by VFIO, as data.
 
-    `addresses` are the functions of the GPU's IOMMU group, such as `0000:65:00.0`, beginning with
-    the GPU's function. All functions are bound to `vfio-pci`. In the guest they are functions of
-    one slot, with the same function numbers. The windows mean the same as in `GpuAttachment`.
+    `addresses` lists the functions in the GPU's IOMMU group, such as `0000:65:00.0`, the GPU's own
+    function first. All functions must be bound to `vfio-pci`. In the guest, the functions are in
+    one slot and have the same function numbers. The windows mean the same as in `GpuAttachment`.
     """
 
     id: str
@@ -250,14 +253,14 @@ class HostGpuAttachment:
     fd: ClassVar[None] = None
 
     def to_device_argv(self, bus: str) -> list[str]:
-        """Return the values of `-device` that plug all functions at start."""
+        """Return the values of QEMU's `-device` that plug in all functions at start."""
         return [json.dumps(each) for each in self.to_device_add(bus, None)]
 
     def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:
-        """Return the arguments of each `device_add` of QMP; VFIO needs no descriptor.
+        """Return the arguments of the QMP commands `device_add`; VFIO needs no file descriptor.
 
-        Function 0 is last, since a guest examines a PCIe slot when function 0 is plugged. The ROM
-        BAR is off, so that firmware does not run the GPU's BIOS.
+        Function 0 is last, since a guest examines a PCIe slot when function 0 is plugged in. The
+        ROM BAR is off, so that the guest's firmware does not run the GPU's BIOS.
         """
         devices: list[dict[str, object]] = []
         for address in sorted(self.addresses, key=_function_number, reverse=True):
@@ -290,25 +293,24 @@ def _function_number(address: str) -> int:
 
 
 def root_port_window_mib(bars: Bars) -> int:
-    """Return the window in MiB below 4 GiB that a root port needs: a power of two, 64 or more.
+    """Return the size in MiB of the window below 4 GiB that a root port needs: at least 64.
 
-    BARs are aligned to their sizes, so all fit into a window of their total size, rounded up to a
-    power of two.
+    Each BAR is aligned to its own size, so all BARs fit into a window whose size is the sum of
+    their sizes, rounded up to a power of two.
     """
     return max(64, _window_mib(bar for bar in bars.values() if bar.bits == 32))
 
 
 def aperture_mib(bars: Bars) -> int:
-    """Return the window in MiB that a root port needs for 64-bit BARs, 0 if no BAR is 64-bit."""
+    """Return the size in MiB of a root port's window for 64-bit BARs; 0 if there is no such BAR."""
     return _window_mib(bar for bar in bars.values() if bar.bits == 64)
 
 
 def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
-    """Return the BARs; halve the largest 32-bit BARs until all fit into a window at any address.
+    """Return the BARs; halve the largest 32-bit BARs until they fit into a window at any address.
 
-    Firmware aligns the window of an empty slot to 1 MiB, and Linux does not move the window. So for
-    a BAR larger than half of the window, the window may contain no address that is aligned to the
-    BAR's size.
+    Firmware aligns the window of an empty slot only to 1 MiB, and Linux does not move the window. A
+    BAR larger than half of the window may not fit, since the BAR must be aligned to its own size.
     """
     fitting = dict(bars)
     while True:
@@ -327,10 +329,10 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
 
 
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
-    """Return the BARs; halve the largest 64-bit BARs until all fit into a window.
+    """Return the BARs; halve the largest 64-bit BARs until they fit into a window.
 
-    The BARs of a real GPU have hundreds of GiB. An emulated processor can't address eight such
-    GPUs.
+    The BARs of a real GPU may have hundreds of GiB, and an emulated processor can't address the
+    BARs of eight such GPUs.
     """
     fitting = dict(bars)
     while _window_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:

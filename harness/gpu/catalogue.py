@@ -1,4 +1,4 @@
-"""The catalogue of GPU models and GPU nodes: YAML files of the harness and of its users."""
+"""The catalogue of GPU models and GPU nodes, read from YAML files of the harness and of users."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class BarKeys:
     mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
     """Sizes of memory BARs in MiB by index: powers of two up to 256; BAR 0 is required."""
     vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
-    """Sizes of 32-bit BARs behind vfio-user; if both vfio-user keys are absent, `mpqemu` applies."""
+    """Sizes of 32-bit BARs behind vfio-user; without both vfio-user keys, `mpqemu` is used."""
     vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
     """Sizes of 64-bit BARs behind vfio-user; each BAR also occupies the next index."""
 
@@ -123,19 +123,19 @@ class GspKeys:
     inforom_oem: tuple[Uint8, Uint8] = (2, 1)
     """The version of the infoROM's OEM object."""
     inforom_ecc: tuple[Uint8, Uint8] = (7, 16)
-    """The version of the infoROM's ECC object, by which the driver decides what counts to show."""
+    """The version of the infoROM's ECC object, which determines the error counts that are shown."""
     memory_banks: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The number of memory banks with spare rows."""
+    """How many memory banks have spare rows."""
     power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """The default and highest power limit in W; without this key, `nvidia-smi` shows N/A."""
     least_power_limit_w: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """The lowest power limit that can be set, in W."""
+    """The lowest power limit in W that can be set."""
     shutdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
     """The temperature in degrees Celsius at which the GPU switches itself off."""
     slowdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
     """The temperature in degrees Celsius at which the GPU slows down."""
     operating_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The highest operating temperature in degrees Celsius; Ada and Hopper show the margin."""
+    """The highest operating temperature in degrees Celsius; Ada and Hopper show a margin to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class ModelFile:
     """NVIDIA's number of the chip, which determines the boot registers."""
     bars_mib: BarKeys
     driver_kinds: Annotated[tuple[DriverKind, ...], Field(min_length=1)]
-    """The kinds of NVIDIA driver for the model, `cuda` or `grid`; a node gets the first kind."""
+    """The kinds of NVIDIA driver for the model: `cuda`, `grid` or both; a node gets the first."""
     mig: bool
     """Whether the GPU supports MIG."""
     registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class NodeFile:
     model: Text
     """The name of the node's GPU model."""
     count: Annotated[int, Field(ge=1, le=16)]
-    """The number of GPUs, at most 16."""
+    """How many GPUs the node has, at most 16."""
     vm_size: Text
     """The cloud's name of this kind of node."""
     fabric_manager: bool = False
@@ -222,7 +222,7 @@ class Catalogue:
     def kinds(self) -> frozenset[GpuKind]:
         """Return the ids by which the models' GPUs are recognised on the PCI bus.
 
-        Raises a package's error if the package's models can't be used, since the GPUs of these
+        Raises PluginError if the models of an installed package can't be used, since GPUs of these
         models would not be recognised.
         """
         if self.errors:
@@ -244,9 +244,9 @@ class Catalogue:
 def load_catalogue(*folders: Path) -> Catalogue:
     """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` of each folder.
 
-    The folders of installed packages (`Group.GPU_MODELS`) are read too; errors of packages that
-    can't be read are in `errors` of the catalogue. Raises BadInputError if a file of `folders` is
-    invalid, or if two files have the same name.
+    The folders of installed packages (`Group.GPU_MODELS`) are read too. If a package can't be used,
+    `errors` of the catalogue lists why. Raises BadInputError if a file in `folders` is invalid, or
+    if two files have the same name.
     """
     catalogue = _shipped()
     for plugin in plugins(Group.GPU_MODELS):
@@ -258,7 +258,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
 
 
 def find_model(name: str, *folders: Path) -> GpuModel:
-    """Return the model `name` of the catalogue of these folders; reads only the necessary files.
+    """Return the model `name` of the catalogue; read only the files that are needed for it.
 
     Raises BadInputError, which lists the known models.
     """
@@ -275,7 +275,7 @@ def _shipped() -> Catalogue:
 
 
 def _with_plugin(catalogue: Catalogue, plugin: Plugin) -> Catalogue:
-    """Add the models of an installed package, or the reason why they can't be used."""
+    """Add the models of an installed package, or the error that says why they can't be used."""
     try:
         return _extended(catalogue, plugin.folder())
     except PluginError as error:

@@ -53,9 +53,9 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
-#: Software writes this value to each half of a BAR to learn the BAR's size. A half in which all
-#: writable bits are set may also be a part of an address above 4 GiB, so such a half does not prove
-#: that software is learning the size.
+#: Software writes this value to each 32-bit half of a BAR to learn the BAR's size. One such half
+#: does not prove that software is learning the size: all writable bits of a half may also be set
+#: in an address above 4 GiB.
 _SIZING = 0xFFFFFFFF
 _BAR_64BIT = 0x4
 _BAR_PREFETCHABLE = 0x8
@@ -81,7 +81,7 @@ class ConfigSpace:
         places: Places = BEFORE_HOPPER,
         generation: int = 4,
     ) -> None:
-        """Validate `bars`: a size is a power of two, 16 or more; a 64-bit BAR takes two indices."""
+        """Check `bars`: each size is a power of two, at least 16; a 64-bit BAR has two indices."""
         used: set[int] = set()
         for index, bar in bars.items():
             indices = {index} if bar.bits == 32 else {index, index + 1}
@@ -193,7 +193,7 @@ class ConfigSpace:
         self._sized.clear()
 
     def read(self, offset: int, size: int) -> int:
-        """Return `size` bytes; bytes beyond the end read as all ones."""
+        """Read `size` bytes; bytes beyond the end read as all ones."""
         return int.from_bytes(self._bytes[offset : offset + size].ljust(size, b"\xff"), "little")
 
     def write(self, offset: int, value: int, size: int) -> None:
@@ -212,12 +212,12 @@ class ConfigSpace:
         """Return the address that the guest gave to `bar`, or None while memory decoding is off."""
         if bar not in self._bars or not self._bytes[COMMAND] & COMMAND_MEMORY:
             return None
-        # An unassigned BAR holds 0.
+        # A BAR that has no address contains 0.
         return self.read(BAR_0 + 4 * bar, self._bars[bar].bits // 8) & ~0xF or None
 
     @property
     def is_placed(self) -> bool:
-        """Return whether every BAR holds an address, even if memory decoding is still off."""
+        """Return whether every BAR contains an address, even if memory decoding is still off."""
         return all(self._is_placed(index, bar.bits // 8) for index, bar in self._bars.items())
 
     def _is_placed(self, bar: int, length: int) -> bool:
@@ -226,7 +226,7 @@ class ConfigSpace:
         return bool(self.read(offset, length) & ~0xF) and self._sized.isdisjoint(halves)
 
     def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
-        """Return the BAR that contains the whole access, and the offset in that BAR."""
+        """Return the BAR that contains the whole access, and the offset in that BAR; else None."""
         for index, bar in self._bars.items():
             start = self.bar_address(index)
             if start is not None and start <= address and address + size <= start + bar.size:

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import MemoryErrors, Readings
     from harness.provisioning.wait import Clock, Deadline
 
-#: The most 32-bit registers that the device remembers for a guest; further registers are ignored.
+#: The most registers whose written values the device stores; writes to more are ignored.
 REGISTER_LIMIT = 65_536
 
-#: Seconds within which a stalled access detects the end of the stall.
+#: How often, in seconds, a stalled access checks whether the stall has ended.
 _STALL_POLL_S = 0.02
 
 
 class Engine(Protocol):
-    """Handles accesses to a GPU's BARs in place of plain registers, with DMA and interrupts.
+    """Handles accesses to a GPU's BARs, and may use DMA and interrupts.
 
-    An access never waits for the guest's memory: the access posts work, and the transport calls
-    `work` after answering the access.
+    `read` and `write` never wait for the guest's memory. They post work instead, and the transport
+    calls `work` after it has answered the access.
     """
 
     signal: Callable[[], None]
-    """Raises the interrupt; the transport sets this function."""
+    """The function that raises the interrupt; the transport sets it."""
 
     def read(self, bar: int, offset: int, size: int) -> int:
         """Read up to 8 bytes within a BAR."""
@@ -70,7 +70,7 @@ class Engine(Protocol):
         ...
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note` with each event for the GPU's trace, in the thread that does the work."""
+        """Set the function that `work` calls, in its own thread, with each event for the trace."""
         ...
 
     @property
@@ -95,10 +95,10 @@ class Engine(Protocol):
 class EmulatedGpu:
     """One GPU; the threads of a transport and of a test may use it at the same time.
 
-    A guest calls `config_*`, `memory_*`, `bar_*` and `reset`. A test calls `answer`,
-    `fall_off_bus`, `die` and `stall`. A test also calls `raise_xid`, `corrupt_inforom` and
-    `let_mig_need_reset`, whose effects the stand-in driver shows. A guest's reset does not undo
-    these faults.
+    The transport calls `config_*`, `memory_*`, `bar_*` and `reset` for a guest. A test calls
+    `answer`, `fall_off_bus`, `die` and `stall`, and also `raise_xid`, `corrupt_inforom` and
+    `let_mig_need_reset`, whose effects the stand-in driver shows. A guest's reset of the GPU does
+    not undo these faults.
     """
 
     def __init__(
@@ -111,9 +111,10 @@ class EmulatedGpu:
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """Create a GPU whose `bars` fit the transport; `is_express` depends on the transport too.
+        """Create a GPU; `bars` and `is_express` depend on the transport.
 
-        `engine` makes the engine behind the BARs; without an engine the BARs are plain registers.
+        `engine` makes the engine that handles accesses to the BARs; without an engine, the BARs
+        consist of plain registers.
         """
         self.model = model
         self.bars = dict(bars)
@@ -129,7 +130,7 @@ class EmulatedGpu:
         )
         self.engine = None if engine is None else engine(self._config)
         self.wake: Callable[[], None] = lambda: None
-        """Wakes the transport to do work that was posted to the engine; the transport sets this."""
+        """The function that wakes the transport to do the engine's work; the transport sets it."""
         self._recorder = TraceRecorder(clock, trace_capacity)
         if self.engine is not None:
             self.engine.note_by(self._note)
@@ -302,9 +303,9 @@ class EmulatedGpu:
             self._recorder.incident(kind, words)
 
     def raise_xid(self, number: int, text: str = "") -> None:
-        """Let the driver log an Xid of this number; the stand-in driver polls for it every second.
+        """Make the driver log an Xid with this number; the stand-in driver polls every second.
 
-        NVIDIA's own driver, if it has opened the GPU, adds `text` to the line.
+        If NVIDIA's own driver has opened the GPU, that driver adds `text` to the line.
         """
         if not 1 <= number <= 0xFFFF:
             raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
@@ -347,7 +348,7 @@ class EmulatedGpu:
         return self.engine
 
     def corrupt_inforom(self) -> None:
-        """Let the stand-in `nvidia-smi` warn of a corrupted infoROM."""
+        """Make the stand-in `nvidia-smi` warn that the infoROM is corrupted."""
         with self._lock:
             self._mailbox.is_inforom_corrupted = True
 
@@ -380,8 +381,8 @@ class EmulatedGpu:
     def wait_until_placed(self, deadline: Deadline) -> bool:
         """Wait until the guest has given every BAR an address; return False at the deadline.
 
-        Then the device's part of a hot-plug is complete. The method reads the host's copy of the
-        BARs, and sends nothing to the guest.
+        When every BAR has an address, the device's part of a hot-plug is complete. The method reads
+        the BARs on the host, and sends nothing to the guest.
         """
         with self._lock:
             return deadline.wait(self._lock, lambda: self._config.is_placed)
@@ -427,7 +428,7 @@ class EmulatedGpu:
         return True
 
     def mark(self, words: str) -> None:
-        """Add a mark to the trace, to separate earlier from later entries."""
+        """Add a mark to the trace, to separate earlier entries from later entries."""
         with self._lock:
             self._recorder.incident(IncidentKind.MARK, words)
 

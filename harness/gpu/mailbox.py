@@ -1,4 +1,4 @@
-"""Registers between the stand-in driver and a GPU, in addition to the boot registers.
+"""Registers by which the stand-in driver and an emulated GPU exchange Xids and the MIG mode.
 
 No real GPU has these registers. They are at the end of the first 16 MiB of BAR 0, which NVIDIA's
 own driver was never seen to read; the driver's side is `images/stand-ins/driver/module/nvidia.c`.
@@ -23,7 +23,7 @@ MIG_ABLE = 1 << 0
 MIG_ENABLED = 1 << 1
 MIG_PENDING = 1 << 2
 
-#: More Xids than any test queues; without a driver, no Xid is ever removed.
+#: The most queued Xids, more than any test needs; only a driver removes Xids from the queue.
 _MOST_XIDS = 64
 
 
@@ -36,7 +36,7 @@ class MigMode:
 
 
 class Mailbox:
-    """The state of the registers; not thread-safe, so its device serialises the calls."""
+    """The state of the registers; not thread-safe, so the GPU serialises the calls."""
 
     def __init__(self, *, has_mig: bool) -> None:
         self.is_inforom_corrupted = False
@@ -51,7 +51,7 @@ class Mailbox:
         return MigMode(is_enabled=self._is_mig_enabled, is_pending=self._is_mig_pending)
 
     def raise_xid(self, number: int) -> None:
-        """Queue an Xid for the driver, after the Xids that it has not read yet."""
+        """Queue an Xid for the driver, behind the Xids that the driver has not read yet."""
         self._xids.append(number)
 
     def read(self, offset: int) -> int:
@@ -69,7 +69,7 @@ class Mailbox:
         )
 
     def write(self, offset: int, value: int) -> None:
-        """Handle a write by the driver: remove the Xid that was read, or set the next MIG mode."""
+        """Handle a write by the driver, which removes the first Xid or sets the next MIG mode."""
         if offset == XID and value == 0 and self._xids:
             self._xids.popleft()
         elif offset == MIG and self._has_mig:
@@ -78,5 +78,5 @@ class Mailbox:
                 self._is_mig_enabled = self._is_mig_pending
 
     def reset(self) -> None:
-        """Let a pending MIG mode take effect. QEMU also resets a device when it is plugged."""
+        """Make a pending MIG mode take effect. QEMU also resets a device when it is plugged in."""
         self._is_mig_enabled = self._is_mig_pending

@@ -58,7 +58,7 @@ PAYLOAD_BYTES = {
     Command.DEVICE_RESET: 0,
 }
 
-#: Commands without an answer: QEMU would take an answer for the answer to its next request.
+#: Commands that must not be answered: QEMU would mistake the answer for that to its next request.
 UNANSWERED = frozenset({Command.SYNC_SYSMEM, Command.SET_IRQFD})
 
 
@@ -148,7 +148,7 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
 
 
 class MpqemuServer(DeviceServer[Message]):
-    """Serves one GPU over a socket pair; QEMU gets one end.
+    """Serves one GPU over a socket pair, one end of which QEMU inherits or gets over QMP.
 
     The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs if two of
     its threads access the device at once. So a guest needs one vCPU, or vCPUs that share a thread.
@@ -194,8 +194,8 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _on_data(self) -> None:
-        # QEMU has its own copy of this socket. While the server's copy is open, the server would
-        # not detect that QEMU has exited.
+        # QEMU has its own copy of this socket, so close the server's copy: while that copy is open,
+        # the server can't detect that QEMU has exited.
         if self._qemus is not None:
             self._qemus.close()
 
@@ -221,7 +221,7 @@ class MpqemuServer(DeviceServer[Message]):
 
     @override
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
-        """Replace the mappings of the guest's memory, or keep the interrupt's descriptor."""
+        """Map the guest's memory by the new descriptors, or store the interrupt's descriptor."""
         if self._memory is not None and request.command is Command.SYNC_SYSMEM:
             self._memory.clear()
             for fd, region in zip(descriptors, request.regions, strict=False):

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuScript:
-    """The faults of one GPU, by default none.
+    """The faults that one GPU has; by default it has none.
 
-    With `is_dead` the GPU is on the bus, but its BARs read as all ones. `answers` are values of 32-bit
-    registers of BAR 0, by offset. The stand-in driver gets `xids`, the oldest first. With
-    `mig_needs_reset` a change of the MIG mode takes effect at the GPU's next reset.
+    If `is_dead`, the GPU is on the bus, but its BARs read as all ones. `answers` has the values of
+    32-bit registers in BAR 0, by offset. `xids` are the Xids that the stand-in driver logs, the
+    oldest first. If `mig_needs_reset`, a new MIG mode takes effect at the GPU's next reset.
     """
 
     is_dead: bool = False

@@ -40,11 +40,11 @@ _JOIN_S = 5.0
 
 
 class ProtocolViolationError(Exception):
-    """QEMU sent data that the protocol does not allow; the rest of the stream can't be parsed."""
+    """QEMU sent data that violates the protocol; the data after it can't be parsed."""
 
 
 class ConnectionEndedError(Exception):
-    """QEMU ended the connection while the device waited for an answer from QEMU."""
+    """QEMU closed the connection while the device waited for an answer from QEMU."""
 
 
 class Request(Protocol):
@@ -129,12 +129,12 @@ class ServerState(Generic[R]):
 class DeviceServer(abc.ABC, Generic[R]):
     """Serves one GPU to one QEMU in a thread, until QEMU exits or `close` is called.
 
-    Descriptors that QEMU sends are closed at once, unless the GPU has an engine: a device without
-    interrupts and DMA needs no descriptors, and in a clone the memory's descriptors refer to the
-    template's memory file.
+    If the GPU has no engine, descriptors that QEMU sends are closed at once. A device without
+    interrupts and DMA needs no descriptors, and in a cloned machine the descriptors of the guest's
+    memory refer to the memory file of the template.
 
-    An engine's work is done in the same thread, after the access that posted it was answered. While
-    that work waits for the guest's memory, further accesses are answered.
+    The same thread does an engine's work, after answering the access that posted the work. While
+    the work waits for the guest's memory, the thread answers further accesses.
     """
 
     #: The transport's name in threads and messages.
@@ -172,7 +172,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Create the sockets; runs before the thread starts."""
+        """Create the sockets; called before the thread starts."""
 
     @abc.abstractmethod
     def _connection(self) -> socket.socket | None:
@@ -180,11 +180,11 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _on_data(self) -> None:
-        """Handle, in the thread, the arrival of data, which proves that QEMU has connected."""
+        """Handle the arrival of data, which proves that QEMU has connected; runs in the thread."""
 
     @abc.abstractmethod
     def _hang_up(self) -> None:
-        """End the connection, which wakes the thread and informs QEMU; may be called twice."""
+        """Shut down the connection, which wakes the thread and informs QEMU; may run twice."""
 
     @abc.abstractmethod
     def _release(self) -> None:
@@ -196,11 +196,11 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _carry_out(self, request: R) -> bytes:
-        """Apply a request to the GPU, and return the answer; empty if there is none."""
+        """Apply a request to the GPU; return the answer, or b'' if the request needs none."""
 
     @abc.abstractmethod
     def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
-        """Use the descriptors that came with a request, and close all that are not kept."""
+        """Store the descriptors that came with a request and are needed; close all others."""
 
     @abc.abstractmethod
     def _forget_descriptors(self) -> None:
@@ -253,7 +253,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return f"its emulated GPU '{self.device_id}' is stuck: {state.describe(now_s)}"
 
     def wait_for_end(self, timeout_s: float) -> Ending:
-        """Wait until QEMU has ended the connection, which QEMU does at the latest when it exits.
+        """Wait until QEMU has closed the connection; QEMU does so when it exits, or earlier.
 
         Raises HarnessError after `timeout_s` seconds.
         """
@@ -371,7 +371,8 @@ class DeviceServer(abc.ABC, Generic[R]):
             except ProtocolViolationError as error:
                 self._violation = error
             if len(self._incoming) > before:
-                # The kernel ends a read after the message that has descriptors.
+                # The kernel ends a read after a message with descriptors, so they belong to the
+                # last request.
                 self._incoming[-1][1].extend(self._descriptors)
                 self._descriptors = []
         return self._incoming.popleft()

@@ -1,4 +1,4 @@
-"""Makes the server that emulates a GPU of some model over some transport."""
+"""Makes the server that emulates a GPU of a given model over a given transport."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serve_gpu(
     aperture_mib: int = 0,
     number: int = 1,
 ) -> DeviceServer[Any]:
-    """Return a server of a new GPU of this model; the server is not started yet.
+    """Return a server, not started yet, for a new GPU of this model.
 
     `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for
     32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are made to fit. With

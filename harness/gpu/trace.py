@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: How many bytes are shown of a longer value: the lowest bytes.
+#: How many bytes of a longer value are shown; these are the lowest bytes.
 _SHOWN_BYTES = 8
 
 
@@ -42,7 +42,7 @@ class IncidentKind(enum.Enum):
 
 
 class Stray(enum.Enum):
-    """Takes the place of the BAR in an access that no BAR claims."""
+    """What `Access.bar` contains if no BAR claimed the access."""
 
     NO_BAR = "no BAR"
 
@@ -80,7 +80,7 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """An event that concerns the whole device, or a mark that the test made."""
+    """An event that concerns the whole device, or a mark that the test added."""
 
     sequence: int
     at_s: float
@@ -205,8 +205,8 @@ class TraceRecorder:
         self._clock = clock
         self._half = max(1, capacity // 2)
         self._sequence = 0
-        # Entries are plain tuples, since a guest's vCPU waits for the recording; only the test
-        # waits for a snapshot.
+        # Entries are plain tuples, which are made fast, since a guest's vCPU waits meanwhile. Only
+        # the test waits while a snapshot is made.
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}

@@ -66,9 +66,9 @@ REGIONS = 9
 IRQS = 5
 _INTX = 0
 _MSI = 1
-#: INTx is signalled by a descriptor, can be masked, and is masked when it is raised.
+#: INTx is signalled through a file descriptor; it can be masked, and raising it also masks it.
 _INTX_FLAGS = 0x7
-#: MSI is signalled by a descriptor; the number of vectors can't change while MSI is in use.
+#: MSI is signalled through a file descriptor; its vectors can't change while MSI is in use.
 _MSI_FLAGS = 0x9
 
 #: A limit that QEMU's accesses do not reach; the largest access reads all of configuration space.
@@ -279,7 +279,7 @@ class VfioUserServer(DeviceServer[Message]):
         try:
             self._ours, _ = self._listener.accept()
         except OSError:
-            # The listener was shut down: nobody plugged this GPU.
+            # The listener was shut down before any QEMU connected.
             return None
         # If `close` already ran, `close` does not know this connection and waits until this thread
         # ends, so the thread ends here.
@@ -333,7 +333,7 @@ class VfioUserServer(DeviceServer[Message]):
     def _take_descriptors(self, request: Message, descriptors: list[int]) -> None:
         """Keep the descriptors that signal interrupts, and close all other descriptors."""
         if self.gpu.engine is not None and request.command == Command.DEVICE_SET_IRQS:
-            # An earlier request that was refused may have left its descriptors.
+            # An earlier request that was refused may have left descriptors here.
             close_all(self._taken)
             self._taken, descriptors = descriptors, []
         close_all(descriptors)
@@ -507,7 +507,7 @@ class _MemoryByMessages:
 
     def _ask(self, command: Command, payload: bytes) -> bytes:
         self._number = (self._number + 1) % (POSTED & 0x7FFF)
-        # The device uses numbers from 0x8000 on, since QEMU numbers its requests from 0.
+        # The device numbers its requests from 0x8000, since QEMU numbers its own from 0.
         number = 0x8000 | self._number
         header = HEADER.pack(number, command, HEADER.size + len(payload), 0, 0)
         answer = self._send(number, header + payload)

@@ -1,6 +1,6 @@
-"""The emulated GPU that NVIDIA's driver opens, with an emulated GPU system processor (GSP).
+"""Emulates the GPU system processor (GSP), without which NVIDIA's driver can't open a GPU.
 
-Since Turing, NVIDIA's driver delegates most of its work to that processor by messages; the open
-kernel modules contain the driver's side of these messages. There are no compute engines, so CUDA
-will never work.
+On Turing and later GPUs, NVIDIA's driver sends most of its work to the GSP as messages. The open
+kernel modules contain the driver's side of these messages. The emulated GPU has no compute engines,
+so CUDA will never work.
 """

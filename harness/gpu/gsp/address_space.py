@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.gpu.gsp.page_tables import Version
 
-#: The maximum number of remembered translations.
+#: The most translations that an address space stores.
 _MOST_KNOWN = 8192
 
 
@@ -24,7 +24,7 @@ class UnmappedError(Exception):
 
 
 class Memories:
-    """The two memories that a GPU can address physically: its own and the guest's."""
+    """The two memories that a GPU can address physically: the GPU's own and the guest's."""
 
     def __init__(self, frame_buffer: FrameBuffer, guest: GuestMemory) -> None:
         self.frame_buffer = frame_buffer
@@ -47,24 +47,24 @@ class AddressSpace:
     def __init__(
         self, memories: Memories, version: Version, root: Directory, *, has_tlb: bool = False
     ) -> None:
-        """With `has_tlb`, translations are remembered until `forget_translations`."""
+        """If `has_tlb`, store each translation until `forget_translations` is called."""
         self._memories = memories
         self._tables = PageTables(version, memories.read)
         self._root = root
         self._most_known = _MOST_KNOWN if has_tlb else 0
-        #: The physical page of each remembered virtual page, by the number of the virtual page.
+        #: The stored translations: the physical page, by the number of the virtual page.
         self._known: dict[int, tuple[Space, int]] = {}
 
     @classmethod
     def by_entry(
         cls, memories: Memories, version: Version, *, entry: int, shift: int
     ) -> AddressSpace | None:
-        """Return the space below a directory's entry, with a TLB; None if the entry is empty."""
+        """Return the address space, with a TLB, to which `entry` points, or None if it is empty."""
         root = PageTables(version, memories.read).follow(entry, shift)
         return None if root is None else cls(memories, version, root, has_tlb=True)
 
     def forget_translations(self) -> None:
-        """Forget translations, so that changed page tables are read again."""
+        """Delete the stored translations, so that changed page tables are read again."""
         self._known.clear()
 
     def read(self, address: int, size: int) -> bytes:

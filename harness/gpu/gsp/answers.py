@@ -1,9 +1,9 @@
-"""Answers control calls: by a table of commands, or by a policy for commands not in the table.
+"""Answers the driver's control calls, by a table or, for commands not in the table, by a policy.
 
 The resource manager (RM) of the driver passes parameters on its stack, some of them uninitialised,
-and trusts the answer. So a command that reads data is answered with zeros instead of its own
-parameters; a command that sets data gets its parameters back. A command that the release's headers
-do not name gets the status "not supported", and is recorded.
+and trusts the answer. So the answer to a command that reads data has zeros instead of the command's
+parameters; the answer to a command that sets data repeats the parameters. A command that the
+release's headers do not name is recorded, and gets the status "not supported".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.call import Answer, Call
     from harness.gpu.gsp.layouts import Command
 
-#: Internal commands, which only the GSP carries out; the headers name some of them.
+#: The numbers of internal commands, which only the GSP carries out; the headers name only some.
 _INTERNAL: Final = range(0x20800A00, 0x20800B80)
 _NOT_THERE: Final = 0xFFFFFFFF
 #: The bit that marks an unknown index in the answer to a list of {index, data}.
@@ -95,7 +95,7 @@ def _bar_info(call: Call) -> int:
 
 def _device_table(call: Call) -> int:
     if call.word(0):
-        # The driver asks for a later part of the table, which is empty.
+        # The driver asks for a later part of the table; that part is empty.
         call.clear(4)
         return OK
     found = call.engines
@@ -136,7 +136,7 @@ def _memory_system(call: Call) -> int:
 
 
 def _page_tables(call: Call) -> int:
-    """Answer with small sizes of fault buffers, since the driver clears them word by word."""
+    """Answer that fault buffers are small, since the driver clears each buffer word by word."""
     call.fill(
         {
             "replayableFaultBufferSize": 0x20000,
@@ -159,7 +159,7 @@ def _copy_engine_hubs(call: Call) -> int:
 
 
 def _graphics_info(call: Call) -> int:
-    """Fill a list of NV2080_CTRL_GR_INFO_INDEX_*, equally for each graphics engine."""
+    """Fill a list of NV2080_CTRL_GR_INFO_INDEX_* with values that all graphics engines share."""
     facts, chip = call.state.facts, call.state.chip
     most_tpcs = max(mask.bit_length() for mask in gpc_masks(facts.gpcs, facts.tpcs))
     values = {
@@ -230,7 +230,7 @@ def _floorsweeping(call: Call) -> int:
 
 
 def _graphics_engines(call: Call) -> range:
-    """Return the graphics engines that have GPCs; with MIG, each compute instance has its own engine."""
+    """Return the graphics engines that have GPCs; with MIG, each compute instance has one."""
     return range(8 if call.state.is_mig_enabled else 1)
 
 
@@ -257,7 +257,7 @@ def _words(value: int) -> Answer:
 
 
 def _context_buffers(call: Call) -> int:
-    """Answer with the size and alignment of every buffer; all are small, to save memory."""
+    """Answer with the size and alignment of every buffer; each buffer is small, to save memory."""
     call.put(0, struct.pack("<II", 0x1000, 0x1000) * (len(call.parameters) // 8))
     return OK
 
@@ -268,7 +268,7 @@ def _properties(call: Call) -> int:
 
 
 def _fields(**values: int) -> Answer:
-    """Return an answer that sets these fields, and all other bytes to zero."""
+    """Return an answer that sets these fields, and sets all other bytes to zero."""
 
     def put(call: Call) -> int:
         call.fill(values)
@@ -295,7 +295,7 @@ def _short_name(call: Call) -> int:
 
 
 def _gid(call: Call) -> int:
-    """Answer with the UUID, as text unless the flags request binary."""
+    """Answer with the UUID, as binary if the flags request that, else as text."""
     is_binary = call.word(4) & 2
     data = call.state.uuid.bytes if is_binary else f"GPU-{call.state.uuid}\0".encode()
     call.put(8, struct.pack("<I", len(data)) + data)
@@ -303,7 +303,7 @@ def _gid(call: Call) -> int:
 
 
 def _root_directory(call: Call) -> int:
-    """Remember the root directory of an address space, which the driver announces."""
+    """Store the root directory that the driver states for an address space."""
     record = Record(
         call.layouts, "NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS", call.parameters
     )
@@ -339,7 +339,7 @@ _SET: Final = 1
 
 
 def _ecc_status(call: Call) -> int:
-    """Answer that ECC is on in all units; only the first unit, the memory, has errors."""
+    """Answer that ECC is on in all units; only the first unit, which is the memory, has errors."""
     errors = call.state.memory_errors
     call.clear()
     record = call.record()
@@ -454,15 +454,15 @@ def _bus_info(call: Call) -> int:
     """Fill a list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver needs the link's generation."""
     generation = call.state.model.pcie_generation
     index = generation - 1
-    # The highest speed, then three generations of PCI Express: the link's highest, the link's
-    # present, the GPU's.
+    # The link's highest speed and its width, then three generations of PCI Express: the highest and
+    # the present generation of the link, and the generation of the GPU.
     link = generation | 16 << 4 | index << 12 | index << 16 | index << 20
     _answer_list(call, {_GENERATION_INFO: link})
     return OK
 
 
 def _video_sample(call: Call) -> int:
-    """Answer that a video engine was idle for a sixth of a second; the first number names the engine."""
+    """Answer that a video engine was idle for 1/6 s; the first number selects the engine."""
     call.put(4, struct.pack("<II", 0, 166_667))
     return OK
 
@@ -529,7 +529,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
-    # Only GPUs without row remapping retire pages; in the catalogue only the T4 does.
+    # Page retirement: only GPUs without row remapping retire pages, in the catalogue only the T4.
     0x20801322: _refuse,
     0x20801344: _remapped_rows,
     0x20801347: _row_histogram,

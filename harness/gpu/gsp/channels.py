@@ -1,7 +1,7 @@
-"""Channels of a GPU, and the copy engine that the channels' methods control.
+"""A GPU's channels, by which the driver submits work, and the copy engine that does this work.
 
-Only work that the driver itself submits is carried out: copies, fills and semaphores. NVIDIA's
-published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`) define the methods.
+Only the work that the driver itself submits is done: copies, fills and semaphores. NVIDIA's
+published class headers (`clc56f.h`, `clc6b5.h`, `clc8b5.h`) define the methods of channels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 _GP_GET: Final = 0x88
 _GP_PUT: Final = 0x8C
-#: The maximum number of entries in one run; the driver rings the doorbell again for more entries.
+#: The most ring entries that one run carries out; the driver rings the doorbell again for more.
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<II")
 _MOST_DWORDS: Final = 1 << 18
-#: The bytes that are copied or filled at once.
+#: How many bytes are copied or filled in one step.
 _PIECE: Final = 1 << 16
-#: A limit above the driver's largest copy or fill; fills with zeros are cheap, and have no limit.
+#: The most bytes of a copy or fill, more than the driver needs. Fills with zeros have no limit,
+#: since they are cheap.
 _MOST_COPIED: Final = 64 << 20
 _MOST_LINES: Final = 1 << 16
 
@@ -105,7 +106,7 @@ class Channel:
         return self._next != put
 
     def _read_entries(self, put: int) -> list[tuple[int, int]]:
-        """Read the next entries before `put` in one page at once: a read is a message to QEMU."""
+        """Read the entries up to `put` in one page by one read, as each read is a message to QEMU."""
         start = self._place.entries_at + _ENTRY.size * self._next
         behind = put if put > self._next else self._place.entries
         in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)
@@ -126,7 +127,7 @@ class Channel:
             index += self._method(header, words, index)
 
     def _method(self, header: int, words: tuple[int, ...], start: int) -> int:
-        """Carry out one header's methods with words from `start` on; return how many words."""
+        """Carry out a header's methods with the words from `start` on; return how many it used."""
         opcode, count = header >> 29, header >> 16 & 0x1FFF
         method = (header & 0xFFF) << 2
         if opcode == _IMMEDIATE:
@@ -219,7 +220,7 @@ class CopyEngine:
 
     @staticmethod
     def _target(methods: dict[int, int], mode: int, *, is_physical: bool) -> Space | None:
-        """Return the memory that a physical address is in, or None for a virtual address."""
+        """Return the memory to which a physical address belongs, or None for a virtual address."""
         if not is_physical:
             return None
         return Space.GUEST if methods.get(mode, 0) & 3 else Space.FRAME_BUFFER

@@ -27,7 +27,7 @@ class Boot(enum.Enum):
 GSP_FALCON: Final = 0x110000
 SEC2_FALCON: Final = 0x840000
 
-#: Registers that select the core of a falcon; one bit is set if the selection is valid.
+#: Registers that select the core of a falcon; in each, one bit says that the selection is valid.
 BCR_CONTROLS: Final = (0x111668, 0x841668)
 BCR_VALID: Final = 1
 
@@ -54,7 +54,7 @@ _COMMON: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip. `window` and `window_mask` describe the register that moves the PRAMIN window."""
+    """One chip. `window` and `window_mask` are for the register that moves the PRAMIN window."""
 
     name: str
     boot: Boot

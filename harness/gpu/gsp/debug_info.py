@@ -85,7 +85,7 @@ class _Reader:
     def _add(self, entry: DIE) -> None:
         name = self._struct_name(entry)
         size = _number(entry, "DW_AT_byte_size")
-        # A mere declaration has no size.
+        # A declaration without a definition has no size.
         if not name or size is None or name in self.found.structs:
             return
         fields: list[FieldFacts] = []
@@ -111,7 +111,7 @@ class _Reader:
             fields.append((name, offset, size, type_name, count))
 
     def _described(self, element: DIE | None) -> tuple[int, str]:
-        """Return size and type of one element."""
+        """Return the size and the type of one element."""
         if element is None:
             return 0, "pointer"
         size = _number(element, "DW_AT_byte_size") or 0
@@ -150,7 +150,7 @@ def _behind_aliases(entry: DIE | None) -> DIE | None:
 
 
 def _element(entry: DIE | None) -> tuple[DIE | None, int]:
-    """Return the type and the number of an array's elements; a flexible array has 0 elements."""
+    """Return an array's element type, and how many elements it has; a flexible array has 0."""
     count = 1
     entry = _behind_aliases(entry)
     while entry is not None and entry.tag == "DW_TAG_array_type":

@@ -1,9 +1,9 @@
-"""The registers and memories of a GPU with a GSP: the effects of the driver's accesses to BARs.
+"""The registers and memories of a GPU with a GSP, and what the driver's accesses to BARs cause.
 
-No access waits for the guest's memory: QEMU holds its global lock while a vCPU waits for an
-access, so QEMU could never answer a read of the guest's memory. Work that needs the guest's memory
-is posted, and `work` does it after the access was answered. Until the work is done, the processor's
-registers read as busy.
+No access waits for the guest's memory. While a vCPU waits for an access, QEMU holds its global
+lock, so QEMU could never answer a read of the guest's memory. Work that needs the guest's memory is
+posted, and `work` does the work after the access was answered. Until the work is done, the
+processor's registers read as busy.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ _BOOTER_UNLOAD: Final = 0xFF
 _WPR2_LOW: Final = 0x1FA824
 _WPR2_HIGH: Final = 0x1FA828
 
-#: The maximum number of registers that the device remembers for a guest; further registers are
+#: The most registers whose written values the device stores; writes to further registers are
 #: ignored.
 _REGISTER_LIMIT: Final = 65_536
-#: The maximum number of posted jobs that are not done; waiting doorbells count as one job.
+#: The most posted jobs that wait to be done; all doorbells that wait count as one job.
 _MOST_POSTED: Final = 64
 
-#: The maximum number of errors that wait for a driver.
+#: The most errors that wait until a driver opens the GPU.
 _MOST_XIDS: Final = 64
 
 _BAR_1: Final = 1
@@ -94,8 +94,8 @@ _BAR_2: Final = 2
 class GspDevice:
     """Handles accesses to the BARs of one GPU; only `post` is thread-safe.
 
-    `read_config` reads configuration space. `signal` is called to raise an interrupt, in any
-    thread that accesses the device.
+    `read_config` reads configuration space. The device calls `signal`, in whichever thread accesses
+    the device, to raise an interrupt.
     """
 
     def __init__(self, state: GpuState, *, read_config: Callable[[int, int], int]) -> None:
@@ -141,7 +141,10 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR. Unused bytes read as all ones, and so does each byte after a failure."""
+        """Read up to 8 bytes of a BAR; unused bytes read as all ones.
+
+        After the GPU has failed, every byte reads as all ones.
+        """
         if self.failure is not None:
             return (1 << 8 * size) - 1
         if bar != self._order[0]:
@@ -207,7 +210,7 @@ class GspDevice:
             return
 
     def _space(self, bar: int) -> AddressSpace | None:
-        """Return the virtual memory that a BAR shows, or None for BAR 0, the registers."""
+        """Return the virtual memory that a BAR maps, or None for BAR 0, which has the registers."""
         number = self._order.index(bar) if bar in self._order else 0
         return {_BAR_1: self._bar1, _BAR_2: self._bar2}.get(number)
 
@@ -227,7 +230,7 @@ class GspDevice:
     def _read_hopper(self, offset: int) -> int | None:
         """Return a register that only chips with an FSP have, or None."""
         if offset == _GSP_RESET:
-            # While the reset bit is clear, another bit shows that the reset is over.
+            # While the bit that requests a reset is clear, another bit says that the reset is over.
             return self._registers.get(_GSP_RESET, 0) & 1 or _RESET_OVER
         return self._fsp.read(offset)
 
@@ -242,7 +245,7 @@ class GspDevice:
                 # running.
                 self._registers[GSP_FALCON + _MAILBOX_0] = 0
                 self._registers[GSP_FALCON + _MAILBOX_1] = 0
-                # Once this bit is clear, the driver checks only once whether the GSP runs.
+                # After this bit becomes clear, the driver checks only once whether the GSP runs.
                 self._registers[GSP_FALCON + _HARDWARE] |= _LOCKED_DOWN
                 self.post(self._answer_fsp, "FSP")
             return
@@ -337,7 +340,7 @@ class GspDevice:
         _LOG.warning("An emulated GPU has stopped answering: %s", reason)
 
     def _start_booter(self, memories: Memories) -> None:
-        """Do the work of the booter on SEC2: boot the GSP, or stop it."""
+        """Do what the booter on SEC2 does: boot the GSP, or stop the GSP."""
         registers = self._registers
         low = registers.get(SEC2_FALCON + _MAILBOX_0, 0)
         address = low | registers.get(SEC2_FALCON + _MAILBOX_1, 0) << 32
@@ -357,7 +360,7 @@ class GspDevice:
             registers[SEC2_FALCON + _CPU_CONTROL] = _HALTED
 
     def _start_gsp_falcon(self, memories: Memories) -> None:
-        """Do the work of FWSEC: reserve memory; FWSEC's other commands have no visible effect."""
+        """Do what FWSEC does: reserve memory. FWSEC's other commands have no visible effect."""
         registers = self._registers
         try:
             if self.state.chip.has_frts:
@@ -410,7 +413,7 @@ class GspDevice:
     def _take_calls(self, memories: Memories) -> None:
         processor = self._processor
         if processor is None:
-            # A doorbell before the boot is ignored: the GSP reads its queue when it boots.
+            # A doorbell before the boot is ignored, since the GSP reads its queue when it boots.
             return
         processor.take_calls()
         self._report_xids(memories)
@@ -440,7 +443,7 @@ class GspDevice:
         return self.state.memory_errors
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Call `note` with events for the GPU's trace, in the thread that does the posted work."""
+        """Set the function that gets events for the GPU's trace; the thread of `work` calls it."""
         self.state.note = note
 
     @property

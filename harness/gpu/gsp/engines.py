@@ -1,4 +1,4 @@
-"""A GPU's engines and interrupt vectors, as the tables of the driver describe them.
+"""A GPU's engines and interrupt vectors, in the form of the tables that the driver requests.
 
 The numbers of engine types and of interrupt sources differ between releases, so they are read from
 the layouts.
@@ -52,7 +52,7 @@ _SUBTREES: Final = ((2, 2), (3, 3), (0, 0), (3, 3), (0, 0), (1, 1), (2, 2))
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One engine with its channels' runlist; the software "engine" has no runlist."""
+    """One engine, and the runlist of its channels; the software "engine" has no runlist."""
 
     name: str
     descriptor: int
@@ -94,7 +94,7 @@ class Engine:
 
 
 def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engine]:
-    """Return a GPU's engines; the software engine is last. MIG needs several graphics engines."""
+    """Return a GPU's engines, the software engine last; MIG needs several graphics engines."""
     rm, mc = _numbers(layouts)
     found = [
         Engine(
@@ -166,7 +166,7 @@ GSP_VECTOR: Final = _SERVICES["GSP"]
 
 
 def _numbers(layouts: Layouts) -> tuple[Callable[[str], int], Callable[[str], int]]:
-    """Return functions that find by name the number of an engine type and an interrupt source."""
+    """Return two functions that find the number of an engine type or interrupt source by name."""
 
     def rm(name: str) -> int:
         return layouts.constant(f"RM_ENGINE_TYPE_{name}")

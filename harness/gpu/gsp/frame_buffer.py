@@ -1,4 +1,4 @@
-"""A GPU's own memory; only written pages are stored."""
+"""A GPU's own memory, of which only the pages that were written are stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ZEROS: Final = bytes(PAGE)
 class FrameBuffer:
     """Sparse memory; unwritten bytes read as zeros.
 
-    Any address is valid, since the driver's page tables may lie beyond the end of the memory that
-    the driver knows. The number of stored pages is limited.
+    Any address is valid, since the driver's page tables may be beyond the end of the memory that
+    the driver knows. How many pages are stored is limited.
     """
 
     def __init__(self, *, source: str) -> None:

@@ -1,7 +1,7 @@
-"""Channel 0 of the processor FSP, through which the driver boots Hopper's GSP.
+"""Channel 0 of the processor FSP, through which the driver boots the GSP of a Hopper GPU.
 
-The registers are `NV_PFSP_*`; a message is one MCTP packet, as `src/kernel/gpu/fsp` of the open kernel
-modules sends it.
+The registers are `NV_PFSP_*`. Each message is one MCTP packet, as `src/kernel/gpu/fsp` of the open
+kernel modules sends it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FspQueue:
             self._control = self._control & ~0xFFFF | self._control + 4 & 0xFFFF
 
     def take(self) -> int | None:
-        """Answer the message; return the address of the boot arguments, if the message has one."""
+        """Answer the message; return the address of the boot arguments, or None if it has none."""
         self.has_message = False
         size = min(self._pointers[_QUEUE_TAIL] + 4, len(self._memory))
         message = bytes(self._memory[:size])

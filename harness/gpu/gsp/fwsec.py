@@ -1,4 +1,4 @@
-"""The visible effect of FWSEC, a firmware in the video BIOS: FWSEC reserves memory."""
+"""Emulates the visible effect of FWSEC, a firmware in the video BIOS that reserves memory."""
 
 from __future__ import annotations
 

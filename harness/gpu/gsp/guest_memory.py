@@ -1,4 +1,4 @@
-"""Access to a guest's memory, as a device's DMA."""
+"""Access to a guest's memory, as a device has by DMA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
 
-#: A limit above the driver's largest access: pages of queues, push buffers, copies.
+#: The most bytes of one access, more than the driver needs for queues, push buffers and copies.
 MOST_BYTES = 1 << 20
 
 
@@ -37,7 +37,7 @@ class GuestMemory(Protocol):
 
 
 class NoMemory:
-    """Stands for a guest's memory as long as that memory is not known."""
+    """Used as guest memory while the transport has not described it; each access is an error."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)
@@ -56,7 +56,7 @@ class _Region:
 
 
 class MappedMemory:
-    """Guest memory that this process maps; the guest's memory must be shared."""
+    """Guest memory that this process maps; the memory must be shared between processes."""
 
     def __init__(self) -> None:
         self._regions: list[_Region] = []

@@ -22,7 +22,7 @@ BEHIND_LAST: Final = _TRIGGER + 4
 
 
 class InterruptTree:
-    """Pending and enabled vectors. `is_raised` is whether the GPU signals its interrupt."""
+    """Pending and enabled vectors. `is_raised` says whether the GPU signals its interrupt."""
 
     def __init__(self) -> None:
         self._pending = [0] * LEAVES
@@ -35,7 +35,7 @@ class InterruptTree:
 
     @property
     def top(self) -> int:
-        """Return the subtrees (of two leaves each) with a vector that is pending and enabled."""
+        """Return a mask of the subtrees with a pending and enabled vector in one of two leaves."""
         return sum(
             1 << leaf // 2 if leaf % 2 == 0 or not self._is_active(leaf - 1) else 0
             for leaf in range(LEAVES)

@@ -75,7 +75,7 @@ class ReleaseFile(pydantic.BaseModel):
 
 
 class Layouts:
-    """The content of one release's headers. An unknown name raises KeyError."""
+    """The content of one release's headers; methods raise KeyError for an unknown name."""
 
     def __init__(self, content: ReleaseFile) -> None:
         self.release = content.release
@@ -123,7 +123,7 @@ class Layouts:
 
 
 def known_releases(*folders: Path) -> Mapping[str, Path]:
-    """Return the data files by release: first the harness's, then the files in `folders` of GPU models."""
+    """Return the data files by release, from the harness and from `folders` of GPU models."""
     found: dict[str, Path] = {}
     for folder in (SHIPPED, *(each / FOLDER for each in folders)):
         found |= {file.stem: file for file in folder.glob("*.json")}

@@ -1,6 +1,6 @@
 """Answers the driver's commands about MIG: mode, profiles, GPU instances and compute instances.
 
-The driver enforces MIG's rules; the GSP knows the parts of the GPU, and which parts are in use.
+The driver enforces MIG's rules. The GSP knows which parts the GPU has, and which are in use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import GpuState
 
 #: Values of NV2080_CTRL_GPU_PARTITION_FLAG: all of the memory, a half, a quarter or an eighth.
-#: The sizes of compute are the same, and two more: a smaller half and a smaller quarter.
+#: Compute has the same sizes, and also a smaller half and a smaller quarter.
 _FULL, _HALF, _QUARTER, _EIGHTH = range(4)
 _COMPUTE_SHIFT: Final = 2
 _MINI_HALF, _COMPUTE_QUARTER, _MINI_QUARTER, _COMPUTE_EIGHTH = 2, 3, 4, 5
@@ -64,7 +64,7 @@ class Profile:
 
     @property
     def contexts(self) -> int:
-        """Return the number of an instance's virtual engines: eight for each compute slice."""
+        """Return how many subcontexts an instance has: eight for each compute slice."""
         return 64 if self.memory == _FULL else CONTEXTS_PER_GPC * self.gpcs
 
     @property
@@ -103,7 +103,7 @@ def _profiles(counts: Mapping[str, tuple[int, int, int, int, int]]) -> tuple[Pro
     return tuple(_profile(name, each) for name, each in counts.items())
 
 
-#: For each profile of a chip: the numbers of SMs, copy engines, decoders, JPEG and OFA engines.
+#: For each profile of a chip: how many SMs, copy engines, decoders, JPEG and OFA engines it has.
 #: Sources: NVIDIA's MIG guide for GA100, `nvidia-smi mig -lgip` of a real H100 for GH100.
 _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
     "GA100": _profiles(
@@ -209,7 +209,7 @@ def _engines(call: Call) -> int:
 
 
 def _memory_ranges(call: Call) -> int:
-    """Answer with the memory segments of all possible instances: all, halves, quarters, eighths.
+    """Answer with the memory segments of all possible instances, from all memory to an eighth.
 
     The driver reads these ranges for Hopper only, and checks that they are within the partitionable
     memory.
@@ -256,7 +256,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer with the slices at which instances can begin: on an empty GPU, and now."""
+    """Answer with the slices at which instances can begin on an empty GPU, and with those now."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:
@@ -357,7 +357,7 @@ def _by_compute_size(state: GpuState) -> Mapping[int, Profile]:
 
 
 def _make_compute_instances(call: Call) -> int:
-    """Create the requested compute instances of a GPU instance: all of them or none."""
+    """Create all requested compute instances in a GPU instance, or create none."""
     found = _subscribed(call)
     if found is None:
         return INVALID_ARGUMENT

@@ -62,15 +62,15 @@ _XID_TEXTS: Final = {
     95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
 }
 _ANY_TEXT: Final = "An error of a test"
-#: The maximum number of remembered unknown commands.
+#: The most unknown commands that are counted.
 _MOST_UNKNOWN: Final = 1024
 
 
 class Processor:
-    """The GSP from one boot until the driver unloads. `notify` signals a message to the driver.
+    """The GSP between a boot and the driver's unloading; `notify` tells the driver of a message.
 
-    Raises QueueError, RpcError or GuestMemoryError if the guest violates the protocol; no further
-    messages are possible then.
+    Methods raise QueueError, RpcError or GuestMemoryError if the guest violates the protocol; after
+    that, no further messages are possible.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PAGE: Final = 4096
 QUEUE_BYTES: Final = 0x40000
 SLOTS: Final = QUEUE_BYTES // PAGE - 1
-#: A limit above the pages that two queues and their page table need.
+#: The most pages of the queues' memory, more than two queues and their page table need.
 MOST_PAGES: Final = 1024
 #: The maximum number of units in a message; a longer message is continued in further messages.
 MOST_UNITS: Final = 16
@@ -44,7 +44,7 @@ class QueueError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueArguments:
-    """The location of the driver's queues: the table of their pages, and their offsets."""
+    """Where the driver's queues are: the table of their pages, and the offsets of the queues."""
 
     table: int
     pages: int
@@ -98,7 +98,7 @@ class Pages:
         self._memory.write(self._pages[offset // PAGE] + offset % PAGE, data)
 
     def post(self, offset: int, data: bytes) -> None:
-        """Write data into one page before any later write."""
+        """Write data into one page, before any later write."""
         self._memory.post(self._pages[offset // PAGE] + offset % PAGE, data)
 
 
@@ -196,7 +196,7 @@ class Queues:
 
 
 def checksum(element: bytes | bytearray) -> int:
-    """Return the exclusive or of all 32-bit words, which is 0 for an element with its checksum."""
+    """Return the XOR of all 32-bit words, which is 0 for an element that contains its checksum."""
     folded = int.from_bytes(element, "little")
     bits = 8 * len(element)
     # The padding to a power of two is zero, so it does not change the result.

@@ -1,4 +1,4 @@
-"""Reads and writes the fields of a driver release's structures in bytes; a path names a field."""
+"""Reads and writes, in bytes, the fields of a driver release's structures; a path names a field."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Record:
     """One structure within `data`, from `start` on.
 
     A path is for example `gidInfo.data` or `tpcInfo[3].tpcMask`. The data may be shorter than the
-    structure, since the guest decides the data's size: fields beyond the end read as 0, and writes
-    to them are ignored.
+    structure, since the guest decides its size. Fields beyond the end of the data read as 0, and
+    writes to such fields are ignored.
     """
 
     def __init__(self, layouts: Layouts, name: str, data: bytearray, start: int = 0) -> None:
@@ -60,7 +60,7 @@ class Record:
         return True
 
     def _place(self, path: str) -> tuple[int, int]:
-        """Return offset and size of one element; raises KeyError."""
+        """Return the offset and the size of one element; raises KeyError if there is none."""
         offset, size, name = self._start, 0, self._name
         for found in _PART.finditer(path):
             field = self._layouts.struct(name).fields[found[1]]

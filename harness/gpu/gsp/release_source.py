@@ -29,8 +29,8 @@ _SDK: Final = "src/common/sdk/nvidia/inc"
 _ONE_FILE: Final = "src/kernel/gpu/gsp/kernel_gsp.c"
 _COMPILE_S: Final = 300.0
 
-#: In the driver's order, since headers depend on each other. Headers that a release lacks are left
-#: out.
+#: The headers to include, in the driver's order, since headers depend on each other. Headers that a
+#: release lacks are left out.
 _HEADERS: Final = (
     "resserv/rs_server.h",
     "gpu/gsp/kernel_gsp.h",
@@ -75,7 +75,7 @@ _CONSTANTS: Final = re.compile(
 )
 _WITH_DEBUG_INFO: Final = ("-c", "-O0", "-g", "-fno-eliminate-unused-debug-types", "-w")
 _MACRO: Final = re.compile(r"^#define (\w+) \S", re.MULTILINE)
-#: The prefix of the enumerators that copy macros into the debug information.
+#: The prefix in the names of enumerators, which copy the values of macros into debug information.
 _COPY: Final = "harness_"
 
 _METHOD: Final = re.compile(
@@ -130,7 +130,7 @@ def make_release(source: Path, work: Path, runner: Runner) -> ReleaseFile:
     headers = _headers(source, compiler.flags)
     macros = compiler.compile(headers, ["-E", "-dM"]).read_text()
     names = sorted({name for name in _MACRO.findall(macros) if _CONSTANTS.fullmatch(name)})
-    # The compiler evaluates enumerators and writes them into the debug information, unlike macros.
+    # The compiler writes the values of enumerators, but not of macros, into the debug information.
     copies = "".join(f"enum {{ {_COPY}{name} = (int)({name}) }};\n" for name in names)
     found = read_debug_info(compiler.compile(headers + copies, _WITH_DEBUG_INFO))
     commands: dict[str, tuple[str, str | None]] = {}

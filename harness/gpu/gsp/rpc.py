@@ -1,4 +1,4 @@
-"""Remote procedure calls of the driver to the GSP: headers, parts of long calls, and replies.
+"""Parses the driver's remote procedure calls to the GSP, joins long calls, and renders replies.
 
 The formats are `src/nvidia/inc/kernel/vgpu/rpc_headers.h` and `rpc.h` of the open kernel modules.
 """

@@ -1,8 +1,8 @@
 """Answers commands that the release's headers do not name: temperatures, power, displays.
 
-The commands' meaning was found by varying the answers and reading the output of `nvidia-smi`
-550.163.01; no program was disassembled. A command whose parameters have another size is not
-supported, since another release may have another layout.
+What the commands mean was found by varying the answers and reading the output of `nvidia-smi`
+550.163.01; no program was disassembled. If the parameters of a command have an unexpected size, the
+command is not supported, since the layout may differ in another release.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _read_sensors(call: Call) -> int:
                 call.put(operands + 4, struct.pack("<i", call.state.readings.temperature_c))
             case _:
                 status = NOT_SUPPORTED
-        # The instruction's status, and a flag: it was carried out.
+        # The instruction's status, and a flag which says that the instruction was carried out.
         call.put(at, struct.pack("<II", status, 1))
     return OK
 

@@ -1,4 +1,4 @@
-"""The GSP's knowledge of its GPU: the model's facts, and changes by the driver and by a test."""
+"""What the GSP knows about its GPU: the model's facts, and changes by the driver or by a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.page_tables import Directory
     from harness.gpu.trace import IncidentKind
 
-#: The beginning of all invented UUIDs; no real GPU has such a UUID.
+#: The beginning of all invented UUIDs; no UUID of a real GPU begins in this way.
 _INVENTED: Final = "00000000-0000-4000-8000-"
 
 #: The maximum number of remembered root directories; a GPU has at most some hundred channels.
@@ -34,7 +34,7 @@ def invented_uuid(number: int) -> UUID:
 
 @dataclass(kw_only=True)
 class MemoryErrors:
-    """The driver's report on the GPU's memory: ECC errors, and rows that spare rows replace."""
+    """What the driver reports about the GPU's memory: ECC errors, and rows that were remapped."""
 
     corrected: int = 0
     """Single-bit errors since the driver was loaded."""
@@ -62,20 +62,20 @@ class ComputeInstance:
 
     size: int
     first: int
-    """Its first GPC, counted from the first GPC of the GPU instance."""
+    """The first GPC of the compute instance, counted from the first GPC of the GPU instance."""
     gpcs: int
     shared_engines: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInstance:
-    """A part of the GPU that MIG has created: its profile's flag, and its slices (of eight) of memory."""
+    """A GPU instance of MIG: the flag of its profile, and its slices of the memory's eight."""
 
     flag: int
     first: int
     last: int
     compute: dict[int, ComputeInstance] = field(default_factory=dict)
-    """Its compute instances by id."""
+    """The compute instances in this GPU instance, by id."""
 
 
 @dataclass(kw_only=True)
@@ -104,7 +104,7 @@ class GpuState:
     """The layouts of the driver's release; None until the driver has reported its release."""
 
     unknown_commands: Counter[int] = field(default_factory=Counter)
-    """The number of calls of each command that the driver's headers do not name."""
+    """How often the driver called each command that its headers do not name."""
     refusal: str = ""
     """Why the driver can't open this GPU."""
     note: Callable[[IncidentKind, str], None] = lambda _kind, _words: None
@@ -137,14 +137,14 @@ class GpuState:
         return self.memory_bytes + 0x20000
 
     def add_root(self, client: int, handle: int, root: Directory) -> None:
-        """Remember the root directory of an address space; forget the oldest beyond the limit."""
+        """Store the root directory of an address space; beyond the limit, drop the oldest one."""
         self.roots.pop((client, handle), None)
         if len(self.roots) >= MOST_ROOTS:
             del self.roots[next(iter(self.roots))]
         self.roots[client, handle] = root
 
     def subscribe(self, client: int, handle: int, number: int) -> None:
-        """Remember the GPU instance for an object; forget the oldest object beyond the limit."""
+        """Store which GPU instance an object represents; beyond the limit, drop the oldest entry."""
         self.subscriptions.pop((client, handle), None)
         if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
             del self.subscriptions[next(iter(self.subscriptions))]

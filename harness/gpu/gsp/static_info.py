@@ -1,4 +1,4 @@
-"""The answer to GET_GSP_STATIC_INFO: many facts about the GPU in one call by the driver."""
+"""Fills the answer to GET_GSP_STATIC_INFO, a call that returns many facts about the GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GID_IS_BINARY: Final = 2
 
 
 def gpc_masks(gpcs: int, tpcs: int) -> list[int]:
-    """Distribute TPCs over the GPCs as evenly as possible; return each GPC's mask of TPCs."""
+    """Distribute TPCs over GPCs as evenly as possible; return a mask of TPCs for each GPC."""
     least, more = divmod(tpcs, gpcs)
     return [(1 << least + (index < more)) - 1 for index in range(gpcs)]
 

@@ -89,7 +89,7 @@ def _put_pci_data(image: bytearray, identity: PciIdentity) -> None:
         SIZE // 512,
         0,
         0,
-        # The last image of the ROM.
+        # The flag that marks the last image in the ROM.
         0x80,
     )
 

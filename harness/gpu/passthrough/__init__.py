@@ -57,12 +57,12 @@ def is_driver_name(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class HostFunction:
-    """A PCI function of this host, as sysfs shows it.
+    """A PCI function of this host, as sysfs describes it.
 
-    `unreadable` lists the attributes that exist but could not be read, so that their values are
-    unknown. `reset_methods` are in the order in which the kernel tries them. A kernel before 5.15
-    does not list the methods; the only method is then 'default'. `is_answering` is false if
-    configuration space reads as all ones or the function stays in D3cold.
+    `unreadable` lists the attributes that exist but could not be read, so their values are unknown.
+    `reset_methods` lists the methods in the order in which the kernel tries them. A kernel before
+    5.15 does not list the methods; `reset_methods` then contains only 'default'. `is_answering` is
+    false if configuration space reads as all ones, or if the function stays in D3cold.
     """
 
     address: str
@@ -117,7 +117,7 @@ class HostFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class IommuGroup:
-    """Functions that the IOMMU can't isolate from each other; a machine gets all endpoints or none."""
+    """Functions that the IOMMU can't isolate from each other; one machine gets all endpoints."""
 
     number: int
     functions: tuple[HostFunction, ...]
@@ -129,13 +129,13 @@ class IommuGroup:
 
 
 class VerdictKind(IntEnum):
-    """The possible verdicts on a GPU; the largest of several verdicts applies."""
+    """The possible verdicts on a GPU; if several apply, the one with the largest value counts."""
 
     USABLE = 0
     BUSY = 1
-    """In use now, usable later."""
+    """The GPU is in use now, and may be leased later."""
     UNKNOWN = 2
-    """A decisive fact could not be read."""
+    """A fact that decides the verdict could not be read."""
     REFUSED = 3
 
     @property
@@ -152,7 +152,7 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
-        """Return the verdict from all findings; without findings, the reason is `usable`."""
+        """Return the verdict that follows from the findings; if none, the reason is `usable`."""
         ranked = sorted(findings, key=lambda finding: -finding[0])
         if not ranked:
             return cls(kind=VerdictKind.USABLE, reasons=(usable,))
@@ -177,9 +177,9 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class HostGpu:
-    """A GPU of this host; `group` is None if the host has no IOMMU, or its IOMMU is off.
+    """A GPU of this host; `group` is None if the host's IOMMU is absent or off.
 
-    `model` is the name of the model that the inventory states for the GPU, if any.
+    `model` is the name of the GPU's model if the inventory states it.
     """
 
     function: HostFunction
@@ -198,7 +198,7 @@ class HostGpu:
         return (self.function, *(each for each in others if each.address != self.address))
 
     def is_model(self, model: GpuModel) -> bool:
-        """Return whether the GPU is a `model`: by the inventory, or else by the PCI ids."""
+        """Return whether the GPU's model is `model`, as the inventory or else the PCI ids say."""
         if self.model is not None:
             return self.model == model.name
         pci = model.pci

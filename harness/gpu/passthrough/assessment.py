@@ -1,4 +1,4 @@
-"""Judges GPUs by the state of the host, the inventory and the quarantine; ignores leases."""
+"""Judges by the host's state, the inventory and the quarantine whether GPUs may be leased."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Assessor:
         self._records = records
 
     def assess(self) -> HostDevices:
-        """Return the host's devices, judged with the inventory and the quarantine, but without leases."""
+        """Return the host's devices, and a verdict on each GPU, which does not depend on leases."""
         host = read_host(self._root)
         self._inventory.require_gpus(host)
         gpus = []
@@ -67,7 +67,7 @@ class Assessor:
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Return `gpu`; for a GPU on vfio-pci, add the result of opening the group's file."""
+        """Return `gpu`; if it is on vfio-pci, open its group's file, and add what that shows."""
         if gpu.group is None or gpu.function.driver != VFIO_DRIVER or not gpu.verdict.is_usable:
             return gpu
         match probe_vfio_file(self._root, gpu.group.number):

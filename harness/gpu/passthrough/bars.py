@@ -1,4 +1,4 @@
-"""Memory BARs of a PCI function, as the kernel lists them in sysfs, on a host or in a guest."""
+"""Parses the memory BARs of a PCI function from sysfs, on a host or in a guest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Flags from include/linux/ioport.h.
 _MEMORY, _MEMORY_64 = 0x200, 0x100000
-#: The number of BARs, which come first; the next lines are for the ROM and a bridge's windows.
+#: How many lines are for BARs; the lines after these are for the ROM and for a bridge's windows.
 _BARS = 6
 
 
@@ -30,7 +30,7 @@ class MemoryBar:
 
 
 def parse_resource(text: str) -> Mapping[int, MemoryBar]:
-    """Parse the file `resource` of a function; BARs without an address are left out.
+    """Parse the file `resource` of a function; leave out BARs that have no address.
 
     Each line has the first address, the last address and the flags, in the order of the BARs.
     Raises HarnessError for a line of any other form.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: The time limit of a write: a driver's probe takes seconds, NVIDIA's probe of a broken card a
-#: minute.
+#: The time limit of a write. Most drivers probe a function within seconds, but NVIDIA's driver
+#: probes a broken card for a minute.
 _WRITE_S = 120.0
 _LINK_S = 5.0
 #: The files of sysfs that the harness writes, and the accepted content of each file.
@@ -35,14 +35,14 @@ _WRITTEN = {
 
 
 class DeviceError(HarnessError):
-    """A function does not work as it must, so its GPU has to be quarantined."""
+    """A PCI function does not work, so the GPU to which it belongs has to be quarantined."""
 
 
 class Binder:
-    """Changes the drivers of functions of the host whose sysfs lies below `root`.
+    """Changes the drivers of PCI functions on the host whose sysfs is below `root`.
 
-    `runner` writes the files by `tee`: if a write to 'unbind' or 'reset' of a broken device never
-    returns, only a child process hangs.
+    `runner` runs `tee`, which writes the files. If a write to the file 'unbind' or 'reset' of a
+    broken device never returns, only this child process hangs.
     """
 
     def __init__(self, root: Path, runner: Runner) -> None:
@@ -64,11 +64,11 @@ class Binder:
         self._rebind(address, VFIO_DRIVER)
 
     def restore(self, recorded: RecordedDrivers) -> None:
-        """Bind each function to its earlier driver, and verify the result.
+        """Bind each function to its earlier driver, and check that it is bound.
 
-        If another user made the record, this method writes only files that this other user may
-        write, and lets the kernel choose the driver. If the kernel does not choose the recorded
-        driver, this method restores the present drivers and raises RecordError.
+        If another user made the record, this method writes only to files to which that user may
+        write, and lets the kernel choose the driver. If the kernel chooses another driver than the
+        recorded one, this method restores the present drivers and raises RecordError.
         """
         if recorded.writer.is_trusted:
             self._bind(recorded.functions)
@@ -94,7 +94,7 @@ class Binder:
     def _bind(self, drivers: Mapping[str, BoundDriver]) -> None:
         for address, before in reversed([*drivers.items()]):
             if self._function(address).driver != before.driver:
-                # A driver that does not list the function's ids binds only by `driver_override`.
+                # `driver_override` is needed for a driver that does not list the function's ids.
                 self._write_override(address, before.driver)
                 self._rebind(address, before.driver)
             if self._function(address).driver_override != before.override:
@@ -169,7 +169,7 @@ class Binder:
         self._require_driver(address, driver)
 
     def _require_driver(self, address: str, driver: str | None) -> None:
-        """Wait until the function has `driver`; a driver may probe in the background."""
+        """Wait until `driver` is bound to the function; drivers may probe in the background."""
 
         def look() -> Observation[bool]:
             found = self._function(address).driver
@@ -203,7 +203,7 @@ class Binder:
             raise DeviceError(f"'{text.strip()}' can't be written into '{path}': {failure}")
 
     def _try_write(self, path: Path, text: str) -> str | None:
-        """Write; return the kernel's error, if any. Raises RequirementError without permission."""
+        """Write; return the kernel's error or None. Raises RequirementError if not permitted."""
         expected = _WRITTEN.get(path.name)
         is_of_sysfs = path.resolve().is_relative_to(self._sysfs)
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:

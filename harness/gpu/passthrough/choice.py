@@ -19,7 +19,7 @@ def candidates(
 ) -> tuple[tuple[str, ...], ...]:
     """Return, for each request in `wanted`, the GPUs that fit the request now or may fit later.
 
-    A GPU in `held` is judged only when it is free.
+    A GPU in `held` may fit later whatever its verdict is now, since only a free GPU can be judged.
     """
     if not wanted:
         raise BadInputError("0 GPUs are wanted; request at least one.", source="GpuPool.lease")

@@ -26,10 +26,11 @@ _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsers:
-    """The processes that have a device file open, as phrases for messages, by the file's path.
+    """For the path of each device file, phrases that describe the processes that have it open.
 
-    `files_of` has the device files of functions by address. `is_complete` is false if the files of
-    some processes could not be listed; an ordinary user can't list other users' files.
+    `files_of` lists the device files of each function, by the function's address. `is_complete` is
+    false if the open files of some processes could not be listed, since an ordinary user can't list
+    the open files of other users.
     """
 
     processes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -78,9 +79,8 @@ def vfio_file(group: int) -> str:
 def probe_vfio_file(root: Path, group: int) -> VfioFile:
     """Open the file of a VFIO group and close it.
 
-    The result is exact for any user, even if other users' open files can't be listed. Probe only
-    a group that no other run may open at that moment, since that run's QEMU would find the file
-    busy.
+    The result is right even if this user can't list other users' open files. Call this function
+    only while no other run may open the group, since the QEMU of that run would find the file busy.
     """
     path = root / vfio_file(group).lstrip("/")
     try:
@@ -128,7 +128,7 @@ def _open_files(root: Path, process: Path) -> Iterator[str]:
     except (FileNotFoundError, ProcessLookupError):
         return
     for descriptor in descriptors:
-        # The file may be closed, or the process may end, at any time.
+        # The process may close the file, or end, at any time.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             file = str(descriptor.readlink())
             if _WATCHED.fullmatch(file) and _may_be_same(descriptor, root / file.lstrip("/")):
@@ -136,13 +136,13 @@ def _open_files(root: Path, process: Path) -> Iterator[str]:
 
 
 def _may_be_same(descriptor: Path, device: Path) -> bool:
-    """Return whether an open file may be the device; paths differ between mount namespaces."""
+    """Return whether an open file may be the device; compare numbers, since paths may differ."""
     opened, own = _device_number(descriptor), _device_number(device)
     return opened is None or own is None or opened == own
 
 
 def _device_number(path: Path) -> int | None:
-    """Return a device's number, 0 for a file that is no device, or None for an unreadable file."""
+    """Return a device's number, 0 if the file is no device, or None if it can't be examined."""
     try:
         state = path.stat()
     except OSError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PCI = "sys/bus/pci"
 _GROUP_FOLDER = "sys/kernel/iommu_groups"
-#: The dword of configuration space that holds vendor and device id.
+#: How many bytes of configuration space contain the vendor id and the device id.
 _IDS_BYTES = 4
 _PAGE_BYTES = 4096
 _ALL_ONES = b"\xff" * _IDS_BYTES
@@ -107,9 +107,8 @@ def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
 class _Attributes:
     """Reads files of one device, and records the files that exist but can't be read.
 
-    Files are opened relative to the `descriptor` of their folder: a host has hundreds of functions
-    with twenty files each, and opening these files by their whole paths takes several times as
-    long.
+    Files are opened relative to the `descriptor` of their folder. A host has hundreds of functions
+    with twenty files each, and opening every file by its whole path takes several times as long.
     """
 
     def __init__(self, folder: Path, descriptor: int) -> None:
@@ -222,13 +221,13 @@ def _reset_methods(attributes: _Attributes) -> tuple[str, ...]:
 
 
 def _numa_node(attributes: _Attributes) -> int | None:
-    """Return the NUMA node, or None: if firmware names no node, the kernel's file contains -1."""
+    """Return the NUMA node, or None if the kernel's file contains -1: firmware named no node."""
     node = attributes.number("numa_node")
     return None if node is None or node < 0 else node
 
 
 def _mdevs(root: Path, attributes: _Attributes) -> tuple[str, ...]:
-    """Return the mediated devices, which are children of their function."""
+    """Return the mediated devices, whose folders are in the folder of their function."""
     devices = root / "sys/bus/mdev/devices"
     if not devices.is_dir():
         return ()

@@ -1,6 +1,6 @@
-"""Takes a GPU from the host and gives the GPU back: drivers, access, reset, quarantine.
+"""Takes a GPU from the host, gives the GPU back, and quarantines a GPU that fails.
 
-Only the holder of the GPU's lease may call these methods.
+Only the process that holds the GPU's lease may call these methods.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import DeviceRecords, RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: Seconds for udev, which sets the owner of a group's file some time after the kernel created the
-#: file.
+#: How many seconds udev may take to set the owner of a group's file that the kernel has created.
 _PERMISSIONS_S = 10.0
-#: Seconds for which a machine that is ending may still have the group's file open.
+#: For how many seconds a machine that is ending may still have the group's file open.
 _CLOSED_S = 15.0
 
 
@@ -62,10 +61,10 @@ class Handover:
         self._binder = Binder(root, runner)
 
     def take(self, address: str) -> HostGpu:
-        """Bind all functions of a GPU to vfio-pci, and return the GPU's earlier state.
+        """Bind all functions of a GPU to vfio-pci, and return the state that the GPU had before.
 
-        Raises NotNowError if the GPU is in use. If the GPU fails, quarantines it and raises
-        DeviceError.
+        Raises NotNowError if the GPU is in use. If the GPU fails, this method quarantines the GPU
+        and raises DeviceError.
         """
         try:
             if self._records.quarantine(address) is not None:
@@ -93,17 +92,17 @@ class Handover:
             raise
         except BaseException:
             # The error, such as a missing permission, is not a fault of the GPU, so the drivers are
-            # restored. There is no check for users of the GPU: no process has opened it since it
-            # was bound, and this user may be unable to check.
+            # restored. Whether a process has the GPU open is not checked: no process opened it
+            # after it was bound, and this user may lack the permission to check.
             with contextlib.suppress(HarnessError):
                 self._restore(self._records.own(address, gpu.functions))
             raise
         return gpu
 
     def give_back(self, gpu: HostGpu) -> list[str]:
-        """Restore the drivers of a GPU; return the errors, as sentences.
+        """Restore the drivers of a GPU; return a sentence for each error.
 
-        The drivers come from `gpu`, not from the record: another user may have replaced the record.
+        The drivers come from `gpu` and not from the record, which another user may have replaced.
         """
         try:
             quarantine = self._records.quarantine(gpu.address)
@@ -125,7 +124,7 @@ class Handover:
         return []
 
     def reset(self, gpu: HostGpu) -> None:
-        """Reset all functions of a GPU that is in no machine."""
+        """Reset all functions of a GPU; raises HarnessError while a machine has the GPU."""
         group = gpu.group
         if group is not None and self._is_open(group.number):
             raise HarnessError(

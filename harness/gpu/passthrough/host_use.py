@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
-#: Block devices without hardware of their own; a loop device's file is in a mounted file system.
+#: Block devices that have no hardware of their own; the file of a loop device is in a mounted file
+#: system, so the file system's disk is found anyway.
 _WITHOUT_HARDWARE = re.compile(r"(?:loop|zram|ram|nbd|rbd|drbd|fd)[0-9]+.*")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -22,8 +23,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 class HostUse:
     """The reasons why the host needs functions, by address, and the facts that are unknown.
 
-    `unknown_disks` and `unknown_network` are sentences about unknown facts. If there is such a
-    sentence, the host may need any function that could be a disk, or a network card.
+    `unknown_disks` and `unknown_network` are sentences about facts that could not be found out. If
+    there is such a sentence, the host may need any function that could be a disk or a network card.
     """
 
     reasons: Mapping[str, tuple[str, ...]]
@@ -151,7 +152,7 @@ def _mount_table(root: Path, process: str) -> str | None:
 
 
 def _find_block_device(device: Path, reason: str, what: str, found: _Findings) -> None:
-    """Add the functions of a block device, also behind device mapper, RAID and multipath."""
+    """Add the functions of a block device, also through device mapper, RAID and multipath."""
     try:
         folder = device.resolve(strict=True)
     except OSError:
@@ -189,7 +190,7 @@ def _find_network(root: Path, found: _Findings) -> None:
 
 
 def _addresses_below(interface: Path, seen: set[str]) -> list[str]:
-    """Return the functions of an interface's hardware, also behind bonds, bridges and VLANs."""
+    """Return the functions to which an interface leads, also through bonds, bridges and VLANs."""
     if interface.name in seen:
         return []
     seen.add(interface.name)

@@ -1,4 +1,4 @@
-"""Judges whether a GPU of the host may be taken, from the facts that were read."""
+"""Decides, from facts that were read, whether a run may take a GPU of the host."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Finding: TypeAlias = "tuple[VerdictKind, str]"
 _STORAGE = 0x01
 _NETWORK = 0x02
 _USB = 0x0C03
-#: If one of these attributes can't be read, the verdict is unknown; other attributes only inform
-#: people.
+#: If one of these attributes can't be read, the verdict is unknown. All other attributes are only
+#: shown to people.
 _DECISIVE = frozenset(
     {
         *("vendor", "device", "class", "config", "driver", "iommu_group", "boot_vga"),
@@ -37,8 +37,8 @@ def judge(
 ) -> Verdict:
     """Return whether the GPU `function` may be taken, with all reasons against it.
 
-    A process whose files can't be listed may have a GPU on vfio-pci open. The holder of the lease
-    finds out by opening the group's file.
+    For a GPU on vfio-pci, it does not matter here if the open files of a process can't be listed:
+    the holder of the lease opens the group's file, which fails if another process has it open.
     """
     functions = (function,) if group is None else group.endpoints
     findings = [

@@ -1,4 +1,4 @@
-"""The processes that hold GPUs of the host or wait for GPUs, and the order of the queue."""
+"""The leases of GPUs on the host, the processes that wait for GPUs, and who gets GPUs next."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class GpuLease:
     """A lease, or, if `taken` is empty, a process that waits for a lease.
 
-    `wanted` has, for each wanted GPU, the addresses of the GPUs that fit. `since` is the time at
-    which the process entered the queue, in ISO 8601.
+    `wanted` lists, for each wanted GPU, the addresses of the GPUs that fit. `since` is the time, in
+    ISO 8601, at which the process entered the queue.
     """
 
     who: str
@@ -45,7 +45,7 @@ class GpuLease:
 
     @classmethod
     def from_json(cls, text: str) -> GpuLease:
-        """Return the lease in `text`; raises ValueError if `text` has none."""
+        """Parse a lease; raises ValueError if `text` is not a lease."""
         fields = Value.parse(text)
         return cls(
             who=fields["who"].line(),
@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """The result for a waiting process: addresses in the order of `wanted`, or a reason to wait."""
+    """What a waiting process gets: addresses in the order of `wanted`, or a reason to wait on."""
 
     taken: tuple[str, ...] = ()
     text: str = ""
@@ -71,12 +71,12 @@ def grant(
     usable: AbstractSet[str],
     why_not: Mapping[str, str],
 ) -> Turn:
-    """Return the result for the entry `name`, given the GPUs that are `usable` now.
+    """Return what the entry `name` gets, if the GPUs in `usable` are usable now.
 
-    The process gets all of its GPUs or none, so that no two processes wait for each other. The first
-    process in the queue reserves all GPUs that it could use. So any number of processes that want
-    one GPU can't starve a process that wants several. A process that wants a particular GPU does
-    not delay processes that want other GPUs. `why_not` has sentences on GPUs that are not usable.
+    A process gets all GPUs that it wants or none, so that no two processes wait for each other. The
+    first process in the queue reserves all GPUs that it could use. So a process that wants several
+    GPUs gets them at last, however many processes want one GPU. A process that wants a particular
+    GPU does not delay processes that want other GPUs. `why_not` says why other GPUs are not usable.
     """
     mine = next(entry for each, entry in entries if each == name)
     held = {address: entry for _, entry in entries for address in entry.taken}
@@ -104,7 +104,7 @@ def _wishes(entry: GpuLease) -> list[str]:
 
 
 def _assigned(wishes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Assign a different address to each wanted GPU by Kuhn's algorithm; None if impossible."""
+    """Assign a different address to each wish by Kuhn's algorithm; return None if impossible."""
     taker: dict[str, int] = {}
 
     def place(wish: int, seen: set[str]) -> bool:

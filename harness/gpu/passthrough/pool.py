@@ -1,16 +1,17 @@
 """The pool of this host's GPUs: leases of whole IOMMU groups, for one process at a time.
 
-A lease ends with its process, even if the process is killed: the kernel then releases the lock.
-The drivers of a GPU's functions are recorded before the first function is changed. So if the holder
-is killed, the next process that leases the GPU restores the drivers first. A GPU that does not
-recover is quarantined, with the reason, until a person releases it; other GPUs are leased as
-before.
+A lease ends when its process ends, even if the process is killed, since the kernel then releases
+the lock. The drivers of a GPU's functions are recorded before any driver is changed. So if the
+holder is killed, the next process that leases the GPU first restores the drivers. A GPU that does
+not recover is quarantined, and the reason is recorded, until a person releases the GPU. Other GPUs
+are leased as before.
 
 All users of the host who may take GPUs share the folder of leases and records, since a lease works
-only if other users can see it. The folder's mode is 2770: files get the folder's group, whose
-members can control the GPUs anyway, and nobody else can read or remove a lease. The folder is in
-'/run/lock' for two reasons: this file system is local, since `flock` is not reliable on network
-file systems, and it is empty after a reboot, when the kernel binds all drivers anew.
+only if other users can see it. The folder's mode is 2770, so files get the folder's group. The
+group's members can control the GPUs anyway, and nobody else can read or remove a lease. The folder
+is in '/run/lock'. This file system is local, which matters since `flock` is not reliable on network
+file systems. It is also empty after a reboot, which matters since the kernel then binds all drivers
+anew.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ DEFAULT_FOLDER = Path("/run/lock/gpu-node-harness")
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedGpu:
-    """A GPU of the host; all its functions are on vfio-pci until its lease ends."""
+    """A leased GPU of the host; all its functions are bound to vfio-pci until the lease ends."""
 
     gpu: HostGpu
     _reset: Callable[[], None] = field(repr=False, compare=False)
@@ -59,10 +60,10 @@ class LeasedGpu:
         return tuple(each.address for each in self.gpu.functions)
 
     def reset(self) -> None:
-        """Reset all functions by the first method of the kernel that works.
+        """Reset each function of the GPU by the first of the kernel's methods that works.
 
-        Raises HarnessError while a machine has the GPU. If the GPU does not recover, quarantines it
-        and raises DeviceError.
+        Raises HarnessError while a machine has the GPU. If the GPU does not recover, this method
+        quarantines the GPU and raises DeviceError.
         """
         self._reset()
 
@@ -77,9 +78,10 @@ class Restoration:
 
 
 class GpuPool:
-    """Leases GPUs of the host whose sysfs, procfs and /dev lie below `root`.
+    """Leases GPUs of the host whose sysfs, procfs and /dev are below `root`.
 
-    All users of the host who may take GPUs share `folder`. `runner` writes into sysfs.
+    All users of the host who may take GPUs share `folder`. `runner` runs the programs that write to
+    sysfs.
     """
 
     def __init__(
@@ -111,22 +113,22 @@ class GpuPool:
         return self._leases.folder
 
     def leases(self) -> list[GpuLease]:
-        """Return the leases and the waiting processes, in order of arrival."""
+        """Return the leases and the waiting processes, in the order in which they arrived."""
         if not self.folder.exists():
             return []
         with self._leases.open() as book:
             return [lease for _, lease in book.entries()]
 
     def survey(self) -> tuple[HostGpu, ...]:
-        """Return all GPUs of the host, and whether each can be leased now.
+        """Return all GPUs of the host, each with a verdict that says whether it can be leased now.
 
         Raises BadInputError if the inventory lists a function that is not a GPU.
         """
         gpus = self._assessor.assess().gpus
         if not self.folder.exists():
             return tuple(self._assessor.with_open_file(gpu) for gpu in gpus)
-        # No lease begins while the folder is locked, so this check makes no machine find its
-        # group's file busy.
+        # No lease begins while the folder is locked, so no machine finds its group's file busy
+        # because this check has opened the file.
         with self._leases.open() as book:
             holders = {address: lease for _, lease in book.entries() for address in lease.taken}
             return tuple(
@@ -137,9 +139,9 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each invalid file in the folder whose name looks like the pool's.
+        """Return a sentence about each invalid file in the folder that is named like a pool's file.
 
-        Other users can put any file there. Such files reserve nothing and restore nothing.
+        Other users can put any file into the folder. Invalid files have no effect on the pool.
         """
         if not self.folder.exists():
             return []
@@ -162,11 +164,13 @@ class GpuPool:
     ) -> Iterator[tuple[LeasedGpu, ...]]:
         """Lease a GPU for each of `wanted`, in that order; in the block the GPUs are on vfio-pci.
 
-        While the GPUs are not free, wait and `report` the holders. Raises RequirementError at once
-        if this host has no such GPUs, with the reason for each GPU. Raises HarnessError at the
-        deadline, or when `cancelled`, which is called before each attempt, returns a reason. At the
-        end of the block each function is bound to its earlier driver again. If that fails, raises
-        DeviceError; if the block itself raised an error, the failure is only reported.
+        While the GPUs are not free, wait and `report` who holds them. Raises RequirementError at
+        once if this host has no such GPUs; the message says why each GPU does not fit. Raises
+        HarnessError at the deadline, or if `cancelled`, which is called before each attempt,
+        returns a reason.
+
+        At the end of the block, each function is bound to its earlier driver again. If that fails,
+        raises DeviceError; but if the block itself raised an error, the failure is only reported.
         """
         view = view_host(self._assessor, self._leases, wanted)
         lease = self._entry(one_line(holder), view.candidates)
@@ -201,7 +205,7 @@ class GpuPool:
         return [each for each in done if each is not None]
 
     def _restored(self, address: str) -> Restoration | None:
-        """Restore a GPU's drivers; return None if the GPU is held or quarantined."""
+        """Restore the drivers of a GPU, or return None if the GPU is held or quarantined."""
         try:
             if self._records.quarantine(address) is not None:
                 return None
@@ -267,7 +271,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Hold a GPU without binding it; yield None, or the lease of another present holder."""
+        """Reserve a GPU without binding it, and yield None; or yield the lease of its holder."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

@@ -1,10 +1,10 @@
-"""The pool's data that outlives a process: the earlier drivers of functions, and quarantined GPUs.
+"""The pool's records, which outlive a process: functions' earlier drivers, and quarantined GPUs.
 
 Each record is a file in the pool's folder. A file is written under another name and then renamed,
 so that no process reads an incomplete file. Only the holder of a GPU's lease changes the GPU's
 records. But every user of the folder can put files there, so a record is parsed strictly. Another
-user's record is used only if sysfs confirms the record, and only for changes that this other user
-could make without root.
+user's record is used only if sysfs confirms it, and only for changes that the other user could make
+without root.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
 _NAME = re.compile(rf"({_DRIVERS}|{_QUARANTINE})-({ADDRESS_PATTERN})\.json")
-#: Any user in the folder's group can read a record, and can replace it by renaming another file.
+#: Any user in the folder's group can read a record, and can rename another file to its name.
 _FILE_MODE = 0o640
 _LONGEST_REASON = 4096
 
@@ -51,7 +51,7 @@ class RecordError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundDriver:
-    """The driver and the driver_override that a function had before a run took the function."""
+    """The driver and the `driver_override` that a function had before a run took its GPU."""
 
     driver: str | None
     override: str | None
@@ -59,7 +59,7 @@ class BoundDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The writer of a record, as the owner and the group of the record's file show."""
+    """The user who wrote a record, as the owner and the group of the record's file show."""
 
     user: int
     group: int
@@ -89,8 +89,8 @@ class RecordedDrivers:
     def require_fit(self, found: Mapping[str, HostFunction | None]) -> None:
         """Raise RecordError if the functions on the bus contradict the record.
 
-        `found` has the functions by address. Another user's record is used only for functions that
-        a run has taken.
+        `found` lists the functions on the bus by address. Another user's record is used only for
+        functions that a run has taken.
         """
         gpu = found.get(self.address)
         if self.address not in self.functions:
@@ -104,7 +104,7 @@ class RecordedDrivers:
             if each is None and not self.writer.is_trusted:
                 raise self.refusal(f"{address} is not on the PCI bus")
             if each is None or gpu is None:
-                # A card that has left the bus is quarantined.
+                # The function's card has left the bus, and will be quarantined.
                 continue
             is_of_group = gpu.group is not None and each.group == gpu.group and not each.is_bridge
             if address != self.address and not is_of_group:
@@ -127,7 +127,7 @@ class RecordedDrivers:
 class Quarantine:
     """The reason why a GPU may not be leased until a person releases the GPU.
 
-    `user` is the owner of the record. `is_trusted` is whether only root and this user could have
+    `user` is the owner of the record. `is_trusted` is true if only root and this user could have
     written the record.
     """
 
@@ -140,7 +140,7 @@ class Quarantine:
 class DeviceRecords:
     """The records of GPUs in `folder`, by the GPU's address.
 
-    `boot_id` is the kernel's boot id; drivers that were recorded before a reboot are void.
+    `boot_id` is the kernel's boot id; drivers that were recorded before the last boot are ignored.
     """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
@@ -148,9 +148,9 @@ class DeviceRecords:
         self._boot_id = boot_id
 
     def own(self, address: str, functions: Iterable[HostFunction]) -> RecordedDrivers:
-        """Return the record for the functions that are taken with the GPU.
+        """Return a record of the present drivers of `functions`, which are taken with the GPU.
 
-        Raises RecordError if the name of a driver is not allowed in a record.
+        Raises RecordError if a driver has a name that a record may not contain.
         """
         drivers = {
             each.address: {"driver": each.driver, "override": each.driver_override}
@@ -169,7 +169,7 @@ class DeviceRecords:
         return RecordedDrivers(address=address, path=path, functions=checked, writer=writer)
 
     def save_drivers(self, address: str, functions: Iterable[HostFunction]) -> None:
-        """Record the drivers of the functions that are taken with the GPU."""
+        """Write a record of the present drivers of `functions`, which are taken with the GPU."""
         drivers = {
             name: {"driver": each.driver, "override": each.override}
             for name, each in self.own(address, functions).functions.items()
@@ -179,7 +179,7 @@ class DeviceRecords:
     def drivers(self, address: str) -> RecordedDrivers | None:
         """Return the recorded drivers by function, or None if the GPU is not taken.
 
-        Raises RecordError if the file was not made by the harness, or can't be parsed.
+        Raises RecordError if the record's file was not made by the harness, or can't be parsed.
         """
         with self._opened(_DRIVERS, address) as file:
             if file is None:
@@ -204,7 +204,7 @@ class DeviceRecords:
         self._remove(_DRIVERS, address)
 
     def taken(self) -> list[str]:
-        """Return the GPUs whose drivers were recorded in this boot, or whose records can't be read."""
+        """Return the GPUs with a record of drivers from this boot, or with an unreadable record."""
         return [each for each in self._addresses(_DRIVERS) if self._is_current(each)]
 
     def _is_current(self, address: str) -> bool:
@@ -242,7 +242,7 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def strange_files(self) -> list[str]:
-        """Return a sentence on each file whose name is like a record's, but has no PCI address."""
+        """Return a sentence about each file named like a record, but without a PCI address."""
         return [
             f"'{self.folder / name}' is not a record of the harness: its name has no PCI address. "
             "Remove the file."

@@ -1,7 +1,8 @@
-"""Reads JSON from files that other users can write; an unexpected value raises ValueError.
+"""Reads JSON from files that other users can write; raises ValueError for an unexpected value.
 
 This module uses only the standard library, since the first use of pydantic takes seconds in an
-emulated guest. The reader of leases holds the lock on their folder, for which other processes wait.
+emulated guest. Meanwhile other processes would wait, since a process that reads leases locks their
+folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class Value:
-    """A value in a document, and its place; methods raise ValueError for values of other types."""
+    """A value in a document, and its path; methods raise ValueError for a value of a wrong type."""
 
     value: object
     place: str = ""

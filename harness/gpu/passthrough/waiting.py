@@ -28,11 +28,11 @@ _INTERVAL_S = 0.1
 #: after this many seconds, since nobody removes the file of a killed process.
 _LOOK_AGAIN_S = 2.0
 _TICK_S = 0.02
-#: A process whose turn it may be reads the host again when leases change, and after this many
+#: A process that may be next reads the host's state again when leases change, and after this many
 #: seconds.
 _READ_AGAIN_S = 2.0
-#: Every waiting process reads the host again after this many seconds: other GPUs may have become
-#: usable.
+#: Every waiting process reads the host's state again after this many seconds, since other GPUs may
+#: have become usable.
 _READ_ANYWAY_S = 30.0
 
 
@@ -48,8 +48,8 @@ class NotTakenError(Exception):
 class HostView:
     """The facts that a process has read about the host; valid until a lease begins or ends.
 
-    `candidates` has the GPUs that fit now or later, for each wanted GPU. `usable` has the GPUs that can
-    be used unless they are leased, and `why_not` the reasons for all other GPUs.
+    `candidates` lists, for each wanted GPU, the GPUs that fit now or later. `usable` lists the GPUs
+    that can be used unless they are leased. `why_not` says why each other GPU can't be used.
     """
 
     candidates: tuple[tuple[str, ...], ...]
@@ -63,8 +63,8 @@ def view_host(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -
     try:
         return _view_once(assessor, leases, wanted)
     except RequirementError:
-        # Read the host again: a lease that began and ended during the first read may have reset a
-        # GPU, so that the GPU looked broken.
+        # Read the host again: a run that held a lease during the first read may have reset a GPU,
+        # so that the GPU looked broken.
         return _view_once(assessor, leases, wanted)
 
 
@@ -89,7 +89,7 @@ def _held(leases: Leases) -> frozenset[str]:
 
 @dataclass
 class Waiting:
-    """The wait for the lease `name`, which is already in the queue."""
+    """Waits until it is the turn of the lease `name`, which is already in the queue."""
 
     assessor: Assessor
     leases: Leases
@@ -151,15 +151,15 @@ class Waiting:
         change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
         if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
             return False
-        # The folder's time of change has the resolution of the kernel's ticks, so a second change
-        # in the same tick does not alter this time.
+        # The folder's mtime has the resolution of the kernel's ticks, so a second change in the
+        # same tick does not alter the mtime.
         is_settled = abs(self.clock.now().timestamp() * 1e9 - change) > _TICK_S * 1e9
         self._change = change if is_settled else 0
         self._looked_at = now
         return True
 
     def _turn(self) -> Turn:
-        """Write the GPUs for which this lease waits, and return the GPUs that it gets now."""
+        """Write into the queue for which GPUs this lease waits, and return what it gets now."""
         age_s = self.clock.monotonic() - self._read_at
         # Reading the host is slow, so not every waiting process reads it each time the queue
         # changes.
