@@ -106,7 +106,7 @@ class Channel:
         return self._next != put
 
     def _read_entries(self, put: int) -> list[tuple[int, int]]:
-        """Read the entries up to `put` in one page by one read, as each read is a message to QEMU."""
+        """Read the entries up to `put` in one page at once, as each read is a message to QEMU."""
         start = self._place.entries_at + _ENTRY.size * self._next
         behind = put if put > self._next else self._place.entries
         in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)

@@ -144,7 +144,7 @@ class GpuState:
         self.roots[client, handle] = root
 
     def subscribe(self, client: int, handle: int, number: int) -> None:
-        """Store which GPU instance an object represents; beyond the limit, drop the oldest entry."""
+        """Store which GPU instance an object represents; beyond the limit, drop the oldest."""
         self.subscriptions.pop((client, handle), None)
         if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
             del self.subscriptions[next(iter(self.subscriptions))]
