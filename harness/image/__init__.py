@@ -1,4 +1,4 @@
-"""Images: the disks from which machines boot, and the errors when an image can't be made."""
+"""Images, from whose disks machines boot, and the errors for an image that can't be made."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ImageDamagedError(DamagedError):
-    """An image in the cache differs from the published image, so the cached image must not be booted."""
+    """An image in the cache differs from what was published, so it must not be booted."""
 
 
 class ImageBuildError(HarnessError):
-    """An image could not be built; the message has the path and the last lines of the log."""
+    """An image could not be built; the message contains the path and the last lines of the log."""
 
 
 class ImageFetchError(HarnessError):
@@ -55,7 +55,7 @@ class DriverImage:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A kernel installed in the image, with copies beside the disk for direct boot."""
+    """A kernel that an image contains, and copies of its files beside the disk, for direct boot."""
 
     version: str
     vmlinuz: Path
@@ -71,10 +71,10 @@ class CloudImageKernel(Kernel):
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A published image: a disk, on which overlays are made, and its kernels.
+    """A published image: the disk on which overlays are based, and the kernels in it.
 
-    The root file system takes the whole disk (`root=/dev/vda`). Nothing writes to `disk`. The key
-    changes if an input of the build changes.
+    The root file system occupies the whole disk (`root=/dev/vda`). Nothing writes to `disk`. The
+    key changes if an input of the build changes.
     """
 
     name: str
@@ -122,7 +122,7 @@ class CloudImage:
     """A distribution's unmodified image: a partitioned disk with its own boot loader.
 
     `digest` is the digest in the publisher's list. Nothing writes to `disk`. `driver` is the driver
-    image that a bake added, if the recipe names a driver image. `firmware` boots the image unless a test
+    image that a bake added, if the recipe names one. `firmware` boots the image, unless a test
     chooses another firmware.
     """
 

@@ -1,7 +1,7 @@
-"""The catalogue of images: recipes, read from YAML and validated.
+"""The catalogue of images, whose recipes are read from YAML files and validated.
 
-The module is long because it has one class for each kind of recipe, with the descriptions of all
-keys.
+The module is long because it contains a class, with descriptions of all keys, for each part of a
+recipe.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from harness.datafile import Document
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
-"""The form of an image's name, which is part of file names and test ids."""
+"""The form of an image's name; file names and test ids contain this name."""
 
 _SNAPSHOT = re.compile(r"/\d{8}T\d{6}Z(/|$)")
 """The time in the URL of a snapshot of snapshot.debian.org or snapshot.ubuntu.com."""
@@ -86,7 +86,7 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
-    """The kernels of an image: the `newest` kernels whose package name matches `pattern`.
+    """The kernels to install: the `newest` newest kernels whose package name matches `pattern`.
 
     `pattern` is an extended regular expression for the whole name of a `linux-image-…` package.
     The packages are chosen from the archives when the image is built.
@@ -104,7 +104,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Licence:
-    """A licence of software in an image; a person has to accept the licence before the image is built.
+    """A licence that a person has to accept before an image with such software is built.
 
     `id` is the value of `--accept-licence`; `text` is the URL of the terms.
     """
@@ -146,8 +146,8 @@ class RecipeFile:
     trees: tuple[Input, ...] = ()
     """Folders beside the recipe that are copied over the root file system, in this order."""
     scripts: tuple[Input, ...] = ()
-    """Scripts below the recipe's folder that run in the image at the end; files beside a script
-    are there too."""
+    """Scripts below the recipe's folder that run in the image at the end of the build; a script can
+    use the files beside it."""
     driver: DriverImage | None = None
     licence: Licence | None = None
 
@@ -166,7 +166,7 @@ class RecipeInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How an image is built: its name, the recipe's folder and content, the trees and scripts."""
+    """How to build an image: its name, the recipe's folder and content, the trees and scripts."""
 
     name: str
     folder: Path
@@ -175,7 +175,7 @@ class Recipe:
     scripts: tuple[RecipeInput, ...]
 
     def tree_files(self) -> dict[str, Path]:
-        """Return the files of the trees by path in the root file system; a later tree replaces files."""
+        """Return the trees' files by path in the root file system; later trees replace files."""
         return {
             str(path.relative_to(tree.path)): path
             for tree in self.trees
@@ -183,7 +183,7 @@ class Recipe:
         }
 
     def script_files(self) -> dict[str, Path]:
-        """Return the files in the scripts' folders, by the path below the recipe's folder."""
+        """Return the files in the scripts' folders, by their path below the recipe's folder."""
         return {
             str(path.relative_to(script.folder)): path
             for script in self.scripts
@@ -222,7 +222,7 @@ class Recipe:
 
 
 Source: TypeAlias = Recipe | CloudImageRecipe | LocalImage
-"""The kinds of image source: a build recipe, a publisher's server, a local file."""
+"""Where an image comes from: a recipe to build it, a publisher's server, or a local file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,7 @@ class Catalogue:
     files: Mapping[str, Path]
     duplicates: Mapping[str, Path]
     errors: tuple[PluginError, ...] = ()
-    """The errors of installed packages whose recipes can't be used."""
+    """For each installed package whose recipes can't be used, the error that says why."""
 
     @property
     def entries(self) -> Mapping[str, Source]:
@@ -292,7 +292,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
 
 
 def _plugin_folders() -> tuple[tuple[Path, ...], tuple[PluginError, ...]]:
-    """Return the folders of recipes of installed packages, and the errors of unusable packages."""
+    """Return the folders of recipes in installed packages, and the error of each unusable one."""
     folders: list[Path] = []
     errors: list[PluginError] = []
     for plugin in plugins(Group.IMAGES):
@@ -350,7 +350,7 @@ def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source
 def _inputs(
     document: Document, key: str, names: tuple[str, ...], kind: Literal["file", "folder"]
 ) -> tuple[RecipeInput, ...]:
-    """Return the inputs in a list; each path is relative to the recipe that lists the input."""
+    """Return the trees or scripts in a list; a path is relative to the recipe that lists it."""
     found = []
     for index, name in enumerate(names):
         one = RecipeInput(folder=document.place((key, index)).file.parent, name=name)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The facts of a built image; `kernels` are ordered from the oldest to the newest.
+    """The facts about a built image; `kernels` lists the oldest kernel first.
 
-    `command_lines` are the kernel command lines of a cloud image.
+    `command_lines` lists kernel command lines if the image was made from a cloud image.
     """
 
     schema: Literal[1] = 1
@@ -43,7 +43,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageManifest:
-    """The facts of a cloud image; `digest` is from the list that the key `signed_by` signed."""
+    """The facts about a cloud image; `digest` is from the list that the key `signed_by` signed."""
 
     schema: Literal[1] = 1
     name: str

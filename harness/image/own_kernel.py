@@ -1,4 +1,4 @@
-"""A user's own kernel on the host: packages, or a kernel image with its modules."""
+"""A kernel of the user's own, given as Debian packages, or as a kernel image with its modules."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _SOURCE = "kernel"
 _AR_MAGIC = b"!<arch>\ndebian-binary"
-#: Documentation/arch/x86/boot.rst: "HdrS" is at 0x202. At 0x20e is the position of the version,
-#: relative to 0x200.
+#: From Documentation/arch/x86/boot.rst: "HdrS" is at 0x202. The number at 0x20e is the offset of
+#: the version's text from 0x200.
 _HEADER_MAGIC, _HEADER_MAGIC_AT = b"HdrS", 0x202
 _VERSION_POINTER_AT, _VERSION_FROM = 0x20E, 0x200
 _VERSION_BYTES = 256

@@ -51,7 +51,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """How long it took to make an image; `is_derived` means that the image is an overlay on another."""
+    """How long it took to make an image; `is_derived` says whether it is based on another image."""
 
     name: str
     is_derived: bool
@@ -60,14 +60,14 @@ class BuildTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The parts, other than the disk, of a node image that was made from a cloud image."""
+    """What is known, apart from the disk, about a node image that was made from a cloud image."""
 
     kernels: Sequence[CloudImageKernel]
     driver: DriverImage | None
 
 
 class ImageStore:
-    """Built images below one folder, by key; several processes may use the same folder."""
+    """The cache of built images in one folder; several processes may use the same folder."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the recipe's image; it is built if the cache has no valid copy.
+        """Return the recipe's image; build the image if the cache has no valid copy.
 
         Raises LicenceError if the licence is not accepted, even if the image is cached. Raises
-        RequirementError if the host lacks a requirement, ImageBuildError if the build failed, and
-        HarnessError if another process locks the image beyond the deadline.
+        RequirementError if the host lacks something that a build needs, ImageBuildError if the
+        build fails, and HarnessError if another process still locks the image at the deadline.
         """
         recipe.require_acceptance(self._accepted_licences)
         key = recipe.key(builder=self._builder.version)
@@ -207,8 +207,8 @@ class ImageStore:
     ) -> Image:
         """Return the node image that `make` makes from a cloud image, from the cache if possible.
 
-        `make` gets a path, and writes a disk without a backing file to this path. `key_parts` name
-        everything on which the result depends, such as the cloud image's digest.
+        `make` gets a path, and writes a disk without a backing file to this path. `key_parts` lists
+        all inputs on which the result depends, such as the cloud image's digest.
         """
         key = hashlib.sha256(json.dumps(dict(key_parts), sort_keys=True).encode()).hexdigest()
 
@@ -247,7 +247,7 @@ class ImageStore:
             return None
 
     def build_times(self) -> list[BuildTime]:
-        """Return the build times of images in this cache from their logs, the latest build last."""
+        """Return the build times in the logs of this cache's images, the latest build last."""
         logs = list((self._folder / ".logs").glob("*.log"))
         found = []
         for log in sorted(logs, key=lambda log: log.stat().st_mtime):

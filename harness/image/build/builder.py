@@ -1,4 +1,4 @@
-"""Builds an image from a recipe: packages by mmdebstrap, a file system by mke2fs, then qcow2."""
+"""Builds an image from a recipe by mmdebstrap, mke2fs and qemu-img."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 VERSION = 1
-"""Increase this number when, after a change, the same recipe produces another image."""
+"""Increase this number after a change by which the same recipe produces another image."""
 
 SPACE_MIB = 4096
-"""The space for a node image's root folder, raw disk and qcow2, which exist at the same time."""
+"""The disk space that a build needs for its root folder, raw disk and qcow2 at the same time."""
 
 TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
-"""Programs that a build needs, with the Debian package of each."""
+"""The programs that a build needs, and the Debian package that contains each program."""
 
 LOG_TAIL_LINES = 25
 
@@ -54,10 +54,10 @@ _WHAT = "image"
 NOISE = re.compile(
     r"running (special hook|--\S+-hook)|is now a symlink to|equal to the host's|signed-by"
 )
-"""Lines of mmdebstrap that do not show the progress of a build."""
+"""Lines that mmdebstrap prints, but that do not show the progress of a build."""
 
 SCRATCH = "scratch"
-"""The folder in `work` for files whose owners are users of the namespace."""
+"""The folder in `work` for files whose owners are users of the build's namespace."""
 
 CLEAN_S = 60.0
 
@@ -75,7 +75,7 @@ class ImageBuilder(Protocol):
 
     @property
     def version(self) -> str:
-        """Return the inputs of an image's key other than the recipe."""
+        """Return those inputs of an image's key that are not part of the recipe."""
         ...
 
     def build(
@@ -90,12 +90,12 @@ class ImageBuilder(Protocol):
     ) -> BuiltDisk:
         """Write `disk.qcow2` and `kernels/<version>/{vmlinuz,initrd.img}` to `into`.
 
-        Scratch files are in `work`, which `clean` removes.
+        Write temporary files to `work`, which `clean` removes.
         """
         ...
 
     def clean(self, work: Path) -> None:
-        """Remove `work`, even after a killed build."""
+        """Remove the folder `work`, also after a build was killed."""
         ...
 
 
@@ -302,7 +302,7 @@ class _Build:
         )
 
     def _on_line(self, line: str) -> None:
-        """Report a line if mmdebstrap or a script of the harness marked it as information."""
+        """Report a line that mmdebstrap or a script of the harness has marked as information."""
         self.deadline.hear()
         if line.startswith("I: ") and not NOISE.search(line):
             self._report(line.removeprefix("I: "))

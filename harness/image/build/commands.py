@@ -1,4 +1,4 @@
-"""The commands that make an image's root file system and its disk; this module runs no command."""
+"""Renders the commands that make an image's root file system and disk; runs no command."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INSIDE = Path(__file__).parent / "inside"
 """The builder's own scripts that run inside the root file system."""
 
 WORKSHOP = "usr/src/image-build"
-"""The folder of all scripts in the root file system, also the recipe's scripts; removed at the end."""
+"""The folder for all scripts in the root file system, which the build removes at its end."""
 
 
 class Privilege(Enum):
-    """The user of a build: root, or a user with subordinate ids."""
+    """The user who builds an image: root, or a user with subordinate ids."""
 
     ROOT = "root"
     USER = "user"
@@ -37,10 +37,9 @@ class Privilege(Enum):
     def wrap_in_namespaces(self, argv: Argv) -> tuple[str, ...]:
         """Wrap a command so that its processes and mounts end when the command ends.
 
-        When `unshare` is killed, the namespace's first process is killed too (`--kill-child`), and
-        the kernel then kills all other processes in the namespace. An ordinary user is root in the
-        namespace, so files have the same owners as in a build by root. `--map-auto` needs
-        util-linux 2.38.
+        When `unshare` is killed, `--kill-child` also kills the first process in the namespace, and
+        the kernel then kills all other processes there. An ordinary user is root in the namespace,
+        so files have the same owners as in a build by root. `--map-auto` needs util-linux 2.38.
         """
         user = ("--user", "--map-root-user", "--map-auto") if self is Privilege.USER else ()
         return (
@@ -70,7 +69,7 @@ def builder_sources() -> list[Path]:
 def mmdebstrap_argv(
     recipe: Recipe, privilege: Privilege, *, root: Path, inputs: Path
 ) -> tuple[str, ...]:
-    """Return the command that fills the folder `root`; its hooks run in the given order."""
+    """Return the mmdebstrap command that fills the folder `root`; its hooks run in their order."""
     content = recipe.file
     kernels = content.kernels
     script_environment = (

@@ -1,4 +1,4 @@
-"""Runs a long command whose output goes to a log, and reports each line while the command runs."""
+"""Runs a long command, writes its output to a log, and reports each line as it is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: The time limit for a command that keeps printing, as a multiple of the normal limit.
+#: How many times the normal limit a command that keeps printing may take.
 MOST_TIMES = 4
 
 
@@ -51,7 +51,7 @@ class OutputDeadline(Deadline):
 
 
 class LoggedRunner(Protocol):
-    """Runs a long command to its end; tests of the builder mock it."""
+    """A function that runs a long command to its end; tests of the builder replace it."""
 
     def __call__(
         self,

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 VERSION = 1
-"""Increase this number when, after a change, the same cloud image produces other files."""
+"""Increase this number after a change by which the same cloud image produces other files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedManifest:
     """The manifest of data that was derived from the cloud image with the digest `made_of`.
 
-    `kernels` are the extracted kernels, each with the command line of the image's boot loader. A
-    baked image has a `disk.qcow2` instead of kernels.
+    `kernels` lists the extracted kernels, each with its command line from the image's boot loader.
+    A baked image has a `disk.qcow2`, and no kernels.
     """
 
     schema: Literal[1] = 1
@@ -61,7 +61,7 @@ DERIVED_FORMAT = ManifestFormat(
 
 
 class DerivedStore:
-    """Data derived from cloud images, by the images' digests; several processes may use the same folder."""
+    """The cache of data derived from cloud images; several processes may use the same folder."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> tuple[CloudImageKernel, ...]:
-        """Return the kernels of an image's boot menu, the oldest first; they are extracted once.
+        """Return the kernels in an image's boot menu, the oldest first; extract them only once.
 
-        Raises HarnessError if only a boot of the disk could show its kernels.
+        Raises HarnessError if the boot menu can't be read, or if it lists no usable kernel.
         """
         key = _key(image.digest, {"what": "kernels"})
         folder = self._folder_of(f"{image.name}-kernels", key)
@@ -133,8 +133,8 @@ class DerivedStore:
         """Return the image that `make` makes from `image`, from the cache if possible.
 
         `make` gets a path, writes a disk without a backing file to this path, and may write other
-        files beside the disk. `parts` name everything on which the result depends, in addition to
-        `image`.
+        files beside the disk. `parts` lists all inputs, other than `image`, on which the result
+        depends.
         """
         key = _key(image.digest, {"what": "bake", **parts})
         folder = self._folder_of(f"{image.name}-baked", key)

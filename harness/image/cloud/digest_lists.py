@@ -19,8 +19,8 @@ _SHOWN = 5
 def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
     """Return the digests by file name; `url` is the URL of the list.
 
-    Raises ImageFetchError for a truncated list, since the missing part may contain the needed line,
-    and for a list with two digests of one file.
+    Raises ImageFetchError if the list is truncated, since the missing part may contain the needed
+    line, or if the list has two digests of one file.
     """
     line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
     digests: dict[str, Digest] = {}

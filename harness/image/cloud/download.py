@@ -51,11 +51,12 @@ _ORIGIN = ".from.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """The limits of a download that makes no progress.
+    """The limits at which a download without progress goes on to the next URL.
 
-    A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` successive tries
+    A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` tries in a row
     that ended in this way, or that received no new byte, the next URL is used. If a server requests
-    a pause by Retry-After of at most `longest_pause_s`, the download pauses.
+    a pause by Retry-After, the download pauses, or uses the next URL if the pause would be longer
+    than `longest_pause_s`.
     """
 
     tries: int = 5
@@ -66,10 +67,10 @@ class Patience:
 
 
 class _TransferError(Exception):
-    """A failed try; the message is a sentence without the full stop, the flags say how to go on.
+    """A try failed; the message is a sentence without the full stop.
 
     If `is_final`, every further try would fail too. If `is_slow`, the received bytes do not count
-    as progress. If `is_useless`, no further bytes can turn the partial file into the right file.
+    as progress. If `is_useless`, the partial file can't become the right file.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class _TransferError(Exception):
 
 
 class Downloader:
-    """Downloads by http, https and file, through the proxies that the environment names.
+    """Downloads from http, https and file URLs.
 
-    The variables are the variables of urllib: http_proxy, https_proxy, no_proxy.
+    As in urllib, the environment variables http_proxy, https_proxy and no_proxy select a proxy.
     """
 
     def __init__(
@@ -320,7 +321,7 @@ def _connection_errors(url: str, stall_s: float) -> Iterator[None]:
 
 
 class _Meter:
-    """Renders the progress of a download, at intervals."""
+    """Renders the progress of a download from time to time."""
 
     def __init__(self, start: int, total: int | None, clock: Clock) -> None:
         self._start = self._at = start
@@ -362,7 +363,7 @@ def _size(path: Path | None) -> int:
 
 
 def _extent(url: str, response: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
-    """Return the body's offset in the file, and the file's size."""
+    """Return the offset of the response's body in the file, and the size of the file."""
     size = length(response.headers)
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return 0, size
@@ -386,7 +387,7 @@ def _record_origin(part: Path, url: str, headers: Message) -> None:
 
 
 def _if_range(part: Path, url: str) -> dict[str, str]:
-    """Return the If-Range header; with it, a server resumes only an unchanged file of the same URL."""
+    """Return the If-Range header, by which the server resumes only an unchanged file."""
     try:
         recorded = json.loads(part.with_name(part.name + _ORIGIN).read_text())
         is_same = recorded["url"] == url and isinstance(recorded["validator"], str)

@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """An image, as the list of digests at one location describes it."""
+    """An image that the list of digests at one location describes."""
 
     digest: Digest
     location: str

@@ -1,4 +1,4 @@
-"""Lock files; a lock file records the fetched image of a series, so that later runs use this image."""
+"""Lock files, which record the fetched image of a series, so that later runs use the same image."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Lock:
 
 
 def lock_path(recipe: CloudImageRecipe) -> Path:
-    """Return the path of the lock file beside the recipe; users should commit both files."""
+    """Return the path of the lock file beside the recipe; users should commit the lock file too."""
     return recipe.folder / f"{recipe.name}.lock"
 
 
 def read_lock(recipe: CloudImageRecipe) -> Digest | None:
-    """Return the digest in an image's lock file, or None without a lock file; raises BadInputError."""
+    """Return the digest in an image's lock file, or None if there is none; raises BadInputError."""
     path = lock_path(recipe)
     if not path.exists():
         return None

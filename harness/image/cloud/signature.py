@@ -42,10 +42,10 @@ def check_signature(
     url: str,
     runner: Runner,
 ) -> None:
-    """Check that `signature` of `signed` is valid and was made by the key with this fingerprint.
+    """Check that `signature` is a valid signature of `signed` by the key with this fingerprint.
 
-    `key` is a file, armored or not; `url` is the URL of the list. Raises ImageFetchError if the
-    signature is invalid, RequirementError if the host has no gpgv.
+    `key` is the file of the key, armored or not; `url` is the URL of the list. Raises
+    ImageFetchError if the signature is invalid, and RequirementError if the host has no gpgv.
     """
     with temporary_folder("harness-signature") as folder:
         (folder / "keyring.gpg").write_bytes(read_key(key))
@@ -72,7 +72,7 @@ def check_signature(
     signatures = list(_signatures(result.stdout))
     if any(each.get("VALIDSIG") == fingerprint and "GOODSIG" in each for each in signatures):
         return
-    # An error in the wanted key's own signature is more specific than a signature by another key.
+    # An error about a signature by the wanted key explains more than a signature by another key.
     signatures.sort(key=lambda each: each.get("VALIDSIG") != fingerprint)
     raise ImageFetchError(
         f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "

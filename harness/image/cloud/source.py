@@ -1,4 +1,4 @@
-"""Cloud images: where a distribution publishes its image, and how the image is verified."""
+"""Cloud images: where a distribution publishes an image, and how the image is verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
 
 class Algorithm(Enum):
-    """The hash algorithm of a digest list; the value is its name in hashlib."""
+    """The hash algorithm of a digest list; the value is the algorithm's name in hashlib."""
 
     SHA256 = "sha256"
     SHA512 = "sha512"
@@ -118,7 +118,7 @@ class Signature:
 class CloudImageFile:
     """The content of a cloud image's recipe, merged with the recipes that it extends.
 
-    Without `digest`, the image is the latest image of its series, and the lock file records it.
+    Without `digest`, the latest image of the series is used, and the lock file records this image.
     """
 
     __pydantic_config__ = FORBID
@@ -172,11 +172,11 @@ class CloudImageRecipe:
 
     @property
     def is_authenticated(self) -> bool:
-        """Return whether a signature or a pinned digest authenticates the image, and not only TLS."""
+        """Return whether a signature or pinned digest authenticates the image, and not only TLS."""
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
-        """Yield once each folder that may have the image, the `preferred` folders first.
+        """Yield each folder that may have the image once, the `preferred` folders first.
 
         Raises BadInputError for a folder without TLS if the image has no signature or digest.
         """
@@ -217,7 +217,7 @@ class LocalImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image file on this host, which is not copied; `at` describes a file without a recipe."""
+    """An image file on this host, which is not copied; for a file without a recipe use `at`."""
 
     name: str
     path: Path

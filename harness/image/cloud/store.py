@@ -41,7 +41,7 @@ class FetchOptions:
 
 
 class CloudImageStore:
-    """Cloud images below one folder, by digest; several processes may use the same folder."""
+    """The cache of cloud images in one folder; several processes may use the same folder."""
 
     def __init__(
         self, folder: Path, *, runner: Runner | None = None, patience: Patience | None = None
@@ -61,11 +61,11 @@ class CloudImageStore:
         options: FetchOptions | None = None,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the recipe's image; it is fetched and verified if the cache has no valid copy.
+        """Return the recipe's image; fetch and verify the image if the cache has no valid copy.
 
-        The recipe's digest, or else the lock file, selects the image of its series. Without a digest
-        and a lock file, the current image of the publisher's list is fetched, and the lock file is
-        written. Raises ImageFetchError, RequirementError, BadInputError, or WaitTimeoutError at the
+        The recipe's digest, or else the lock file, selects an image of the series. If there is
+        neither, the current image in the publisher's list is fetched, and the lock file is written.
+        Raises ImageFetchError, RequirementError or BadInputError, and WaitTimeoutError at the
         deadline.
         """
         options = FetchOptions() if options is None else options
@@ -99,7 +99,7 @@ class CloudImageStore:
             progress=progress,
             deadline=deadline,
         )
-        # Reports the end of the activity even if the image was in the cache, since the lists were fetched.
+        # The lists were fetched, so the end of this activity is reported even for a cached image.
         progress.report(Stage.ENDED, "it is in the cache")
         if recipe.pinned is None:
             lock = Lock(
@@ -205,7 +205,7 @@ def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
-    """Return the digest of a file; it is cached by `state`, since reading an image takes seconds."""
+    """Return the digest of a file; cache the digest by `state`, since hashing takes seconds."""
     del state
     return digest_file(path, algorithm)
 

@@ -1,1 +1,1 @@
-"""Formats of disks and archives, parsed and written."""
+"""Parses and writes the formats of disks and archives."""

@@ -1,4 +1,4 @@
-"""Reads GRUB's menu: the kernels in the menu, and their command lines."""
+"""Reads from GRUB's menu the kernels and their command lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _RECOVERY = re.compile(r"\b(single|recovery)\b")
 
 @dataclass(frozen=True, kw_only=True)
 class MenuEntry:
-    """An entry that boots a kernel; `path` is its path in the menu, as grub-reboot accepts it.
+    """An entry that boots a kernel; `path` is the entry's path in the menu, for grub-reboot.
 
-    `command_line` is the kernel's command line, including the first word, which GRUB adds.
+    `command_line` is the kernel's command line; its first word is the one that GRUB adds.
     """
 
     kernel: str
@@ -30,10 +30,10 @@ class MenuEntry:
 
 
 def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
-    """Return the menu's first entry for each kernel, by kernel, in the menu's order.
+    """Return the first entry for each kernel, by kernel, in the order of the menu.
 
-    Entries for recovery are left out. Variables of the menu in a command line (Ubuntu's
-    `$vt_handoff`) become empty, since only a graphical menu sets them.
+    Entries for recovery are left out. In command lines, variables such as Ubuntu's `$vt_handoff`
+    become empty, since only a graphical menu sets them.
     """
     entries: dict[str, MenuEntry] = {}
     path: list[str] = []

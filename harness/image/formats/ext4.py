@@ -1,8 +1,8 @@
-"""Reads the names and attributes, not the contents, of all files of an ext4 file system; pure.
+"""Reads the names and attributes of all files in an ext4 file system, but not the contents.
 
 In an emulated guest, a stat of every file takes some ten seconds, but sending the blocks that
-describe the files takes half a second. The constants are from the kernel's
-Documentation/filesystems/ext4.
+describe the files takes half a second. The constants are from Documentation/filesystems/ext4 in the
+kernel's source.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
 
 _SUPERBLOCK = (1024, 1024)
 _MAGIC = 0xEF53
-#: filetype, recover, extents, 64bit, flex_bg, ea_inode, csum_seed, largedir: features that need no
-#: handling, or that this module handles.
+#: The features that this module handles, or that need no handling: filetype, recover, extents,
+#: 64bit, flex_bg, ea_inode, csum_seed, largedir.
 _UNDERSTOOD = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
-#: uninit_bg and metadata_csum: each group counts its inodes that were never used.
+#: The features uninit_bg and metadata_csum: each group counts those of its inodes that were never
+#: used.
 _HAS_UNUSED_COUNT = 0x10 | 0x400
 _GROUP_WITHOUT_INODES = 0x1
 _ROOT = 2
 _HAS_EXTENTS = 0x80000
 _EXTENTS_MAGIC = 0xF30A
 _XATTR_MAGIC = 0xEA020000
-#: The blocks of a longer extent are allocated, but were never written.
+#: The length of the longest extent that was written; a longer extent is allocated but unwritten.
 _LONGEST_WRITTEN = 32768
 _INLINE_TARGET = 60
 _LARGEST_BLOCK_LOG = 6
 _SMALLEST_INODE = 128
 _SMALLEST_DESCRIPTOR = 32
 _DEEPEST_TREE = 6
-#: The limit for blocks of folders and long links: 4 GiB.
+#: The most blocks that folders and long links may have: 4 GiB.
 _MOST_BLOCKS = 1 << 20
 _NO_XATTRS: Mapping[str, bytes] = {}
 _XATTR_PREFIXES = {
@@ -57,7 +58,7 @@ _INODE_EXTRA = struct.Struct("<HHII")
 
 
 class Ext4Error(Exception):
-    """This module can't read the blocks as an ext4 file system, or they changed while they were read."""
+    """The blocks are no ext4 file system that this module can read, or changed during the read."""
 
 
 class Inode(NamedTuple):
@@ -87,7 +88,7 @@ class Inode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
-    """The names and attributes of all files; `targets` has the target of each symbolic link."""
+    """The names and attributes of all files; `targets` lists the target of each symbolic link."""
 
     uuid: str
     made_at_s: int
@@ -109,9 +110,9 @@ class _Geometry:
 
 
 def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSystem:
-    """Read a file system; everything below the absolute paths `hidden` is left out.
+    """Read a file system; leave out everything below the absolute paths in `hidden`.
 
-    Raises Ext4Error if it can't be read.
+    Raises Ext4Error if the file system can't be read.
     """
     try:
         geometry = _parse_superblock(read([_SUPERBLOCK])[0])
@@ -203,7 +204,7 @@ def _read_inodes(read: ReadRanges, geometry: _Geometry) -> dict[int, Inode]:
     for first, table_content in zip(firsts, read(ranges), strict=True):
         for index in range(len(table_content) // geometry.inode):
             at = index * geometry.inode
-            # The inode is in use if it has a mode and a link count.
+            # An inode is in use if its mode and its link count are not 0.
             if (
                 table_content[at : at + 2] != b"\0\0"
                 and table_content[at + 26 : at + 28] != b"\0\0"

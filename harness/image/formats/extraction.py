@@ -30,7 +30,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
 class Extractor:
     """Reads a qcow2 or raw disk by qemu-img, and ext4 file systems on the disk by debugfs.
 
-    Extracted files are in `work`. Raises RequirementError if the host lacks either program.
+    Extracted files are written to `work`. Raises RequirementError if the host lacks one of the two
+    programs.
     """
 
     disk: Path
@@ -96,7 +97,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the sizes of the regular files in a folder, by name; nothing if there is no such folder.
+        """Return the sizes of a folder's regular files, by name; empty if there is no such folder.
 
         Names with special characters are left out, since names become part of debugfs requests.
         """
@@ -125,7 +126,7 @@ class FileSystem:
 
 
 def find_boot(extractor: Extractor, partitions: Sequence[Partition]) -> tuple[FileSystem, str]:
-    """Return the file system with GRUB's menu, and the folder of the kernels in it.
+    """Return the file system that has GRUB's menu, and the folder of kernels in that file system.
 
     Raises HarnessError if no partition has GRUB's menu.
     """

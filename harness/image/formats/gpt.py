@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 SECTOR = 512
-#: The size of the protective MBR, the header, and 128 entries, which is the minimum.
+#: The size of the protective MBR, the header, and 128 entries, the fewest that a table may have.
 TABLE_BYTES = 34 * SECTOR
 
 _HEADER = struct.Struct("<8sIIIIQQQQ16sQII")

@@ -6,10 +6,10 @@ import re
 
 
 def version_key(version: str) -> list[tuple[int, str]]:
-    """Return a sort key for kernel versions; the order is that of `sort -V`.
+    """Return a key that sorts kernel versions in the order of `sort -V`.
 
-    Runs of digits are compared by value, the rest as text. A version is newer than its
-    pre-releases, whose versions have a tilde.
+    Runs of digits are compared by value, and all other characters as text. A version is newer than
+    its pre-releases, whose versions contain a tilde.
     """
     return [
         (int(part), "") if part.isdigit() else (-1, part)

@@ -1,4 +1,4 @@
-"""Reads and changes the header of a qcow2 file (QEMU, docs/interop/qcow2.txt); recognises raw disks."""
+"""Reads and changes the header of a qcow2 file (docs/interop/qcow2.txt in QEMU's source)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def virtual_bytes(path: Path) -> int:
 
 
 def why_unusable(path: Path) -> str | None:
-    """Return why a disk from another host is unusable or unsafe, or None.
+    """Return why a disk from another host is unusable or unsafe, or None if it can be used.
 
     A raw file counts as a disk only if it has partitions, since any file could be a raw disk. A
     backing file or data file in a qcow2 header is refused, since QEMU would open any file of this
@@ -151,8 +151,9 @@ def has_absolute_backing(path: Path) -> bool:
 def make_relative(disk: Path, *, published: Path) -> None:
     """Change the backing file's name to a relative path, for a disk that will be in `published`.
 
-    So a cache can be moved, and its files have the same bytes on all hosts. `published` is a folder
-    in one of the caches; a backing file outside of the caches keeps its absolute path.
+    With relative paths, a cache can be moved, and its files have the same bytes on all hosts.
+    `published` is a folder in one of the caches. The absolute path of a backing file outside of the
+    caches is not changed.
     """
     name = backing_name(disk)
     if name is None or not name.startswith("/"):
