@@ -1,4 +1,4 @@
-"""The evidence of one node: a folder on disk, and a typed view of it.
+"""The evidence of one node: a folder on disk, and a typed view of this folder.
 
 This package accesses no machine, so a failure can be checked again with only its evidence folder.
 The module is long because each property of `Evidence` is one fact. The folder has:
@@ -115,11 +115,11 @@ class Evidence:
         self._run = self._runs.chosen(run)
 
     def of_run(self, number: int | None) -> Evidence:
-        """Return the evidence with the results of run `number` of the provisioner; for None, this evidence.
+        """Return the evidence of the provisioner's run `number`, or this evidence if `number` is None.
 
         The results are the exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and
-        events; by default they are from the latest run. All other evidence shows the node at the
-        time of gathering. Raises HarnessError if there is no such run.
+        events; by default, these results are from the latest run. All other evidence shows the node
+        at the time of gathering. Raises HarnessError if there is no such run.
         """
         return self if number is None else Evidence(self.folder, run=number)
 
@@ -160,7 +160,7 @@ class Evidence:
         return None
 
     def _text(self, kept: Path) -> str:
-        """Return the text of a file; raises HarnessError if it is too long, or not a regular file."""
+        """Return the text of a file; raises HarnessError if the file is too long or not regular."""
         return evidence_text(kept, below=self.folder)
 
     def refuse_cut(self, path: str) -> None:
@@ -175,7 +175,7 @@ class Evidence:
             )
 
     def files(self, folder: str) -> Mapping[str, str]:
-        """Return the texts of the gathered files directly in a folder of the guest, by name.
+        """Return the texts of the gathered files that are directly in a folder of the guest, by file name.
 
         Raises HarnessError if the user on the node had no permission to read the folder or a file
         in it, or if no file in it was requested.
@@ -224,7 +224,7 @@ class Evidence:
         return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
 
     def is_command_absent(self, name: str) -> bool:
-        """Return whether the node lacks the program of the gathered command `name`.
+        """Return whether the node lacks the program that the gathered command `name` starts.
 
         Raises HarnessError if the program may be in a folder that could not be read.
         """
@@ -244,8 +244,8 @@ class Evidence:
         exit_code = self.exit_code_of(name)
         if exit_code != 0:
             raise HarnessError(
-                f"The command of '{name}' ended with {exit_code} on the node, so its output proves "
-                f"nothing. It printed: {output.strip()[-500:] or 'nothing'}",
+                f"The command '{name}' exited with {exit_code} on the node, so its output proves "
+                f"nothing. The command printed: {output.strip()[-500:] or 'nothing'}",
                 evidence=self.folder,
             )
         return output
@@ -255,7 +255,7 @@ class Evidence:
         output = self.answer_of(name)
         if not output.strip():
             raise HarnessError(
-                f"The command of '{name}' printed nothing on the node, which proves nothing.",
+                f"The command '{name}' printed nothing on the node, so nothing is proved.",
                 evidence=self.folder,
             )
         return output
@@ -354,9 +354,9 @@ class Evidence:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the provisioner's exit code, as a shell sees it; None if the provisioner has not ended."""
+        """Return the provisioner's exit code, as a shell reports it, or None if the provisioner still runs."""
         if self._run is None or self._runs.is_latest(self._run):
-            # The file is below /run, so it is from this boot.
+            # The file is below /run, so it was written in this boot.
             text = self.file(EXIT_CODE_PATH)
         else:
             text = self._runs.stored(self._run, "exit-code")
@@ -366,7 +366,7 @@ class Evidence:
 
     @property
     def failed_command(self) -> FailedCommand | None:
-        """Return the command at which `set -e` ended a bash script; None if the command is unknown."""
+        """Return the command at which `set -e` ended a bash script, or None if the command is unknown."""
         number = self._runs.chosen(self._run)
         text = None if number is None else self._runs.stored(number, FAILED_COMMAND)
         failed = None if text is None else parse_failed_command(text)
@@ -399,7 +399,8 @@ class Evidence:
     def prebake_lines(self) -> list[Mapping[str, str]]:
         """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first.
 
-        If the log is truncated, these are only its first lines: see `refuse_cut`.
+        If the log is truncated, only lines from the beginning of the log are returned: see
+        `refuse_cut`.
         """
         return node_state.parse_prebake_lines(self.output)
 
@@ -416,8 +417,8 @@ class Evidence:
     def event_names(self) -> list[str]:
         """Return the name of every event, in the order of the files.
 
-        Raises BadInputError if no event files are declared. Raises HarnessError that names
-        the file if a file does not have the declared form.
+        Raises BadInputError if no event files are declared. Raises HarnessError if a file does not
+        have the declared form; the message names the file.
         """
         declared = self.provisioner.events
         names: list[str] = []
@@ -505,7 +506,7 @@ class Evidence:
 
     @property
     def kernel_log(self) -> str:
-        """Return the messages since the boot that are still in the kernel's buffer."""
+        """Return the kernel's messages since the boot that are still in the kernel's buffer."""
         return self._full_answer_of("dmesg")
 
     @property
@@ -529,7 +530,7 @@ class Evidence:
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units that `unit_commands` gathered, by each of their names; may be empty."""
+        """Return the units that `unit_commands` gathered, each unit under all its names; may be empty."""
         is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
@@ -572,14 +573,14 @@ class Evidence:
         return GatheredPaths(node_state.parse_stat(self._text(kept)), self.folder)
 
     def vermagic_of(self, kernel: str) -> str | None:
-        """Return the vermagic of the `nvidia` module that `kernel` would load, or None without a module.
+        """Return the vermagic of the `nvidia` module that `kernel` would load, or None if there is no module.
 
         Raises HarnessError if modinfo failed, or if its output lacks the field.
         """
         return self._module_field(kernel, "vermagic")
 
     def module_version_of(self, kernel: str) -> str | None:
-        """Return the version of the `nvidia` module that `kernel` would load, or None without a module.
+        """Return the version of the `nvidia` module that `kernel` would load, or None if there is no module.
 
         Raises HarnessError if modinfo failed, or if its output lacks the field.
         """

@@ -29,12 +29,12 @@ SUFFIXES = tuple(suffix for suffix, _ in _PACKERS.values())
 _PARTS = frozenset({"checkpoint", "commands", "files", "host"})
 _PACK_S = 600.0
 _END_S = 10.0
-#: The limit of the unpacked size as a multiple of the archive's size; text is packed to about a
-#: tenth.
+#: The limit of the unpacked size as a multiple of the archive's size; packing reduces text to about
+#: a tenth of its size.
 _RATIO = 32
 #: The files of a saved machine that only `harness resume` reads.
 _MACHINE = re.compile(r"/checkpoint/memory\.[^/]*$|/disk\.qcow2$")
-#: The size limit of one header, which has a name and the map of a sparse file.
+#: The size limit of one header, which contains a file's name and the map of a sparse file.
 _HEADER_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
@@ -69,13 +69,14 @@ def write_archive(folder: Path) -> Path:
                     f"--file={part}",
                     f"--use-compress-program={packer}",
                 ),
-                # The log and the sockets of a kept machine's holder may change meanwhile.
+                # The log and the sockets of the process that holds a kept machine may change
+                # meanwhile.
                 *("--warning=no-file-changed", "--warning=no-file-ignored"),
                 *(f"--directory={folder.parent}", "--", folder.name),
             ],
             timeout_s=_PACK_S,
         )
-        # tar ends with 1 if a file changed while tar read it.
+        # tar exits with code 1 if a file changed while tar read this file.
         if result.exit_code not in {0, 1}:
             raise HarnessError(f"The archive of '{folder}' can't be made.\n{result.render()}")
         for each in SUFFIXES:
@@ -92,10 +93,10 @@ def write_archive(folder: Path) -> Path:
 def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[Path]:
     """Yield the folder of a test's evidence: `bundle` itself unless `bundle` is an archive.
 
-    An archive is unpacked into a folder below `runs`, which is removed at the end. Folders that
-    killed processes left below `runs` are removed too. Saved machines are unpacked only if
-    `has_machine` is true. Raises BadInputError if `bundle` is neither a folder nor an archive of
-    evidence, and LimitError if the archive is too large.
+    An archive is unpacked into a folder below `runs`. The unpacked folder is removed at the end.
+    Folders that killed processes left below `runs` are removed too. Saved machines are unpacked
+    only if `has_machine` is true. Raises BadInputError if `bundle` is neither a folder nor an
+    archive of evidence, and LimitError if the archive is too large.
     """
     if bundle.is_dir():
         yield bundle
@@ -127,7 +128,7 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
                 )
         except OSError as error:
             raise BadInputError(
-                f"It can't be unpacked into '{runs}': {error.strerror or error}.",
+                f"The archive can't be unpacked into '{runs}': {error.strerror or error}.",
                 source=str(bundle),
             ) from error
         yield folder
@@ -182,8 +183,8 @@ def unpack(
         *(OSError, MemoryError),
     ) as error:
         raise BadInputError(
-            f"It can't be unpacked into '{folder}': it is damaged, or no archive, or the disk is full "
-            f"({error}).",
+            f"The archive can't be unpacked into '{folder}': it is damaged, or no archive, or the disk "
+            f"is full ({error}).",
             source=source,
         ) from error
 
@@ -299,7 +300,7 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder is a part of a machine's evidence, and not a machine with a part's name."""
+    """Return whether a folder is a part of a machine's evidence, not a machine with the name of a part."""
     return folder.name in _PARTS and not (folder / "host").is_dir()
 
 

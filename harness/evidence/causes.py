@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from harness.provisioning.driver_words import DriverWords
 
-    #: Logs; for each log, the name of its file, and its lines.
+    #: For each log, the name of the log's file, and the log's lines.
     _Logs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
 
-#: The words in place of a file's name if the test's own error shows the cause.
+#: The text that replaces a file's name if the test's own error shows the cause.
 _SAID = "the error"
 _CONSOLE = "host/serial.log"
 _STEP = re.compile(r"step '")
@@ -50,11 +50,12 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
 )
-#: In a message about a failed command: the command itself, which may contain any text.
+#: Matches the command in a message about a failed command; the command may contain any text.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
-#: An error of a Python program on the host. An error in the guest may have the same text.
+#: Matches an error that a Python program on the host printed; an error in the guest may have the
+#: same text.
 _OF_HOST = re.compile(r"\[Errno \d+\]")
-#: Lines of cloud-init itself and of the harness, among the output of cloud-init's commands.
+#: Matches lines that cloud-init and the harness write among the output of cloud-init's commands.
 _OF_CLOUD_INIT = re.compile(
     rf"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:|{re.escape(FINISHED)}$)"
 )
@@ -68,9 +69,9 @@ _AFTERTHOUGHT = re.compile(
     r"^make(\[\d+\])?: (Leaving directory|\*\*\* .*Error \d+)|^Job for \S+ (failed|canceled)|"
     r"Installation has failed\. +Please see the file"
 )
-#: An error level in a log of any format: a word or a letter by itself between separators.
+#: An error level in a log of any format: a single word or letter between separators.
 _ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
-#: systemd's lines about a unit that follow the line about the unit's end.
+#: Lines that systemd logs about a unit after the line that says that the unit ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
 #: The sentence about a command that ended the provisioner without output, for example under `set
 #: -e`.
@@ -86,7 +87,7 @@ _PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE |
 _ERROR_LINE = re.compile(
     r"\b(error|failed|failure|fatal|cannot|can't|unable to|panic|traceback)\b", re.IGNORECASE
 )
-#: Lines that healthy nodes print too, from the logs of their boots.
+#: Lines in the boot logs of healthy nodes that look like errors.
 _HARMLESS = re.compile(
     r"0 errors|errors=remount|error_log|no error|ERST|BERT|EDAC|failed_units|without errors|"
     r"Condition check resulted|RAS: Correctable|"
@@ -118,14 +119,14 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCause:
-    """A cause, the line that shows it, and the file of that line."""
+    """A cause, the line that shows the cause, and the file that contains the line."""
 
     cause: Cause
     line: str
     source: str
 
     def sentence(self) -> str:
-        """Return the text for the short summary; the name is first, since the text may be truncated."""
+        """Return the text for the short summary; the cause's name is first, as the text may be truncated."""
         return f"{self.cause.name}: {self.line}"
 
     @property
@@ -240,7 +241,7 @@ CAUSES = (
 
 
 def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
-    """Return the common cause in the text of an error, and in each evidence folder.
+    """Return the first common cause in the text of an error, and the first in each evidence folder.
 
     A cause that is found several times is listed once, if possible with a line of the evidence.
     """
@@ -262,17 +263,17 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     """Return sentences about further findings in the evidence of a failure, the most useful first.
 
     The first findings are the failed step of provisioning, or else the end of the provisioner and
-    the last lines of its log. Then follow each failed unit with its last line, and each unit that
-    systemd starts again. If there are no such findings and no named cause (`is_named`), the
-    findings are the units that are still starting, the guest's first line about an error, or the
-    last console line of a guest that does not answer.
+    the last lines of its log. The next findings are each failed unit with its last line in the
+    journal, and each unit that systemd restarts. If there are no such findings and no named cause
+    (`is_named`), the findings are the units that are still starting, the guest's first line about
+    an error, or the last console line of a guest that does not answer.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
     ended = [] if any(_STEP.match(each) for each in sentences) else list(_end_of_run(folder))
     sentences += ended
     sentences += _lock_holders(folder, sentences)
-    # The stage of cloud-init that ran the provisioner has failed with it.
+    # If the provisioner failed, the cloud-init stage that ran the provisioner failed too.
     sentences += _failed_units(folder, logs, without=_FINAL_STAGE if ended else "")
     is_told = is_named or bool(sentences)
     sentences += _restarting_units(folder, logs)
@@ -302,7 +303,7 @@ def _failed_steps(folder: Path) -> Iterator[str]:
 
 
 def _end_of_run(folder: Path) -> Iterator[str]:
-    """Yield how the latest run of the provisioner ended, with the last lines of its log."""
+    """Yield how the latest run of the provisioner ended, and the last lines of the provisioner's log."""
     with contextlib.suppress(HarnessError, OSError):
         evidence = Evidence(folder)
         if not evidence.exit_code:
@@ -338,7 +339,7 @@ def _end_of_run(folder: Path) -> Iterator[str]:
 
 
 def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
-    """Name the process that holds the lock of each file that the sentences name."""
+    """For each locked file in `sentences`, return a sentence that names the process with the lock."""
     listed = folder / "commands/locks"
     text = last_bytes(listed, _MOST_BYTES).decode(errors="replace") if listed.is_file() else ""
     found = []
@@ -401,7 +402,7 @@ def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
 
 
 def _last_of_unit(unit: str, logs: _Logs) -> str:
-    """Return the last line of a unit's program, or else systemd's last line about the unit."""
+    """Return the last line that a unit's program logged, or else systemd's last line about the unit."""
     journal = next((lines for name, lines in logs if name == "commands/journal"), [])
     name = unit.removesuffix(".service")
     # Do not match a longer name, such as `nvidia-dcgm.service` for `dcgm.service`.
@@ -476,7 +477,7 @@ def _last_of_console(logs: _Logs) -> str | None:
 
 
 def _declared_log(folder: Path) -> Sequence[str]:
-    """Return the pattern for the log that the provisioner of this evidence declares, if any."""
+    """Return a list with the pattern for the log that the provisioner declares; empty without such a log."""
     with contextlib.suppress(HarnessError, OSError):
         log = Evidence(folder).provisioner.outcome.log
         return [] if log is None or log.path is None else [f"files{glob.escape(log.path)}"]

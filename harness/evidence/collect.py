@@ -34,7 +34,7 @@ SCHEMA = 1
 _PIECE_BYTES = 1 << 18
 _NO_BASE64 = re.compile("[^A-Za-z0-9+/=]+")
 _SCRIPT_S = 180.0
-#: zlib's value for a stream with gzip's header and trailer.
+#: The `wbits` argument of zlib for a stream with gzip's header and trailer.
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -44,7 +44,7 @@ def collect_guest(
     """Run the script in the guest, and unpack its output into the new `folder`.
 
     Nothing is written in the guest. A `nonce` is generated if none is given. Raises HarnessError if
-    the output is not complete; the reason is then also in the folder.
+    the output is not complete; the reason is then also written to the folder.
     """
     make_private_folder(folder)
     write_request(folder, commands=request.commands, files=request.files, paths=request.paths)

@@ -31,7 +31,7 @@ _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 _COMMAND_S = 60
 _END = "end"
 _INCOMPLETE = "the stream is incomplete"
-#: The size limit of a header, longer than any path on Linux.
+#: The size limit of a header; any path on Linux is shorter.
 _HEADER_BYTES = 8192
 
 
@@ -112,7 +112,7 @@ def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]
                     break
                 yield frame
             at = buffer.find(mark)
-            # Keep bytes that may be the beginning of a mark until the rest arrives.
+            # Keep bytes that may be the beginning of a mark until the rest of the mark arrives.
             content = bytes(buffer[: at if at >= 0 else max(len(buffer) - len(mark) + 1, 0)])
             del buffer[: len(content)]
             if content:
@@ -135,7 +135,7 @@ def _begins(buffer: bytearray, mark: bytes) -> bool:
 
 
 def _header(buffer: bytearray, mark: bytes) -> Frame | None:
-    """Remove a frame's kind and name from the buffer and return them; None if they are incomplete."""
+    """Remove a frame's kind and name from the buffer and return both, or None if either is incomplete."""
     end = buffer.find(b"\0")
     following = buffer.find(mark)
     limit = len(buffer) if end < 0 else end
@@ -149,10 +149,10 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible to find the files, and a shell test of the folder.
+    """Yield each folder that must be accessible so that the files are found, and a shell test of that access.
 
-    In a folder without permission, an existing file seems to be absent. A folder below a wildcard
-    is yielded as a pattern. The test checks the folder in `$f`.
+    In a folder that the user may not access, an existing file seems to be absent. A folder below a
+    wildcard is yielded as a pattern. The test checks the folder in `$f`.
     """
     is_listed: dict[str, bool] = {}
     for pattern in patterns:

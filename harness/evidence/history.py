@@ -1,8 +1,8 @@
 """The history of a node: the timestamps of its units, its journal, its packages; the parsers are pure.
 
-The history is gathered only from a machine whose test failed, since this takes longer than
-gathering the evidence for tests. The history has its own folder in the evidence. Gathering writes nothing on
-the node.
+The history is gathered only from a machine whose test failed, since gathering the history takes
+longer than gathering the evidence for tests. The history has its own folder in the evidence.
+Gathering writes nothing on the node.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ JOURNAL = "journal-export"
 PACKED_JOURNAL = "journal.export.gz"
 PACKAGES = "packages"
 UPTIME = "/proc/uptime"
-#: The logs of DKMS's builds. The first line of a log has the start of the build; the time of the last
-#: write to the log is the end of the build.
+#: The logs of DKMS's builds. The first line of a log says when the build started; the last write to
+#: the log shows when the build ended.
 DKMS_LOGS = (
     "/var/lib/dkms/*/*/*/*/log/make.log",
     "/var/lib/dkms/*/*/build/make.log",
@@ -73,7 +73,7 @@ class UnitTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """An entry of the journal; `boot` is its boot's id, times are in seconds.
+    """An entry of the journal; `boot` is the id of the entry's boot; times are in seconds.
 
     `fields` are the fields that this package uses; an entry of a journal may have further fields.
     """
@@ -136,7 +136,7 @@ def _unit(block: str) -> UnitTimes:
 
 
 def parse_manager_times(text: str) -> float:
-    """Return when systemd itself began, in seconds of the monotonic clock; raises HarnessError."""
+    """Return when systemd started, in seconds of the monotonic clock; raises HarnessError for other text."""
     found = re.fullmatch(rf"{_USERSPACE}=(\d{{1,20}})", text.strip())
     if found is None:
         raise HarnessError(f"`systemctl show` printed no start time of systemd: {text[:200]!r}.")
@@ -144,7 +144,7 @@ def parse_manager_times(text: str) -> float:
 
 
 def parse_uptime(text: str) -> float:
-    """Return the seconds since the boot, from `/proc/uptime`; raises HarnessError."""
+    """Return the seconds since the boot, from `/proc/uptime`; raises HarnessError for other text."""
     found = re.match(r"\d{1,15}(\.\d+)?\s", text)
     if found is None:
         raise HarnessError(f"'{UPTIME}' has an unknown format: {text[:80]!r}.")
@@ -174,7 +174,7 @@ def _entry(fields: Mapping[str, str]) -> JournalEntry | None:
 
 
 def _stamp(text: str) -> float:
-    """Return a timestamp of the journal, which has 64 bits, in seconds; raises ValueError."""
+    """Convert a 64-bit timestamp of the journal to seconds; raises ValueError for other text."""
     stamp = int(text)
     if not 0 <= stamp < 1 << 64:
         raise ValueError(text)

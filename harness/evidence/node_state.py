@@ -14,7 +14,7 @@ from harness.provisioning.driver_messages import parse_messages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Of a larger file, only a beginning of this size is collected.
+#: The size limit of a collected file; only the beginning of a larger file is collected.
 FILE_LIMIT_KIB = 4096
 #: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
@@ -36,13 +36,14 @@ _PCI_ERROR = re.compile(r"(?:pcilib|lspci): .*\n")
 #: lspci's marks for a configuration space that reads all ones; lspci then prints the ids that the
 #: kernel read earlier.
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
-#: Prints the ids in the configuration space of each PCI function, and reads nothing else of that space.
+#: A script that prints the ids in the configuration space of each PCI function. The script reads
+#: nothing else in that space.
 PCI_CONFIG_SCRIPT = (
     'for f in /sys/bus/pci/devices/*/config; do printf \'\\n%s\' "$f"; od -An -tx1 -N4 "$f"; done'
 )
-#: Prints a line for each file lock that a process holds: the process, the path and the command,
-#: separated by tabs. /proc/locks is not used, since it names the process that took the lock, which
-#: may have ended and left the lock to a child.
+#: A script that prints a line for each file lock that a process holds: the process, the path and
+#: the command, separated by tabs. /proc/locks is not used, since that file names the process that
+#: first locked the file. This process may have ended and left the lock to a child.
 LOCKS_SCRIPT = (
     "grep -ls '^lock:' /proc/[0-9]*/fdinfo/* | while IFS=/ read -r _ _ pid _ fd; do "
     'printf \'%s\\t%s\\t\' "$pid" "$(readlink "/proc/$pid/fd/$fd")"; '
@@ -86,7 +87,7 @@ class DkmsBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class PciFunction:
-    """A function that `lspci -nnkv` shows; ids are four hexadecimal digits."""
+    """A function that `lspci -nnkv` shows; each id has four hexadecimal digits."""
 
     slot: str
     class_code: str
@@ -193,9 +194,9 @@ def parse_lspci(text: str) -> list[PciFunction]:
 
 
 def parse_pci_event(text: str, name: str) -> PciFunction:
-    """Parse the `uevent` file of a PCI function, in place of `lspci`.
+    """Parse the `uevent` file of a PCI function, for a node without `lspci`.
 
-    Raises HarnessError that names the file if the text has another form.
+    Raises HarnessError if the text has another form; the message names the file.
     """
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     try:
@@ -215,10 +216,11 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
 
 
 def parse_answering(text: str) -> dict[str, bool]:
-    """Return, by slot, whether each PCI function answers, from the output of PCI_CONFIG_SCRIPT.
+    """Parse the output of PCI_CONFIG_SCRIPT; return, by slot, whether each PCI function answers.
 
     A function whose configuration space could not be read is left out. Other files of the kernel do
-    not show this, since their content is from the time when the kernel found the function.
+    not show whether a function answers, since their content is from the time when the kernel found
+    the function.
     """
     return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 
@@ -235,9 +237,10 @@ def parse_driver_version(text: str) -> str:
 
 
 def parse_cdi_devices(text: str) -> list[str] | None:
-    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0'; None if the text is not a spec.
+    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0', or None if the text is not a spec.
 
-    Container runtimes ignore an invalid file; this is a fault of the node, so no error is raised.
+    No error is raised for an invalid file: container runtimes ignore the file, so it is a fault of
+    the node.
     """
     try:
         spec = parse_yaml(text)
@@ -294,7 +297,7 @@ def parse_refused_gpus(log: str) -> list[str]:
 
 
 def parse_stat(text: str) -> dict[str, PathStat]:
-    """Parse lines of STAT_FORMAT.
+    """Parse lines that `find` printed in STAT_FORMAT.
 
     Raises HarnessError if a line has another form, for example after a path with a line break.
     """

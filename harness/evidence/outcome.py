@@ -1,4 +1,4 @@
-"""Reads a provisioner's result as its declaration says: outcome file, events, log lines; pure."""
+"""Reads a provisioner's outcome file, events and log lines as the provisioner's declaration says; pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReportedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedDecision:
-    """A decision of the provisioner, from a line of its log; `reason` may be missing."""
+    """A decision that the provisioner logged; `reason` may be missing."""
 
     decision: str
     reason: str | None = None
@@ -111,7 +111,7 @@ def parse_stamp(text: str) -> float | None:
 
 
 def _at(document: object, pointer: str) -> object:
-    """Return the value at a JSON pointer; raises LookupError if there is none."""
+    """Return the value at a JSON pointer; raises LookupError if there is no value."""
     value = document
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -143,7 +143,7 @@ def _shown(value: object) -> str:
 def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
     """Return the names of the events in the event file `name`, in the order of the file.
 
-    Raises HarnessError that names the file if the text has another form.
+    Raises HarnessError if the text has another form; the message names the file.
     """
     try:
         return [_shown(_at(parse_json(line), declared.name)) for line in _events(text, declared)]
@@ -162,7 +162,7 @@ def _events(text: str, declared: EventFiles) -> list[str]:
 def parse_timed_events(
     text: str, declared: EventFiles, name: str
 ) -> list[tuple[str, float, float]]:
-    """Return name, start and end of each event in an event file, in seconds since the epoch.
+    """Return the name of each event in an event file, with start and end in seconds since the epoch.
 
     The list is empty if the times are not declared. Raises HarnessError as `parse_events` does.
     """
@@ -218,7 +218,7 @@ def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
 
 
 def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
-    """Return the steps in a log, each from the last line about the step, the latest step first.
+    """Return the steps in a log, each parsed from the last line about that step; the latest step is first.
 
     Raises HarnessError if a duration is not a number.
     """
@@ -243,7 +243,7 @@ def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
 
 
 def _matches(text: str, pattern: str, main: str) -> Iterator[dict[str, str]]:
-    """Yield the groups of each line that matches, the last line first."""
+    """Yield the regular expression's groups for each line that matches, the last line first."""
     expression = re.compile(pattern)
     for line in reversed(re.split(r"[\r\n]+", text)):
         found = expression.search(line)

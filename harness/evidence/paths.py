@@ -54,7 +54,7 @@ class GatheredPaths(Mapping[str, PathStat]):
     def matching(self, *patterns: str) -> Mapping[str, PathStat]:
         """Return all paths that match a pattern (`*`, `?`).
 
-        Raises HarnessError if a matching path may exist that could not be seen.
+        Raises HarnessError if a matching path may exist but could not be seen.
         """
         for pattern in patterns:
             refuse_gaps(self._folder, "paths", pattern)

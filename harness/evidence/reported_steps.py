@@ -1,4 +1,4 @@
-"""Converts a provisioner's steps and events that have times to steps of a report; pure."""
+"""Converts a provisioner's timed steps and events to steps of a report; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
-    """Return the steps and events of a run by the guest's clock, nested by their times.
+    """Return a run's steps and events with times of the guest's clock; the times determine the nesting.
 
     Steps without declared times are left out. Unreadable steps are left out too, so that the report
     does not fail.

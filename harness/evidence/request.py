@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 
-#: A command's name is the name of a file of the evidence.
+#: A command's name is also the name of the file with the command's output.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXIT_CODE = ".exit-code"
 
@@ -44,9 +44,9 @@ _EXIT_CODE = ".exit-code"
 class AdditionalEvidence:
     """Evidence to gather in addition to the evidence of every node.
 
-    `files` are absolute paths in the guest, which may be patterns with `*` and `?`. `commands` are
-    argument lists by name; `Evidence.output_of` returns the output of a command by this name. Error
-    messages name `source`. Raises BadInputError for an invalid path or name.
+    `files` are absolute paths in the guest, which may be patterns with `*` and `?`. `commands` maps
+    names to argument lists; `Evidence.output_of` finds a command's output by the command's name.
+    Error messages name `source`. Raises BadInputError for an invalid path or name.
     """
 
     files: Sequence[str] = ()
@@ -113,7 +113,7 @@ class EvidenceRequest:
         taken = [name for name in additional.commands if name in self.commands]
         if taken:
             raise BadInputError(
-                f"The output of '{shlex.join(self.commands[taken[0]])}' is already gathered by this "
+                f"The output of '{shlex.join(self.commands[taken[0]])}' is already gathered under this "
                 "name; choose another name.",
                 source=additional.source,
                 key=f"commands.{taken[0]}",

@@ -29,8 +29,8 @@ _DAY_S = 86_400.0
 class Bundle:
     """The evidence of one failed test: a folder, and an archive beside the folder.
 
-    `made_s` is the modification time of its files, which a person or a copy can set. `changed_s`
-    is the time at which the files came into this file system.
+    `made_s` is the modification time of the bundle's files; a person or a copy can set this time.
+    `changed_s` is the time at which the files came into this file system.
     """
 
     name: str
@@ -107,10 +107,10 @@ def beyond_limits(
 ) -> list[Bundle]:
     """Return the bundles that are too old or beyond the size limit; `bundles` begins with the latest.
 
-    Two bundles are never removed for size: the first bundle, and the first whose time is not in the
-    future. If these are two bundles, the clock was wrong for one of them. Bundles that were made since this
-    run started are never removed. Raises BadInputError for a limit that is not a number of 0 or
-    more, since such a limit would remove everything or nothing.
+    The size limit never removes the first bundle, nor the first bundle whose time is not in the
+    future. If these two bundles differ, the clock was wrong for one of them. Bundles that were made
+    since this run started are never removed. Raises BadInputError for a limit that is not a number
+    of 0 or more, since such a limit would remove everything or nothing.
     """
     for name, limit in (("mib", limit_mib), ("days", limit_days)):
         if not limit >= 0:

@@ -1,10 +1,11 @@
 """The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
 
-The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and `failed-command`
-if `set -e` ended a bash script. The folder also records files from before the run: `outcome-before` with its
-`outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So the state of the files
-after a run is the state before the next run or, for the latest run, the present state. The outcome
-also has a stamp from after the run, since two runs may write the same text.
+The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and
+`failed-command` if `set -e` ended a bash script. The folder also records files from before the run:
+`outcome-before` with its `outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So
+the state of the files after a run is the state before the next run or, for the latest run, the
+present state. The stamp of the outcome file is recorded after the run too (`outcome-stamp-after`),
+since two runs may write the same text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Runs:
         )
 
     def chosen(self, number: int | None) -> int | None:
-        """Return `number`, or by default the number of the latest run; None if there are no runs.
+        """Return `number`, by default the number of the latest run, or None if there are no runs.
 
         Raises HarnessError if there is no run with this number.
         """
@@ -60,22 +61,22 @@ class Runs:
         return number == self.numbers[-1]
 
     def stored(self, number: int, name: str) -> str | None:
-        """Return the content of the file `name` in the folder of a run, or None."""
+        """Return the content of the file `name` in the folder of a run, or None if there is no such file."""
         kept = self._folder / str(number) / name
         return evidence_text(kept, below=self._folder) if kept.is_file() else None
 
     def output(self, number: int, text: str) -> str:
-        """Return the output of a run, from the output of all runs.
+        """Return the part of the output of all runs that one run printed.
 
-        In a baked image the output begins with the runs of the bake, which have the same numbers,
-        so the last run with this number counts.
+        In a baked image, the output begins with the runs of the bake. These runs have the same
+        numbers as later runs, so the last run with this number counts.
         """
         parts = _BEGINNING.split(text)
         printed = {int(run): lines for run, lines in zip(parts[1::2], parts[2::2], strict=True)}
         return printed.get(number, "")
 
     def outcome(self, number: int, present: str | None) -> str | None:
-        """Return the outcome file that a run wrote, or None; `present` is the present file."""
+        """Return the outcome file that a run wrote, or None; `present` is the present content."""
         left = present if self.is_latest(number) else self.stored(number + 1, "outcome-before")
         before = self.stored(number, "outcome-stamp-before")
         after = self.stored(number, "outcome-stamp-after")
@@ -109,7 +110,7 @@ class Runs:
         return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
     def events(self, number: int, files: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the event files that a run wrote, from all event files."""
+        """Return the event files that a run wrote, selected from all event files."""
         before = self._events_before(number)
         after = set(files) if self.is_latest(number) else self._events_before(number + 1)
         return {path: text for path, text in files.items() if path in after - before}

@@ -66,7 +66,7 @@ class PathState(NamedTuple):
     sha256: str | None = None
 
     def to_item(self) -> dict[str, str]:
-        """Return all compared attributes by name; the digest only if the content was read."""
+        """Return all compared attributes by name, with the digest only if the content was read."""
         size = str(self.size) if self.kind == "f" else None
         found = {
             "kind": self.kind,
@@ -116,6 +116,6 @@ class NodeState:
 
 
 def letter_of(mode: int) -> str:
-    """Return the kind of a file for `PathState`, from the mode in its inode."""
+    """Return the kind of a file for `PathState`, from the mode in the file's inode."""
     letter = stat.filemode(mode)[0]
     return "f" if letter == "-" else letter

@@ -10,7 +10,7 @@ facts:
   the ctime at a later write through a memory map.
 * Two changes within one tick of the clock leave the same ctime; so the ctime does not identify a
   file that changed in the last second before the state was taken.
-* Nobody writes to the disk's device itself.
+* No program writes directly to the disk's block device.
 
 The module is long because it reads all parts of the state, in the order in which the guest reports them.
 """
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
     from harness.provisioning.wait import Deadline
 
-#: File systems of the kernel, of containers and of packages, which have no files of the node itself.
+#: File systems that the kernel, containers or packages provide; the node's own files are not in
+#: them.
 _PASSED_OVER = frozenset(
     {
         *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
@@ -61,7 +62,7 @@ _PASSED_OVER = frozenset(
         *("proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs", "sysfs", "tracefs"),
     }
 )
-#: Small file systems, which `find` reads.
+#: Small file systems; the harness reads them with `find`.
 _SMALL = frozenset({"devtmpfs", "tmpfs", "vfat"})
 #: The parts of /run that are read; other files in /run end with the boot and change all the time.
 RUN_PARTS = (
@@ -85,7 +86,7 @@ _MODULE_LISTS = "/usr/lib/modules/"
 _LONGEST_READ = 4 << 20
 _MOST_READ = 24 << 20
 _MOST_FILES_READ = 2500
-#: The clock of the image's builder may be ahead by this number of seconds.
+#: The clock of the image's builder may be ahead by this many seconds.
 _BUILD_S = 60
 
 _TEXTS = (
@@ -106,7 +107,7 @@ _MAY_BE_ABSENT = "No such file or directory"
 _NO_SUCH_PROGRAM = 127
 
 
-#: The exceptions of parsers for output in an unknown format.
+#: The exceptions that parsers raise for output in an unknown format.
 _OTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     struct.error,
@@ -204,7 +205,7 @@ def _run(agent: Agent, found: _Found, *argv: str) -> CommandResult:
 
 
 def _read_paths(agent: Agent, found: _Found, mounts: Sequence[Mount], boot_id: str) -> float:
-    """Read all file systems; return the time at which the newest of them was made."""
+    """Read all file systems; return the time at which the newest file system was made."""
     made_at_s = 0.0
     targets = {mount.target for mount in mounts}
     small = list(RUN_PARTS)
@@ -335,8 +336,8 @@ def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
 def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) -> list[str]:
     """Return the files to read: files that were written since the image was made, newest first.
 
-    `run_ns` is the time since the node's start, by the node's present clock. Files that were written
-    during that time are read too, since the clock may have been set to a time before the image was made.
+    `run_ns` is the period since the node started, as times of the node's present clock. Files that
+    were written in this period are read too: the clock may show a time before the image was made.
     Other files are read if tools are likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)

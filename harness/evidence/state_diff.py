@@ -105,7 +105,7 @@ CHANGES_OF_INSTANCES = AllowedChanges(
 
 
 class Change(NamedTuple):
-    """One difference; `before` or `after` is None if the item did not exist then."""
+    """One difference; `before` or `after` is None if the item did not exist at that time."""
 
     kind: StateKind
     name: str
@@ -130,7 +130,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StateDiff:
-    """The differences between two states and the unknown parts of either, without allowed items."""
+    """The differences between two states, and the unknown parts of both states, without allowed items."""
 
     changes: tuple[Change, ...]
     unknown: tuple[Unknown, ...]
@@ -198,7 +198,7 @@ def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
 
 
 def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
-    """Return None if a path's state is the same, else a text about what its attributes do not show."""
+    """Return None if a path's state is the same, or else a text about changes that no attribute shows."""
     if old._replace(identity=new.identity, sha256=new.sha256) != new:
         return ""
     if old.kind != "f" or old.size == 0:
@@ -211,7 +211,7 @@ def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
 
 
 def _comparable(old: PathState, new: PathState) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the items of both states, without the digest if only one of them has it."""
+    """Return a path's attributes in both states; the digest is left out unless both states have one."""
     items = (old.to_item(), new.to_item())
     if old.sha256 is None or new.sha256 is None:
         for item in items:

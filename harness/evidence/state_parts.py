@@ -122,7 +122,7 @@ def _unescape(word: str) -> str:
 
 
 def mounts(found: Iterable[Mount]) -> Items:
-    """Return mounts by target; a further mount on the same target gets a number after its name."""
+    """Return mounts by target; the name of a further mount on one target is the target and a number."""
     items: Items = {}
     for mount in found:
         name, number = mount.target, 1
@@ -201,7 +201,7 @@ def sysctls(files: Mapping[str, list[str]]) -> Items:
 
 
 def packages(text: str) -> Items:
-    """Parse lines of package, version and status."""
+    """Parse lines that contain a package, a version and a status."""
     rows = (line.split(" ") for line in text.splitlines())
     return {name: {"version": version, "status": status} for name, version, status in rows}
 
@@ -217,7 +217,7 @@ def libraries(text: str) -> Items:
 
 
 def images(text: str) -> Items:
-    """Parse `ctr images ls`: reference, type, digest and more."""
+    """Parse the columns of `ctr images ls`: reference, type, digest and more."""
     rows = (line.split() for line in text.splitlines()[1:])
     return {row[0]: {"digest": row[2]} for row in rows if len(row) > 2}
 
@@ -264,7 +264,7 @@ def _note_unit_path(found: Items, match: re.Match[str], state: PathState) -> Non
         _add(found, name, "link", f"{match[0]} to {state.target}")
         unit = state.target.rsplit("/", 1)[-1]
         if folder in _ENABLING and unit != name:
-            # An alias, which `systemctl enable` has created.
+            # `systemctl enable` created this link as an alias.
             _add(found, unit, "enabled", match[0])
 
 
@@ -274,7 +274,7 @@ def _add(found: Items, unit: str, key: str, value: str) -> None:
 
 
 def render_capabilities(value: bytes) -> str:
-    """Render the attribute `security.capability` as getcap(8) does, with the user to whom it applies."""
+    """Render the attribute `security.capability` as getcap(8) does, with the capabilities' root user."""
     magic, permitted, inheritable = struct.unpack_from("<III", value)
     if len(value) >= 20:
         permitted_high, inheritable_high = struct.unpack_from("<II", value, 12)

@@ -1,4 +1,4 @@
-"""Parses systemd's descriptions of units, with their timestamps, and its queue of jobs; pure.
+"""Parses systemd's descriptions of units, with the units' timestamps, and systemd's queue of jobs; pure.
 
 Timestamps are microseconds of the node's monotonic clock. They show the order in which units
 started, however slow the machine is.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: The names of the commands' output in the evidence.
+#: The names under which the evidence stores the commands' output.
 SHOWN_UNITS = "shown-units"
 UNIT_JOBS = "unit-jobs"
 
@@ -61,7 +61,7 @@ class ShownUnit:
     commands: tuple[str, ...]
     """The command lines of `ExecStart=`, words separated by blanks."""
     aliases: tuple[str, ...] = ()
-    """All names of the unit; systemd lists the unit only by its main name."""
+    """All names of the unit; systemd lists the unit only under the main name."""
 
 
 def check_unit_name(name: str, *, source: str) -> None:

@@ -71,8 +71,8 @@ def closed(folder: EvidenceFolder, path: str) -> EvidenceFolder:
 
 
 NOT_MET = (
-    Case("gpu", lambda f: f.command("lspci", BRIDGE), "none of its 1 functions is one"),
-    Case("gpu", lambda f: f.command("lspci", SWITCH), "none of its 1 functions is one"),
+    Case("gpu", lambda f: f.command("lspci", BRIDGE), "none of its 1 functions is a GPU"),
+    Case("gpu", lambda f: f.command("lspci", SWITCH), "none of its 1 functions is a GPU"),
     Case("driver", lambda f: f.without(VERSION_FILE), "no module 'nvidia' is loaded. Install"),
     Case(
         "driver",
@@ -255,11 +255,11 @@ UNKNOWN = (
         lambda f: f.command("lspci", "timeout: failed to run command\n", 127),
         "ran no 'lspci' and has no '/sys/bus/pci/devices'",
     ),
-    Case("driver", lambda f: f.command("lspci", "", 124), "'lspci' ended with 124"),
+    Case("driver", lambda f: f.command("lspci", "", 124), "'lspci' exited with 124"),
     Case(
         "module",
         lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: not found\n", 127),
-        f"'modinfo-{KERNEL}' ended with 127",
+        f"'modinfo-{KERNEL}' exited with 127",
     ),
     Case(
         "module",
