@@ -1,4 +1,4 @@
-"""Makes each call of an expectation a step of the report; the step's title is the call."""
+"""Makes each call of an expectation a step of the report; the step's title shows the call."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def no_record(evidence: Evidence) -> None:
 
 
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
-    """Expect DKMS and the module file to agree that `kernel` has a module of `version`.
+    """Expect both DKMS and the module file to show that `kernel` has a module of this `version`.
 
     DKMS's state alone is not sufficient: the state is "installed" even if the kernel refuses the
     module, or would load another module.
@@ -117,7 +117,7 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
     on_disk = evidence.module_version_of(kernel)
     require(
         on_disk == version,
-        f"The nvidia module for '{kernel}' was expected to be of version {version}, but is of "
+        f"The nvidia module for '{kernel}' was expected to have version {version}, but has "
         f"{on_disk}.",
         evidence,
     )
@@ -220,7 +220,7 @@ def _is_of_others(path: str) -> bool:
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to be for the running kernel, and in the loaded module's version.
+    """Expect the module on disk to match the running kernel and the loaded module's version.
 
     If the driver was updated while its module was loaded, the new libraries do not work with the
     loaded module, because their versions differ.
@@ -285,7 +285,7 @@ def driver_tools_installed(evidence: Evidence) -> str:
 
 
 def _programs_elsewhere(evidence: Evidence) -> str | None:
-    """Return the folder other than /usr/bin that has the loaded driver's programs, or None."""
+    """Return the folder other than /usr/bin that contains the loaded driver's programs, or None."""
     if evidence.driver_version is None:
         return None
     names = [path.rpartition("/")[2] for path in _TOOLS]
@@ -306,7 +306,7 @@ def _has_driver_container(evidence: Evidence) -> bool:
 def part_not_found(
     evidence: Evidence, what: str, sentence: str
 ) -> HarnessError | ExpectationError:
-    """Return the error for a missing part of the driver, which a loaded driver may have elsewhere.
+    """Return the error for a missing part of the driver; if a driver is loaded, the part may be elsewhere.
 
     Debian calls the driver `nvidia-current`. The GPU operator's driver is in a container, with its
     files below /run/nvidia/driver. Some distributions use other folders.

@@ -77,7 +77,8 @@ _FABRIC = {
     ("Health", "Incorrect Configuration"): {"none": ""},
 }
 _RECOVERY = "GPU Recovery Action"
-#: Values of _RECOVERY, in the words of `nvidia-smi` or of NVML (https://docs.nvidia.com/deploy/nvml-api).
+#: Values of _RECOVERY, as `nvidia-smi` or NVML writes them
+#: (https://docs.nvidia.com/deploy/nvml-api).
 _RECOVERIES = {
     "reset": f"the driver advises to {_RESET}",
     "gpu reset": f"the driver advises to {_RESET}",
@@ -86,7 +87,7 @@ _RECOVERIES = {
     "drain p2p": "the driver advises to end work that uses this GPU with other GPUs, and then to reset it",
     "drain and reset": "the driver advises to drain and reset it",
 }
-#: The tool's words for a missing value.
+#: What the tool prints for a missing value.
 _NO_VALUES = {
     "n/a",
     "[n/a]",
@@ -228,7 +229,7 @@ def _judge(values: list[_Value]) -> _Judged:
 
 
 def _meanings(value: _Value) -> Mapping[str, str] | None:
-    """Map a line's known values to faults ("" for no fault); return None for a line on other matters."""
+    """Map a line's known values to faults ("" for no fault); return None for a line about something else."""
     where = value.blocks[-1] if value.blocks else ""
     for key in ((where, value.name), ("", value.name)):
         if key in _FAULTS:

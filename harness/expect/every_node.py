@@ -1,4 +1,4 @@
-"""Expectations on every GPU node, however it was provisioned, and the verdicts on one node."""
+"""Expectations on every GPU node, however the node was provisioned, and the verdicts on one node."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
 
 
 def expectation_of(plugin: Plugin) -> NodeExpectation:
-    """Return the expectation that an entry point provides; raise PluginError if it provides none."""
+    """Return the expectation that an entry point provides; raises PluginError if there is none."""
     found = plugin.load()
     if isinstance(found, NodeExpectation):
         return replace(found, name=plugin.name)

@@ -124,7 +124,7 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def no_gpu(evidence: Evidence) -> None:
-    """Expect no GPU on the PCI bus, of any vendor in the catalogue of models."""
+    """Expect no GPU of any vendor in the catalogue of models to be on the PCI bus."""
     functions = _gpus(evidence)
     require(not functions, f"No GPU was expected, but there were {functions}.", evidence)
 
@@ -135,7 +135,7 @@ def has_gpus(evidence: Evidence) -> str:
     require(
         bool(gpus),
         "A GPU was expected on the PCI bus, but none of its "
-        f"{len(evidence.pci_functions)} functions is one. Use a machine with a GPU; if it has one, "
+        f"{len(evidence.pci_functions)} functions is a GPU. Use a machine with a GPU; if it has one, "
         "look for PCI errors in the kernel log.",
         evidence,
     )
@@ -172,7 +172,7 @@ def every_gpu_driven(evidence: Evidence) -> str:
     )
     missing = _missing_device_nodes(evidence.paths, len(gpus))
     if missing and evidence.paths.seen(f"{DRIVER_CONTAINER}/usr/bin/*"):
-        # The container has device nodes of its own: NVIDIA/gpu-operator#1741.
+        # A driver container has its own device nodes: NVIDIA/gpu-operator#1741.
         missing = _missing_device_nodes(evidence.paths, len(gpus), DRIVER_CONTAINER)
     require(
         not missing,
@@ -199,8 +199,8 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     )
     errors = [message for message in messages if message.condemns_node]
     if errors:
-        # After an error, the driver also logs its consequences, which have no name in the table. So
-        # the last error that has a name is reported.
+        # After an error, the driver also logs consequences of the error, which have no name in the
+        # table. So the last error that has a name is reported.
         last = [each for each in errors if each.words is not None and each.words.name] or errors
         raise failure(
             f"No GPU error was expected in the kernel log, but there are {len(errors)} lines with "
@@ -253,7 +253,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> list[str]:
-    """Return the missing device nodes below `root`, of those that this many GPUs need."""
+    """Return the device nodes that this many GPUs need and that are missing below `root`."""
     names = ("nvidiactl", *(f"nvidia{number}" for number in range(gpus)))
     wanted = [f"{root}/dev/{name}" for name in names]
     return [path for path in wanted if path not in paths or paths[path].kind != "c"]
@@ -292,7 +292,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
 
 @functools.cache
 def known_kinds() -> frozenset[GpuKind]:
-    """Return the ids of GPUs, from the models of the harness and of installed packages."""
+    """Return the ids of GPUs from the models that the harness and installed packages provide."""
     return load_catalogue().kinds
 
 
@@ -308,7 +308,7 @@ def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list
 
 
 def _id(gpu: GpuModel | str) -> str:
-    """Return the id as `lspci -n` prints it; raise BadInputError for a text that is not an id."""
+    """Return the id as `lspci -n` prints it; raises BadInputError for a text that is not an id."""
     if not isinstance(gpu, str):
         return str(gpu.pci)
     found = _ID.fullmatch(gpu.strip().lower())

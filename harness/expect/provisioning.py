@@ -174,7 +174,7 @@ def _pairs(fields: Mapping[str, str]) -> str:
 
 
 def step_of(evidence: Evidence, name: str, *, run: int | None = None) -> ReportedStep:
-    """Expect the step `name` in the outcome file, or else in the log, and return it.
+    """Expect the step `name` in the outcome file, or else in the log, and return the step.
 
     Raises BadInputError if the provisioner declares no steps.
     """
@@ -211,9 +211,9 @@ def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> Non
 def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> None:
     """Expect the step `name` to have failed, and the run to have ended there.
 
-    The outcome's error has to begin with "Step 'NAME' failed.". In contrast, `step_failed` accepts
-    a step whose failure is ignored, after which the run continues. Raises BadInputError if the
-    provisioner declares no error. Raises HarnessError in the same cases as `step_failed`.
+    The outcome's error has to begin with "Step 'NAME' failed.". In contrast, `step_failed` also
+    accepts a step whose failure did not end the run. Raises BadInputError if the provisioner
+    declares no error. Raises HarnessError in the same cases as `step_failed`.
     """
     step_failed(evidence, name, run=run)
     evidence = evidence.of_run(run)

@@ -36,15 +36,15 @@ CDI_KINDS = (
 #: A spec of this kind lists only the GPUs of one pod.
 _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
-#: The programs of NVIDIA's runtime, including its variants with a fixed mode. NVIDIA's hook is not
-#: a runtime.
+#: The programs of NVIDIA's runtime, including the runtime's variants with a fixed mode. NVIDIA's
+#: hook is not a runtime.
 _PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
-#: systemd's word for a unit that does not run.
+#: The active state that systemd reports for a unit that does not run.
 _INACTIVE = "inactive"
 _ABSENT = "not-found"
 _CONTAINERD = "containerd.service"
 _CRI_DOCKER = "cri-docker.service"
-#: Units that run pods by another containerd than the node's, or by another runtime.
+#: Units that run pods with a containerd other than the node's own, or with another runtime.
 OTHER_RUNTIMES = (
     _CRI_DOCKER,
     "crio.service",
@@ -169,7 +169,7 @@ def _stamp(evidence: Evidence, unit: str, what: str, stamp: int | None) -> int:
 
 
 def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
-    """Expect systemd to have queued a job `kind` for the unit, such as `start`; None for no job.
+    """Expect systemd to have queued a job of this `kind` for the unit, or no job if `kind` is None.
 
     Raises BadInputError if the unit's name lacks its type, such as `.service`.
     """
@@ -329,7 +329,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 
 
 def _runtime_unit(evidence: Evidence) -> str:
-    """Return the unit that runs the node's pods; if none is active, the unit that should be active.
+    """Return the active unit that runs the node's pods or, if none is active, the unit that should be.
 
     Docker's packages install containerd too, but containerd's unit does not run if another unit has
     its own containerd.

@@ -374,7 +374,7 @@ REFUSED = {
     "module_built_for: a module of another version": Case(
         lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
         lambda f: f.command(f"modinfo-{KERNEL}", f"version: 570.1\nvermagic: {KERNEL} SMP\n"),
-        message=f"expected to be of version {VERSION}, but is of 570.1.",
+        message=f"expected to have version {VERSION}, but has 570.1.",
     ),
     "module_built_before_boot: another module only": Case(
         lambda e: expect.module_built_before_boot(e, KERNEL),
