@@ -55,7 +55,7 @@ class Boots:
         return cls(all=tuple(found))
 
     def at_wall(self, wall_s: float) -> float | None:
-        """Convert a wall-clock time to a position on the timeline; None before the timeline begins.
+        """Convert a wall-clock time to a position on the timeline; return None for an earlier time.
 
         The clock may have been set, so the nearest journal entry determines the position.
         """

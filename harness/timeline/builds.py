@@ -35,13 +35,13 @@ def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: floa
         name=name,
         start_s=at_s,
         end_s=at_s if ended is None else min(end_s, at_s + max(0.0, ended - began)),
-        # DKMS moves the log of a successful build to its kernel's folder.
+        # DKMS moves the log of a successful build to the folder of the build's kernel.
         state=SpanState.DONE if found["kernel"] else SpanState.FAILED,
     )
 
 
 def _date(line: str) -> float | None:
-    """Parse a date in UTC as `date` prints it; return None for another form."""
+    """Parse a UTC date in the form that `date` prints; return None for another form."""
     with contextlib.suppress(ValueError):
         stamp = dt.datetime.strptime(" ".join(line.split()), "%a %b %d %H:%M:%S UTC %Y")  # noqa: DTZ007
         return stamp.replace(tzinfo=dt.timezone.utc).timestamp()

@@ -36,7 +36,7 @@ _WAIT = COLOURS[1]
 def render_timelines(timelines: Sequence[Timeline], scheme: Scheme, *, form: str = "svg") -> bytes:
     """Render one timeline, or several side by side; `form` is `svg` or `png`.
 
-    Raises RequirementError without matplotlib.
+    Raises RequirementError if matplotlib is missing.
     """
     rows = at_most(rows_of(timelines))
     height_in = 1.5 + _ROW_IN * max(3, len(rows))
@@ -95,7 +95,7 @@ def _label(row: Row) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return a name, without its middle if it is long, since the ends of units' names differ."""
+    """Return a name; a long name loses its middle part, since the names of units differ at their ends."""
     if len(name) <= _NAME_LENGTH:
         return name
     return f"{name[: _NAME_LENGTH - 16]}…{name[-15:]}"

@@ -74,7 +74,7 @@ _NODE_DKMS_LOGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """One evidence folder, and the gaps: its parts that could not be read so far."""
+    """One evidence folder, and its parts that could not be read so far (the gaps)."""
 
     folder: Path
     gaps: list[Gap] = field(default_factory=list)
@@ -210,7 +210,8 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
 def _continued(reader: _Reader, boots: Boots) -> float | None:
     """Return when this machine continued from a checkpoint; None if the machine booted.
 
-    QEMU reports when the processors begin to run; if the machine boots, that is before the kernel starts.
+    QEMU reports when the processors begin to run; if the machine boots, they begin before the
+    kernel starts.
     """
     for event in _host_events(reader):
         if event["name"] == "RESUME" and "at_s" in event:

@@ -42,7 +42,7 @@ def shown_units(timeline: Timeline) -> set[str]:
 
 
 def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
-    """Return the rows, sorted by the time at which their work began in the first timeline that has it."""
+    """Return the rows, sorted by when each row's work began in the first timeline with such work."""
     units = set().union(*(shown_units(each) for each in timelines))
     keys: dict[tuple[Lane, str], None] = {}
     for timeline in timelines:
@@ -78,7 +78,7 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return the rows; of too many rows, keep the rows of the longest work, and add a row about this."""
+    """Return the rows; if there are too many, keep those with the longest work, and add a row to say so."""
 
     def weight(row: Row) -> tuple[bool, float]:
         spans = [span for each in row.spans for span in each]

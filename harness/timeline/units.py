@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from harness.evidence.history import UnitTimes
     from harness.timeline.boots import Boot
 
-#: systemd's ids of the messages about a unit that is being started, was started, and failed.
+#: The ids of systemd's messages that a unit is being started, was started, or failed.
 _STARTING = "7d4958e842da4a758f6c1cdc7b36dcc5"
 _STARTED = "39f53479d3a045ac8e11786248231fbf"
 _FAILED = "be02cf6855d2428ba40df7e9d022f03d"
