@@ -1,4 +1,4 @@
-"""The command line of the zipapp, which runs as root on the node.
+"""The command line of the zipapp; the zipapp runs as root on the node.
 
 python3 -I -S provisioning.pyz boot --config /etc/gpu-node/config.json --outcome …/outcome.json
 """
@@ -234,7 +234,7 @@ def _outcome(command: str, code: ExitCode, error: str | None, session: Session |
 
 
 def _write_outcome(path: Path, outcome: Outcome) -> None:
-    """Write the outcome; if the path is a symbolic link, write the file to which it leads."""
+    """Write the outcome; if the path is a symbolic link, write the file to which the link leads."""
     target = path.resolve()
     NodeFiles(target.parent).write(f"/{target.name}", outcome.to_json())
 

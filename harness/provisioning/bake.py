@@ -74,7 +74,7 @@ def listed_tags(document: object, driver_type: str) -> tuple[str, ...]:
 def make_plan(node: NodeContext, configuration: Configuration) -> Plan:
     """Make the plan of a bake.
 
-    Raises the errors of `choose_image`.
+    Raises the same errors as `choose_image`.
     """
     arch = node.answer("uname", "-m")
     if arch in ARM64 or family_of(node.files.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:

@@ -62,7 +62,7 @@ def parse_version(text: str) -> Version | None:
 def detect_support(
     engine: Engine, *, dump: str | None = None, version: str | None = None
 ) -> CdiSupport:
-    """Detect a runtime's CDI support from its configuration, or if that is unknown, from its version.
+    """Detect a runtime's CDI support from its configuration or, if that is unknown, from its version.
 
     `dump` is the output of `containerd config dump`, and `version` is the output of `containerd
     --version`; each is None if its command failed. An unknown version counts as the oldest version.
@@ -89,7 +89,7 @@ def _is_at_least(number: Version | None, wanted: Version) -> bool:
 
 
 def offers_device(spec: str, kind: str) -> bool:
-    """Return whether a CDI spec is of this kind and has a device.
+    """Return whether a CDI spec is of this kind and lists a device.
 
     A spec is JSON, or YAML in the form of nvidia-ctk, where each device is an item on its own lines.
     Python has no YAML parser, so a list in any other form counts as empty.
@@ -123,7 +123,7 @@ class RuntimeChoice:
     """How a node's containers get devices.
 
     `mode` is the mode of the nvidia runtime, or None if the node uses a prestart hook instead.
-    `device_list` are the strategies of the device plugin.
+    `device_list` contains the ways in which the device plugin passes devices to containers.
     """
 
     mode: str | None
@@ -134,7 +134,7 @@ class RuntimeChoice:
 
 
 def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> RuntimeChoice:
-    """Choose by the decision table of the GPU operator.
+    """Choose how containers get devices, by the decision table of the GPU operator.
 
     Nodes whose runtime supports CDI natively get the settings that the operator uses since v25.10
     (gpu-operator 1578). The operator uses these settings on all nodes, so pods of older runtimes

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 #: A process that `spawn` started.
 ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 
-#: The words of a command. A string is not allowed, since Python would take each letter for a word.
+#: The words of a command. A string is not allowed, since Python would treat each letter as a word.
 Argv: TypeAlias = "list[str] | tuple[str, ...]"
 
 #: How many characters of a command, and of each of its outputs, a message shows. The whole message
@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 2500
 #: How many bytes one command may write before it is killed.
 OUTPUT_BYTES = 64 << 20
 
-#: For `spawn`: give the caller the other end of a pipe.
+#: Tells `spawn` to give the caller the other end of a pipe.
 PIPE = subprocess.PIPE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return a sentence on why `argv` is not a list of a command's words, or None if it is one.
+    """Return a sentence on why `argv` is not a list of a command's words, or None if it is such a list.
 
     A type checker finds this error too, but not everybody runs a type checker.
     """
@@ -71,9 +71,10 @@ class CommandResult:
     """The result of a command.
 
     `exit_code` is negative if a signal killed the process, 127 if the program was not found, and
-    124, as with `timeout(1)`, if the time limit ended it (then `timed_out` is true too). A command
-    whose own process ended before the limit has not timed out, even if it left other processes.
-    `wrote_too_much` is true if the command was killed because its output was longer than the limit.
+    124, as with `timeout(1)`, if the time limit ended the process (then `timed_out` is true too). A
+    command whose own process ended before the limit has not timed out, even if it left other
+    processes. `wrote_too_much` is true if the command was killed because its output was longer than
+    the limit.
     """
 
     argv: tuple[str, ...]
@@ -165,7 +166,7 @@ class Runner(Protocol):
 #: still hold the pipe open. The rest of a pipeline's output comes at once; a daemon holds the pipe
 #: open.
 _LEFT_BEHIND_S = 5.0
-#: Time for a killed group to close its output.
+#: How many seconds a killed process group gets to close its output.
 _KILLED_S = 1.0
 _CHUNK = 1 << 16
 
@@ -277,7 +278,7 @@ class _Pipes:
     """Feeds the input of a process and reads its output.
 
     `Popen.communicate` does not return when the process has ended if another process holds the
-    output open. Called again after a time limit, it loses the remaining input.
+    output open. If `communicate` is called again after a time limit, it loses the remaining input.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, most_bytes: int) -> None:
@@ -336,7 +337,7 @@ class _Pipes:
 
     def _feed(self, pipe: IO[bytes]) -> None:
         try:
-            # A ready pipe takes at least PIPE_BUF bytes without blocking.
+            # A ready pipe accepts at least PIPE_BUF bytes without blocking.
             count = os.write(pipe.fileno(), self._left[: select.PIPE_BUF])
         except BrokenPipeError:
             # It is not an error if a command, such as `true`, does not read its input.
@@ -371,7 +372,7 @@ def has_ended(process: ChildProcess) -> bool:
 
 
 def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
-    """End a spawned `process` and return its exit code; first let it end itself for `grace_s` seconds.
+    """End a spawned `process` and return its exit code; first give it `grace_s` seconds to end itself.
 
     The other processes of the process's group are killed in any case.
     """

@@ -20,7 +20,7 @@ INSTALL_CONTAINER = "gpuinstall"
 BUILD_CONTAINER = "gpuprebuild"
 _RESOLVING = re.compile(r"failed to resolve (?:reference|image)")
 LOCAL = Retry(timeout_s=60)
-"""The limit of a command that only changes containerd's local store."""
+"""The time limit of a command that only changes containerd's local store."""
 
 
 class ContainerImage(Protocol):
@@ -52,7 +52,7 @@ def present_query(image: ContainerImage) -> tuple[str, ...]:
 
 
 def pull(image: ContainerImage) -> Run:
-    """Pull the image under its registry's name."""
+    """Pull the image by its name in the registry."""
     return Run(argv=(*CTR, "image", "pull", image.pull_reference), retry=PULL)
 
 
@@ -96,8 +96,8 @@ def fetch(image: ContainerImage) -> When:
 def run_driver_image(image: ContainerImage, *, container: str, action: str, retry: Retry) -> Run:
     """Run the driver image's entry point on the host.
 
-    An attempt that reaches its time limit leaves its container, whose name would then be in use in
-    all later attempts. So the container is removed after each failed attempt.
+    An attempt that reaches its time limit leaves its container behind, and the container's name
+    would be in use in all later attempts. So the container is removed after each failed attempt.
     """
     return Run(
         argv=(
@@ -158,9 +158,9 @@ def _prints_something(result: CommandResult) -> bool:
 def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting would delay the boot by seconds.
 
-    The registry's name is removed too: a run that was killed after the pull may have left that
-    name, which would keep the image's content for ever. It is not an error if a name does not
-    exist.
+    The image's name in the registry is removed too: a run that was killed after the pull may have
+    left this name, and the name would keep the image's content for ever. It is not an error if a
+    name does not exist.
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
-#: Matches containerd's own file, and the temporary file beside it that will replace it.
+#: Matches the paths of containerd's own file and of the temporary file that will replace it.
 _OWN_FILE = re.compile(r"/etc/containerd/(config\.toml|\.config\.toml\.[a-z0-9_]{8})")
 FALLBACK_RUNTIME = "runc"
 DEFAULT_RUNTIME_TABLE = "default_runtime"
@@ -53,11 +53,11 @@ _PARTS_OF_A_URI = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CriRuntime:
-    """A runtime of the CRI plugin; `program` is the program that it names, or None for runc.
+    """A runtime of the CRI plugin; `program` is what the runtime starts, or None for runc.
 
-    `is_effective` says that containerd starts this program: the runtime has a type, without which
-    containerd creates no container (nvidia-container-toolkit 1956), and the type reads the key that
-    names the program.
+    `is_effective` says that containerd starts this program: the runtime has a type, and the type
+    reads the key that names the program. Without a type, containerd creates no container
+    (nvidia-container-toolkit 1956).
     """
 
     name: str
@@ -73,7 +73,7 @@ class CriRuntime:
 
 
 def format_of(text: str) -> int | None:
-    """Return the `version` of a configuration: 1 if it is missing, None if it is not a number."""
+    """Return the `version` of a configuration: 1 if it is missing, or None if it is not a number."""
     version = get_value(text, ("version",)) or "1"
     return int(version) if version.isdigit() else None
 

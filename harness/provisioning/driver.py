@@ -104,7 +104,7 @@ def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
 
 
 def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
-    """Return the action of a teardown; the description lists the paths that it would remove now."""
+    """Return the action of a teardown; its description lists the paths that would be removed now."""
 
     def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."
@@ -232,7 +232,7 @@ def _toolkit_steps(runtime: RuntimeFacts | None) -> list[Step]:
 def _install_steps(
     configuration: Configuration, facts: NodeFacts, decision: Decision
 ) -> list[Step]:
-    """Return the steps from the pull of the driver image to its removal.
+    """Return the steps from the pull of the driver image to the removal of this image.
 
     If the driver would be built and the configuration names a precompiled image, that image is tried first.
     """

@@ -105,7 +105,7 @@ def _said(line: str) -> str | None:
 
 
 def _match(text: str, start: int) -> tuple[DriverWords | None, dict[str, str], int]:
-    """Return the table's entry that matches here, its fields, and the number of lines that it covers."""
+    """Return the table's entry that matches here, the match's fields, and how many lines the match covers."""
     for words in KERNEL_WORDS:
         match = words.pattern.match(text, start)
         if match is not None:

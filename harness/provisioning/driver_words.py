@@ -41,7 +41,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverWords:
-    """A text of the driver, and its meaning.
+    """A text that the driver or its programs print, and the meaning of this text.
 
     A space in `pattern` matches any blank or line break of the text. `meaning` may contain the
     names of groups of `pattern`. `remedy` says how to repair a fault. `can_retry_help` says whether
@@ -85,7 +85,7 @@ def _fault(
     name: str = "",
     helps: str = "retry build",
 ) -> DriverWords:
-    """Return a fault; `helps` has the words 'retry' and 'build' if a retry or a new build may help."""
+    """Return a fault; `helps` contains 'retry' if a retry may help, and 'build' if a new build may help."""
     return DriverWords(
         pattern=_compiled(pattern),
         meaning=meaning,

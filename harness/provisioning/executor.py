@@ -100,7 +100,7 @@ class Executor:
         )
         if error is not None:
             self._failed.add(step.name)
-            # If a step's failure is ignored, an error with its own exit code is ignored too.
+            # If a step's failure is ignored, even an error with its own exit code is ignored.
             if step.exit_code is not None:
                 code = step.exit_code if error.exit_code is None else error.exit_code
                 raise ProvisioningError(code, f"Step '{step.name}' failed. {error}") from error

@@ -59,8 +59,8 @@ def driver_source(family: Family) -> DriverSource:
 def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
     """Return the units that a driver needs in this family, besides the units of every family.
 
-    On Azure Linux provisioning starts the licence daemon, and only for GRID drivers: with any
-    other driver the daemon fails, and so would the boot.
+    On Azure Linux, provisioning starts the licence daemon only for GRID drivers: with any other
+    driver, the daemon fails, and so the boot would fail.
     """
     if family is Family.AZURE_LINUX and driver_kind(driver_type) == "grid":
         return (GRIDD,)

@@ -1,4 +1,4 @@
-"""Partitioning of a GPU into instances (MIG): the unit, its profile, and its commands."""
+"""Partitioning of a GPU into instances (MIG): the unit mig-partition, the unit's profile and commands."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
 def reboot_step() -> Step:
     """Return the step that reboots a node whose GPU is not in MIG mode yet.
 
-    A reboot does not help a GPU that has no MIG, so no reboot is scheduled for such a GPU.
+    A reboot does not help a GPU that does not support MIG, so no reboot is scheduled for such a
+    GPU.
     """
     return Step(
         name="schedule-reboot",
@@ -143,7 +144,7 @@ def reboot_step() -> Step:
 
 
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
-    """Return whether a GPU has MIG and is not in MIG mode.
+    """Return whether a GPU supports MIG and is not in MIG mode.
 
     Raises StepFailedError if the output contains no mode: then nobody knows whether a reboot helps.
     """

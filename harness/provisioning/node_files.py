@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 READ_LIMIT_BYTES = 1 << 20
-#: The random part in a name by Python's `tempfile.mkstemp`.
+#: The random part in a name that Python's `tempfile.mkstemp` makes.
 _RANDOM = re.compile("[a-z0-9_]{8}")
 
 
@@ -63,7 +63,7 @@ class NodeFiles:
         return self.at(path).is_dir() and not self.at(path).is_symlink()
 
     def is_newer(self, path: str, other: str) -> bool:
-        """Return whether `path` was modified after `other`; False if either is missing."""
+        """Return whether `path` was modified after `other`, or False if either is missing."""
         try:
             return self.at(path).stat().st_mtime_ns > self.at(other).stat().st_mtime_ns
         except OSError:
@@ -87,8 +87,8 @@ class NodeFiles:
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist.
 
-        Bytes that are not UTF-8 become U+FFFD, and a byte order mark is left out. A FIFO or a
-        device raises UnreadableFileError at once.
+        Bytes that are not UTF-8 become U+FFFD, and a byte order mark is left out. For a FIFO or a
+        device, UnreadableFileError is raised at once.
 
         Raises UnreadableFileError if the path exists but cannot be read.
         """

@@ -55,7 +55,7 @@ _A10_SIZES = frozenset(
 
 
 def driver_kind(driver_type: str | None) -> str | None:
-    """Return the kind of a driver type, for comparison of types; None if there is no type.
+    """Return the kind of a driver type, for comparison of types, or None if there is no type.
 
     `cuda` and `cuda-lts` are the same kind. If a node wants `cuda-lts`, its record has `cuda`: a
     direct comparison would never match, and the fast path would never be used (AgentBaker 8787).
@@ -69,7 +69,7 @@ def driver_kind(driver_type: str | None) -> str | None:
 
 
 def is_same_kind(one: str | None, other: str) -> bool:
-    """Return whether two driver types have the same kind; unknown kinds never do."""
+    """Return whether two driver types have the same kind; unknown kinds never match."""
     kind = driver_kind(one)
     return kind is not None and kind == driver_kind(other)
 

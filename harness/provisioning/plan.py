@@ -164,7 +164,7 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that run before this step, including the step that it can replace."""
+        """Return the steps that run before this step, including the step that this step can replace."""
         return (*self.needs, self.only_after_failure_of)
 
     @property
@@ -188,7 +188,7 @@ class Step:
 
 
 class PlanError(ValueError):
-    """The steps cannot be ordered: a defect of the code that made them."""
+    """The steps cannot be ordered, so the code that made the steps has a defect."""
 
 
 @dataclass(frozen=True)

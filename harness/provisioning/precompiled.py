@@ -22,8 +22,8 @@ SYSTEM_LABELS = (
     "feature.node.kubernetes.io/system-os_release.ID",
     "feature.node.kubernetes.io/system-os_release.VERSION_ID",
 )
-#: The processor in a kernel's name on systems with RPM packages. Debian's `amd64` is not matched, since it is
-#: the name of a kernel flavour too.
+#: Matches the processor in a kernel's name on systems with RPM packages. Debian's `amd64` is not
+#: matched, since it is the name of a kernel flavour too.
 _ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?P<pages>_64k)?")
 #: Processors as named in Kubernetes' labels, by their names in kernel names.
 _KUBERNETES_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -63,7 +63,7 @@ class PrecompiledImage:
 
 
 def os_tag(os_release: str) -> str:
-    """Return the tag of a system, such as `ubuntu22.04`, by its os-release file.
+    """Return the tag of a system, such as `ubuntu22.04`, from the system's os-release file.
 
     For Rocky Linux, and for RHEL from 10 on, the tag contains only the major version.
 
@@ -161,8 +161,8 @@ def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) ->
     """Group nodes by kernel, processor and system, in the order in which they first appear.
 
     A node without the kernel's label is an error under a ClusterPolicy (`is_label_required`) and is
-    left out with a warning under an NVIDIADriver. Groups whose labels do not tell them apart get a
-    warning too, because a DaemonSet has only one driver image.
+    left out with a warning under an NVIDIADriver. Groups that cannot be distinguished by their
+    labels get a warning too, because a DaemonSet has only one driver image.
 
     Raises PrecompiledError.
     """

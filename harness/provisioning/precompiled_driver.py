@@ -56,7 +56,7 @@ def precompiled_image(configuration: Configuration, facts: NodeFacts) -> Precomp
 def install_step(
     image: PrecompiledImage, configuration: Configuration, facts: NodeFacts, like: Step
 ) -> Step:
-    """Return the step `like`, which installs the driver image, changed to the precompiled image.
+    """Return a copy of the step `like` that installs the precompiled image, not the driver image.
 
     If this step fails, the driver is built, unless the configuration forbids that.
     """

@@ -80,7 +80,7 @@ assert PAYLOAD_DIRECTORY not in CACHE_DIRECTORIES  # noqa: S101  # removed on an
 
 
 def choose_mode(configuration: Configuration, *, is_tagged: bool) -> Mode | None:
-    """Choose the mode by the configuration and the machine's tag, or None if no mode is on.
+    """Return the mode that the configuration and the machine's tag choose, or None if no mode is on.
 
     Raises ProvisioningError if both modes are on, because two services would allocate the same GPU.
     """
@@ -335,8 +335,8 @@ def add_node_label(text: str, label: str) -> str:
         line = render_assignment(KUBELET_LABELS, label)
         separator = "" if not text or text.endswith("\n") else "\n"
         appended = f"{text}{separator}{line}\n"
-        # An open quote or a final backslash includes the next line. Before systemd 253, this is
-        # also true in a comment.
+        # After an open quote or a final backslash, the value continues in the next line. Before
+        # systemd 253, this is also true in a comment.
         is_open = text.removesuffix("\n").endswith("\\") or not _labels(appended)
         return f"{line}\n{text}" if is_open else appended
     last = found[-1]

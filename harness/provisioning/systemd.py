@@ -1,4 +1,4 @@
-"""systemd units: commands that start and stop them, drop-ins, and their environment files."""
+"""systemd units: commands that start and stop units, drop-ins, and units' environment files."""
 
 from __future__ import annotations
 

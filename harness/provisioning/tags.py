@@ -30,8 +30,8 @@ class Metadata:
     def is_on(self, tag: str) -> bool:
         """Return whether the tag with this name has the value `true`; case is ignored.
 
-        The whole name and the whole value must match. Upstream searches both with regular
-        expressions, so that `xSkipGpuDriverInstallY=untrue` opts a node out there.
+        The whole name and the whole value must match. Upstream searches name and value with regular
+        expressions, so `xSkipGpuDriverInstallY=untrue` opts a node out upstream.
 
         Raises TagLookupError if the value of the tag is not a string.
         """

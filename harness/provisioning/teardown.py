@@ -110,7 +110,7 @@ class RemovalPlan:
 
     @property
     def emptied(self) -> tuple[str, ...]:
-        """Return the folders that DKMS made for modules, which are removed if they are empty."""
+        """Return the folders that DKMS made for modules; such a folder is removed if it is empty."""
         return tuple(
             folder
             for kernel in self.depmod_kernels

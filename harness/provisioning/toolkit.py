@@ -94,8 +94,9 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
 
     If a runtime with NVIDIA's program is in effect, only CDI is switched on; runc is added if it is
     the default runtime and missing from the file. On a node whose pods run in CRI-O, containerd
-    runs only the driver image, and its configuration is kept. On other nodes, only the required
-    keys are set, and the new runtime copies the options of `runc`, such as the cgroup driver.
+    runs only the driver image, and containerd's configuration is kept. On other nodes, only the
+    required keys are set, and the new runtime copies the options of `runc`, such as the cgroup
+    driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -392,7 +393,7 @@ def regenerate_spec() -> tuple[Action, ...]:
 
 
 def validate_spec() -> tuple[Action, ...]:
-    """Check that the CDI spec exists, on a node with the unit that writes it."""
+    """Check that the CDI spec exists, on a node with the unit that writes the spec."""
     service = f"{REFRESH_UNIT}.service"
     not_failed = Do(
         description=(f"expect that {service} has not failed",), function=_expect_not_failed

@@ -80,7 +80,7 @@ def _judge(
 
 
 def _read_reasons(node: NodeContext, version: str | None, is_hopeless: _IsHopeless) -> list[str]:
-    """Return the kernel log's reasons against another attempt; none if the log cannot be read.
+    """Return the kernel log's reasons against another attempt; empty if the log cannot be read.
 
     Messages that a GPU is not supported come first, since they cause other messages.
     """
