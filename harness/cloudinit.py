@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 #: The text that cloud-init's final module prints on the console after all other work.
 FINISHED = "HARNESS: cloud-init has finished"
 
-#: The MAC address of every machine; machines can share it, since each machine has its own network.
+#: The MAC address of every machine; machines can share this address, since each machine has its own
+#: network.
 MAC_ADDRESS = "52:54:00:67:70:75"
 
 #: The volume label by which the NoCloud data source finds its seed.
@@ -167,14 +168,14 @@ def render_user_data(user_data: UserData) -> str:
 
 
 def render_cloud_config(document: Mapping[str, object]) -> str:
-    """Render a document as `#cloud-config`."""
+    """Render a document as YAML after the line `#cloud-config`."""
     # For files of some 100 KiB, libyaml is 40 times as fast as PyYAML's dumper in Python.
     dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
     return "#cloud-config\n" + yaml.dump(dict(document), Dumper=dumper, sort_keys=False)
 
 
 def cloud_config(user_data: UserData) -> dict[str, object]:
-    """Return the document of `#cloud-config`.
+    """Return user-data as the document that `render_cloud_config` renders.
 
     Files are base64, so that no content (quotes, newlines, binary data) can change the document.
     Commands are lists, so that no shell parses them.

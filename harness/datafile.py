@@ -75,7 +75,8 @@ class Document:
     def refusal(self, message: str, location: Location) -> BadInputError:
         """Return the error for the value at `location`."""
         place = self.place(location)
-        # Compare only lengths: an item's index in a merged list differs from its index in its own file.
+        # Compare only lengths: an item's index in a merged list differs from the index in the
+        # item's own file.
         missing = tuple(map(str, location[len(place.path) :]))
         key = ".".join(part for part in (*place.path, *missing) if part != "[key]")
         key = shortened(key, _SHOWN_BYTES)
@@ -155,7 +156,7 @@ def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def line_of(file: Path, location: Location) -> int:
-    """Return the line of the value at `location` in `file`, for error messages of checks after reading."""
+    """Return the line of the value at `location` in `file`, for errors that are found after reading."""
     return read_document(file).place(location).line
 
 
@@ -282,7 +283,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Report the most helpful of several errors; the other errors often follow from this error."""
+    """Report the most helpful of several errors; the other errors are often caused by this error."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The file of the keys by which mmdebstrap verifies Debian's archives, and the package that has
-#: this file. Ubuntu does not install the package by default.
+#: The file with the keys by which mmdebstrap verifies Debian's archives, and the package that
+#: contains this file. Ubuntu does not install the package by default.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KEYRING_PACKAGE = "debian-archive-keyring"
-#: The option that names the file of keys to mmdebstrap. Without the option, mmdebstrap needs `gpg` to
-#: find the keys on a host whose apt does not trust them, such as Ubuntu.
+#: The option that names the file of keys to mmdebstrap. Without the option, mmdebstrap needs `gpg`
+#: to find the keys on a host whose apt does not trust these keys, such as Ubuntu.
 KEYRING_OPTION = f"--keyring={KEYRING}"
 #: The time limit for fetching and for unpacking packages.
 UNPACK_S = 560.0
@@ -130,14 +130,14 @@ def ensure_unpacked(
     runner: Runner,
     report: Callable[[str], None],
 ) -> Path:
-    """Return a folder with `files` of a package and of its dependencies.
+    """Return a folder that contains `files` of a package and of the package's dependencies.
 
-    The paths of `files` are below `/`, and may have `*`. The package is unpacked if `store` does
+    The paths of `files` are below `/`, and may contain `*`. The package is unpacked if `store` does
     not have the files. The folder's name depends on `files`, `package` and `release`, but not on
     the package's version, so a newer version is unpacked only after the folder is removed. `report`
     is called before long steps.
 
-    Raises RequirementError if mmdebstrap is missing, CommandError if it fails.
+    Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """
     what = f"Debian's {package}"
     asked = (release, tuple(files), *filter(None, [_snapshot()]))

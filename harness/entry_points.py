@@ -84,7 +84,7 @@ class Plugin:
         return folder
 
     def error(self, what: str) -> PluginError:
-        """Return the error that this entry point can't be used; `what` is the reason, as a clause."""
+        """Return the error for an entry point that can't be used; `what` is the reason, as a clause."""
         return PluginError(
             f"The entry point '{self.name}' ({self.value}) of the group '{self.group.value}' in "
             f"{self.distribution} can't be used: {what}. Correct or uninstall that package.",

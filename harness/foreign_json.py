@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ForeignJsonError(ValueError):
-    """A text is not JSON, or exceeds a limit, which the message names."""
+    """A text is not JSON, or exceeds a limit; the message names the limit."""
 
 
 def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
@@ -48,7 +48,7 @@ def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
 
 
 def parse_json_object(content: str | bytes, *, has_unique_keys: bool = False) -> dict[str, Any]:
-    """Parse one JSON object; raises ForeignJsonError, also for any other JSON value."""
+    """Parse one JSON object; raises ForeignJsonError for any other text, even for another JSON value."""
     value = parse_json(content, has_unique_keys=has_unique_keys)
     if not isinstance(value, dict):
         raise ForeignJsonError("it is not a JSON object")

@@ -35,7 +35,7 @@ _URL = re.compile(r"[!-~]{1,8192}")
 
 
 class RefusedUrlError(ValueError):
-    """The harness does not request a URL; the message is a clause, without a full stop."""
+    """The harness refuses to request a URL; the message is a clause, without a full stop."""
 
 
 class StalledError(TimeoutError):
@@ -130,7 +130,7 @@ class PacedFile(io.RawIOBase):
 
     @override
     def read(self, size: int = -1) -> bytes:
-        # The time since the last block was spent on sending it.
+        # The time since the last block was spent on sending that block.
         if self._since is not None:
             self._pace.count(self._last, self._since)
         _ = self._pace.seconds
@@ -260,7 +260,7 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 
 def why_not_followed(error: urllib.error.HTTPError) -> str | None:
-    """Return a clause that says why a redirect was not followed; None if there was no redirect."""
+    """Return a clause that says why a redirect was not followed, or None if there was no redirect."""
     target = error.headers.get("Location") or error.headers.get("URI")
     if not 300 <= error.code < 400 or target is None:
         return None

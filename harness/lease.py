@@ -110,7 +110,7 @@ def abandoned(parent: Path) -> list[Path]:
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Remove the folders under `parent` whose holder is dead, and return them."""
+    """Remove the folders under `parent` whose holder is dead, and return their paths."""
     return _abandoned(parent, remove=True)
 
 
@@ -147,8 +147,9 @@ def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
 def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
     """Hold a shared lock on `path`, which any number of processes can hold at once.
 
-    If another process has an exclusive lock, wait for its end. Raises FileNotFoundError if the file
-    does not exist or is removed meanwhile, and WaitTimeoutError at the deadline.
+    If another process has an exclusive lock, wait until that lock is released. Raises
+    FileNotFoundError if the file does not exist or is removed meanwhile, and WaitTimeoutError at
+    the deadline.
     """
 
     def poll() -> Observation[int]:
@@ -183,7 +184,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 
 
 def _try_lock(path: Path, descriptor: int, how: int) -> bool:
-    """Try to lock the descriptor; return whether it is locked and its file is still at `path`."""
+    """Try to lock the descriptor; return whether this succeeded and the locked file is still at `path`."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         there = path.stat()

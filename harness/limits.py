@@ -30,7 +30,7 @@ class Unit(Enum):
 
     @property
     def bytes(self) -> int:
-        """Return the number of bytes in one unit; 1 for a unit that is not a size."""
+        """Return how many bytes one unit has, or 1 for a unit that is not a size."""
         if self is Unit.KIB:
             return 1 << 10
         return 1 << 20 if self is Unit.MIB else 1
@@ -55,7 +55,7 @@ class Limit:
 
     @cached_property
     def variable(self) -> str:
-        """The environment variable that sets another value, in units."""
+        """The environment variable that sets another value, in the limit's unit."""
         return _PREFIX + self.name.upper().replace("-", "_")
 
     @property

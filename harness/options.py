@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-#: A function that returns the setting, or None for the default. Its arguments are the values from the command
-#: line and from the ini file (None if not given), and the folder of relative paths (None: working directory).
+#: A function that returns the setting, or None for the default. Its arguments are the values from
+#: the command line and from the ini file (None if not given), and the folder to which paths are
+#: relative (None for the working directory).
 _Read = Any
 
 
@@ -66,9 +67,10 @@ class Option:
     """An option, and the setting that gets its value.
 
     The setting is the field `own_field` of Settings, or else the field with the option's name; this
-    field contains the default too. `tested` is the default for pytest, if it differs. `variable` is the
-    environment variable that is read if the option is not given, and `otherwise` describes the
-    default in help texts. If the option has an ini key, `ini` is its type for pytest's `addini`.
+    field contains the default too. `tested` is pytest's default, if it differs from the field's
+    default. `variable` is the environment variable that is read if the option is not given, and
+    `otherwise` describes the default in help texts. If the option has an ini key, `ini` is its type
+    for pytest's `addini`.
     """
 
     name: str
@@ -104,7 +106,7 @@ class Option:
         return given if given is None or self.choices is None else self.choices(given)
 
     def arguments(self, default: str | None = None) -> dict[str, Any]:
-        """Return the arguments of argparse's `add_argument`, which pytest's `addoption` takes too."""
+        """Return the arguments of argparse's `add_argument`, which pytest's `addoption` accepts too."""
         if self.is_flag:
             return {"action": "store_true", "help": self.help}
         if self.is_list:

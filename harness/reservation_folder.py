@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK_INTERVAL_S = 0.002
-#: The time limit for the folder's lock; unless its holder is suspended, it is held for about a millisecond.
+#: The time limit for the folder's lock; unless the holder is suspended, the lock is held for about
+#: a millisecond.
 _LOCK_S = 10.0
 _LONGEST_WHO = 80
 _FILE_NAME = re.compile(r"[0-9]{9,15}-[0-9a-f]{8}")
@@ -144,7 +145,7 @@ class ReservationFolder(Generic[E]):
 
     @contextlib.contextmanager
     def enter(self, entry: E) -> Iterator[str]:
-        """Add `entry` at the end, yield its name, and remove the entry afterwards.
+        """Add `entry` at the end of the queue, yield the entry's name, and remove the entry afterwards.
 
         Removing the entry does not need the folder's lock, so no other process has to wait.
         """
@@ -156,7 +157,8 @@ class ReservationFolder(Generic[E]):
             yield name
 
     def _remove(self, name: str) -> None:
-        # The reservation has ended with its lock, so this file may have been replaced by another user.
+        # The reservation ended when its lock was released, so another user may have replaced this
+        # file.
         with contextlib.suppress(OSError):
             (self.folder / name).unlink()
 
@@ -241,7 +243,7 @@ class OpenReservations(Generic[E]):
     file_mode: int
 
     def entries(self) -> list[tuple[str, E]]:
-        """Return the names and entries whose holder is alive, oldest first, and remove the other entries.
+        """Return entries whose holder is alive, with their names, oldest first; remove the other entries.
 
         A file that the harness did not make reserves nothing, and is not removed: `strange_files`
         reports it. Raises HarnessError for a file that is locked but can't be parsed, since its

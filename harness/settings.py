@@ -187,7 +187,8 @@ class Settings:
     if it is None, as their model says. With `is_gpu_required`, a test that finds no GPU on the host fails.
 
     Missing images and checkpoints are taken from the registry `store`, if it has them. With
-    `is_store_writable`, images and checkpoints that are made here are pushed there.
+    `is_store_writable`, images and checkpoints that are made on this host are pushed to this
+    registry.
 
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
 

@@ -79,8 +79,9 @@ def opened_file(
     """Open the file `path` in the folder with the descriptor `folder`, and close the file at the end.
 
     Raises FileNotFoundError if there is no such file. Raises StrangeFileError, which names the
-    file, if the harness did not make it: it is not a regular file, it has several names, it is
-    too large, its owner has no access to the folder, or, with `is_ours`, it belongs to another user.
+    file, if the harness did not make the file: the file is not regular, has several names, is too
+    large, or has an owner without access to the folder. With `is_ours`, another user's file is
+    refused too.
     """
     # Only root can create a device in the folder, so opening a file has no side effects.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -78,7 +78,7 @@ def listening(listener: StepListener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def take_step(title: str) -> Iterator[Step]:
-    """Report the code in the context as a step, which fails if the context ends with an exception."""
+    """Report the code in the context as a step; the step fails if the context ends with an exception."""
     taken = Step(title)
     told = tuple(_listeners)
     for listener in told:
@@ -103,7 +103,7 @@ def is_followed() -> bool:
 def stepped(title: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorate a method so that each call of it is a step.
 
-    `{0}` in the title stands for the method's object, as in `str.format`.
+    `{0}` in the title stands for the object on which the method is called, as in `str.format`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -121,7 +121,7 @@ def stepped(title: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
 @contextlib.contextmanager
 def consecutive() -> Iterator[Callable[[str], None]]:
-    """Yield a function that ends the previous step, and begins a step with a title."""
+    """Yield a function that ends the previous step, and begins a step with the given title."""
     with contextlib.ExitStack() as current:
 
         def begin(title: str) -> None:
