@@ -46,7 +46,9 @@ def test_second_run_changes_nothing(boot_node: BootNode, managed: NodeRequest) -
     evidence = node.evidence()
     for run in evidence.runs:
         log = evidence.of_run(run).log
-        assert log.count("event=decision") == 1, f"The log of run {run} has other runs' lines: {log}"
+        assert log.count("event=decision") == 1, (
+            f"The log of run {run} has other runs' lines: {log}"
+        )
 
 
 @pytest.mark.parametrize(
