@@ -302,9 +302,24 @@ def test_driver_is_not_built_again_if_no_build_can_help(
 
 
 @promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
-def test_refusal_by_another_release_does_not_end_the_run(start_node: StartNode) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(refused_by(OTHER_VERSION), id="names its release"),
+        pytest.param(
+            shell(
+                f"echo 'NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {OTHER_VERSION}' >/dev/kmsg; "
+                f"printf '{BEYOND_REPAIR['memory region'][0]}' >/dev/kmsg"
+            ),
+            id="between the loads of two releases",
+        ),
+    ],
+)
+def test_refusal_by_another_release_does_not_end_the_run(
+    start_node: StartNode, before: Argv
+) -> None:
     """The kernel log of a boot may contain messages of a driver that was replaced since."""
-    node = start_node("not-refused", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
+    node = start_node("not-refused", files=[FAILING_PROBE], before=[before])
 
     evidence = node.evidence()
 
@@ -337,3 +352,4 @@ def test_present_driver_that_does_not_work_is_installed(start_validated: StartNo
     expect.step_failed(evidence, "validate-probe")
     for name in ("install-prebuilt-driver", "query-device", "validate-query"):
         assert expect.step_of(evidence, name).status == "done"
+    assert expect.step_of(evidence, "install-driver").status == "skipped"
