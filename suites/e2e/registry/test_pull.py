@@ -54,14 +54,29 @@ REMOVE_CONTENT: Argv = [
 ]
 
 
-@promise(section="5, step 7", unit=UNIT, each_change=True)
+@promise(section="5, step 7", unit=UNIT, each_change=("public cloud",))
+@pytest.mark.parametrize(
+    "base",
+    [
+        pytest.param("mcr.microsoft.com", id="public cloud"),
+        pytest.param("mcr.azk8s.cn", id="sovereign cloud"),
+    ],
+)
 def test_present_image_is_used_without_a_request(
-    start_pulling: StartPulling, driver_registry: Registry, baked_image: Image
+    start_pulling: StartPulling,
+    driver_registry: Registry,
+    baked_image: Image,
+    base: str,
 ) -> None:
-    """If containerd has the image, the node sends no request, not even for a digest."""
+    """If containerd has the image, the node sends no request, not even for a digest.
+
+    Containerd has the image by its canonical name, in a sovereign cloud too.
+    """
     assert baked_image.driver is not None
 
-    evidence = start_pulling("present", gpu_image_sha=baked_image.driver.sha).evidence()
+    evidence = start_pulling(
+        "present", gpu_image_sha=baked_image.driver.sha, mcr_repository_base=base
+    ).evidence()
 
     expect.provisioned(evidence)
     expect.image_absent(evidence, baked_image.driver.reference)
