@@ -349,7 +349,7 @@ def _with_large_layer(registry: Adversary) -> None:
         ),
         pytest.param(
             _with_rest(zipped({"a": b"x"}, method=zipfile.ZIP_LZMA)),
-            "packed by a method that is not used here",
+            "compressed by a method that is not allowed here",
             id="unknown method of packing",
         ),
         pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
