@@ -288,7 +288,7 @@ def _as_bad_input(
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))
     if problem["type"] in _UNKNOWN_KEY:
-        message = f"This key is not known here; known are {known}."
+        message = f"This key is not known here; the known keys are {known}."
     elif problem["type"] in _MISSING_KEY:
         message = f"This key is missing; known here are {known}."
     elif location == ("schema",) and problem["type"] == "literal_error":

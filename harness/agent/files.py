@@ -115,7 +115,7 @@ class RangesRead(_Read):
             at, length = self._left.popleft()
             part = os.pread(self._fd, min(length, room), at)
             if not part:
-                raise OSError(f"'{self._path}' ends before its byte {at + length}")
+                raise OSError(f"'{self._path}' is too short: it ends before byte {at + length}")
             parts.append(part)
             room -= len(part)
             if len(part) < length:

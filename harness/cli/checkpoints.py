@@ -125,7 +125,7 @@ def _remove(arguments: argparse.Namespace) -> int:
         ]
         if not found:
             raise BadInputError(
-                f"There is no checkpoint with the name or key '{word}'; known are "
+                f"There is no checkpoint with the name or key '{word}'; the known checkpoints are "
                 f"{listed(sorted({each.name for each in checkpoints}))}.",
                 source="NAME|KEY",
             )

@@ -121,7 +121,7 @@ def node_expectations(
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadInputError(
-            f"'{unknown[0]}' is not an expectation on a node; known are {listed(known)}.",
+            f"'{unknown[0]}' is not an expectation on a node; the known expectations are {listed(known)}.",
             source=source,
         )
     return tuple(known[name] for name in names or known)

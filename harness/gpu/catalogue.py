@@ -235,7 +235,7 @@ class Catalogue:
         except KeyError:
             broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
-                f"There is no {what} '{name}'; known are {listed(sorted(found))}. "
+                f"There is no {what} '{name}', only {listed(sorted(found))}. "
                 f"To add it, write a file of that name, such as '{place}my-gpu.yaml'.{broken}",
                 source=", ".join(str(folder) for folder in self.folders),
             ) from None
@@ -378,7 +378,7 @@ def read_node(file: Path, models: Mapping[str, GpuModel]) -> GpuNode:
     content = read_data_file(file, NodeFile)
     if content.model not in models:
         raise BadInputError(
-            f"There is no GPU model '{content.model}'; known are {listed(sorted(models))}.",
+            f"There is no GPU model '{content.model}'; the known models are {listed(sorted(models))}.",
             source=str(file),
             line=line_of(file, ("model",)),
             key="model",

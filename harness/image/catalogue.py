@@ -245,7 +245,7 @@ class Catalogue:
         if name not in self.files:
             broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
-                f"There is no image '{name}' in the catalogue; known are {listed(self.files)}.{broken}",
+                f"There is no image '{name}' in the catalogue, only {listed(self.files)}.{broken}",
                 source=", ".join(map(str, self.folders)),
             )
         if name in self.duplicates:

@@ -81,7 +81,7 @@ def _base_of(own: Document, name: str, recipes: Mapping[str, Path]) -> Path:
         return path
     if name not in recipes:
         raise own.refusal(
-            f"There is no recipe '{name}'; known are {listed(recipes)}; a path, which "
+            f"There is no recipe '{name}'; the known recipes are {listed(recipes)}; a path, which "
             "is relative to this file, must contain a '/'.",
             ("extends",),
         )

@@ -77,7 +77,7 @@ def require_own_files(bundle: MachineBundle) -> None:
     problem = why_unusable(bundle.disk) if is_qcow2(bundle.disk) else "is not a qcow2 image"
     if problem is not None:
         raise BadInputError(
-            f"The disk of the saved machine {problem}. It was not resumed; get the bundle again from "
+            f"The disk of the saved machine {problem}. The machine was not resumed; get the bundle again from "
             "the host that made it.",
             source=str(bundle.disk),
         )

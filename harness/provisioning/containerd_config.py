@@ -185,7 +185,7 @@ class WantedRuntimes:
     def difference(self, dump: str, own: str = CONTAINERD_CONFIG) -> str | None:
         """Return sentences about differences between the dump and the wanted content, or None.
 
-        `own` is the path of the dumped file, which the dump lists among the imported files.
+        `own` is the path of containerd's own file, which the dump lists among the imported files.
 
         Raises TomlTextError if the dump cannot be parsed.
         """

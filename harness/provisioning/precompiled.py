@@ -91,7 +91,7 @@ def label_value(kernel: str) -> str:
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
 
-    The operator uses the same suffix. Therefore the operator's two DaemonSets for one kernel with
+    The GPU operator uses the same suffix. Therefore the operator's two DaemonSets for one kernel with
     pages of 4 and of 64 KiB have the same name, and the operator's name for
     `5.14.0-427.el9.x86_64+rt` is invalid.
     """

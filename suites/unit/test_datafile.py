@@ -56,18 +56,18 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "words"),
     [
-        ("name: a\nwheles: []\n", 2, "wheles", "known are 'name', 'wheels', 'by_gear'"),
+        ("name: a\nwheles: []\n", 2, "wheles", "known keys are 'name', 'wheels', 'by_gear'"),
         ("\nwheels: []\n", 2, "name", "missing"),
         (
             "name: a\nwheels:\n- inches: 28\n- inch: 28\n",
             4,
             "wheels.1.inch",
-            "known are 'inches'",
+            "known keys are 'inches'",
         ),
         ("name: a\nwheels:\n- inches: 0\n", 3, "wheels.0.inches", "the file has 0"),
         ("name: a\nwheels:\n- inches: 28\n- 28\n", 4, "wheels.1", "the file has 28"),
         ("name: a\nwheels:\n- inches: 28\n- {}\n", 4, "wheels.1.inches", "missing"),
-        ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known are 'inches'"),
+        ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known keys are 'inches'"),
         ("name: a\nname: b\n", 2, "name", "is a duplicate"),
         ("name: a\nby_gear: {1: {inches: 1},\n 0x1: {inches: 2}}\n", 3, "1", "is a duplicate"),
         ("name: a\nNAME: b\n", 2, "NAME", "not known"),

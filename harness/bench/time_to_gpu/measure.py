@@ -209,7 +209,7 @@ def _wait_for_gpu(node: Node, payload: Payload) -> Moments:
         raise HarnessError(
             f"No GPU of the node '{node.request.name}' was allocated, although its provisioner "
             f"succeeded. {error} Check that the provisioner creates the device nodes "
-            "/dev/nvidia0 and following."
+            "/dev/nvidia0, /dev/nvidia1 and so on."
         ) from error
 
 

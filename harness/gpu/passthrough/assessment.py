@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Assessor:
-    """Reads and judges the GPUs of the host below `root`."""
+    """Reads the GPUs of the host whose files are below `root`, and judges them."""
 
     def __init__(self, root: Path, inventory: Inventory, records: DeviceRecords) -> None:
         self._root = root

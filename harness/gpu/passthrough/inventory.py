@@ -119,7 +119,7 @@ def read_inventory(file: Path, models: Collection[str]) -> Inventory:
         one = keys or GpuKeys()
         if one.model is not None and one.model not in models:
             raise document.refusal(
-                f"There is no GPU model '{one.model}'; known are {listed(sorted(models))}.",
+                f"There is no GPU model '{one.model}'; the known models are {listed(sorted(models))}.",
                 ("gpus", text, "model"),
             )
         gpus[address] = one

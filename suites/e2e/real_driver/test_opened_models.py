@@ -93,7 +93,7 @@ def qemu_release(lab: Lab) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(load_catalogue().models))
-def test_model_is_opened_or_refused_by_the_driver_itself(
+def test_driver_opens_each_model_with_a_gsp_and_refuses_the_others(
     node_with: Callable[[GpuModel], tuple[Node, EmulatedGpu]],
     gpu_catalogue: Catalogue,
     qemu_release: str,

@@ -112,7 +112,7 @@ def test_missing_requirements_are_listed_for_skipped_tests(inner: Inner) -> None
     [
         (
             "--image=debian-12,debian-21",
-            r"no image 'debian-21' in the catalogue; known are .*'debian-12'",
+            r"no image 'debian-21' in the catalogue, only .*'debian-12'",
         ),
         ("--qemu=/nope", r"--qemu: There is no program '/nope' on this host"),
     ],

@@ -218,7 +218,7 @@ def test_error_for_an_unknown_checkpoint_lists_the_known_checkpoints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["checkpoints", "rm", "nope"]) == 2
-    assert "'nope'; known are 'baked', 'booted'" in capsys.readouterr().err
+    assert "'nope'; the known checkpoints are 'baked', 'booted'" in capsys.readouterr().err
 
 
 def test_empty_name_selects_no_checkpoint(two: tuple[Checkpoint, Checkpoint]) -> None:

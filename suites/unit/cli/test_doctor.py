@@ -214,7 +214,7 @@ def test_requested_but_unusable_accelerator_is_reported(
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        ("nope", "There is no image 'nope' in the catalogue; known are 'debian-12"),
+        ("nope", "There is no image 'nope' in the catalogue, only 'debian-12"),
         ("nope.qcow2", "nope.qcow2: This file does not exist."),
         ("debian-12-nvidia", "--accept-licence=nvidia-debian-non-free"),
     ],

@@ -372,5 +372,5 @@ def test_model_in_a_users_folder_is_found_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "h200-typo"])
 def test_lookup_of_an_unknown_model_lists_the_known_models(name: str) -> None:
-    with pytest.raises(BadInputError, match=r"no GPU model .*known are .*h100-sxm5-80gb"):
+    with pytest.raises(BadInputError, match=r"no GPU model .*, only .*h100-sxm5-80gb"):
         find_model(name)

@@ -49,8 +49,8 @@ def test_error_for_an_unknown_image_lists_the_known_images(tmp_path: Path) -> No
         load_catalogue(tmp_path).get("nose")
 
     assert str(refusal.value).endswith(
-        f", {tmp_path}: There is no image 'nose' in the catalogue; "
-        f"known are {', '.join(map(repr, [*_OWN_NAMES, 'node']))}."
+        f", {tmp_path}: There is no image 'nose' in the catalogue, "
+        f"only {', '.join(map(repr, [*_OWN_NAMES, 'node']))}."
     )
 
 
@@ -76,7 +76,7 @@ SLIPS = [
         instead="packges:",
         line=11,
         key="packges",
-        message="known are 'schema', 'kind', 'description', 'extends', 'replace', 'release', ",
+        message="known keys are 'schema', 'kind', 'description', 'extends', 'replace', 'release', ",
     ),
     Slip(
         said="    suites: [bookworm, bookworm-updates]",

@@ -89,7 +89,7 @@ def whole(old: str, new: str) -> str:
 REFUSED = {
     "misspelt key": Refused(
         text=whole("teardown:", "tear_down:"),
-        message=":9: key 'tear_down': This key is not known here; known are 'schema', 'name', ",
+        message=":9: key 'tear_down': This key is not known here; the known keys are 'schema', 'name', ",
     ),
     "command as a string": Refused(
         text=THIN.replace("[/bin/true]", "/bin/true --fast"),

@@ -75,7 +75,7 @@ def test_gpu_whose_socket_libvirt_cannot_pass_to_qemu_is_refused(
         machine.plug(attachment)
 
 
-def test_gpu_that_needs_a_larger_window_is_refused(
+def test_gpu_that_needs_a_larger_window_than_its_root_port_has_is_refused(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine = a_machine(connect(), tmp_path)

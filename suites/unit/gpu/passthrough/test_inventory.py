@@ -82,11 +82,11 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
     [
         (
             "gpu: {}\n",
-            r"gpus\.yaml:1: key 'gpu': This key is not known here; known are 'schema', 'g",
+            r"gpus\.yaml:1: key 'gpu': This key is not known here; the known keys are 'schema', 'g",
         ),
         (
             'gpus:\n  "0000:65:00.0":\n    exlude: x\n',
-            r"gpus\.yaml:3: key 'gpus.0000:65:00.0.exlude': This key is not known here; known",
+            r"gpus\.yaml:3: key 'gpus.0000:65:00.0.exlude': This key is not known here; the known",
         ),
         (
             'gpus:\n  "0000:65:00":\n    model: l4\n',
@@ -94,7 +94,7 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         ),
         (
             'gpus:\n  "0000:65:00.0":\n    model: l5\n',
-            r"gpus\.yaml:3: key 'gpus.0000:65:00.0.model': There is no GPU model 'l5'; known",
+            r"gpus\.yaml:3: key 'gpus.0000:65:00.0.model': There is no GPU model 'l5'; the known",
         ),
         (
             'gpus:\n  "0000:65:00.0": {}\n  "65:00.0": {}\n',
