@@ -1,4 +1,4 @@
-"""Shell code that makes kernel modules which differ from the baked module."""
+"""Shell code that makes kernel modules unlike the baked module, and writes the driver's messages."""
 
 from __future__ import annotations
 
@@ -83,3 +83,13 @@ def load_dependents(holds: Mapping[str, str]) -> Argv:
         "KBUILD_EXTRA_SYMBOLS=/run/dependents/nvidia.symvers modules\n"
         f"for name in {' '.join(holds)}; do insmod $name.ko; done"
     )
+
+
+def refused_by(version: str) -> Argv:
+    """Return the command that writes a refusal by a release of the driver to the kernel log."""
+    text = (
+        "NVRM: The NVIDIA GPU 0000:00:05.0 (PCI ID: 10de:2330)\\n"
+        "NVRM: installed in this system is not supported by the\\n"
+        f"NVRM: NVIDIA {version} driver release.\\n"
+    )
+    return shell(f"printf '{text}' >/dev/kmsg")

@@ -36,6 +36,7 @@ COMMIT_AND_LOSE_POWER = (
 )
 FAIL = "exit 1"
 SET_CLOCK_BACK = 'date --set="-1 hour" >/dev/null'
+SET_CLOCK_FORWARD = 'date --set="+1 hour" >/dev/null'
 GO_ON = ":"
 REMOVE_GPU = (
     "for each in /sys/bus/pci/drivers/nvidia/0*; do echo 1 >$(readlink -f $each)/remove; done"

@@ -13,6 +13,7 @@ from suites.e2e.interruption.interrupt import (
     DONE,
     REMOVE_GPU,
     SET_CLOCK_BACK,
+    SET_CLOCK_FORWARD,
     Interruption,
     once_dkms_compiles,
 )
@@ -52,12 +53,19 @@ def test_clock_behind_the_bake_has_no_effect(
 
 
 @promise(section="12", unit="suites/unit/provisioning/test_executor.py")
-@pytest.mark.parametrize("at", ["nvidia-modprobe -u -c0", "systemctl restart containerd"])
-def test_clock_set_back_between_two_steps_has_no_effect(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, at: str
+@pytest.mark.parametrize(
+    ("at", "act"),
+    [
+        pytest.param("nvidia-modprobe -u -c0", SET_CLOCK_BACK, id="back before the probe"),
+        pytest.param("nvidia-modprobe -u -c0", SET_CLOCK_FORWARD, id="forward before the probe"),
+        pytest.param("systemctl restart containerd", SET_CLOCK_BACK, id="back before containerd"),
+    ],
+)
+def test_clock_set_between_two_steps_has_no_effect(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, at: str, act: str
 ) -> None:
     """Waits and durations use the monotonic clock, so the run neither hangs nor ends early."""
-    node = disturbed(boot_node, usual_request, at=at, act=SET_CLOCK_BACK)
+    node = disturbed(boot_node, usual_request, at=at, act=act)
 
     evidence = node.evidence()
 

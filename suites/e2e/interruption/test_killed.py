@@ -267,11 +267,13 @@ def test_bake_that_is_terminated_during_its_build_leaves_no_driver(
     )
     row = Row(at="ctr -n k8s.io run*build-only", act=TERMINATE_DURING_CONTAINER)
 
-    evidence = interrupted(boot_node, request, row).evidence()
+    node = interrupted(boot_node, request, row)
+    evidence = node.evidence()
 
     expect.provisioned(evidence, exit_code=TERMINATED)
     expect.no_record(evidence)
     expect.no_driver_artefact(evidence)
+    assert node.guest.output_of("ctr", "-n", "k8s.io", "containers", "ls", "-q") == ""
 
 
 @pytest.mark.slow

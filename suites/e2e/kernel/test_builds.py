@@ -11,7 +11,12 @@ from harness import expect
 from suites.e2e.any_provisioner import is_own
 from suites.e2e.guest_script import shell
 from suites.e2e.interruption.interrupt import FAIL, GO_ON, SEEN, Interruption
-from suites.e2e.kernel_module import BAKED_VERSION, LOAD_OTHER_VERSION, OTHER_VERSION
+from suites.e2e.kernel_module import (
+    BAKED_VERSION,
+    LOAD_OTHER_VERSION,
+    OTHER_VERSION,
+    refused_by,
+)
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -185,6 +190,7 @@ def test_bake_is_for_the_newest_kernel_that_has_headers(
     newest = baked_image.newest_kernel.version
     older = _LAST_NUMBER.sub("9", newest)
     assert older > newest, f"As text, '{older}' was expected to come after '{newest}'."
+    without_headers = "/lib/modules/99.0.0-1-cloud-amd64"
     node = start_node(
         "newest",
         kernel=baked_image.other_kernel,
@@ -192,7 +198,9 @@ def test_bake_is_for_the_newest_kernel_that_has_headers(
         command="bake",
         config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
         before=[
-            ["mkdir", "-p", f"/lib/modules/{older}/build", "/lib/modules/99.0.0-1-cloud-amd64"]
+            ["mkdir", "-p", f"/lib/modules/{older}/build", without_headers],
+            # An Ubuntu kernel has this link without its headers too.
+            ["ln", "-s", "/nowhere", f"{without_headers}/build"],
         ],
     )
 
@@ -210,17 +218,23 @@ def test_prebuilt_module_that_does_not_work_is_built_again(
 ) -> None:
     """The fast path is tried once; then the module is built.
 
-    A fault in the kernel log that no retry of the fast path can repair does not prevent the build.
+    Faults in the kernel log that a build repairs do not prevent the build, and neither does another
+    release's refusal.
     """
     runs = Interruption(at="ctr -n k8s.io run *install-skip-build", act=GO_ON)
     no_firmware = (
         "nvidia 0000:02:00.0: Direct firmware load for nvidia/580.126.09/gsp_tu10x.bin failed "
         "with error -2"
     )
+    other_kernel = "nvidia: version magic '6.1.0-5-cloud-amd64' should be '6.1.0-9-cloud-amd64'"
     node = start_node(
         "broken-bake",
         files=[runs.file],
-        before=[["rm", "-r", "/usr/bin/lib64"], shell(f"echo '{no_firmware}' >/dev/kmsg")],
+        before=[
+            ["rm", "-r", "/usr/bin/lib64"],
+            *(shell(f'echo "{fault}" >/dev/kmsg') for fault in (no_firmware, other_kernel)),
+            refused_by(OTHER_VERSION),
+        ],
     )
 
     evidence = node.evidence(files=[SEEN])

@@ -105,22 +105,27 @@ def test_bake_whose_record_does_not_fit_leaves_no_driver(
 @pytest.mark.slow
 @promise(section="4", unit=UNIT)
 def test_bake_that_does_not_compile_leaves_only_its_logs(start_node: StartNode) -> None:
-    """The output of the compiler is kept for diagnosis; nothing else of the build is left."""
+    """The output of the compiler is kept for diagnosis; nothing else of the build is left.
+
+    The image's nodes need the packages in its caches.
+    """
+    cached = "/opt/dcgm-exporter/cached"
     node = start_node(
         "compiler",
         gpus=[],
         command="bake",
         config={**BAKE, "retry_budget_s": 90},
-        before=[NO_LUCK],
+        before=[NO_LUCK, shell(f"mkdir -p /opt/dcgm-exporter; echo x >{cached}")],
     )
 
-    evidence = node.evidence(files=[f"{LOGS}/*"])
+    evidence = node.evidence(files=[f"{LOGS}/*", cached])
 
     expect.provisioned(evidence, exit_code=1)
     expect.run_ended_at(evidence, "build-driver")
     logs = evidence.matching(f"{LOGS}/*")
     assert list(logs) == [f"{LOGS}/make-580.126.09.log"]
     assert "#error out of luck" in "".join(logs.values())
+    assert cached in evidence.paths
     expect.no_record(evidence)
     expect.no_driver_artefact(evidence)
 

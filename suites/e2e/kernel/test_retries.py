@@ -11,7 +11,7 @@ from harness import expect
 from harness.evidence import RECORD_PATH
 from suites.e2e.guest_script import shell
 from suites.e2e.interruption.interrupt import DONE, Interruption
-from suites.e2e.kernel_module import BAKED_VERSION, OTHER_VERSION
+from suites.e2e.kernel_module import BAKED_VERSION, OTHER_VERSION, refused_by
 from suites.e2e.promises import promise
 from suites.e2e.services.units import smi_settings
 
@@ -119,7 +119,7 @@ def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> No
 
 
 @promise(section="5, step 8", unit="suites/unit/provisioning/test_containerd.py")
-def test_install_that_reaches_its_limit_leaves_no_container(start_node: StartNode) -> None:
+def test_install_that_reaches_its_time_limit_leaves_no_container(start_node: StartNode) -> None:
     """The container's processes would disturb the next install, which needs the container's name."""
     budget_s = 90
     node = start_node(
@@ -208,16 +208,6 @@ def test_each_command_gets_the_attempts_of_the_contract(start_validated: StartNo
     expect.provisioned(evidence)
     missing = [line for line in ATTEMPTS if line not in evidence.log]
     assert missing == [], f"The plan was expected to have these lines too: {missing}."
-
-
-def refused_by(version: str) -> Argv:
-    """Return the command that writes a refusal by a release of the driver to the kernel log."""
-    text = (
-        "NVRM: The NVIDIA GPU 0000:00:05.0 (PCI ID: 10de:2330)\\n"
-        "NVRM: installed in this system is not supported by the\\n"
-        f"NVRM: NVIDIA {version} driver release.\\n"
-    )
-    return shell(f"printf '{text}' >/dev/kmsg")
 
 
 @promise(section="5, steps 8 and 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")

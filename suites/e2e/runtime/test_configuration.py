@@ -85,8 +85,8 @@ USERS: Mapping[str, Users] = {
     "own options of runc": Users(
         config=f"version = 2\n{CRI[:-1]}.containerd.runtimes.runc]\n"
         f'  runtime_type = "io.containerd.runc.v2"\n{CRI[:-1]}.containerd.runtimes.runc.options]\n'
-        "  SystemdCgroup = true\n",
-        kept=("SystemdCgroup = true",),
+        '  BinaryName = "/usr/sbin/runc"\n  SystemdCgroup = true\n',
+        kept=('BinaryName = "/usr/sbin/runc"', "SystemdCgroup = true"),
         options=("SystemdCgroup = true",),
     ),
     "runtime without a type": Users(
@@ -150,6 +150,7 @@ def test_users_configuration_keeps_its_lines_and_gets_the_runtime(
     "config",
     [
         pytest.param("# mine\noom_score = -7\n", id="no format"),
+        pytest.param('oom_score = -7\n[debug]\n  level = "warn"\n', id="no format, but a table"),
         pytest.param("version = 2\noom_score = -7\n", id="format 2"),
         pytest.param('disabled_plugins = ["aufs"]\noom_score = -7\n', id="short names of plugins"),
     ],

@@ -160,6 +160,18 @@ def test_lasting_failure_of_the_cdi_refresh_fails_the_run(
 
 
 @promise(section="10", unit=UNIT)
+def test_masked_cdi_refresh_does_not_fail_the_run(start_node: StartNode) -> None:
+    """An administrator who masks the unit writes the spec by other means."""
+    masked = ["systemctl", "mask", "--runtime", SERVICE]
+    node = start_node("masked", files=FILES, before=[INSTALL, masked], config=QUICK)
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    assert expect.step_of(evidence, "regenerate-cdi-spec").status == "skipped"
+
+
+@promise(section="10", unit=UNIT)
 def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNode) -> None:
     """The path unit is armed again even if its service had reached the start limit."""
     early = (

@@ -182,7 +182,10 @@ def test_provisioner_is_a_path_relative_to_the_root(inner: Inner) -> None:
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        ("mine.yaml", "ERROR: */mine.yaml:3: key 'rnu': This key is not known here; the known keys are*"),
+        (
+            "mine.yaml",
+            "ERROR: */mine.yaml:3: key 'rnu': This key is not known here; the known keys are*",
+        ),
         ("yours.yaml", "ERROR: */yours.yaml: The file cannot be read: *"),
         ("mine", "ERROR: --provisioner: There is no provisioner 'mine', only 'gpu-node'*"),
     ],

@@ -54,7 +54,10 @@ def test_exit_code_is_1_for_a_failed_verdict_even_beside_an_unknown_verdict(
     ("arguments", "words"),
     [
         (["http://box"], "URI: 'http://box' is not the address of a node"),
-        (["--only=gpus"], "--only: 'gpus' is not an expectation on a node; the known expectations are 'gpu'"),
+        (
+            ["--only=gpus"],
+            "--only: 'gpus' is not an expectation on a node; the known expectations are 'gpu'",
+        ),
     ],
 )
 def test_exit_code_is_2_for_an_invalid_address_or_expectation_before_evidence_is_gathered(

@@ -182,7 +182,11 @@ def test_cloud_image_that_pins_its_base_keeps_the_signing_key_but_has_its_own_fo
             "no list 'release'",
         ),
         ("schema: 1\nreplace: [trees]\n", "2: key 'replace':", "Only a recipe with 'extends'"),
-        ("schema: 1\nextends: node\npackges: [jq]\n", "3: key 'packges':", "known keys are 'schema'"),
+        (
+            "schema: 1\nextends: node\npackges: [jq]\n",
+            "3: key 'packges':",
+            "known keys are 'schema'",
+        ),
         ("schema: 1\nextends: node\npackages:\n- jq\n- 7\n", "5: key 'packages.1':", "has 7"),
         (
             "schema: 1\nextends: node\ntrees: [tree]\n",
