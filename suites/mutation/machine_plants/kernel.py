@@ -242,7 +242,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "retry.py",
         ("        _clean_up(node, run)\n        if permanent", "        if permanent"),
         "kernel/test_retries.py",
-        "reaches_its_limit",
+        "reaches_its_time_limit",
     ),
     plant(
         "the fast path gets five attempts",
