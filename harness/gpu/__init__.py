@@ -199,7 +199,7 @@ class GpuAttachment:
 
     The root port must reserve two windows of addresses, since a guest otherwise has no space for
     the BARs of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB
-    (`mem-reserve`), and `aperture_mib` is that of the window above 4 GiB (`pref64-reserve`). In a
+    (`mem-reserve`), and `aperture_mib` is the size of the window above 4 GiB (`pref64-reserve`). In a
     guest with 1.5 GiB of RAM, ten ports with windows of 64 MiB worked; with windows of 160 MiB the
     firmware hung.
     """

@@ -67,7 +67,7 @@ def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
 def traced(
     request: NodeRequest, provisioner: Provisioner, *, by_trap: bool = False
 ) -> NodeRequest:
-    """Return the request, changed so that scripts on the node are traced, also those of a test."""
+    """Return the request, changed so that the node traces the scripts of provisioning and of the test."""
     environment = trace_environment(by_trap=by_trap)
     return replace(
         request,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands whose arguments are not changed like those of other commands: special operators change
-#: these arguments, or the arguments do not affect the machine.
+#: Commands whose arguments the general operators do not change: special operators change these
+#: arguments, or the arguments do not affect the machine.
 OWN_ARGUMENTS = frozenset(
     {"[", "test", "return", "exit", "break", "continue", "set", "read", "source", ".", "command", "true", "false",
      ":", "shift", "type", "hash", "getopts", "local", "exec"}

@@ -43,7 +43,7 @@ class Call:
         self.parameters[start:] = bytes(max(0, len(self.parameters) - start))
 
     def fill(self, values: Mapping[str, int | bytes]) -> None:
-        """Set those of these fields that the release has, and set all other parameters to zero."""
+        """Set each of these fields that exists in the release, and set all other parameters to zero."""
         self.clear()
         record = self.record()
         for path, value in values.items():

@@ -21,7 +21,7 @@ _RECOVERY = re.compile(r"\b(single|recovery)\b")
 class MenuEntry:
     """An entry that boots a kernel; `path` is the entry's path in the menu, for grub-reboot.
 
-    `command_line` is the kernel's command line; its first word is the one that GRUB adds.
+    `command_line` is the kernel's command line. GRUB adds its first word, `BOOT_IMAGE=…`.
     """
 
     kernel: str

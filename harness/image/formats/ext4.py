@@ -26,8 +26,7 @@ _MAGIC = 0xEF53
 #: The features that this module handles, or that need no handling: filetype, recover, extents,
 #: 64bit, flex_bg, ea_inode, csum_seed, largedir.
 _UNDERSTOOD = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
-#: The features uninit_bg and metadata_csum: each group counts those of its inodes that were never
-#: used.
+#: The features uninit_bg and metadata_csum: each group has a count of its never used inodes.
 _HAS_UNUSED_COUNT = 0x10 | 0x400
 _GROUP_WITHOUT_INODES = 0x1
 _ROOT = 2
