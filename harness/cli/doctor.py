@@ -128,7 +128,7 @@ def _program(
         return RequirementCheck(
             requirement=requirement,
             is_met=False,
-            found=f"'{path} {version}' exited with code {answer.exit_code}: {answer.stderr.strip()}",
+            found=f"'{path} {version}' ended with exit code {answer.exit_code}: {answer.stderr.strip()}",
             remedy=f"Run `apt-get install --reinstall {package}`.",
         )
     lines = (answer.stdout or answer.stderr).strip().splitlines()

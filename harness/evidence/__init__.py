@@ -244,7 +244,7 @@ class Evidence:
         exit_code = self.exit_code_of(name)
         if exit_code != 0:
             raise HarnessError(
-                f"The command '{name}' exited with {exit_code} on the node, so its output proves "
+                f"The command '{name}' ended with exit code {exit_code} on the node, so its output proves "
                 f"nothing. The command printed: {output.strip()[-500:] or 'nothing'}",
                 evidence=self.folder,
             )

@@ -116,7 +116,7 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
         ids = [line[len(HELD) :] for line in said.splitlines() if line.startswith(HELD)]
         if not ids and (ended := _ENDED.search(said)):
             raise HarnessError(
-                f"The process that keeps the machine running exited with code {ended[1]}, and printed: "
+                f"The process that keeps the machine running ended with exit code {ended[1]}, and printed: "
                 f"{said[: ended.start()].strip() or '-'}"
             )
         return Observation(ids[0] if ids else None, f"its holder printed: {said.strip() or '-'}")

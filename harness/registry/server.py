@@ -234,7 +234,7 @@ def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[Registr
     def poll() -> Observation[bool]:
         if process.poll() is not None:
             raise HarnessError(
-                f"The registry exited with {process.returncode} at its start. Its command was "
+                f"The registry ended with exit code {process.returncode} at its start. Its command was "
                 f"{shlex.join(program)!r}. Its output ends with: "
                 f"{log.read_text(errors='replace')[-2000:]}"
             )

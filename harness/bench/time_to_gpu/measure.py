@@ -175,7 +175,7 @@ def _provision(
     if not result.ok:
         raise ExpectationError(
             f"The provisioner '{node.provisioner.name}' was expected to make a node of '{variant}', but "
-            f"exited with code {result.exit_code}; its last lines are:\n{result.stdout[-1500:]}"
+            f"ended with exit code {result.exit_code}; its last lines are:\n{result.stdout[-1500:]}"
         )
     moments = _wait_for_gpu(node, fleet.payload)
     evidence = node.result()

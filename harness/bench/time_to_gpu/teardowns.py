@@ -102,7 +102,7 @@ def _boot(node: Node) -> Evidence:
     result = node.provision(BOOT)
     if not result.ok:
         raise ExpectationError(
-            f"A node without a GPU was expected to boot, but its provisioner exited with code "
+            f"A node without a GPU was expected to boot, but its provisioner ended with exit code "
             f"{result.exit_code}:\n{result.stdout[-1500:]}"
         )
     return node.result()

@@ -63,6 +63,6 @@ def test_early_end_of_the_process_that_holds_a_machine_is_an_error(
 
     with pytest.raises(
         HarnessError,
-        match=r"exited with code 2, and printed: harness: There is no QEMU\.$",
+        match=r"ended with exit code 2, and printed: harness: There is no QEMU\.$",
     ):
         hold(tmp_path, Settings())

@@ -75,7 +75,9 @@ def test_error_for_a_registry_that_exits_at_its_start_quotes_its_output(tmp_path
     program = stand_in(tmp_path, "import sys; sys.exit('no such storage')")
 
     with (
-        pytest.raises(HarnessError, match=r"exited with 1 at its start[^$]*no such storage"),
+        pytest.raises(
+            HarnessError, match=r"ended with exit code 1 at its start[^$]*no such storage"
+        ),
         running_registry(program, tmp_path / "registry"),
     ):
         pass

@@ -194,7 +194,9 @@ def test_requirement_is_not_met_by_a_program_that_does_not_run(
 
     found = missing(examine(settings, host))
 
-    assert f"exited with code {code}: cannot open shared object file" in found["mmdebstrap"].found
+    assert (
+        f"ended with exit code {code}: cannot open shared object file" in found["mmdebstrap"].found
+    )
 
 
 def test_requested_but_unusable_accelerator_is_reported(

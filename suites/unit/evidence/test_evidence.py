@@ -129,7 +129,8 @@ def test_error_for_a_failed_command_includes_its_output(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).command("lspci", "lspci: not found\n", 127).evidence
 
     with pytest.raises(
-        HarnessError, match=r"'lspci' exited with 127 .* The command printed: lspci: not found"
+        HarnessError,
+        match=r"'lspci' ended with exit code 127 .* The command printed: lspci: not found",
     ):
         evidence.answer_of("lspci")
 

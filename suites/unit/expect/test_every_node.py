@@ -255,11 +255,11 @@ UNKNOWN = (
         lambda f: f.command("lspci", "timeout: failed to run command\n", 127),
         "ran no 'lspci' and has no '/sys/bus/pci/devices'",
     ),
-    Case("driver", lambda f: f.command("lspci", "", 124), "'lspci' exited with 124"),
+    Case("driver", lambda f: f.command("lspci", "", 124), "'lspci' ended with exit code 124"),
     Case(
         "module",
         lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: not found\n", 127),
-        f"'modinfo-{KERNEL}' exited with 127",
+        f"'modinfo-{KERNEL}' ended with exit code 127",
     ),
     Case(
         "module",
