@@ -80,8 +80,8 @@ def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: floa
                     process.kill()
             if code != 0:
                 raise HarnessError(
-                    f"The process that accesses the GPU over '{transport.value}' exited "
-                    f"with code {code}: "
+                    f"The process that accesses the GPU over '{transport.value}' ended "
+                    f"with exit code {code}: "
                     f"{(folder / 'stderr').read_text(errors='replace').strip()[-500:]}"
                 )
             return float(output.read_text())
