@@ -18,14 +18,22 @@ from harness.errors import RequirementError
 from harness.provisioning.command import LocalRunner, end, spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from suites.endurance.campaign import Attempt, Case
 
 _REPOSITORY = Path(__file__).parents[2]
-_RUN_S = 7200.0
+_RUN_S = 6 * 3600.0
 _LARGEST_SEED = 10**9
 _SHOWN = 20
+#: The tests of `./dev test`: the arguments of each of its runs of pytest.
+_CI: Sequence[Sequence[str]] = (
+    ("suites/docs", "suites/host", "suites/unit"),
+    (
+        *("suites/e2e", "--dist=worksteal"),
+        *("-m", "not real_driver and not nightly and not (further_image and slow)"),
+    ),
+)
 #: Property tests, by the kind of hostile input.
 _PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "agent frames": (
@@ -92,7 +100,11 @@ class Load:
         def try_one(times: int, _attempt: Attempt) -> list[str]:
             load = spawn(["stress-ng", "--cpu", str(times * cores), "--quiet"])
             try:
-                return _pytest(folder / "junit.xml", "-n", str(cores), *_selection())
+                return [
+                    broken
+                    for words in _selection()
+                    for broken in _pytest(folder / "junit.xml", "-n", str(cores), *words)
+                ]
             finally:
                 end(load, grace_s=0.0)
 
@@ -117,10 +129,12 @@ class Flakes:
         def try_one(workers: int, attempt: Attempt) -> list[str]:
             seed = int(attempt.amount * _LARGEST_SEED)
             report = folder / "junit.xml"
-            words = ("-n", str(workers), "-p", "randomly", f"--randomly-seed={seed}")
-            broken = _pytest(report, *words, *_selection())
-            for name, seconds in _times(report):
-                self.durations[name].append(seconds)
+            order = ("-n", str(workers), "-p", "randomly", f"--randomly-seed={seed}")
+            broken = []
+            for words in _selection():
+                broken += _pytest(report, *order, *words)
+                for name, seconds in _times(report):
+                    self.durations[name].append(seconds)
             return broken
 
         yield {f"{count} workers": functools.partial(try_one, count) for count in (1, 2, 4)}
@@ -139,9 +153,10 @@ class Flakes:
                 print(f"{title}: {name}: {times} s")  # noqa: T201
 
 
-def _selection() -> list[str]:
+def _selection() -> Sequence[Sequence[str]]:
     """Return the tests of `./dev test`, or the tests that HARNESS_ENDURANCE_TESTS names."""
-    return os.environ.get("HARNESS_ENDURANCE_TESTS", "suites/unit suites/host").split()
+    named = os.environ.get("HARNESS_ENDURANCE_TESTS", "").split()
+    return [named] if named else _CI
 
 
 def _pytest(report: Path, *words: str, **environment: str) -> list[str]:
