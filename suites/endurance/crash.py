@@ -25,7 +25,7 @@ class Crash:
 
     is_apart: bool = True
     promise: str = (
-        "After kill -9 of the first process of an operation, or of another of its processes, the next "
+        "If the first process of an operation, or any other of its processes, is killed by kill -9, the next "
         "run removes every process, file, mount and socket that is left, and passes."
     )
 

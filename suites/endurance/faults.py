@@ -48,12 +48,14 @@ FAULTS = (
     Fault(
         campaign="resources",
         what="if no memory is left while Python loads its first modules, a command ends with a traceback",
-        why="The traceback ends with `MemoryError` or `failed to map segment`; no code of the harness runs at that time.",
+        why="The traceback ends with `MemoryError` or `failed to map segment`. At that time, no code of the harness runs "
+        "that could report the error.",
     ),
     Fault(
         campaign="resources",
         what="if no file descriptor is left, pytest, its workers or Allure's plugin end with a traceback",
-        why="The traceback names the cause; the error does not pass through code of the harness.",
+        why="The traceback names the cause. The harness cannot catch the error, since the error does not pass through "
+        "its code.",
     ),
     Fault(
         campaign="resources",
@@ -88,7 +90,7 @@ FAULTS = (
     ),
     Fault(
         campaign="many",
-        what="the campaign counted the memory that Python keeps for twelve threads as a leak, although it did not grow after that",
+        what="the campaign counted the memory that Python keeps for twelve threads as a leak, although this memory did not grow after that",
         test="suites/unit/endurance/test_many.py::test_memory_is_compared_with_an_equal_number_of_machines",
     ),
     Fault(

@@ -29,7 +29,7 @@ whose summaries are in the repository; `python -m suites.endurance.page` generat
 
 `./dev endure CAMPAIGN --minutes=60` runs a campaign for an hour, which is enough for all of its cases.
 `./dev endure mix` runs {mix}, each for an equal part of five minutes.
-This is enough for a few cases; CI runs this command.
+This is enough for a few cases. CI runs this command.
 A random seed decides the order of the cases. Each run has a new seed and prints it; to repeat the order of a run,
 pass its seed: `./dev endure mix --seed=51`. The exit status is 1 if a promise was broken.
 

@@ -38,7 +38,8 @@ class Resources:
     is_apart: bool = True
     promise: str = (
         "If an operation runs out of disk space, descriptors or memory, or can't write to its folder "
-        "any more, it ends with an error message. It passes when the resource is available again."
+        "any more, the operation ends with an error message. It passes when the resource is available "
+        "again."
     )
 
     def opened(self, folder: Path) -> AbstractContextManager[Mapping[str, Case]]:
