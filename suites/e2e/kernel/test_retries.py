@@ -318,6 +318,16 @@ def test_refusal_by_another_release_does_not_end_the_run(
     assert "Succeeded on attempt 2." in (detail or "")
 
 
+@promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
+def test_gpu_that_the_release_does_not_support_stops_no_node_with_a_working_gpu(
+    start_node: StartNode,
+) -> None:
+    """The driver refuses one GPU of the node, but its commands succeed with another GPU."""
+    node = start_node("second-refused", before=[refused_by(BAKED_VERSION)])
+
+    expect.provisioned(node.evidence())
+
+
 @promise(section="5, step 10", unit=UNIT)
 def test_gpu_that_is_lost_after_the_install_ends_the_run(start_node: StartNode) -> None:
     """A node whose GPU is lost is not ready, even after a successful install."""

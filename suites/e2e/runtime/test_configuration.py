@@ -150,7 +150,6 @@ def test_users_configuration_keeps_its_lines_and_gets_the_runtime(
     "config",
     [
         pytest.param("# mine\noom_score = -7\n", id="no format"),
-        pytest.param('oom_score = -7\n[debug]\n  level = "warn"\n', id="no format, but a table"),
         pytest.param("version = 2\noom_score = -7\n", id="format 2"),
         pytest.param('disabled_plugins = ["aufs"]\noom_score = -7\n', id="short names of plugins"),
     ],

@@ -7,12 +7,14 @@ do.
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import expect
 from harness.api import GuestFile
+from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 from suites.e2e.runtime.containerd import CONFIG, containerd_version
 from suites.e2e.runtime.kubelet import Container, Kubelet
@@ -75,6 +77,10 @@ def expect_gpu_exactly_by_request(node: Node, settings: Settings, *, driver_vers
     assert "open /run/gpu: Operation not permitted" in answers["sly"].stderr, answers["sly"]
 
 
+#: An administrator keeps NVIDIA's configuration elsewhere; its usual path is a link to this file.
+TOOLKIT_FILE = "/srv/toolkit.toml"
+
+
 @promise(section="10", unit=UNIT, each_change=("CDI",))
 @pytest.mark.parametrize(
     "cdi_enabled", [pytest.param(True, id="CDI"), pytest.param(False, id="nvidia runtime")]
@@ -94,12 +100,20 @@ def test_pod_has_the_gpu_only_if_the_device_plugin_requested_it(
     node = start_node(
         "pods",
         config={"enable_managed_gpu": True, "cdi_enabled": cdi_enabled, "retry_budget_s": 240},
-        files=[*FILES, RUNTIME, GuestFile(path=TOOLKIT_CONFIG, content=TOOLKIT.encode())],
-        before=[INSTALL],
+        files=[*FILES, RUNTIME, GuestFile(path=TOOLKIT_FILE, content=TOOLKIT.encode())],
+        before=[
+            INSTALL,
+            shell(
+                f"chown 1000:100 {TOOLKIT_FILE}; chmod 0640 {TOOLKIT_FILE}; "
+                f"mkdir -p {posixpath.dirname(TOOLKIT_CONFIG)}; ln -sf {TOOLKIT_FILE} {TOOLKIT_CONFIG}"
+            ),
+        ],
     )
-    evidence = node.evidence(files=[TOOLKIT_CONFIG])
+    evidence = node.evidence(files=[TOOLKIT_FILE])
     expect.provisioned(evidence)
-    toolkit = evidence.file(TOOLKIT_CONFIG) or ""
+    stat = node.guest.output_of("stat", "-c", "%u:%g %a", TOOLKIT_FILE).strip()
+    assert stat == "1000:100 640", f"The file's owner and mode were expected to stay: {stat}."
+    toolkit = evidence.file(TOOLKIT_FILE) or ""
     assert toolkit.startswith(TOOLKIT.replace("legacy", "cdi" if cdi_enabled else "auto"))
     runtime = runtime_of(node)
     assert ("nvidia.cdi.k8s.io/" in toolkit) == (cdi_enabled and not runtime.is_native)
