@@ -81,7 +81,7 @@ def test_engines_and_memory_match_the_model(model: str, graphics: int, mib: int)
     assert static.get("fbRegionInfoParams.fbRegion[0].limit") == (mib << 20) - 1
 
 
-def test_brand_is_not_the_brand_of_a_gpu_for_games() -> None:
+def test_reported_brand_is_not_that_of_a_gaming_gpu() -> None:
     _, answer = opened().control(
         GPU_INFO, struct.pack("<III", 1, 0x80000011, 0).ljust(0x20C, b"\0")
     )
@@ -99,7 +99,7 @@ def test_serial_and_part_numbers_have_the_form_of_the_recorded_card_but_are_inve
     assert part == real_h100("gpu_part_number")
 
 
-def test_chip_and_bars_match_the_configuration_space() -> None:
+def test_reported_chip_and_bars_match_the_configuration_space() -> None:
     driver = opened(A100)
     pci = driver.device.state.model.pci
     places = {0: 0xE000_0000, 1: 0x10_0000_0000, 3: 0x20_0000_0000}
@@ -153,14 +153,14 @@ def test_inforom_has_the_versions_of_the_recorded_card() -> None:
     assert opened(T4).control(IMAGE, bytes(16))[0] == NOT_SUPPORTED
 
 
-def test_histogram_of_spare_rows_has_all_banks() -> None:
+def test_histogram_of_spare_rows_contains_all_memory_banks() -> None:
     banks = opened(H100).ask(HISTOGRAM).get("histogram[0]")
 
     assert f"{banks} bank(s)" == real_h100("row_remapper_histogram_max")
 
 
 @pytest.mark.parametrize(("model", "generation"), [(T4, 3), (A100, 4), (H100, 5)])
-def test_link_has_the_generation_of_the_chip(model: str, generation: int) -> None:
+def test_reported_pcie_generation_is_that_of_the_chip(model: str, generation: int) -> None:
     asked = struct.pack("<III", 1, 0x2D, 0).ljust(0x1A4, b"\0")
 
     _, answer = opened(model).control(BUS_INFO, asked)
@@ -290,7 +290,7 @@ def test_power_has_the_same_offset_in_the_shorter_parameters_of_release_535() ->
     assert driver.control(POWER, bytes(0xC18))[0] == NOT_SUPPORTED
 
 
-def test_power_policies_are_not_supported_without_power_limits_or_with_another_size() -> None:
+def test_request_for_power_policies_needs_power_limits_and_the_right_size() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
     driver = opened(H100)

@@ -75,7 +75,7 @@ def test_copy_of_physical_memory_releases_its_semaphore() -> None:
     assert work.ram.read(STATE + 0x88, 4) == struct.pack("<I", 1)
 
 
-def test_virtual_copy_of_several_lines_keeps_their_pitch() -> None:
+def test_copy_of_several_lines_applies_the_pitches_of_source_and_destination() -> None:
     work = Work()
     work.ram.write(0x8000, b"abXcdX")
 
@@ -147,7 +147,7 @@ def test_launch_with_the_scrub_bit_zeroes_memory_on_hopper() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x5000, 1) == b"\0"
 
 
-def test_host_class_methods_release_a_semaphore() -> None:
+def test_semaphore_is_released_by_methods_of_the_host_class() -> None:
     work = Work()
 
     # What only waits for a semaphore writes nothing.
@@ -159,7 +159,7 @@ def test_host_class_methods_release_a_semaphore() -> None:
 
 
 @pytest.mark.parametrize(("opcode", "values"), [(3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))])
-def test_immediate_non_incrementing_and_increment_once_methods_are_carried_out(
+def test_methods_that_are_immediate_or_do_not_increment_or_increment_once_are_carried_out(
     opcode: int, values: tuple[int, ...]
 ) -> None:
     """Methods may be immediate, non-incrementing, or increment once."""
@@ -210,7 +210,7 @@ def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...])
 
 
 @pytest.mark.parametrize("most", [1, 4096])
-def test_entries_are_read_together_and_across_the_end_of_the_ring(
+def test_two_reads_suffice_for_all_ring_entries_even_across_the_end_of_the_ring(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each read is a message to QEMU; 4,000 single reads took longer than the driver's timeout."""

@@ -51,7 +51,7 @@ def test_falcon_register_shows_whether_the_falcon_loads_by_dma(model: str, loads
     assert Driver(a_device(model)).read(0x1100F4) == loads | 1 << 10
 
 
-def test_memory_size_is_a_magnitude_with_a_scale() -> None:
+def test_memory_size_register_has_a_magnitude_and_a_scale() -> None:
     assert Driver(a_device()).read(0x100CE0) == 40 << 4 | 10
     assert Driver(a_device(T4)).read(0x100CE0) == 15 << 4 | 10
     assert Driver(a_device(H100)).read(0x1183A4) == 81559
@@ -135,7 +135,7 @@ def test_gsp_stops_if_the_booter_gets_no_description_of_the_boot(
     assert [opened.read(each) for each in (0x111240, 0x111388, 0x1FA824, 0x1FA828)] == [0] * 4
 
 
-def test_start_of_the_booter_is_posted_and_reads_as_busy() -> None:
+def test_booter_register_reads_as_busy_until_the_booter_has_run() -> None:
     driver = Driver(a_device())
     driver.lay_out()
     driver.write(0x840040, 0x9000)
@@ -218,7 +218,7 @@ def test_hopper_boots_by_a_message_to_fsp() -> None:
 
 
 @pytest.mark.parametrize("words", [2, 216])
-def test_message_to_fsp_without_boot_arguments_boots_nothing(words: int) -> None:
+def test_message_to_fsp_without_boot_arguments_does_not_boot_the_gsp(words: int) -> None:
     """The address has two words; a message with only one of them does not boot either."""
     driver = Driver(a_device(H100))
     message_words = [3 << 30, 0x14 << 24 | 0x10DE7E, *[FSP_ARGUMENTS] * (words - 2)]
@@ -329,7 +329,7 @@ def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -
     assert opened.control(0x132, b"\xff" * 8) == (0, b"\xff" * 8)
 
 
-def test_release_without_data_is_refused_with_a_sentence() -> None:
+def test_driver_release_without_data_is_refused_with_a_sentence() -> None:
     driver = Driver(a_device(), "999.12.34")
 
     driver.open()
@@ -399,7 +399,7 @@ def test_bios_info_list_of_the_driver_is_answered_by_index(opened: Driver) -> No
     assert opened.control(BIOS_INFO, endless)[0] == 0
 
 
-def test_xid_is_sent_only_once_the_driver_knows_the_gpu() -> None:
+def test_xid_is_not_sent_before_the_driver_knows_the_gpu() -> None:
     driver = Driver(a_device())
     driver.device.raise_xid(79, "gone")
     driver.open()
@@ -413,7 +413,7 @@ def test_xid_is_sent_only_once_the_driver_knows_the_gpu() -> None:
     assert functions == [Function.GET_GSP_STATIC_INFO, Function.OS_ERROR_LOG]
 
 
-def test_queued_xids_are_sent_once_the_driver_has_read_earlier_messages(opened: Driver) -> None:
+def test_queued_xids_are_sent_after_the_driver_has_read_earlier_messages(opened: Driver) -> None:
     opened.static_info()
     for number in range(1, SLOTS + 1):
         opened.device.raise_xid(number, "x")
@@ -522,7 +522,7 @@ def test_accesses_by_a_hostile_guest_do_not_harm_the_device(
         max_size=6,
     )
 )
-def test_calls_by_a_hostile_guest_do_not_harm_the_gsp(
+def test_rpc_calls_by_a_hostile_guest_do_not_harm_the_gsp(
     calls: list[tuple[int, int, bytes]],
 ) -> None:
     driver = Driver(a_device())
@@ -538,7 +538,9 @@ def test_calls_by_a_hostile_guest_do_not_harm_the_gsp(
 
 
 @pytest.mark.parametrize("bar", [1, 3])
-def test_virtual_memory_bar_uses_its_page_tables_until_a_reset(bar: int) -> None:
+def test_access_to_a_virtual_memory_bar_is_translated_by_page_tables_until_a_reset(
+    bar: int,
+) -> None:
     """BAR 1 has its directory at a fixed address; the driver sets that of BAR 2 (index 3)."""
     device = a_device()
     # What is known of a directory ends with the reset, even if it has the same place again.
@@ -575,7 +577,7 @@ def test_virtual_memory_bar_uses_its_page_tables_until_a_reset(bar: int) -> None
         assert device.read(bar, 0, 1) == 0xFF
 
 
-def test_posted_jobs_are_bounded_and_dropped_when_the_gpu_fails(
+def test_waiting_jobs_are_limited_in_number_and_are_dropped_when_the_gpu_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.gpu.gsp.device._MOST_POSTED", 2)
@@ -591,7 +593,7 @@ def test_posted_jobs_are_bounded_and_dropped_when_the_gpu_fails(
     assert done == ["fill"]
 
 
-def test_job_is_not_posted_again_until_it_begins() -> None:
+def test_job_that_waits_to_begin_is_not_posted_a_second_time() -> None:
     device = a_device()
     done: list[bool | None] = []
 

@@ -44,7 +44,7 @@ def test_firmware_file_has_a_version_an_image_and_a_signature_for_each_family(na
 
 
 @pytest.mark.parametrize("release", known_releases())
-def test_command_writes_both_firmware_files_where_the_driver_looks(
+def test_firmware_command_writes_both_files_where_the_driver_looks_for_them(
     release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "firmware", release, f"--output={tmp_path}"]) == 0
@@ -60,7 +60,7 @@ def test_command_writes_both_firmware_files_where_the_driver_looks(
         assert sections(file.read_bytes())[".fwversion"] == f"{release}\0".encode()
 
 
-def test_release_without_data_has_no_firmware(
+def test_driver_release_without_data_has_no_firmware(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "firmware", "1.2.3", f"--output={tmp_path}"]) != 0

@@ -62,7 +62,7 @@ def test_fwsec_command_other_than_frts_reserves_no_memory() -> None:
 @pytest.mark.parametrize(
     ("command", "to", "is_data"), [(0x600, 0, True), (0x610, 0, False), (0x600, 0x100, False)]
 )
-def test_fwsec_command_is_read_only_from_a_transfer_of_the_first_data_part(
+def test_fwsec_command_is_found_only_in_a_transfer_of_the_first_data_part(
     command: int, to: int, *, is_data: bool
 ) -> None:
     loader = FwsecLoader()

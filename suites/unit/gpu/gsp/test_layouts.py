@@ -40,7 +40,7 @@ def _write(folder: Path, release: str = "999.1", **changed: object) -> Path:
 
 
 @pytest.mark.parametrize("release", ["535.261.03", "550.163.01"])
-def test_shipped_release_has_the_parts_for_the_handshake(release: str) -> None:
+def test_data_of_a_shipped_driver_release_has_the_parts_for_the_handshake(release: str) -> None:
     layouts = read_layouts(release)
 
     # The driver's queue and libos ABI: these sizes are the same in both releases.
@@ -135,7 +135,7 @@ def test_nearest_release_is_the_newest_earlier_release() -> None:
     assert nearest_release("550.54.15", ["550.54.20", "550.54.14"]) == "550.54.14"
 
 
-def test_changes_list_moved_added_and_removed_names(tmp_path: Path) -> None:
+def test_list_of_changes_has_moved_and_added_and_removed_names(tmp_path: Path) -> None:
     old = read_release_file(_write(tmp_path))
     new = read_release_file(
         _write(

@@ -226,7 +226,7 @@ def test_instance_without_room_or_of_an_unknown_profile_is_refused(a100: Driver)
     assert a100.control(CAPACITY, struct.pack("<I", 0x1F).ljust(0x118, b"\0"))[0] == INVALID
 
 
-def test_request_that_counts_more_instances_than_its_list_can_contain_succeeds(
+def test_request_with_an_instance_count_beyond_the_size_of_its_list_succeeds(
     a100: Driver,
 ) -> None:
     asked = bytearray(0x188)
@@ -259,7 +259,9 @@ def test_list_of_compute_profiles_contains_each_size_once(a100: Driver) -> None:
     assert len(sizes) == len(set(sizes)) == len(profiles_of(a100.device.state))
 
 
-def test_context_count_of_each_compute_profile_is_a_multiple_of_the_step(a100: Driver) -> None:
+def test_context_count_of_each_compute_profile_is_a_multiple_of_the_reported_step(
+    a100: Driver,
+) -> None:
     """With another step, the driver refused compute instances: 'veidEnd < 64'."""
     _, answer = a100.control(GRAPHICS_INFO, bytes(0xE00))
     infos = dict(struct.iter_unpack("<II", answer[: 0xE00 // 8]))
@@ -376,7 +378,7 @@ def test_freed_object_or_object_of_an_earlier_boot_belongs_to_no_instance(
     assert refused(again, CREATE, 460, 0, 0, 1, 3) == INVALID
 
 
-def test_number_of_remembered_objects_of_instances_is_bounded(
+def test_number_of_remembered_subscriptions_to_instances_is_bounded(
     a100: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MOST_SUBSCRIPTIONS", 2)
@@ -436,7 +438,7 @@ def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
     ("command", "field"),
     [(0x20800A26, "floorsweepingMasks[{}].gpcMask"), (0x20800A22, "globalSmOrder[{}].numSm")],
 )
-def test_each_graphics_engine_has_gpcs_with_mig(a100: Driver, command: int, field: str) -> None:
+def test_each_graphics_engine_has_gpcs_in_mig_mode(a100: Driver, command: int, field: str) -> None:
     """Otherwise the second compute instance of a GPU instance is refused: 'numGpcs > 0'."""
     seen = []
     for mode in (1, 0):

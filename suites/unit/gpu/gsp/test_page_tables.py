@@ -170,7 +170,9 @@ def test_entry_without_a_page_directory_gives_no_address_space(version: Version)
 
 
 @VERSIONS
-def test_access_across_pages_is_split_and_bounded(version: Version) -> None:
+def test_access_across_pages_fails_if_a_page_is_unmapped_or_the_access_is_too_large(
+    version: Version,
+) -> None:
     tables = Tables(version)
     tables.map_small(DATA, aperture=0)
 

@@ -101,7 +101,7 @@ def test_sending_fails_if_the_driver_does_not_read_its_queue() -> None:
 
 
 @pytest.mark.parametrize("units", [0, 2, 17, 0xFFFFFFFF])
-def test_wrong_number_of_units_is_refused(units: int) -> None:
+def test_message_with_a_wrong_number_of_units_is_refused(units: int) -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
     driver.put(message(1, b""), units=units)

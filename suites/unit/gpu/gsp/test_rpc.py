@@ -22,7 +22,7 @@ def a_control(parameters: bytes, *, size: int | None = None) -> bytes:
     return CONTROL.pack(1, 2, 0x20800110, 0, length, 0) + parameters
 
 
-def test_call_of_one_message_is_assembled_without_trailing_bytes() -> None:
+def test_rpc_call_of_one_message_is_assembled_without_trailing_bytes() -> None:
     body = a_control(b"abcd")
 
     rpc = Assembler().feed(message(CONTROL_CALL, body) + bytes(100))
@@ -34,7 +34,7 @@ def test_call_of_one_message_is_assembled_without_trailing_bytes() -> None:
     "length",
     [MOST_BODY - HEADER.size - CONTROL.size + 1, MOST_BODY, 3 * MOST_BODY, 200_001],
 )
-def test_long_call_is_assembled_from_its_parts(length: int) -> None:
+def test_long_rpc_call_is_assembled_from_its_parts(length: int) -> None:
     sent = Rpc(function=CONTROL_CALL, body=a_control(b"\x5a" * length), sequence=9)
     assembler = Assembler()
 
@@ -74,7 +74,7 @@ def test_malformed_message_is_refused(units: bytes) -> None:
         Assembler().feed(units)
 
 
-def test_new_call_discards_an_incomplete_call() -> None:
+def test_new_rpc_call_discards_an_incomplete_rpc_call() -> None:
     assembler = Assembler()
     assembler.feed(message(CONTROL_CALL, a_control(b"", size=1000)))
 

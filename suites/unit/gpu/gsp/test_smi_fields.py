@@ -51,7 +51,7 @@ def test_output_with_unknown_fields_is_refused(
         marked(A100)
 
 
-def test_path_of_a_line_below_a_field_contains_the_name_of_the_field() -> None:
+def test_path_of_a_nested_field_contains_the_name_of_the_outer_field() -> None:
     fields = dict(read_fields(load_recording("nvidia-smi/580.159.04-h100-q").text))
 
     assert fields["Clocks Event Reasons / HW Slowdown / HW Thermal Slowdown"] == "Not Active"
