@@ -68,7 +68,7 @@ def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
     assert list(found.functions) == [PORT, GPU, SECOND, accelerator]
 
 
-def test_function_is_read_from_sysfs(host: FakeHost) -> None:
+def test_pci_function_is_read_from_sysfs(host: FakeHost) -> None:
     folder = host.add_function(
         "0000:67:00.0", group=7, class_code=VGA_CLASS, driver="nvidia", reset_methods="flr pm"
     )
@@ -91,7 +91,7 @@ def test_function_is_read_from_sysfs(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("override", ["(null)\n", "\n", ""])
-def test_unset_sysfs_values_are_none(host: FakeHost, override: str) -> None:
+def test_unset_sysfs_values_are_read_as_none(host: FakeHost, override: str) -> None:
     (host.device(GPU) / "driver_override").write_text(override)
 
     function = read_host(host.root).functions[GPU]
@@ -284,7 +284,7 @@ def test_gpu_with_the_disk_of_a_swap_partition_in_its_iommu_group_is_refused(
         ("0:50", "btrfs", "/dev/mapper/root", USB_CLASS),
     ],
 )
-def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_a_mounts_disks_are_unknown(
+def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_disks_of_a_mount_are_unknown(
     host: FakeHost, number: str, kind: str, source: str, class_code: int
 ) -> None:
     host.add_function(USB, group=5, class_code=class_code)
@@ -319,7 +319,7 @@ def test_mounted_network_file_system_uses_no_disk(host: FakeHost) -> None:
     assert verdict(host).is_usable
 
 
-def test_gpu_with_a_network_card_without_the_default_route_in_its_group_is_usable(
+def test_gpu_whose_group_has_a_network_card_without_the_default_route_is_usable(
     host: FakeHost,
 ) -> None:
     host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
@@ -354,7 +354,7 @@ def add_ipv6_default_route(host: FakeHost, interface: str, prefix: str = "00") -
 
 @pytest.mark.parametrize("place", ["first", "second"])
 @pytest.mark.parametrize("kind", ["bond", "bridge", "VLAN of a bond", "routes", "IPv6 too"])
-def test_gpu_is_refused_if_any_interface_below_the_default_route_is_on_its_card(
+def test_gpu_is_refused_if_its_card_has_any_interface_that_the_default_route_uses(
     host: FakeHost, kind: str, place: str
 ) -> None:
     """One of two network cards is part of the GPU's card."""
@@ -400,7 +400,7 @@ def test_verdict_on_a_gpu_with_a_possible_network_card_is_unknown_if_routes_cann
     assert verdict(host, SECOND).is_usable
 
 
-def test_gpu_of_the_console_is_refused(host: FakeHost) -> None:
+def test_gpu_that_the_firmware_chose_for_the_console_is_refused(host: FakeHost) -> None:
     host.add_function("0000:67:00.0", group=7, class_code=VGA_CLASS, boot_vga=True)
     host.add_function("0000:68:00.0", group=8, class_code=VGA_CLASS, boot_vga=False)
 
@@ -527,7 +527,7 @@ def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
     assert seen == {PORT: (), "0000:00:1f.0": ("a3b8f4f2",)}
 
 
-def test_gpu_that_only_offers_mediated_devices_is_usable(host: FakeHost) -> None:
+def test_gpu_that_offers_mediated_devices_but_has_none_is_usable(host: FakeHost) -> None:
     (host.device(GPU) / "mdev_supported_types/nvidia-63").mkdir(parents=True)
 
     assert verdict(host).is_usable
@@ -577,7 +577,7 @@ def test_mount_point_with_line_separators_or_invalid_utf8_is_read(host: FakeHost
     assert find_host_use(host.root).unknown_disks == ()
 
 
-def test_mounts_with_one_device_number_are_told_apart_by_source(host: FakeHost) -> None:
+def test_mounts_with_the_same_device_number_are_distinguished_by_source(host: FakeHost) -> None:
     """A file system on several disks has such mounts."""
     host.mount("0:99", "/one", kind="btrfs", source="one")
     assert len(find_host_use(host.root).unknown_disks) == 1
@@ -620,7 +620,7 @@ def test_verdict_is_unknown_if_an_open_nvidia_file_may_be_that_of_the_gpu(
     assert verdict(host).is_usable
 
 
-def test_gpu_in_use_is_found_if_nvidias_driver_writes_its_address_in_capitals(
+def test_gpu_in_use_is_found_if_nvidias_driver_writes_the_gpus_address_in_capitals(
     host: FakeHost,
 ) -> None:
     host.add_driver("nvidia")
@@ -652,7 +652,7 @@ def test_verdict_on_a_gpu_that_is_not_function_0_is_unknown_if_its_nvidia_file_m
         (GPU, "nouveau", "drm", "/dev/dri/renderD129"),
     ],
 )
-def test_reason_names_the_process_that_drives_a_function_from_user_space(
+def test_reason_names_the_process_that_drives_a_pci_function_from_user_space(
     host: FakeHost, address: str, driver: str, folder: str, file: str
 ) -> None:
     """The process may drive another function of the card, and use iommufd instead of the group."""
@@ -709,7 +709,7 @@ def test_search_for_device_users_continues_after_an_unreadable_process(
 
 
 @pytest.mark.parametrize("kind", list(VerdictKind)[1:])
-def test_first_of_two_reasons_of_one_kind_is_shown_first(
+def test_reasons_of_one_kind_are_shown_in_the_order_in_which_they_were_found(
     host: FakeHost, kind: VerdictKind
 ) -> None:
     first = verdict(host).with_finding(kind, "One.")
@@ -720,7 +720,9 @@ def test_first_of_two_reasons_of_one_kind_is_shown_first(
     assert refused.reasons == (("One.", "No.") if kind is refused.kind else ("No.", "One."))
 
 
-def test_refused_overrides_unknown_and_unknown_overrides_busy(host: FakeHost) -> None:
+def test_verdict_refused_overrides_unknown_and_verdict_unknown_overrides_busy(
+    host: FakeHost,
+) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)
     host.add_process(1234, "qemu", "/dev/vfio/5")
     host.mount("0:50", "/srv", "zfs", "tank/root")
@@ -732,7 +734,7 @@ def test_refused_overrides_unknown_and_unknown_overrides_busy(host: FakeHost) ->
         assert part in reason
 
 
-def test_reading_a_function_leaves_no_file_open(host: FakeHost) -> None:
+def test_reading_a_pci_function_leaves_no_file_open(host: FakeHost) -> None:
     before = open_descriptors()
 
     read_host(host.root)
@@ -744,13 +746,13 @@ def test_host_without_pci_has_no_gpus(tmp_path: Path) -> None:
     assert read_host(tmp_path).gpus == ()
 
 
-def test_entry_that_is_not_a_pci_function_is_ignored(host: FakeHost) -> None:
+def test_sysfs_entry_that_is_not_a_pci_function_is_ignored(host: FakeHost) -> None:
     (host.root / BUS / "devices" / "junk").mkdir()
 
     assert "junk" not in read_host(host.root).functions
 
 
-def test_function_that_leaves_the_bus_while_it_is_read_is_absent(
+def test_pci_function_that_leaves_the_bus_while_it_is_read_is_absent(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_: int) -> list[str]:
@@ -761,7 +763,7 @@ def test_function_that_leaves_the_bus_while_it_is_read_is_absent(
     assert read_function(host.root, GPU) is None
 
 
-def test_function_whose_folder_cannot_be_read_raises_an_error(
+def test_pci_function_whose_folder_cannot_be_read_raises_an_error(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> int:

@@ -118,7 +118,7 @@ def test_missing_inventory_raises_an_error(tmp_path: Path) -> None:
         read_inventory(tmp_path / "gpus.yaml", MODELS)
 
 
-def test_address_of_a_function_that_is_no_gpu_raises_an_error(
+def test_address_of_a_pci_function_that_is_not_a_gpu_raises_an_error(
     tmp_path: Path, host: FakeHost
 ) -> None:
     host.add_function("0000:03:00.0", group=9, class_code=NVME_CLASS, driver="nvme")

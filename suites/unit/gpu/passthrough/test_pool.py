@@ -122,7 +122,7 @@ def test_gpu_is_reset_before_and_after_a_lease_and_on_demand(
     assert resets() == 3
 
 
-def test_all_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) -> None:
+def test_all_pci_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) -> None:
     with lease(pool, FIRST) as (gpu,):
         gpu.reset()
 
@@ -136,7 +136,7 @@ def test_all_functions_of_a_card_are_reset(kernel: FakeKernel, pool: GpuPool) ->
 @pytest.mark.parametrize(
     "wishes", [(FIRST, OTHER), (OTHER, FIRST)], ids=["taken first", "taken last"]
 )
-def test_sound_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
+def test_healthy_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, wishes: tuple[GpuChoice, ...]
 ) -> None:
     kernel.dies_at_reset.add(SECOND)
@@ -152,7 +152,7 @@ def test_sound_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
 
 
 @pytest.mark.parametrize(("broken", "sound"), [(GPU, SECOND), (SECOND, GPU)])
-def test_sound_gpu_is_returned_if_the_other_gpu_is_quarantined(
+def test_healthy_gpu_is_returned_if_the_other_gpu_is_quarantined(
     host: FakeHost, pool: GpuPool, broken: str, sound: str
 ) -> None:
     with (
@@ -320,7 +320,7 @@ def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool:
         ),
     ],
 )
-def test_address_of_another_function_is_refused(
+def test_address_of_a_pci_function_that_is_not_a_gpu_of_this_host_is_refused(
     host: FakeHost, pool: GpuPool, address: str, message: str
 ) -> None:
     host.add_function(NVME, group=9, class_code=NVME_CLASS)
@@ -332,7 +332,7 @@ def test_address_of_another_function_is_refused(
         pass
 
 
-def test_invalid_address_is_bad_input(pool: GpuPool) -> None:
+def test_invalid_gpu_address_is_refused_as_bad_input(pool: GpuPool) -> None:
     with (
         pytest.raises(BadInputError, match="'slot 3' is not a PCI address"),
         lease(pool, GpuChoice(address="slot 3")),
@@ -343,7 +343,7 @@ def test_invalid_address_is_bad_input(pool: GpuPool) -> None:
 @pytest.mark.parametrize(
     ("text", "address"), [("66:00.0", SECOND), (" 10001:66:00.0", "10001:66:00.0")]
 )
-def test_address_may_lack_its_segment(
+def test_gpu_address_without_a_segment_is_accepted(
     host: FakeHost, pool: GpuPool, text: str, address: str
 ) -> None:
     host.add_function("10001:66:00.0", group=9)
@@ -433,7 +433,7 @@ def test_gpu_that_another_process_opened_stays_untouched(
     assert kernel.writes == []
 
 
-def test_file_of_an_excluded_gpu_is_not_opened(
+def test_vfio_file_of_an_excluded_gpu_is_not_opened(
     host: FakeHost, kernel: FakeKernel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user's machine may be about to open the file."""
@@ -447,7 +447,7 @@ def test_file_of_an_excluded_gpu_is_not_opened(
 
 
 @pytest.mark.parametrize(("count", "busy_group"), [(1, 5), (2, 5), (2, 6)])
-def test_lease_gets_other_gpus_if_one_gpu_turns_out_to_be_open(
+def test_lease_gets_other_gpus_if_the_vfio_file_of_one_gpu_turns_out_to_be_open(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch, count: int, busy_group: int
 ) -> None:
     third = "0000:67:00.0"
@@ -462,7 +462,7 @@ def test_lease_gets_other_gpus_if_one_gpu_turns_out_to_be_open(
         assert {each.gpu.address for each in gpus} == {*free}
 
 
-def test_gpu_that_turned_out_to_be_open_is_tried_again(
+def test_gpu_whose_vfio_file_turned_out_to_be_open_is_tried_again(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.bind(SECOND, "vfio-pci")
@@ -510,7 +510,7 @@ def test_gpu_is_not_reset_while_a_machine_has_it(
     assert verdicts(pool)[SECOND] is VerdictKind.USABLE
 
 
-def test_gpu_that_stays_open_stays_on_vfio_until_it_is_closed(
+def test_gpu_whose_vfio_file_stays_open_stays_on_vfio_until_the_file_is_closed(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover_module, "_CLOSED_S", 0.1)
@@ -531,7 +531,7 @@ def test_gpu_that_stays_open_stays_on_vfio_until_it_is_closed(
     assert drivers(host) == BEFORE
 
 
-def test_gpu_whose_machine_ends_a_moment_later_is_given_back(
+def test_gpu_whose_machine_ends_a_moment_after_the_lease_is_given_back(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = lease(pool, FIRST)
@@ -753,7 +753,7 @@ def test_gpu_is_quarantined_if_its_driver_does_not_bind_again(
     assert host.driver_of(AUDIO) == "snd_hda_intel"
 
 
-def test_released_gpu_is_back_on_its_driver(
+def test_gpu_that_is_released_from_quarantine_is_back_on_its_driver(
     host: FakeHost,
     kernel: FakeKernel,
     pool: GpuPool,
@@ -787,7 +787,7 @@ def test_released_gpu_is_back_on_its_driver(
         pass
 
 
-def test_gpu_that_is_not_quarantined_is_not_released(
+def test_release_of_a_gpu_that_is_not_quarantined_is_refused(
     host: FakeHost, kernel: FakeKernel, folder: Path, pool: GpuPool, other_pool: GpuPool
 ) -> None:
     with pytest.raises(
@@ -800,7 +800,7 @@ def test_gpu_that_is_not_quarantined_is_not_released(
             each.release(GPU)
 
 
-def test_gpu_whose_drivers_were_not_recorded_is_released_only_if_it_answers(
+def test_gpu_without_recorded_drivers_is_released_from_quarantine_only_if_it_answers(
     host: FakeHost, pool: GpuPool
 ) -> None:
     smells = Quarantine(reason="It smells.\x1b[2J", since="now", user="ann")
@@ -979,7 +979,7 @@ BRIDGE = "0000:00:03.0"
 
 
 @pytest.mark.parametrize("named", [(GPU, SECOND), (GPU, BRIDGE), (AUDIO,), (NVME,)], ids=" ".join)
-def test_record_that_lists_functions_that_no_run_takes_is_not_used(
+def test_record_that_lists_pci_functions_that_no_run_takes_is_ignored(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, named: tuple[str, ...]
 ) -> None:
     """The user's own record may list a foreign group, a bridge, or functions without a GPU."""
@@ -994,7 +994,7 @@ def test_record_that_lists_functions_that_no_run_takes_is_not_used(
     assert kernel.writes == []
 
 
-def test_record_that_lists_functions_without_a_group_is_not_used(
+def test_record_that_lists_pci_functions_without_an_iommu_group_is_ignored(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     first, other = "0000:70:00.0", "0000:71:00.0"

@@ -114,7 +114,7 @@ def test_record_of_a_gpu_that_was_on_vfio_before_the_lease_is_removed(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can do more than the record's writer")
-def test_record_is_not_used_unless_its_owner_may_write_every_sysfs_file(
+def test_record_is_used_only_if_its_owner_may_write_every_sysfs_file(
     host: FakeHost,
     kernel: FakeKernel,
     pool: GpuPool,
