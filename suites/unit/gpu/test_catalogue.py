@@ -120,7 +120,7 @@ def test_boot_registers_have_separate_fields_for_implementation_and_revision(
     assert registers == {PMC_BOOT_0: 0x172000B2, PMC_BOOT_42: 0x172B2000}
 
 
-def test_user_adds_a_model_by_a_file(tmp_path: Path) -> None:
+def test_user_can_add_a_model_with_a_file(tmp_path: Path) -> None:
     """Registers in the file override the registers that follow from the chip."""
     _model(tmp_path, MODEL_FILE + "registers: {0x88000: 0xffffffff, 0xa00: 5}\n")
 
@@ -131,7 +131,7 @@ def test_user_adds_a_model_by_a_file(tmp_path: Path) -> None:
     assert "h100-sxm5-80gb" in catalogue.models
 
 
-def test_user_adds_a_kind_of_node_by_a_file(tmp_path: Path) -> None:
+def test_user_can_add_a_kind_of_node_with_a_file(tmp_path: Path) -> None:
     _model(tmp_path)
     (tmp_path / "nodes").mkdir()
     _model(tmp_path / "nodes", _NODE, "two.yaml")
@@ -283,7 +283,7 @@ def test_root_port_window_has_room_for_every_bar() -> None:
     } == windows
 
 
-def test_64bit_bars_enlarge_the_aperture_and_not_the_window() -> None:
+def test_64bit_bars_enlarge_the_aperture_and_not_the_window_of_a_root_port() -> None:
     bars = load_catalogue().get("a100-sxm4-40gb").bars.vfio_user
 
     assert (root_port_window_mib(bars), aperture_mib(bars)) == (64, 128 << 10)

@@ -54,7 +54,7 @@ def test_ids_are_at_the_offsets_that_the_specification_defines() -> None:
 
 
 @pytest.mark.parametrize("space", [_space(), _express_space()], ids=["conventional", "express"])
-def test_function_has_an_interrupt_pin_and_no_rom(space: ConfigSpace) -> None:
+def test_pci_function_has_an_interrupt_pin_and_no_rom(space: ConfigSpace) -> None:
     """NVIDIA's driver leaves a function alone for which the guest has routed no interrupt."""
     space.write(0x30, 0xFFFFFFFF, 4)
     space.write(0x3C, 0xFFFF, 2)
@@ -63,7 +63,7 @@ def test_function_has_an_interrupt_pin_and_no_rom(space: ConfigSpace) -> None:
     assert space.read(0x30, 4) == 0
 
 
-def test_conventional_function_has_no_capabilities() -> None:
+def test_conventional_pci_function_has_no_capabilities() -> None:
     for space in (_space(), ConfigSpace(_IDENTITY, {0: Bar(mib=16)}, has_msi=True)):
         assert (space.read(0x06, 2), space.read(0x34, 1), space.read(0x68, 4)) == (0, 0, 0)
 
@@ -182,7 +182,7 @@ def test_64bit_bar_uses_two_registers() -> None:
     assert space.bar_address(3) is None
 
 
-def test_express_function_has_a_pci_express_capability() -> None:
+def test_pci_express_function_has_a_pci_express_capability() -> None:
     space = _express_space()
 
     assert space.size == 4096
@@ -233,7 +233,7 @@ def _give_addresses(space: ConfigSpace) -> None:
         space.write(offset, address, 4)
 
 
-def test_function_is_placed_once_every_bar_has_an_address() -> None:
+def test_pci_function_is_placed_when_every_bar_has_an_address() -> None:
     space = _space()
     seen = []
     space.write(0x10, 0xFA000000, 4)
@@ -246,7 +246,7 @@ def test_function_is_placed_once_every_bar_has_an_address() -> None:
     assert seen == [False, True, False]
 
 
-def test_function_is_not_placed_while_the_guest_sizes_a_bar() -> None:
+def test_pci_function_is_not_placed_while_the_guest_sizes_a_bar() -> None:
     space = _space()
     _give_addresses(space)
 

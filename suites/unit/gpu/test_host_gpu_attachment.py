@@ -7,7 +7,7 @@ import json
 from harness.gpu import HostGpuAttachment
 
 
-def test_gpu_with_one_function_is_plugged_without_its_bios() -> None:
+def test_gpu_with_one_pci_function_is_plugged_without_its_bios() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
 
     assert gpu.to_device_add("rp2", None) == [

@@ -241,7 +241,7 @@ def test_server_that_was_never_plugged_or_started_can_be_closed_twice() -> None:
     assert open_descriptors() == before
 
 
-def test_stalled_gpu_does_not_keep_the_server_from_closing() -> None:
+def test_server_closes_even_if_its_gpu_is_stalled() -> None:
     gpu = a_gpu()
     with MpqemuServer(gpu) as server, contextlib.closing(QemuSide(server.attachment())) as qemu:
         gpu.stall(3600.0)
@@ -257,7 +257,7 @@ def test_stalled_gpu_does_not_keep_the_server_from_closing() -> None:
         assert server.stall_report(0.0) is None
 
 
-def test_client_that_never_reads_does_not_keep_the_server_from_closing(
+def test_server_closes_even_if_its_client_never_reads(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.sock.settimeout(0.05)

@@ -64,7 +64,7 @@ def test_model_has_the_bars_of_the_card(card: str) -> None:
 
 
 @each_card
-def test_configuration_space_of_the_emulated_function_begins_like_that_of_the_card(
+def test_configuration_space_of_the_emulated_gpu_begins_like_that_of_the_card(
     card: str,
 ) -> None:
     """Only the board id of the H200 and the list of capabilities differ."""
@@ -82,7 +82,7 @@ def test_configuration_space_of_the_emulated_function_begins_like_that_of_the_ca
 
 
 @each_card
-def test_function_with_msi_has_its_capabilities_at_the_offsets_of_the_card(
+def test_pci_function_with_msi_has_its_capabilities_at_the_offsets_of_the_card(
     card: str,
 ) -> None:
     """The driver reads width and speed of a Hopper's link at fixed offsets."""

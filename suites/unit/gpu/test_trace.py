@@ -105,7 +105,7 @@ def test_trace_keeps_the_first_and_the_last_access_to_each_bar(bars: list[int | 
     assert len(trace.accesses) + trace.dropped == len(bars)
 
 
-def test_marks_are_found_by_a_part_of_their_text() -> None:
+def test_mark_in_a_trace_is_found_by_a_part_of_its_text() -> None:
     recorder = _recorder()
     recorder.incident(IncidentKind.MARK, "step one done")
     recorder.access(AccessKind.BAR_READ, 0, 0, 4, 1)
