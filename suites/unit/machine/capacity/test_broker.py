@@ -57,7 +57,7 @@ def test_released_reservation_leaves_no_file_and_frees_its_capacity(host: FakeHo
 
 
 @pytest.mark.parametrize("content", ["", '{"who": 1}', None])
-def test_file_of_a_dead_process_is_removed_whatever_it_contains(
+def test_reservation_file_of_a_dead_process_is_removed_whatever_it_contains(
     host: FakeHost, content: str | None
 ) -> None:
     with at_once(host.broker(), "a", mib(4000)):
@@ -144,7 +144,7 @@ def test_memory_that_is_not_available_is_not_reserved(host: FakeHost) -> None:
         pass
 
 
-def test_untouched_reserved_memory_is_not_reserved_again(host: FakeHost) -> None:
+def test_reserved_memory_that_no_process_touched_is_not_reserved_again(host: FakeHost) -> None:
     host.has(available_mib=2500)
 
     with (
@@ -200,7 +200,7 @@ def test_memory_kept_for_one_process_is_not_reserved_by_another(host: FakeHost) 
         reservations.enter_context(at_once(host.broker(3), "c", mib(400)))
 
 
-def test_ended_process_counts_as_using_no_memory(host: FakeHost) -> None:
+def test_ended_process_is_assumed_to_use_no_memory(host: FakeHost) -> None:
     host.has(available_mib=1000)
     with contextlib.ExitStack() as reservations:
         reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
@@ -212,7 +212,7 @@ def test_ended_process_counts_as_using_no_memory(host: FakeHost) -> None:
             pass
 
 
-def test_process_without_memory_figures_counts_as_using_no_memory(host: FakeHost) -> None:
+def test_process_without_memory_figures_is_assumed_to_use_no_memory(host: FakeHost) -> None:
     (host.proc / "4711").mkdir()
     (host.proc / "4711" / "status").write_text("Name: kthread\n")
     host.has(available_mib=1000)
@@ -334,7 +334,7 @@ def test_search_for_ports_starts_at_a_random_port_and_wraps_around(
         assert reservation.ports == (24008, 24009, 24000)
 
 
-def test_host_without_ports_has_room_for_machines_that_need_none(host: FakeHost) -> None:
+def test_host_without_free_ports_has_room_for_machines_that_need_no_port(host: FakeHost) -> None:
     broker = host.broker(capacity=replace(CAPACITY, ports=range(0)))
 
     with at_once(broker, "a", mib(1)) as reservation:

@@ -40,7 +40,7 @@ def test_capacity_has_four_vcpus_for_each_core_and_at_least_eight(host: FakeHost
     assert {cores: HostCapacity.from_proc(host.proc, cores=cores).cpus for cores in cpus} == cpus
 
 
-def test_ports_lie_outside_the_kernels_own_range(host: FakeHost) -> None:
+def test_ports_are_outside_the_kernels_range_of_ephemeral_ports(host: FakeHost) -> None:
     first = {
         "32768\t60999\n": 24000,
         "1024 60999": 61000,
@@ -62,7 +62,7 @@ def test_ports_lie_outside_the_kernels_own_range(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize(("found", "cpus"), [(16, 64), (None, 8)])
-def test_number_of_vcpus_follows_the_core_count_of_the_system_if_it_is_known(
+def test_number_of_vcpus_depends_on_the_number_of_cores_if_the_system_reports_it(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, found: int | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: found)

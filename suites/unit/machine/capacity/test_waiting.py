@@ -109,7 +109,7 @@ def test_wait_ends_if_the_capacity_is_no_longer_needed(host: FakeHost) -> None:
         assert whos(host.broker()) == ["a"]
 
 
-def test_waiting_demand_gets_released_capacity(host: FakeHost) -> None:
+def test_demand_that_waits_gets_the_capacity_that_other_processes_release(host: FakeHost) -> None:
     reports: list[str] = []
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         first.enter_context(at_once(host.broker(1), "a", mib(2000)))
@@ -238,7 +238,7 @@ def _unasked(
         {"load": 0.5, "cpu": 99, "memory": 20, "io": 80},
     ],
 )
-def test_machine_starts_beside_another_if_only_machines_load_the_host(
+def test_machine_starts_beside_another_machine_if_only_machines_load_the_host(
     host: FakeHost, load: dict[str, float]
 ) -> None:
     host.is_busy(**load)
@@ -278,7 +278,7 @@ def test_first_machine_and_further_machines_of_its_process_start_whatever_the_lo
 
 
 @pytest.mark.parametrize(("limit_s", "delay_s"), [(900, 30), (20, 10)])
-def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_deadline(
+def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(
     host: FakeHost, limit_s: float, delay_s: float
 ) -> None:
     host.is_busy(load=90, cpu=99)

@@ -100,7 +100,7 @@ def test_commas_in_the_path_of_the_kernel_are_not_doubled() -> None:
     assert values_of(argv, "-initrd") == ["/my cache, really/initrd"]
 
 
-def test_seed_of_a_booted_machine_is_read_only_and_in_the_slot_of_a_hot_plugged_seed() -> None:
+def test_seed_at_boot_is_read_only_and_in_the_slot_that_a_hot_plugged_seed_would_take() -> None:
     argv = render_argv(a_machine_spec(seed=Path("/runs/seed.iso")), CHANNELS, serial_log=LOG)
 
     assert values_of(argv, "-blockdev") == [
@@ -113,7 +113,7 @@ def test_seed_of_a_booted_machine_is_read_only_and_in_the_slot_of_a_hot_plugged_
     ]
 
 
-def test_template_writes_its_memory_file_and_clone_maps_it_privately() -> None:
+def test_template_shares_its_memory_file_and_a_clone_maps_the_file_privately() -> None:
     ram = Path("/my cache, really/ram")
     template = a_machine_spec(memory_file=MemoryFile(path=ram, is_private=False))
     clone = a_machine_spec(memory_file=MemoryFile(path=ram, is_private=True), is_restored=True)
@@ -252,7 +252,7 @@ def test_kvm_leaves_interrupts_to_the_iommu_of_qemu() -> None:
     assert values_of(argv, "-machine") == ["q35,memory-backend=ram,hpet=off,kernel-irqchip=split"]
 
 
-def test_qemu_appends_no_kernel_arguments_for_a_boot_loader_with_an_iommu() -> None:
+def test_machine_with_a_boot_loader_and_an_iommu_gets_no_kernel_arguments_from_qemu() -> None:
     argv = render_argv(a_machine_spec(has_iommu=True, kernel=Firmware()), CHANNELS, serial_log=LOG)
 
     assert "intel-iommu" in values_of(argv, "-device")

@@ -43,7 +43,7 @@ def _read_all(sock: socket.socket) -> bytes:
     return bytes(content)
 
 
-def test_program_copies_both_directions_and_ends_once_both_are_closed(
+def test_program_copies_both_directions_and_ends_after_both_are_closed(
     joined: tuple[socket.socket, socket.socket, threading.Thread],
 ) -> None:
     guest, host, thread = joined
@@ -89,7 +89,7 @@ def test_connection_of_the_guest_ends_if_the_host_reads_no_more(
         guest.sendall(b"asked again")
 
 
-def test_program_joins_its_stdin_to_the_given_host_port_and_prints_nothing(
+def test_program_connects_its_stdin_to_the_given_host_port_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guest, guest_side = socket.socketpair()

@@ -164,7 +164,7 @@ def _flash(run: int) -> Firmware:
     ],
     ids=["kernel", "flash", "firmware"],
 )
-def test_specs_of_two_runs_with_the_same_devices_are_equal_without_their_paths(
+def test_specs_of_two_runs_with_the_same_devices_are_equal_after_removal_of_paths(
     kernel: DirectKernel | Firmware, same_kernel_elsewhere: DirectKernel | Firmware
 ) -> None:
     one = replace(OF_ONE_RUN, kernel=kernel)
@@ -188,7 +188,7 @@ def test_facts_of_one_run_do_not_change_the_key_of_a_checkpoint() -> None:
     assert kernel == replace(KERNEL, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
 
 
-def test_specs_with_different_devices_differ_without_their_paths() -> None:
+def test_specs_with_different_devices_differ_even_after_removal_of_paths() -> None:
     others = [
         replace(OF_ONE_RUN, accelerator=Accelerator.KVM),
         replace(OF_ONE_RUN, kernel=replace(KERNEL, version="6.12")),

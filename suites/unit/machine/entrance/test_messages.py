@@ -36,7 +36,9 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_message_without_content_is_a_header(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_message_without_content_is_only_a_header(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
     ours, theirs = sockets
 
     send(theirs, Kind.INPUT_END)
@@ -62,7 +64,7 @@ def test_incomplete_message_waits_for_its_rest(
     assert receiver.receive() is None
 
 
-def test_messages_after_the_first_remain_for_the_next_receive(
+def test_messages_after_the_first_are_returned_by_the_next_receive(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = sockets
@@ -85,7 +87,9 @@ def test_next_message_from_a_client_that_disconnected_is_none(
     assert Receiver(ours).next() is None
 
 
-def test_longest_message_is_not_refused(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_message_of_the_maximum_length_is_accepted(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
     ours, theirs = sockets
 
     theirs.sendall(message(Kind.OUTPUT, length=MOST))

@@ -55,7 +55,7 @@ def test_changed_facts_of_a_machine_are_listed(roster: Roster) -> None:
         assert roster.machines() == [a_machine("other"), changed]
 
 
-def test_change_after_the_end_of_a_machine_does_not_list_it_again(roster: Roster) -> None:
+def test_change_after_the_end_of_a_machine_does_not_list_the_machine_again(roster: Roster) -> None:
     with roster.entered(a_machine("node-1")) as name:
         pass
 
@@ -143,7 +143,9 @@ def test_long_command_is_truncated_so_that_its_entry_can_be_read(
 
 @pytest.mark.parametrize("field", ["process", "user"])
 @pytest.mark.parametrize("process", ["-1", "0", "true", '"7"'])
-def test_entry_with_an_invalid_process_is_ignored(field: str, process: str) -> None:
+def test_machine_entry_with_an_invalid_process_or_user_id_is_refused(
+    field: str, process: str
+) -> None:
     """`harness gc` sends it a signal, and -1 means every process of the user."""
     text = replace(a_machine("a"), user=1).to_json()
     text = text.replace(f'"{field}": 1,', f'"{field}": {process},')
