@@ -197,7 +197,7 @@ def test_wait_for_the_agent_ends_if_the_machine_ends_first(
     ],
     ids=["kind", "length", "thread"],
 )
-def test_peer_that_sends_no_frames_ends_every_wait(
+def test_peer_that_sends_invalid_data_ends_every_wait(
     guest: PlayedGuest, ready: Agent, said: bytes, reason: str
 ) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.theirs.sendall(said)
@@ -302,7 +302,7 @@ def test_cancelled_command_has_ended_when_the_error_is_raised(
     assert guest.payloads(frames.CANCEL) == [b""]
 
 
-def test_end_of_the_machine_does_not_hide_why_a_command_was_cancelled(
+def test_reason_for_the_cancellation_of_a_command_is_raised_even_if_the_machine_ends(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.RUN] = says((frames.STDOUT, b"x"))

@@ -173,7 +173,7 @@ def test_short_input_is_part_of_the_request(guest: PlayedGuest, ready: Agent, si
 
 
 @pytest.mark.parametrize("size", [_INLINE + 1, frames.STDIN_WINDOW])
-def test_longer_input_follows_the_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
+def test_long_input_is_sent_after_the_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
     """Input within the window of the guest needs no credit, and neither does its end."""
     content = b"x" * size
     guest.answers[frames.DATA_END] = says((frames.RESULT, ENDED))
@@ -267,7 +267,7 @@ def test_short_file_is_written_by_one_request(guest: PlayedGuest, ready: Agent, 
     assert guest.kinds() == ["hello", "write"]
 
 
-def test_longer_file_follows_the_request_as_the_guest_takes_it(
+def test_long_file_is_sent_after_the_request_as_fast_as_the_guest_takes_it(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     content = bytes(range(256)) * 1024 + b"end"

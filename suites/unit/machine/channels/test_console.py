@@ -90,7 +90,9 @@ def test_early_line_of_a_long_burst_of_output_is_found(guest: _Guest, console: C
     assert _wait(console, "cloud-init has finished")
 
 
-def test_console_is_read_without_a_wait(guest: _Guest, console: Console) -> None:
+def test_console_is_read_even_while_nobody_waits_for_output(
+    guest: _Guest, console: Console
+) -> None:
     """A guest blocks when the socket of its console is full, at some 200 KiB."""
     printing = threading.Thread(target=guest.prints, args=("x" * (4 << 20) + "END",), daemon=True)
     printing.start()
@@ -127,7 +129,7 @@ def test_removal_of_one_listener_keeps_the_other_listeners(
     assert (first, b"".join(second)) == ([], b"login:")
 
 
-def test_many_short_writes_are_not_dropped(guest: _Guest, console: Console) -> None:
+def test_output_in_many_short_writes_is_kept(guest: _Guest, console: Console) -> None:
     """The serial port of QEMU passes on a few bytes at a time."""
     guest.prints("FIRST\r\n")
     for number in range(6_000):
@@ -247,7 +249,9 @@ def test_timeout_error_has_the_expectation_and_the_last_lines(
     assert message.count("\n") == 20
 
 
-def test_tail_has_lines_that_no_wait_consumed(guest: _Guest, console: Console) -> None:
+def test_console_tail_contains_lines_that_no_wait_consumed(
+    guest: _Guest, console: Console
+) -> None:
     guest.prints("ready\r\n")
     _wait(console, "ready")
     guest.prints("reboot: Restarting system\r\n")
@@ -257,7 +261,7 @@ def test_tail_has_lines_that_no_wait_consumed(guest: _Guest, console: Console) -
     assert console.tail(1) == "reboot: Restarting system"
 
 
-def test_tail_has_text_that_a_program_overwrote_on_one_line(
+def test_console_tail_contains_text_that_a_program_overwrote_on_its_line(
     guest: _Guest, console: Console
 ) -> None:
     guest.prints("begin\r\n10 %\r100 %\r\nready\r\n")

@@ -29,7 +29,7 @@ def log() -> EventLog:
     return EventLog("node", advice="Look there.")
 
 
-def test_wait_ends_at_the_first_matching_event_since_the_mark(log: EventLog) -> None:
+def test_wait_ends_at_the_first_matching_event_from_the_start_position(log: EventLog) -> None:
     for number in range(3):
         log.add(an_event("STOP", number=number))
 
@@ -41,7 +41,7 @@ def test_wait_ends_at_the_first_matching_event_since_the_mark(log: EventLog) -> 
 @pytest.mark.parametrize(
     ("why", "words"), [("", "ended during"), ("crashed", r"ended \(crashed\)")]
 )
-def test_wait_returns_the_events_so_far_once_qemu_has_exited(
+def test_error_of_a_wait_lists_the_events_so_far_if_qemu_has_exited(
     log: EventLog, why: str, words: str
 ) -> None:
     log.add(an_event("FIRST"))
@@ -70,7 +70,9 @@ def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None
 
 
 @pytest.mark.parametrize("name", ["add", "wake", "end"])
-def test_all_waits_check_again_after_an_event_a_wake_or_the_end(log: EventLog, name: str) -> None:
+def test_all_waits_check_again_after_an_event_or_a_wake_up_or_the_end_of_the_log(
+    log: EventLog, name: str
+) -> None:
     looks = threading.Semaphore(0)
 
     def look(_seen: str) -> None:

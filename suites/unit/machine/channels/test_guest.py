@@ -41,7 +41,7 @@ class Unreachable:
         raise HarnessError("The connection broke.")
 
 
-def test_command_has_the_limit_input_and_environment_of_its_caller() -> None:
+def test_command_has_the_time_limit_and_input_and_environment_of_its_caller() -> None:
     environment = {"LC_ALL": "C"}
     script = ScriptedRunner().expect("cat", timeout_s=2.5, stdin="text", env=environment)
 
@@ -49,7 +49,7 @@ def test_command_has_the_limit_input_and_environment_of_its_caller() -> None:
         Guest("node", runner).run("cat", timeout_s=2.5, stdin="text", env=environment)
 
 
-def test_wait_for_a_pci_function_has_the_limit_of_its_caller() -> None:
+def test_wait_for_a_pci_function_has_the_time_limit_of_its_caller() -> None:
     script = ScriptedRunner().expect(
         ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "2"], timeout_s=2.5
     )
@@ -70,7 +70,7 @@ def test_report_of_cloud_init_comes_from_its_status_file() -> None:
     assert report.errors == ("no such module",)
 
 
-def test_output_is_stripped_and_the_command_has_the_limit_of_its_caller() -> None:
+def test_output_is_stripped_and_the_command_has_the_time_limit_of_its_caller() -> None:
     with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n", timeout_s=2.5) as runner:
         assert Guest("node", runner).output_of("uname", "-r", timeout_s=2.5) == "6.1.0-56"
 
@@ -123,7 +123,7 @@ def test_result_of_cloud_init_is_awaited_and_parsed() -> None:
     assert result == CloudInitResult(datasource="DataSourceNoCloud", errors=("x",))
 
 
-def test_present_result_is_read_even_at_the_deadline() -> None:
+def test_result_of_cloud_init_that_is_present_is_read_even_at_the_deadline() -> None:
     """The guest still gets one second to answer."""
     text = json.dumps({"v1": {"datasource": None, "errors": []}})
     script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=1)

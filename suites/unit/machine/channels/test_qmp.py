@@ -55,7 +55,7 @@ def test_arguments_are_sent_with_the_command(qemu: FakeQemu, session: QmpSession
     assert qemu.commands[-1]["arguments"] == {"path": "/a b,c"}
 
 
-def test_refused_command_has_qemus_message(session: QmpSession) -> None:
+def test_error_for_a_refused_qmp_command_has_qemus_message(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="machine 'node' failed QMP command 'device_add': Bus"):
         session.execute("device_add", limit_s=_LONG_S)
 
@@ -86,7 +86,7 @@ def test_qmp_command_without_an_answer_ends_at_its_limit(
     assert limits_s == [COMMAND_S, 7.5]
 
 
-def test_qmp_answer_is_awaited_until_the_limit(
+def test_qmp_answer_is_awaited_until_the_time_limit(
     session: QmpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time that the event loop needs to clean up is added to the limit."""
@@ -95,19 +95,19 @@ def test_qmp_answer_is_awaited_until_the_limit(
     assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
-def test_session_continues_after_a_command_without_answer(session: QmpSession) -> None:
+def test_qmp_session_continues_after_a_command_without_an_answer(session: QmpSession) -> None:
     with pytest.raises(HarnessError):
         session.execute("stop", limit_s=_SHORT_S)
 
     assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
-def test_command_does_not_wait_any_longer_once_qemu_has_exited(session: QmpSession) -> None:
+def test_wait_for_a_qmp_answer_ends_as_soon_as_qemu_has_exited(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="failed QMP command 'quit'"):
         session.execute("quit", limit_s=_LONG_S)
 
 
-def test_descriptor_goes_to_qemu_with_its_command(
+def test_file_descriptor_is_sent_to_qemu_with_its_command(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     file = tmp_path_factory.mktemp("fd") / "file"
@@ -134,7 +134,9 @@ def test_earlier_event_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) 
     )
 
 
-def test_events_before_the_mark_do_not_end_a_wait(qemu: FakeQemu, session: QmpSession) -> None:
+def test_events_before_the_start_position_do_not_end_a_wait(
+    qemu: FakeQemu, session: QmpSession
+) -> None:
     qemu.send_event("RESET")
     session.wait_for_event("a reset", names("RESET"), Deadline.after(_LONG_S))
 
@@ -167,7 +169,9 @@ def test_last_event_before_qemu_exits_is_kept(qemu: FakeQemu, session: QmpSessio
     assert event.name == "SHUTDOWN"
 
 
-def test_all_events_of_the_last_moment_are_kept(qemu: FakeQemu, session: QmpSession) -> None:
+def test_all_events_that_qemu_sends_just_before_it_exits_are_kept(
+    qemu: FakeQemu, session: QmpSession
+) -> None:
     for number in range(20):
         qemu.send_event("SHUTDOWN" if number == 19 else "RESET", {"number": number})
     qemu.hang_up()

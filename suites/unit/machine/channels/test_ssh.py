@@ -96,7 +96,7 @@ def test_exit_status_of_ssh_is_not_taken_for_the_status_of_the_command(
         run(runner, "cat", "/file")
 
 
-def test_hanging_guest_raises_an_error(tmp_path: Path, identity: SshIdentity) -> None:
+def test_command_on_a_hanging_guest_raises_an_error(tmp_path: Path, identity: SshIdentity) -> None:
     ssh = FakeSsh(stderr="", exit_code=124, timed_out=True, duration_s=50)
 
     with pytest.raises(HarnessError, match="did not report how"):
@@ -216,7 +216,7 @@ def test_guest_is_verified_by_its_host_key(tmp_path: Path, identity: SshIdentity
     )
 
 
-def test_second_runner_of_a_folder_replaces_the_first(
+def test_second_ssh_runner_can_use_the_folder_of_the_first(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     for _ in range(2):
@@ -245,7 +245,7 @@ def test_environment_is_set_in_the_guest() -> None:
     assert shlex.split(line)[3:6] == ["env", "A=b c", "D=$E"]
 
 
-def test_time_limit_of_0_is_not_rendered_as_unlimited() -> None:
+def test_time_limit_of_0_is_rendered_as_a_very_short_limit() -> None:
     """In timeout(1), a limit of 0 means no limit."""
     assert shlex.split(render_remote(["x"], timeout_s=0, env={}, nonce=NONCE))[2] == "0.001"
 

@@ -67,7 +67,9 @@ def ends_with(guest: PlayedGuest, code: object) -> None:
     guest.answers[frames.DATA_END] = end
 
 
-def test_start_request_has_arguments_environment_limit_and_open_input(guest: PlayedGuest) -> None:
+def test_start_request_has_the_arguments_and_environment_and_limit_and_keeps_input_open(
+    guest: PlayedGuest,
+) -> None:
     ends_with(guest, 7)
 
     with started(guest, "cat", "a file", limit_s=12.5) as command:
@@ -137,7 +139,7 @@ def test_cancelled_command_has_no_exit_code(guest: PlayedGuest) -> None:
         assert command.wait(lambda *_: None) is None
 
 
-def test_signal_reaches_the_command_by_its_number(guest: PlayedGuest) -> None:
+def test_signal_is_sent_to_the_command_as_a_number(guest: PlayedGuest) -> None:
     ends_with(guest, 0)
 
     with started(guest) as command:
@@ -266,7 +268,9 @@ def test_input_for_an_ended_command_is_discarded(guest: PlayedGuest) -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_feeding_a_command_ends_with_the_wait_for_it(guest: PlayedGuest, *, is_read: bool) -> None:
+def test_feeding_a_command_ends_when_the_wait_for_the_command_ends(
+    guest: PlayedGuest, *, is_read: bool
+) -> None:
     """This holds however the wait ends, for example if the reader of the output has gone."""
 
     def end(played: PlayedGuest, request: int, _: bytes) -> None:
@@ -290,7 +294,7 @@ def test_feeding_a_command_ends_with_the_wait_for_it(guest: PlayedGuest, *, is_r
         assert not feeding.is_alive()
 
 
-def test_command_that_does_not_end_is_not_awaited_beyond_its_limit(
+def test_wait_for_a_command_that_does_not_end_ends_at_the_time_limit(
     guest: PlayedGuest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GRACE_S", 0.05)

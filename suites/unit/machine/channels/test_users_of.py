@@ -9,7 +9,7 @@ from harness.machine.channels.guest import USERS, Guest
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 
-def test_guest_that_cannot_list_users_of_a_file_is_not_taken_for_idle() -> None:
+def test_error_is_raised_if_the_guest_cannot_list_the_processes_that_use_a_file() -> None:
     with (
         ScriptedRunner().expect(
             ["sh", "-c", USERS, "users", "/dev/nvidia[0-9]*"],
