@@ -100,7 +100,7 @@ def test_verification_reports_the_damage(
     assert re.search(f"{reason}$", info.damage)
 
 
-def test_all_files_of_a_checkpoint_are_verified_again_after_a_boot_of_the_host(
+def test_all_files_of_a_checkpoint_are_verified_again_after_the_host_has_rebooted(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = cache.have()
@@ -142,7 +142,7 @@ def test_checkpoint_whose_parent_is_missing_is_refused(cache: Cache) -> None:
     assert cache.said(Stage.REFUSED) == [f"{info.damage} It is made again."]
 
 
-def test_child_is_made_again_after_its_parent(cache: Cache) -> None:
+def test_child_checkpoint_is_made_again_if_its_parent_was_made_again(cache: Cache) -> None:
     parent, child = cache.have_two()
     _truncate_memory(parent)
 
@@ -159,7 +159,7 @@ def test_child_is_made_again_after_its_parent(cache: Cache) -> None:
     )
 
 
-def test_child_is_not_made_on_a_damaged_parent(cache: Cache) -> None:
+def test_child_checkpoint_is_not_made_on_a_damaged_parent(cache: Cache) -> None:
     with cache.use("booted") as parent:
         _truncate_memory(parent)
 

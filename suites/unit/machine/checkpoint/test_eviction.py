@@ -87,7 +87,7 @@ def test_held_checkpoint_and_its_parent_are_kept(cache: Cache) -> None:
     ]
 
 
-def test_checkpoint_that_was_removed_can_not_be_held(cache: Cache) -> None:
+def test_checkpoint_that_was_removed_cannot_be_held(cache: Cache) -> None:
     _, child = cache.have_two()
     cache.store.gc(limit_mib=0)
 
@@ -139,7 +139,7 @@ def test_parent_of_a_checkpoint_in_use_is_kept(small: Cache) -> None:
     assert removed == [child.folder, parent.folder]
 
 
-def test_no_checkpoint_is_removed_unless_a_checkpoint_was_made(small: Cache) -> None:
+def test_checkpoints_are_removed_only_after_a_checkpoint_was_made(small: Cache) -> None:
     small.have("one")
     small.have("two")
 
@@ -148,7 +148,7 @@ def test_no_checkpoint_is_removed_unless_a_checkpoint_was_made(small: Cache) -> 
     assert small.names() == ["one", "two"]
 
 
-def test_no_checkpoint_is_removed_within_the_limit(small: Cache) -> None:
+def test_no_checkpoint_is_removed_if_the_store_is_within_its_size_limit(small: Cache) -> None:
     small.have("one")
     small.have("two")
 
@@ -157,7 +157,7 @@ def test_no_checkpoint_is_removed_within_the_limit(small: Cache) -> None:
     assert small.names() == ["one", "two"]
 
 
-def test_empty_store_lists_verifies_and_removes_nothing(cache: Cache) -> None:
+def test_empty_store_has_nothing_to_list_or_verify_or_remove(cache: Cache) -> None:
     assert cache.store.ls() == []
     assert cache.store.verify() == []
     assert cache.store.gc(0) == []
@@ -200,7 +200,7 @@ def test_checkpoint_removed_at_the_last_moment_is_made_again(
     assert cache.said(Stage.REFUSED) == []
 
 
-def test_removal_of_a_checkpoint_removes_its_descendants_too(cache: Cache) -> None:
+def test_removal_of_a_checkpoint_also_removes_its_descendants(cache: Cache) -> None:
     parent, child = cache.have_two()
     other = cache.have("other")
 

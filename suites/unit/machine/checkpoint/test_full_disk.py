@@ -110,7 +110,7 @@ def test_full_disk_at_publication_is_reported(
     assert list((cache.folder / ".work").iterdir()) == []
 
 
-def test_failure_with_enough_space_keeps_its_message(cache: Cache) -> None:
+def test_failure_while_the_disk_has_enough_space_keeps_its_message(cache: Cache) -> None:
     def fail(_place: CheckpointPlace) -> None:
         raise HarnessError("The guest hangs.")
 

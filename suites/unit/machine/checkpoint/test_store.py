@@ -151,7 +151,7 @@ def test_order_of_parts_does_not_change_the_key(cache: Cache) -> None:
         assert first == second
 
 
-def test_key_of_a_child_covers_its_parents_key(cache: Cache) -> None:
+def test_key_of_a_child_checkpoint_depends_on_its_parents_key(cache: Cache) -> None:
     with (
         cache.use(parts={"image": "one"}) as one,
         cache.use(parts={"image": "two"}) as two,
@@ -165,7 +165,7 @@ def test_key_of_a_child_covers_its_parents_key(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize(("part", "refusal"), [(Path("/"), TypeError), (float("nan"), ValueError)])
-def test_parts_that_are_not_json_are_refused(
+def test_parts_of_a_checkpoint_key_that_are_not_json_are_refused(
     cache: Cache, part: object, refusal: type[Exception]
 ) -> None:
     with pytest.raises(refusal, match="not JSON"), cache.use(parts={"image": part}):
@@ -181,7 +181,7 @@ def test_invalid_checkpoint_name_is_refused(cache: Cache, name: str) -> None:
         pass
 
 
-def test_parent_of_another_store_is_refused(cache: Cache, tmp_path: Path) -> None:
+def test_parent_checkpoint_from_another_store_is_refused(cache: Cache, tmp_path: Path) -> None:
     foreign = Cache(tmp_path / "other").have()
 
     with (
