@@ -44,7 +44,9 @@ def _open(
     return Connection.open(URI, deadline=Deadline.after(_LONG_S, clock))
 
 
-def test_open_connection_is_kept_alive_and_knows_its_daemon(libvirt: FakeLibvirt) -> None:
+def test_open_connection_is_kept_alive_and_knows_the_version_of_its_daemon(
+    libvirt: FakeLibvirt,
+) -> None:
     raw = FakeConnect(version=10_003_001)
 
     with _open(libvirt, raw) as connection:
@@ -62,7 +64,9 @@ def test_bad_uri_is_refused_before_libvirt_is_called(libvirt: FakeLibvirt) -> No
     assert libvirt.opened == []
 
 
-def test_old_daemon_is_refused_and_closed(libvirt: FakeLibvirt) -> None:
+def test_connection_to_a_daemon_that_is_too_old_is_refused_and_closed(
+    libvirt: FakeLibvirt,
+) -> None:
     raw = FakeConnect(version=7_006_000)
 
     with pytest.raises(RequirementError, match=r"version 7\.6\.0, but machines need 8\.0\.0"):
@@ -76,7 +80,7 @@ def test_oldest_supported_libvirtd_is_accepted(libvirt: FakeLibvirt) -> None:
         assert connection.daemon_version == (8, 0, 0)
 
 
-def test_event_loop_turns_before_the_connection_is_opened(
+def test_event_loop_is_started_before_the_connection_is_opened(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection uses the event loop that is registered when it is opened."""
@@ -114,7 +118,7 @@ def test_error_has_the_name_of_a_refused_user_or_else_the_uid(
     )
 
 
-def test_refused_call_is_reported_with_its_purpose(libvirt: FakeLibvirt) -> None:
+def test_refused_libvirt_call_is_reported_with_its_purpose(libvirt: FakeLibvirt) -> None:
     def refuse() -> NoReturn:
         raise FakeLibvirtError("no domain 'x'", code=Code.NO_DOMAIN)
 
@@ -126,7 +130,7 @@ def test_refused_call_is_reported_with_its_purpose(libvirt: FakeLibvirt) -> None
         assert connection.run("the next call", lambda: 7) == 7
 
 
-def test_hanging_call_raises_an_error_with_all_stacks(libvirt: FakeLibvirt) -> None:
+def test_hanging_libvirt_call_raises_an_error_with_all_stack_traces(libvirt: FakeLibvirt) -> None:
     release = threading.Event()
 
     def hang_in_libvirt() -> None:
@@ -139,7 +143,10 @@ def test_hanging_call_raises_an_error_with_all_stacks(libvirt: FakeLibvirt) -> N
 
     assert "did not answer the start of 'x' at 'qemu:///system'" in caught.value.sentence
     assert "in hang_in_libvirt" in caught.value.sentence
-    assert "in test_hanging_call_raises_an_error_with_all_stacks" in caught.value.sentence
+    assert (
+        "in test_hanging_libvirt_call_raises_an_error_with_all_stack_traces"
+        in caught.value.sentence
+    )
 
 
 @pytest.fixture
@@ -158,14 +165,16 @@ def silent(libvirt: FakeLibvirt) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("silent")
-def test_daemon_that_never_answers_ends_at_the_deadline() -> None:
+def test_wait_for_a_daemon_that_never_answers_ends_at_the_deadline() -> None:
     with pytest.raises(
         LibvirtHangsError, match=r"answer the connection to 'qemu:///system' within"
     ):
         Connection.open(URI, deadline=Deadline.after(0.05))
 
 
-def test_every_call_after_the_end_of_the_daemon_reports_it(libvirt: FakeLibvirt) -> None:
+def test_every_libvirt_call_after_the_end_of_the_daemon_reports_that_end(
+    libvirt: FakeLibvirt,
+) -> None:
     raw = FakeConnect()
     with _open(libvirt, raw) as connection:
         losses: list[str] = []
@@ -208,7 +217,9 @@ def test_lost_connection_is_reported_with_the_reason_from_libvirt(
             connection.run("a look", lambda: 7)
 
 
-def test_watcher_that_was_removed_does_not_hear_of_a_loss(libvirt: FakeLibvirt) -> None:
+def test_watcher_that_was_removed_is_not_notified_of_a_lost_connection(
+    libvirt: FakeLibvirt,
+) -> None:
     raw = FakeConnect()
     losses: list[str] = []
     with _open(libvirt, raw) as connection:
@@ -222,7 +233,7 @@ def test_watcher_that_was_removed_does_not_hear_of_a_loss(libvirt: FakeLibvirt) 
     assert losses == ["the second", "the third"]
 
 
-def test_call_that_fails_with_an_rpc_error_counts_as_a_lost_connection(
+def test_libvirt_call_that_fails_with_an_rpc_error_is_reported_as_a_lost_connection(
     libvirt: FakeLibvirt,
 ) -> None:
     def break_off() -> NoReturn:
@@ -249,7 +260,7 @@ def test_call_that_fails_with_an_rpc_error_counts_as_a_lost_connection(
         ("setKeepAlive", "keep-alive"),
     ],
 )
-def test_daemon_that_refuses_a_needed_call_is_closed(
+def test_connection_to_a_daemon_that_refuses_a_needed_call_is_closed(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, call: str, what: str
 ) -> None:
     def refuse(*_: object) -> NoReturn:

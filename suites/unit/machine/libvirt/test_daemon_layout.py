@@ -38,7 +38,7 @@ def test_system_daemon_has_all_of_libvirts_folders_to_itself() -> None:
     }
 
 
-def test_every_folder_of_a_session_is_in_its_one_mount() -> None:
+def test_all_folders_of_a_session_daemon_are_in_one_mount() -> None:
     environment = SESSION.environment
 
     folders = [value for name, value in environment.items() if name.startswith(("XDG", "HOME"))]
@@ -62,7 +62,7 @@ def test_only_the_owner_of_a_socket_may_connect() -> None:
     }
 
 
-def test_machines_of_root_run_as_root_and_change_no_owner() -> None:
+def test_machines_of_root_run_as_root_and_change_the_owner_of_no_file() -> None:
     """The user of QEMU can then always open /dev/kvm, and files keep their owner."""
     assert settings(render_qemu_conf(DaemonKind.SYSTEM)) == {
         "user": '"root"',

@@ -114,7 +114,9 @@ def test_domain_that_ended_by_itself_is_not_destroyed(domain: Domain, host: Fake
         domain.monitor.wait_for_event("anything", names("STOP"), Deadline.after(LONG_S))
 
 
-def test_domain_unknown_to_libvirt_counts_as_ended(domain: Domain, host: FakeHost) -> None:
+def test_domain_that_libvirt_does_not_know_is_regarded_as_ended(
+    domain: Domain, host: FakeHost
+) -> None:
     start(domain)
     host.living.clear()
 
@@ -140,7 +142,7 @@ def test_domain_is_ended_through_a_restarted_libvirtd(
     assert successor.living == []
 
 
-def test_domain_without_a_libvirtd_is_reported_as_maybe_running(
+def test_domain_whose_libvirtd_has_ended_is_reported_as_maybe_running(
     domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
     start(domain)
@@ -158,7 +160,7 @@ def test_domain_without_a_libvirtd_is_reported_as_maybe_running(
     )
 
 
-def test_domain_of_an_earlier_connection_is_lost_though_the_connection_is_alive(
+def test_domain_that_started_before_the_connection_was_reopened_is_lost(
     domain: Domain, host: FakeHost, connection: Connection, libvirt: FakeLibvirt
 ) -> None:
     start(domain)
@@ -261,7 +263,7 @@ def test_domain_that_appears_after_its_start_was_cancelled_is_ended(
     assert not any("could not be ended" in message for message in log.messages)
 
 
-def test_late_domain_that_can_not_be_ended_is_logged(
+def test_domain_that_starts_late_and_cannot_be_ended_is_logged(
     domain: Domain, host: FakeHost, hang: Hang, log: Log
 ) -> None:
     host.before_start, host.refuses_end = hang, True
@@ -364,7 +366,9 @@ def test_processor_time_of_a_domain_is_in_seconds(domain: Domain) -> None:
     assert domain.processor_s() == 2.5
 
 
-def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHost) -> None:
+def test_detach_ends_when_libvirt_reports_the_removal_of_the_device(
+    domain: Domain, host: FakeHost
+) -> None:
     start(domain)
 
     domain.detach("the seed", "ua-seed", Deadline.after(LONG_S))

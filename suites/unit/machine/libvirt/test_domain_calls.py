@@ -80,7 +80,7 @@ def test_error_for_a_refused_destroy_names_the_machine_that_still_runs(
 
 
 @pytest.mark.parametrize("trouble", ["refuses_end", "is_stubborn", "refuses_calls"])
-def test_close_ends_an_unverified_domain_again_and_stops_watching_it(
+def test_close_tries_again_to_end_a_domain_and_removes_all_callbacks(
     domain: Domain, host: FakeHost, qemu: FakeLibvirtQemu, trouble: str
 ) -> None:
     """`kill` hides the first error, so the close of the machine checks again."""
@@ -96,7 +96,7 @@ def test_close_ends_an_unverified_domain_again_and_stops_watching_it(
     assert qemu.callbacks == {}
 
 
-def test_domain_is_ended_once(domain: Domain, host: FakeHost) -> None:
+def test_close_does_not_end_a_domain_that_was_ended_before(domain: Domain, host: FakeHost) -> None:
     domain.destroy()
     assert not domain.is_running
 
@@ -142,7 +142,7 @@ def test_earlier_removal_event_of_a_device_does_not_end_a_later_removal(
 # -- events -------------------------------------------------------------------------------------------
 
 
-def test_monitor_belongs_to_the_domain_and_ends_with_it(
+def test_monitor_belongs_to_the_domain_and_ends_with_the_domain(
     domain: Domain, qemu: FakeLibvirtQemu
 ) -> None:
     qemu.answers.append({"return": {"status": "paused"}})

@@ -63,7 +63,7 @@ def test_domain_matches_the_recorded_xml(name: str) -> None:
     assert text == golden.read_text()
 
 
-def test_every_golden_domain_file_has_a_case() -> None:
+def test_every_recorded_domain_file_belongs_to_a_test_case() -> None:
     assert {path.stem for path in GOLDENS.iterdir()} == set(CASES)
 
 
@@ -114,7 +114,7 @@ def test_more_root_ports_than_slots_are_refused() -> None:
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
 
 
-def test_port_of_the_host_is_refused_because_qemu_may_start_no_program() -> None:
+def test_port_of_the_host_is_refused_because_qemu_under_libvirt_may_start_no_program() -> None:
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
     with pytest.raises(RequirementError, match=r"port of this host.*--machine-driver=qemu"):

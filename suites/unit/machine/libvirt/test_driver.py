@@ -52,7 +52,7 @@ def driver(
         )
 
 
-def test_saved_state_depends_on_libvirt_the_program_and_the_devices(
+def test_saved_state_depends_on_libvirt_and_the_program_and_the_devices(
     driver: LibvirtDriver,
 ) -> None:
     spec = a_machine_spec()
@@ -137,7 +137,7 @@ def test_qemu_logs_are_in_the_folder_of_their_libvirtd(
     ("uri", "kind"),
     [("qemu:///system", DaemonKind.SYSTEM), ("qemu:///session", DaemonKind.SESSION)],
 )
-def test_private_daemon_is_used_if_nobody_listens_and_this_is_reported(
+def test_private_daemon_is_used_and_reported_if_no_other_daemon_listens(
     libvirt: FakeLibvirt,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

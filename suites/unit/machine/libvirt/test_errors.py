@@ -94,7 +94,7 @@ def test_error_for_a_call_that_libvirt_lacks_says_that_libvirt_is_too_old(
     )
 
 
-def test_read_only_user_is_reported() -> None:
+def test_error_for_a_user_with_read_only_access_has_the_remedy() -> None:
     context = ErrorContext(code=Code.OPERATION_DENIED, origin=0, message="read only access.")
 
     error = refused_call("the start of 'x'", "u", context)
@@ -136,7 +136,7 @@ def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy()
     )
 
 
-def test_only_errors_of_the_connection_are_classified_as_its_loss() -> None:
+def test_only_errors_of_the_connection_are_classified_as_a_lost_connection() -> None:
     losses = {
         (Code.INVALID_CONN, 0, "invalid connection pointer"): True,
         (Code.SYSTEM_ERROR, ErrorDomain.RPC, "Cannot recv data: Connection reset by peer"): True,
@@ -156,7 +156,7 @@ def test_only_errors_of_the_connection_are_classified_as_its_loss() -> None:
     } == losses
 
 
-def test_errno_is_kept_only_for_a_system_error_that_has_one() -> None:
+def test_errno_is_kept_only_for_a_system_error_with_a_positive_errno() -> None:
     kept = {
         number: ErrorContext.of(FakeLibvirtError("no", code=Code.SYSTEM_ERROR, errno=number)).errno
         for number in (errno.EPERM, 0, -1)
@@ -175,7 +175,7 @@ class BindingError(Exception):
     get_error_code = get_error_domain = get_error_message = get_int1 = get_nothing
 
 
-def test_unknown_error_of_libvirt_is_not_a_loss_or_a_refusal() -> None:
+def test_unknown_error_of_libvirt_is_neither_a_lost_connection_nor_a_refusal() -> None:
     context = ErrorContext.of(BindingError("virDomainCreateXML() failed"))
 
     assert context == ErrorContext(code=-1, origin=-1, message="virDomainCreateXML() failed")

@@ -90,7 +90,7 @@ def test_exit_of_a_forked_process_does_not_end_the_event_loop(
     libvirt.thread.join(LONG_S)
 
 
-def test_event_loop_is_started_once(at_exit: list[Callable[[], None]]) -> None:
+def test_event_loop_is_started_only_once(at_exit: list[Callable[[], None]]) -> None:
     libvirt, loop = LoopLibvirt(), EventLoop()
     loop.start(libvirt)
     loop.start(libvirt)
@@ -113,7 +113,7 @@ def test_end_of_the_event_loop_is_logged_with_the_reason(log: Log) -> None:
     assert str(record.exc_info[1]) == "the loop is broken"
 
 
-def test_loop_that_failed_to_start_is_started_by_the_next_user() -> None:
+def test_event_loop_that_failed_to_start_is_started_by_the_next_caller() -> None:
     """Otherwise all waits for events would last until their deadlines without a reason."""
     libvirt, loop = LoopLibvirt(refusals=1, is_broken=True), EventLoop()
     with pytest.raises(FakeLibvirtError, match="no loop"):

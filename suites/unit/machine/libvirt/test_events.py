@@ -126,7 +126,7 @@ def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents)
     )
 
 
-def test_watch_of_an_earlier_connection_ends_without_a_wait(
+def test_wait_for_an_event_of_an_earlier_connection_ends_at_once(
     libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, events: DomainEvents
 ) -> None:
     libvirt.connects.append(FakeConnect())
@@ -183,7 +183,7 @@ def test_only_callbacks_that_libvirt_refuses_to_deregister_remain(
 
 
 @pytest.mark.parametrize("kept", [None, 1])
-def test_watch_that_can_not_register_all_its_callbacks_leaves_none(
+def test_watch_that_cannot_register_all_its_callbacks_leaves_no_callback(
     libvirt: FakeLibvirt, kept: int | None
 ) -> None:
     """The first refusal is reported."""
@@ -199,7 +199,7 @@ def test_watch_that_can_not_register_all_its_callbacks_leaves_none(
     assert list(raw.callbacks) == ([] if kept is None else [kept])
 
 
-def test_watch_of_a_lost_connection_ends_without_a_request(
+def test_watch_of_a_lost_connection_is_closed_without_a_request_to_libvirt(
     raw: FakeConnect, connection: Connection
 ) -> None:
     with DomainEvents(connection, name="node", uuid="one"):

@@ -56,7 +56,9 @@ def test_qmp_command_goes_to_its_domain_and_the_answer_is_returned(
     assert qemu.asked == [{"domain": "one", "execute": "query-status", "arguments": {}}]
 
 
-def test_refused_command_has_qemus_message(qemu: FakeLibvirtQemu, one: DomainMonitor) -> None:
+def test_error_for_a_refused_qmp_command_has_qemus_message(
+    qemu: FakeLibvirtQemu, one: DomainMonitor
+) -> None:
     qemu.answers.append({"error": {"class": "GenericError", "desc": "no such device"}})
 
     with pytest.raises(
@@ -79,7 +81,7 @@ def test_error_has_the_refused_qmp_command_and_its_machine(
         one.execute("stop")
 
 
-def test_command_has_the_limit_of_its_caller(
+def test_qmp_command_has_the_time_limit_of_its_caller(
     qemu: FakeLibvirtQemu, one: DomainMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
@@ -97,7 +99,7 @@ def test_command_has_the_limit_of_its_caller(
     release.set()
 
 
-def test_descriptor_goes_to_qemu_with_its_command(
+def test_file_descriptor_is_sent_to_qemu_with_its_command(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"return": {}})
@@ -124,7 +126,7 @@ def test_each_domain_receives_its_own_events(
     two.close()
 
 
-def test_all_monitors_share_one_registration_until_the_last_is_closed(
+def test_all_monitors_share_one_registration_until_the_last_monitor_is_closed(
     connection: Connection, events: MonitorEvents, qemu: FakeLibvirtQemu
 ) -> None:
     one = DomainMonitor(connection, events, ONE, name="first", uuid="one")
@@ -164,7 +166,7 @@ def test_events_are_registered_again_on_a_new_connection(
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
-def test_registration_of_a_lost_connection_is_not_ended(
+def test_event_registration_on_a_lost_connection_is_not_cancelled(
     libvirt: FakeLibvirt,
     raw: FakeConnect,
     connection: Connection,
@@ -220,7 +222,7 @@ def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> No
     )
 
 
-def test_monitor_of_an_earlier_connection_ends_without_a_wait(
+def test_wait_on_a_monitor_of_an_earlier_connection_ends_at_once(
     libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, one: DomainMonitor
 ) -> None:
     libvirt.connects.append(FakeConnect())
@@ -241,7 +243,7 @@ def test_event_before_the_start_position_is_ignored(
     assert one.wait_for_event("it", names("STOP"), Deadline.after(0.0)).name == "STOP"
 
 
-def test_monitor_that_can_not_register_leaves_no_loss_watcher(
+def test_monitor_that_cannot_register_leaves_no_watcher_on_the_connection(
     connection: Connection,
     events: MonitorEvents,
     qemu: FakeLibvirtQemu,

@@ -229,7 +229,7 @@ def test_emulator_is_read_with_its_machine_type() -> None:
     assert parse_emulator("<domainCapabilities/>") == ("?", "?")
 
 
-def test_only_the_kvm_check_fails_on_a_host_with_a_root_only_dev_kvm(
+def test_only_the_kvm_check_fails_if_only_root_may_open_dev_kvm(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     findings = asked(Host())
@@ -269,7 +269,7 @@ def test_kvm_permissions_are_not_checked_for_a_session(
     )
 
 
-def test_other_checks_are_done_if_libvirt_refuses_its_capabilities(
+def test_other_checks_are_done_if_libvirt_refuses_to_show_its_capabilities(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     """Access control of a daemon may let a user start machines but not read capabilities."""
@@ -290,7 +290,7 @@ def test_other_checks_are_done_if_libvirt_refuses_its_capabilities(
     ("accel", "kind"),
     [(Accelerator.TCG, "qemu"), (Accelerator.KVM, "kvm"), (None, "qemu")],
 )
-def test_emulator_is_queried_as_machines_use_it(
+def test_emulator_is_queried_with_the_machine_type_and_accelerator_of_machines(
     asked: Callable[..., list[RequirementCheck]], accel: Accelerator | None, kind: str
 ) -> None:
     raw = Host()
@@ -348,7 +348,7 @@ def test_emulator_that_libvirt_refuses_is_reported(
     [("qemu:///system", "qemu:///system"), (None, "qemu:///session")],
     ids=["named", "default"],
 )
-def test_check_finds_libvirtd_even_if_it_refuses_the_user(
+def test_check_finds_libvirtd_even_if_libvirtd_refuses_the_user(
     asked: Callable[..., list[RequirementCheck]], uri: str | None, named: str
 ) -> None:
     findings = asked(FakeLibvirtError("denied by policy", code=Code.AUTH_FAILED), uri)
@@ -362,7 +362,7 @@ def test_check_finds_libvirtd_even_if_it_refuses_the_user(
     assert "usermod --append --groups libvirt" in findings[-1].found
 
 
-def test_unanswering_daemon_skips_the_checks_that_need_it(
+def test_checks_that_need_libvirtd_are_skipped_if_libvirtd_does_not_answer(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     error = FakeLibvirtError("refused", code=Code.SYSTEM_ERROR, origin=7, errno=111)

@@ -148,7 +148,7 @@ def test_output_is_passed_on_even_if_the_guest_takes_no_input(
     assert opened.ours.recv(100) == b""
 
 
-def test_input_that_the_guest_does_not_take_is_read_only_up_to_its_buffer(
+def test_input_that_the_guest_does_not_take_is_accepted_until_the_buffer_is_full(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 0
@@ -175,7 +175,7 @@ def test_client_that_does_not_read_output_can_send_input_and_disconnect(
     assert guest.stream.is_aborted
 
 
-def test_unread_stream_is_read_only_up_to_its_buffer(
+def test_output_that_nobody_reads_is_accepted_until_the_buffer_is_full(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     """Writes of the guest then block, as on a serial line, until somebody reads."""
@@ -293,7 +293,7 @@ def test_stream_that_libvirt_cannot_abort_ends_nevertheless(
     made.close()
 
 
-def test_loop_that_does_not_close_a_stream_is_reported(
+def test_event_loop_that_does_not_close_a_stream_is_reported(
     connection: Connection,
     loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
@@ -363,7 +363,7 @@ def test_libvirt_call_that_hangs_does_not_block_the_event_loop(
     join_late("the end of the console", LONG_S)
 
 
-def test_stream_whose_opening_hung_is_closed_once_it_opens(
+def test_stream_whose_opening_hung_is_closed_when_it_opens(
     connection: Connection,
     guest: StreamConnect,
     tmp_path: Path,
