@@ -163,7 +163,7 @@ def test_kvm_is_tested_with_a_longer_limit_if_it_was_requested(cache: Path, devi
     assert qemu.limits_s == [2.0, 20.0]
 
 
-def test_no_proof_runs_on_a_host_without_dev_kvm(cache: Path, tmp_path: Path) -> None:
+def test_kvm_is_not_tested_on_a_host_without_dev_kvm(cache: Path, tmp_path: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     choice = choose(qemu, cache, tmp_path / "absent")
@@ -180,7 +180,7 @@ def test_request_for_an_absent_kvm_is_refused(cache: Path, tmp_path: Path) -> No
         choose(ProofRunner(PROVED), cache, tmp_path / "absent", option=AcceleratorOption.KVM)
 
 
-def test_inaccessible_device_is_distinguished_from_a_broken_one(
+def test_inaccessible_dev_kvm_is_distinguished_from_a_broken_kvm(
     cache: Path, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda _, mode: not mode & os.W_OK)
@@ -191,7 +191,7 @@ def test_inaccessible_device_is_distinguished_from_a_broken_one(
     )
 
 
-def test_requested_tcg_is_chosen_without_a_proof(cache: Path, device: Path) -> None:
+def test_requested_tcg_is_chosen_without_a_test_of_kvm(cache: Path, device: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     choice = choose(qemu, cache, device, option=AcceleratorOption.TCG)
@@ -238,7 +238,7 @@ def test_cached_verdict_of_an_earlier_boot_is_ignored_and_dropped(
     assert list(json.loads((cache / "accelerator.json").read_text())) == [kept]
 
 
-def test_cached_verdict_of_another_proof_is_ignored(
+def test_cached_verdict_of_another_proof_program_is_ignored(
     cache: Path, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(ProofRunner(HANGS), cache, device)
@@ -300,7 +300,7 @@ def test_unwritable_cache_file_is_ignored(cache: Path, device: Path) -> None:
         (Accelerator.TCG, "tcg,thread=single", Accelerator.TCG.cpu_model),
     ],
 )
-def test_proof_is_the_firmware_of_a_small_machine_that_dies_with_the_harness(
+def test_proof_program_is_the_firmware_of_a_small_machine_that_dies_with_the_harness(
     under: Accelerator, accel: str, cpu: str
 ) -> None:
     """A hanging guest would outlive a harness that is killed during the proof."""
@@ -328,7 +328,7 @@ def test_proof_is_the_firmware_of_a_small_machine_that_dies_with_the_harness(
     assert not Path(rom).exists()
 
 
-def test_rom_jumps_from_the_reset_vector_to_its_start() -> None:
+def test_proof_rom_jumps_from_the_reset_vector_to_its_first_byte() -> None:
     rom = proof_rom()
 
     displacement = int.from_bytes(rom[0xFFF1:0xFFF3], "little")
@@ -337,7 +337,7 @@ def test_rom_jumps_from_the_reset_vector_to_its_start() -> None:
     assert rom[0] == 0xFA  # cli
 
 
-def test_proof_that_exits_with_code_zero_is_a_failure() -> None:
+def test_proof_program_that_exits_with_code_zero_is_a_failure() -> None:
     """QEMU exits with 0 when a guest shuts down, which the proof never does."""
     quiet = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DONE = an_event("MIGRATION", status="completed")
 
 
-def test_migration_ends_when_it_is_completed_failed_or_cancelled() -> None:
+def test_migration_ends_when_it_is_completed_or_failed_or_cancelled() -> None:
     statuses = ("active", "completed", "failed", "cancelled")
 
     ends = [status for status in statuses if is_end(an_event("MIGRATION", status=status))]
@@ -166,7 +166,7 @@ def test_end_event_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_error_has_machine_command_and_file_of_a_state_that_was_not_loaded(
+def test_error_for_a_state_that_was_not_loaded_has_the_machine_and_command_and_file(
     tmp_path: Path, status: str
 ) -> None:
     state = tmp_path / "state"
@@ -215,7 +215,7 @@ def test_qemu_gets_a_read_only_descriptor_of_the_state_file(tmp_path: Path) -> N
     assert seen == [(os.O_RDONLY, False)]
 
 
-def test_lost_monitor_is_not_taken_for_a_failed_state(tmp_path: Path) -> None:
+def test_loss_of_the_monitor_is_not_reported_as_a_failed_state(tmp_path: Path) -> None:
     monitor = FakeMonitor({"migrate": MonitorLostError("libvirtd ended.")})
 
     with pytest.raises(MonitorLostError, match=r"^libvirtd ended\.$"):
@@ -238,7 +238,7 @@ def test_state_is_packed_by_the_best_installed_compressor(
 
 
 @pytest.mark.parametrize(("name", "tool"), [("memory.zst", "zstd"), ("memory.gz", "gzip")])
-def test_error_has_the_missing_tool_that_packed_the_state(
+def test_error_names_the_missing_tool_that_packed_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)

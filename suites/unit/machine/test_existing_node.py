@@ -83,7 +83,7 @@ def test_error_for_an_invalid_node_uri_lists_the_valid_forms(uri: str, why: str)
         NodeAddress.from_uri(uri, source="--machine-uri")
 
 
-def test_ssh_has_options_against_prompts_forwardings_and_shared_connections() -> None:
+def test_ssh_options_prevent_prompts_and_forwardings_and_shared_connections() -> None:
     """Keys, known hosts and jump hosts come from the configuration of the user."""
     assert NodeAddress(host="box").ssh_argv() == [
         "ssh",
@@ -180,7 +180,7 @@ def test_error_of_sudo_is_attributed_to_the_command_if_the_node_is_used_without_
         runner.run(["sudo", "true"], timeout_s=5)
 
 
-def test_failed_command_on_the_node_gives_its_exit_code() -> None:
+def test_exit_code_of_a_failed_command_on_the_node_is_returned() -> None:
     ssh = FakeSsh(stderr="no such unit\n\n{nonce} 4\n")
 
     result = NodeRunner(ADDRESS, ssh).run(["systemctl", "status", "x"], timeout_s=5)

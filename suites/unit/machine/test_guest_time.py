@@ -66,7 +66,9 @@ def test_only_the_longest_of_simultaneous_waits_is_subtracted(host: Host) -> Non
     assert guest.monotonic() - began == pytest.approx(2)
 
 
-def test_wait_that_the_kernel_adds_at_its_end_is_subtracted_as_a_whole(host: Host) -> None:
+def test_wait_that_the_kernel_reports_only_at_the_end_of_the_wait_is_subtracted_in_full(
+    host: Host,
+) -> None:
     """The kernel reports a long wait only after it has ended."""
     guest = host.guest()
     began = guest.monotonic()
@@ -98,7 +100,7 @@ def test_waits_before_the_measurement_are_not_subtracted(host: Host) -> None:
     assert guest.monotonic() - began == pytest.approx(7)
 
 
-def test_subtracted_time_never_exceeds_the_passed_time(host: Host) -> None:
+def test_subtracted_time_never_exceeds_the_elapsed_time(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
 

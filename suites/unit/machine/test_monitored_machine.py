@@ -50,7 +50,9 @@ def test_device_is_plugged_into_the_first_free_port_under_the_id_that_qemu_uses(
     assert machine._ports.free() == 1
 
 
-def test_gpu_of_the_host_gets_the_time_to_lock_the_memory_of_the_guest(tmp_path: Path) -> None:
+def test_time_limit_for_plugging_a_gpu_of_the_host_includes_locking_the_guests_memory(
+    tmp_path: Path,
+) -> None:
     """Each function gets this time, since QEMU locks the memory for any one of them."""
     monitor = FakeMonitor()
     machine = a_machine(tmp_path, monitor)
@@ -92,7 +94,7 @@ def test_removal_event_of_another_device_does_not_end_an_unplug(tmp_path: Path) 
     assert machine._ports.free() == 1
 
 
-def test_seed_is_unplugged_only_if_one_is_plugged(tmp_path: Path) -> None:
+def test_seed_is_unplugged_only_if_a_seed_is_plugged(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
 
     machine.unplug_seed(soon())
@@ -157,7 +159,7 @@ def test_power_off_is_complete_once_qemu_has_ended(tmp_path: Path) -> None:
     assert (monitor.deadlines, machine.deadlines) == ([deadline], [deadline])
 
 
-def test_exit_of_qemu_is_not_awaited_if_its_power_off_was_not_reported(tmp_path: Path) -> None:
+def test_exit_of_qemu_is_not_awaited_if_no_power_off_was_reported(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
 
     with pytest.raises(HarnessError, match=r"^its power-off was not reported$"):
@@ -187,7 +189,7 @@ def test_seed_of_a_machine_that_booted_with_it_can_be_unplugged(tmp_path: Path) 
     assert machine.serial_log == tmp_path / "serial.log"
 
 
-def test_devices_at_the_start_take_the_first_ports(tmp_path: Path) -> None:
+def test_devices_with_which_a_machine_starts_take_the_first_ports(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     machine = FakeMachine(a_machine_spec(root_ports=2), tmp_path, monitor, [an_attachment("gpu0")])
 

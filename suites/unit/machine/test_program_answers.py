@@ -116,7 +116,7 @@ def test_answer_that_cannot_be_cached_is_returned(program: Path, tmp_path: Path)
     assert answers.answer(str(program), "version", lambda: "7.2.1") == "7.2.1"
 
 
-def test_command_that_was_run_is_not_run_again(program: Path, answers: ProgramAnswers) -> None:
+def test_command_that_succeeded_is_not_run_again(program: Path, answers: ProgramAnswers) -> None:
     asked = [str(program), "-device", "help"]
     with ScriptedRunner().expect(asked, stdout="name", stderr="warning") as once:
         first = RememberingRunner(once, answers).run(asked, timeout_s=1)
@@ -142,7 +142,7 @@ def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers
     assert well.ok
 
 
-def test_other_arguments_have_their_own_cached_answer(
+def test_command_with_other_arguments_has_its_own_cached_answer(
     program: Path, answers: ProgramAnswers
 ) -> None:
     devices, machines = [str(program), "-device", "help"], [str(program), "-machine", "help"]
@@ -157,7 +157,7 @@ def test_other_arguments_have_their_own_cached_answer(
     assert outputs == ["devices", "machines"]
 
 
-def test_command_has_the_limit_input_and_environment_of_its_caller(
+def test_command_has_the_time_limit_and_input_and_environment_of_its_caller(
     program: Path, answers: ProgramAnswers
 ) -> None:
     asked, environment = [str(program)], {"LC_ALL": "C"}

@@ -31,7 +31,7 @@ def test_guest_is_paused_before_its_state_is_saved_and_qemu_ends_afterwards(
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
 
 
-def test_state_that_can_not_be_saved_is_reported_and_its_qemu_is_not_ended(tmp_path: Path) -> None:
+def test_failure_to_save_a_state_is_reported_and_qemu_is_not_ended(tmp_path: Path) -> None:
     state = tmp_path / "state"
     monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
     machine = a_machine(tmp_path, monitor)
@@ -54,7 +54,7 @@ def test_error_of_a_failed_save_is_raised_although_qemu_does_not_end(tmp_path: P
         machine.save(tmp_path / "state")
 
 
-def test_guest_runs_once_its_state_is_loaded(tmp_path: Path) -> None:
+def test_guest_runs_after_its_state_was_loaded(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
     machine = a_machine(tmp_path, monitor)
@@ -83,7 +83,7 @@ def test_error_for_a_refused_state_has_the_output_of_qemu_and_the_guest_does_not
     assert machine.deadlines[0].remaining_s() <= 2, "QEMU ends at once, or goes on."
 
 
-def test_guest_continues_once_its_whole_state_was_saved_and_its_disk_copied(
+def test_guest_continues_after_its_whole_state_was_saved_and_its_disk_was_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = a_machine(tmp_path)
@@ -124,7 +124,7 @@ def test_guest_continues_if_it_could_not_be_saved(
     assert machine.steps[-1] == "resume"
 
 
-def test_machine_resumes_once_its_whole_state_is_loaded(
+def test_machine_resumes_after_its_whole_state_was_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = FakeMonitor()

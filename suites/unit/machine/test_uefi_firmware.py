@@ -110,7 +110,7 @@ def test_descriptor_in_a_specific_folder_is_not_preferred_if_its_file_name_sorts
     assert find(general, specific) == general.firmware
 
 
-def test_descriptor_in_a_specific_folder_replaces_a_general_one_of_the_same_name(
+def test_descriptor_in_a_specific_folder_replaces_a_general_descriptor_of_the_same_name(
     general: Folder, specific: Folder
 ) -> None:
     general.describe()
@@ -218,7 +218,7 @@ def test_qcow2_firmware_is_skipped(general: Folder) -> None:
         find(general)
 
 
-def test_descriptor_whose_file_is_gone_is_skipped(general: Folder) -> None:
+def test_descriptor_whose_firmware_file_does_not_exist_is_skipped(general: Folder) -> None:
     general.describe()
     general.variables.unlink()
 

@@ -215,7 +215,7 @@ def test_failed_unpacking_is_reported_and_leaves_nothing(
     assert [file.name for file in (tmp_path / "cache" / "qemu-sid").iterdir()] == ["lock"]
 
 
-def test_qemu_that_names_no_package_is_refused(tmp_path: Path) -> None:
+def test_qemu_whose_version_output_names_no_package_is_refused(tmp_path: Path) -> None:
     runner = UnpackingRunner(says="QEMU emulator version 11.1.3 " + 300 * "x")
 
     with pytest.raises(HarnessError, match=r"'QEMU emulator version 11\.1\.3 x{171}'"):
@@ -233,7 +233,7 @@ def test_host_without_mmdebstrap_is_reported(
         ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
 
 
-def test_program_runs_qemu_with_its_own_linker_libraries_and_firmware() -> None:
+def test_program_runs_qemu_with_the_unpacked_linker_and_libraries_and_firmware() -> None:
     root = "/cache of mine/qemu/root"
 
     text = render_program(Path("/cache of mine/qemu"), "1:11.1.3+ds-1", "abc")

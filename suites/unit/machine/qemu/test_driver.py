@@ -26,7 +26,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VmDriver:
     return QemuDriver("qemu", cache=tmp_path)
 
 
-def test_driver_refuses_a_missing_qemu(tmp_path: Path) -> None:
+def test_qemu_driver_refuses_a_missing_qemu(tmp_path: Path) -> None:
     with pytest.raises(RequirementError, match="no QEMU 'qemu-that-is-not-there'"):
         QemuDriver("qemu-that-is-not-there", cache=tmp_path)
 
@@ -48,7 +48,7 @@ def test_saved_state_does_not_depend_on_names_and_paths() -> None:
     assert state_argv(moved) == state_argv(spec)
 
 
-def test_qemu_is_digested_once_for_all_runs(program: Path, tmp_path: Path) -> None:
+def test_digest_of_qemu_is_computed_once_for_all_runs(program: Path, tmp_path: Path) -> None:
     """Reading QEMU takes as long as restoring a machine."""
     cache = tmp_path / "cache"
     spec = a_machine_spec()
@@ -62,7 +62,9 @@ def test_qemu_is_digested_once_for_all_runs(program: Path, tmp_path: Path) -> No
     assert parts["qemu"] == "what was kept"
 
 
-def test_state_under_kvm_depends_on_the_processor_too(program: Path, tmp_path: Path) -> None:
+def test_saved_state_under_kvm_also_depends_on_the_processor(
+    program: Path, tmp_path: Path
+) -> None:
     driver = QemuDriver(str(program), cache=tmp_path / "cache")
 
     under_tcg, under_kvm = (

@@ -41,7 +41,7 @@ def test_missing_setpriv_is_reported_with_the_package_to_install(
         require_qemu("qemu")
 
 
-def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> None:
+def test_processor_time_is_read_even_if_the_process_name_has_blanks_and_parentheses() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     stat = f"7 (qemu) x (S) S {'0 ' * 10}{3 * ticks} {ticks} 0"
 

@@ -131,7 +131,7 @@ def test_error_of_a_failed_restore_ends_with_the_last_stderr_of_qemu(
 
 
 @pytest.mark.parametrize("is_at_start", [True, False])
-def test_gpu_of_the_host_needs_the_guests_memory_locked(
+def test_gpu_of_the_host_requires_that_the_guests_memory_can_be_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at_start: bool
 ) -> None:
     def refuse(memory_mib: int) -> None:
