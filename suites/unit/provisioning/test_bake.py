@@ -190,7 +190,7 @@ def test_requested_driver_type_is_baked(simulated: SimulatedNode, invocation: In
     assert invocation.run("bake", {**BAKE, "gpu_driver_type": "cuda"}) == 0
 
 
-def test_node_without_headers_is_baked_for_its_own_kernel(
+def test_node_without_kernel_headers_is_baked_for_its_own_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.files.remove("/lib/modules")

@@ -48,7 +48,7 @@ def test_boot_with_the_prebaked_kernel_takes_the_fast_path(
     assert invocation.steps()["install-driver"] == "skipped"
 
 
-def test_mismatched_kernel_rebuilds_module(
+def test_module_is_built_again_for_another_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -79,7 +79,7 @@ def test_boot_of_a_node_without_gpu_removes_the_driver(
     )
 
 
-def test_driver_is_removed_from_an_opted_out_gpu_node_after_kubelet_started(
+def test_driver_is_removed_from_an_opted_out_node_with_a_gpu_after_kubelet_started(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -121,7 +121,7 @@ def test_monitoring_that_cannot_be_enqueued_is_a_warning(
     assert simulated.files.exists(MARKER_PATH)
 
 
-def test_teardown_before_an_install_keeps_files_that_are_not_the_drivers(
+def test_teardown_before_an_install_keeps_files_that_do_not_belong_to_the_driver(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     spared = ("/opt/gpu/config.sh", "/opt/dcgm-exporter/x.deb")
@@ -334,7 +334,7 @@ def test_opted_out_node_with_cri_o_loses_the_nvidia_runtime(
         ("cuda-lts", "grid", VERSION, False),
     ],
 )
-def test_only_a_grid_node_with_another_baked_kind_logs_the_grid_line(
+def test_grid_line_is_logged_only_by_a_grid_node_with_a_baked_driver_of_another_kind(
     simulated: SimulatedNode,
     invocation: Invocation,
     wanted: str,

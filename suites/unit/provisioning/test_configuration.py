@@ -120,7 +120,7 @@ def test_null_or_empty_value_is_treated_as_not_set() -> None:
     assert parse_configuration({"gpu_driver_type": None, "gpu_node": ""}, {}) == Configuration()
 
 
-def test_config_gpu_driver_if_needed_is_on_only_for_the_literal_true() -> None:
+def test_field_config_gpu_driver_if_needed_is_true_only_for_the_literal_true() -> None:
     rows = {True: True, "true": True, "True": False, "false": False, False: False}
 
     assert {

@@ -76,7 +76,7 @@ def boot(
 
 
 @pytest.mark.parametrize(("kind", "release"), _releases(lambda kind: kind.gpu))
-def test_gpu_node_is_ready_only_if_the_nvidia_runtime_is_in_effect(
+def test_node_with_a_gpu_is_ready_only_if_the_nvidia_runtime_is_in_effect(
     simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
 ) -> None:
     simulated.containerd = release
@@ -170,14 +170,14 @@ def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> 
         f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/local{PROGRAM}'\n",
     ],
 )
-def test_opted_out_configuration_has_no_nvidia_program_in_any_key(text: str) -> None:
+def test_configuration_of_an_opted_out_node_names_no_nvidia_program_in_any_key(text: str) -> None:
     left = non_gpu_configuration(RuntimeFacts(text=f"version = 2\n{text}", cdi=CdiSupport.ABSENT))
 
     assert left is not None
     assert "nvidia-container-runtime" not in left
 
 
-def test_runc_in_a_folder_of_the_toolkit_is_not_a_program_of_nvidia() -> None:
+def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() -> None:
     program = "/opt/nvidia-container-runtime/bin/runc"
     text = f'version = 2\n{RUNC}options.BinaryName = "{program}"\n'
 
@@ -237,7 +237,7 @@ def test_runc_gets_the_options_of_the_default_if_there_are_two_runtimes_of_nvidi
     assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
 
 
-def test_present_runc_keeps_its_own_options() -> None:
+def test_runc_that_is_already_present_keeps_its_own_options() -> None:
     runc = f'{RUNC}[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = false\n'
     left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}SystemdCgroup = true\n{runc}")
 
@@ -351,7 +351,7 @@ def test_only_the_oldest_shim_starts_the_program_that_the_oldest_keys_name(key: 
     assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE)
 
 
-def test_table_of_the_default_runtime_does_not_count_as_an_nvidia_runtime() -> None:
+def test_nvidia_runtime_in_the_default_runtime_table_alone_is_not_sufficient() -> None:
     text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\nruntime_engine = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
@@ -417,7 +417,7 @@ def test_disabled_cri_plugin_is_reported_before_its_consequences() -> None:
         ),
     ],
 )
-def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_gpu_node(
+def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_with_a_gpu(
     facts: RuntimeFacts, wanted: WantedRuntimes
 ) -> None:
     assert wanted_of_gpu_node(facts) == wanted
@@ -730,7 +730,7 @@ def test_switched_off_cdi_is_detected_in_a_dump_of_each_format(name: str) -> Non
     assert wanted.difference(f"version = {number}\n{dump.replace('false', 'true')}") is None
 
 
-def test_each_table_below_the_table_of_runtimes_is_read_as_a_runtime() -> None:
+def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
     rows: dict[str, list[str]] = {
         f'[plugins."{CRI}".containerd.runtimes]\n': [],
         f'[plugins."{CRI}".containerd.runtimes.kata]\n': ["kata"],
@@ -760,7 +760,9 @@ def test_runtime_with_an_empty_type_is_no_nvidia_runtime(value: str) -> None:
         f"version = 3\n{NVIDIA}{RUNC}".replace(CRI, "io.containerd.cri.v1.runtime"),
     ],
 )
-def test_gpu_configuration_with_the_nvidia_runtime_and_its_default_is_kept(text: str) -> None:
+def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime(
+    text: str,
+) -> None:
     assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) is None
 
 
@@ -781,7 +783,7 @@ def test_runc_gets_the_options_of_the_first_runtime_of_nvidia() -> None:
 
 
 @pytest.mark.parametrize("answer", ["[broken", "version = 2\n"])
-def test_error_says_only_if_true_that_the_configuration_is_left_as_it_was(
+def test_error_says_that_the_configuration_is_unchanged_only_if_that_is_true(
     simulated: SimulatedNode, invocation: Invocation, answer: str
 ) -> None:
     left = "'/etc/containerd/config.toml' is left as it was."

@@ -105,7 +105,7 @@ SAID = (
     "part",
     ["nvidia", "nvidia-modeset", "nvidia_uvm", "nvidia-nvswitch0", "nvidia 0000:01:00.0", "[drm] [nvidia-drm]"],
 )  # fmt: skip
-def test_word_for_an_error_makes_a_line_of_the_driver_a_message(part: str) -> None:
+def test_line_of_the_driver_with_a_word_for_an_error_is_read_as_a_message(part: str) -> None:
     seen = {said: parse_messages(f"[    9.1] {part}: new: {said}\n") for said in SAID}
 
     assert [said for said in SAID if [each.words for each in seen[said]] != [None]] == []

@@ -46,7 +46,7 @@ def severity_of(message: DriverMessage) -> Severity | None:
     return None if message.words is None else message.words.severity
 
 
-def test_each_row_has_a_meaning_and_each_fault_a_remedy() -> None:
+def test_each_entry_of_the_catalogue_has_a_meaning_and_each_fault_has_a_remedy() -> None:
     for words in TABLE:
         assert words.source, words
         assert words.meaning.endswith("."), words
@@ -72,7 +72,7 @@ def test_each_pattern_for_driver_messages_matches_a_sample_text() -> None:
     assert unused == []
 
 
-def test_fatal_error_of_a_switch_is_known_without_its_severity() -> None:
+def test_fatal_error_of_an_nvswitch_is_known_even_if_its_line_has_no_severity() -> None:
     fatal = [
         *(10003, 10004, 10006, 10007, 10008, 20034, 22003, 22011),
         *range(26001, 26008),
@@ -122,7 +122,7 @@ NVLINKS = {
 }
 
 
-def test_error_of_an_nvlink_that_is_not_fatal_leaves_the_node_healthy() -> None:
+def test_nvlink_error_that_is_not_fatal_leaves_the_node_healthy() -> None:
     """As NVIDIA's catalogue of Xids 144 to 150 decodes them; the receiver's pipe has errors made fatal."""
     form = "[ 9.1] NVRM: Xid (PCI:0018:01:00): {}\n"
 
@@ -130,7 +130,7 @@ def test_error_of_an_nvlink_that_is_not_fatal_leaves_the_node_healthy() -> None:
     assert seen == {said: [severity] for said, severity in NVLINKS.items()}
 
 
-def test_partial_match_of_known_words_is_unknown() -> None:
+def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
     texts = [
         *("GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)"),
         *(f"Xid (PCI:0000:01:00): {xid}, pid=1" for xid in (0, 177, 200, 1300, 790)),
@@ -151,7 +151,7 @@ MAY_BUILD = {
 }
 
 
-def test_failure_to_load_a_module_is_never_retried_but_may_be_rebuilt() -> None:
+def test_failed_load_of_a_module_is_never_retried_but_the_module_may_be_built_again() -> None:
     """As gpu-driver-container 44, gpu-operator 553 and 1726, and AKS 5860 report them."""
     found = {output: find_tool_words(output) for output in MAY_BUILD}
 

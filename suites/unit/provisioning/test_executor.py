@@ -159,7 +159,7 @@ def test_actions_after_a_failed_action_of_a_step_are_not_run(tmp_path: Path) -> 
         StepFailedError("No.", ExitCode.APT_INSTALL_TIMEOUT),
     ],
 )
-def test_exit_code_of_a_cause_overrides_the_exit_code_of_the_step(
+def test_exit_code_of_an_error_overrides_the_exit_code_of_its_step(
     tmp_path: Path, error: Exception
 ) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
@@ -171,7 +171,7 @@ def test_exit_code_of_a_cause_overrides_the_exit_code_of_the_step(
     assert str(failure.value) == "Step 'one' failed. No."
 
 
-def test_step_whose_failure_is_ignored_ignores_a_cause_with_its_own_exit_code(
+def test_ignored_failure_of_a_step_stays_ignored_if_its_error_has_an_exit_code(
     tmp_path: Path,
 ) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))

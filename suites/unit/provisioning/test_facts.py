@@ -62,7 +62,7 @@ def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
     )
 
 
-def test_only_few_commands_run_on_a_node_without_gpu(tmp_path: Path) -> None:
+def test_only_a_few_commands_are_run_on_a_node_without_gpu(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write("/etc/os-release", "ID=debian\n")
 
     facts = see(script().expect("uname -n", stdout="Node-A\n"), tmp_path)
@@ -180,7 +180,9 @@ def test_runtime_facts_say_whether_cdi_is_switched_off(tmp_path: Path) -> None:
     assert not facts.runtime.is_cdi_enabled
 
 
-def test_facts_of_an_opted_out_gpu_node_include_runtime_and_removal(tmp_path: Path) -> None:
+def test_facts_of_an_opted_out_node_with_a_gpu_include_the_runtime_and_the_removal(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files, ("skipgpudriverinstall", "true"), ("EnableManagedGPUExperience", "true"))
     write_record(files)
@@ -197,7 +199,7 @@ def test_facts_of_an_opted_out_gpu_node_include_runtime_and_removal(tmp_path: Pa
 
 
 @pytest.mark.parametrize("arch", ["aarch64", "arm64"])
-def test_arm64_gpu_node_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
+def test_no_driver_decision_is_made_on_an_arm64_node_with_a_gpu(tmp_path: Path, arch: str) -> None:
     write_tags(NodeFiles(tmp_path))
 
     runner = script_runtime(script(arch=arch).expect("uname -n"))
@@ -207,7 +209,7 @@ def test_arm64_gpu_node_has_no_driver_to_decide_on(tmp_path: Path, arch: str) ->
     assert facts.removal == ()
 
 
-def test_arm64_node_without_gpu_decides_on_a_teardown(tmp_path: Path) -> None:
+def test_decision_on_an_arm64_node_without_gpu_is_a_teardown(tmp_path: Path) -> None:
     write_record(NodeFiles(tmp_path))
     runner = script(arch="aarch64").expect("uname -n").expect("modinfo -F version nvidia")
 
@@ -324,7 +326,7 @@ def test_containerd_configuration_is_stale_if_it_is_newer_than_the_socket(
     assert facts.runtime.is_stale is is_stale
 
 
-def test_big_endian_arm64_gets_a_driver(tmp_path: Path) -> None:
+def test_driver_is_installed_on_a_big_endian_arm64_node(tmp_path: Path) -> None:
     write_tags(NodeFiles(tmp_path))
 
     facts = see(script_runtime(script(arch="aarch64_be").expect("uname -n")), tmp_path, GPU_NODE)

@@ -50,7 +50,7 @@ INSTALLED = DkmsEntry(
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installedDeprecated feature: REMAKE_INITRD\n\n",
     ],
 )
-def test_dkms_line_is_parsed_in_the_form_of_either_release(line: str) -> None:
+def test_line_of_dkms_status_is_parsed_in_the_form_of_each_release(line: str) -> None:
     assert parse_dkms_status(line) == (INSTALLED,)
 
 
@@ -225,7 +225,7 @@ def test_driver_is_busy_if_anything_but_its_own_modules_references_it() -> None:
     assert {modules: is_busy(modules) for modules in rows} == rows
 
 
-def test_loaded_driver_is_read_from_the_node(tmp_path: Path) -> None:
+def test_loaded_modules_of_the_driver_are_read_from_the_node(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     assert read_loaded(files) == ()
 
@@ -320,7 +320,7 @@ def test_recorded_dkms_status_is_parsed(
     assert {(entry.module, entry.version) for entry in entries} == {("nvidia", VERSION)}
 
 
-def test_recorded_tools_prove_a_module() -> None:
+def test_recorded_output_of_the_tools_proves_a_module() -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig")
@@ -337,7 +337,7 @@ def test_recorded_tools_prove_a_module() -> None:
     assert not proof.is_installed(version=VERSION, kernel=OTHER_KERNEL, arch="x86_64")
 
 
-def test_recorded_tools_of_debian_13_prove_a_module() -> None:
+def test_recorded_output_of_the_tools_of_debian_13_proves_a_module() -> None:
     """DKMS 3.2, kmod 34, and a kernel with a plus sign in its name."""
     kernel = "6.12.117+deb13-cloud-amd64"
     with (

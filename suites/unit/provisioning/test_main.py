@@ -71,7 +71,7 @@ def test_outcome_of_a_boot_has_all_fields(
     }
 
 
-def test_plan_prints_the_steps_that_boot_then_runs(
+def test_plan_prints_the_steps_that_a_later_boot_runs(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -150,7 +150,7 @@ def test_status_needs_no_configuration(simulated: SimulatedNode) -> None:
 
 
 @pytest.mark.parametrize("command", ["boot", "bake", "teardown", "validate"])
-def test_error_for_an_unknown_field_is_in_the_outcome_the_console_and_the_log(
+def test_error_for_an_unknown_field_is_in_the_outcome_and_on_the_console_and_in_the_log(
     invocation: Invocation, command: str
 ) -> None:
     assert invocation.run(command, {"gpu_nodes": True}) == ExitCode.INVALID_CONFIGURATION
@@ -187,7 +187,7 @@ def test_environment_overrides_the_configuration_file(
     assert invocation.outcome()["decision"] == {"action": "teardown", "reason": "opted_out"}
 
 
-def test_failure_is_printed_logged_and_written_to_the_outcome(
+def test_failure_is_printed_and_logged_and_written_to_the_outcome(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.units.clear()
@@ -242,7 +242,7 @@ def test_run_that_a_signal_ends_leaves_an_outcome(
     assert invocation.outcome()["kernel"] == KERNEL
 
 
-def test_defect_leaves_an_outcome_with_its_traceback(
+def test_unexpected_exception_leaves_an_outcome_with_its_traceback(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_down(_: tuple[str, ...]) -> CommandResult:
@@ -467,7 +467,7 @@ def parse(*argv: str) -> int:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_root_defaults_to_the_files_of_this_machine(name: str) -> None:
+def test_root_option_defaults_to_the_root_of_this_machine(name: str) -> None:
     assert _parser().parse_args([name]).root == Path("/")
     assert _parser().parse_args([name, "--root=/mnt"]).root == Path("/mnt")
 

@@ -71,14 +71,14 @@ def test_failed_creation_of_instances_ends_the_partitioning() -> None:
         partition(runner, "MIG4g")
 
 
-def test_unit_runs_a_program_whose_path_has_a_blank() -> None:
+def test_mig_unit_runs_a_program_whose_path_has_a_blank() -> None:
     text = render_unit((*PROGRAM[:3], "/opt/a b.pyz"))
 
     assert "ExecStart=/usr/bin/python3 -I -S '/opt/a b.pyz' mig-partition\n" in text
 
 
 @pytest.mark.parametrize("layout", ["x", None])
-def test_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
+def test_mig_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
     configuration = Configuration(
         gpu_instance_profile="MIG3g", mig_node=True, nvidia_mig_profile_layout=layout
     )
@@ -172,7 +172,7 @@ def test_boot_schedules_a_reboot_only_if_a_gpu_is_not_in_mig_mode(
     assert (("shutdown", "-r", "1") in simulated.calls) is is_last
 
 
-def test_gpu_that_refuses_the_mode_is_not_partitioned() -> None:
+def test_gpu_that_refuses_mig_mode_is_not_partitioned() -> None:
     with (
         ScriptedRunner().expect("nvidia-smi -mig 1", exit_code=3) as runner,
         pytest.raises(CommandError, match=r"^Partitioning the GPU failed"),

@@ -27,7 +27,7 @@ def test_answer_is_the_stripped_output_or_none_if_the_command_failed(tmp_path: P
         assert node.answer("uname", "-r") is None
 
 
-def test_commands_end_before_the_whole_runs_deadline() -> None:
+def test_commands_end_before_the_deadline_of_the_whole_run() -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()

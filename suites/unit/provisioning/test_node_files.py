@@ -28,7 +28,9 @@ def files(tmp_path: Path) -> NodeFiles:
 
 
 @pytest.mark.parametrize("path", ["", "/", "/./", "etc", "/etc/..", "/../x"])
-def test_empty_relative_root_or_parent_path_is_refused(files: NodeFiles, path: str) -> None:
+def test_path_that_is_empty_or_relative_or_the_root_or_leads_to_a_parent_is_refused(
+    files: NodeFiles, path: str
+) -> None:
     with pytest.raises(UnsafePathError) as refusal:
         files.remove(path)
 
@@ -230,7 +232,9 @@ def test_write_replaces_a_symbolic_link_rather_than_its_target(
     assert not files.exists("/nowhere")
 
 
-def test_create_refuses_an_existing_name_and_leaves_no_temporary_file(files: NodeFiles) -> None:
+def test_creating_a_file_that_exists_is_refused_and_leaves_no_temporary_file(
+    files: NodeFiles,
+) -> None:
     assert files.create("/events/1.json", "one")
     assert not files.create("/events/1.json", "two")
 
@@ -240,7 +244,9 @@ def test_create_refuses_an_existing_name_and_leaves_no_temporary_file(files: Nod
     assert files.create("/events/deeper/still/1.json", "three")
 
 
-def test_create_refuses_a_name_that_another_process_creates_meanwhile(files: NodeFiles) -> None:
+def test_creating_a_file_that_another_process_creates_meanwhile_is_refused(
+    files: NodeFiles,
+) -> None:
     """The link stands for a file that another process creates after the check."""
     files.make_directory("/events")
     files.at("/events/1.json").symlink_to("nowhere")
@@ -301,7 +307,7 @@ def test_file_that_is_being_created_is_hidden(
     assert name.startswith(".")
 
 
-def test_append_makes_missing_folders_and_adds_text(files: NodeFiles) -> None:
+def test_appending_text_to_a_file_makes_missing_folders(files: NodeFiles) -> None:
     files.append("/var/log/a/b", "one\n")
     files.append("/var/log/a/b", "zwölf\n")
 
@@ -345,7 +351,7 @@ def test_undecodable_bytes_survive_a_rewrite_of_their_file(
     assert files.read_whole("/missing") is None
 
 
-def test_read_whole_refuses_a_file_beyond_the_read_limit(files: NodeFiles) -> None:
+def test_reading_a_whole_file_beyond_the_read_limit_raises_an_error(files: NodeFiles) -> None:
     files.write("/x", "x" * READ_LIMIT_BYTES)
     assert len(files.read_whole("/x") or "") == READ_LIMIT_BYTES
     files.append("/x", "x")
@@ -403,7 +409,7 @@ def test_file_that_the_system_fails_to_open_is_unreadable(
     assert str(failure.value) == f"'/x' cannot be read: {os.strerror(error)}."
 
 
-def test_remove_deletes_files_and_trees_and_raises_every_error(
+def test_removal_deletes_files_and_trees_and_raises_every_error(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write("/tree/a/b", "")
@@ -441,7 +447,7 @@ def test_link_target_is_returned_only_for_symbolic_links(files: NodeFiles) -> No
     assert files.link_target("/nothing") is None
 
 
-def test_folder_is_distinguished_from_a_link_to_one(files: NodeFiles) -> None:
+def test_folder_is_distinguished_from_a_link_to_a_folder(files: NodeFiles) -> None:
     files.make_directory("/folder")
     files.at("/link").symlink_to("folder")
     files.write("/file", "")
@@ -547,7 +553,7 @@ def test_removing_links_and_trees_with_links_leaves_their_targets(files: NodeFil
     assert files.exists("/kept/file")
 
 
-def test_remove_empty_folder_keeps_full_folders_and_files(files: NodeFiles) -> None:
+def test_removal_of_empty_folders_keeps_full_folders_and_files(files: NodeFiles) -> None:
     files.make_directory("/empty/inner")
     files.write("/full/file", "")
     files.write("/file", "")
@@ -568,7 +574,7 @@ def test_path_below_a_file_is_unreadable_and_not_missing(files: NodeFiles) -> No
         files.read("/file/x")
 
 
-def test_file_is_read_through_a_link_and_a_dangling_link_counts_as_missing(
+def test_file_is_read_through_a_link_and_a_dangling_link_is_a_missing_file(
     files: NodeFiles,
 ) -> None:
     files.write("/kept", "text")

@@ -33,7 +33,7 @@ def names(plan: Plan) -> list[str]:
     return [step.name for step in plan.steps]
 
 
-def test_steps_come_after_their_needs() -> None:
+def test_each_step_comes_after_the_steps_that_it_needs() -> None:
     plan = Plan.order([step("c", "a", "b"), step("b", "a"), step("a"), step("d")])
 
     assert names(plan) == ["a", "b", "c", "d"]
@@ -49,11 +49,11 @@ def test_fallback_comes_after_the_step_that_it_replaces() -> None:
     assert names(plan) == ["quick", "full"]
 
 
-def test_need_that_is_not_in_the_plan_is_ignored() -> None:
+def test_needed_step_that_is_not_in_the_plan_is_ignored() -> None:
     assert names(Plan.order([step("a", "absent")])) == ["a"]
 
 
-def test_cycle_of_needs_is_refused() -> None:
+def test_steps_that_need_each_other_are_refused() -> None:
     with pytest.raises(PlanError, match=r"^The needs of \['a', 'b'\] form a cycle\.$"):
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
 
@@ -72,7 +72,7 @@ def test_command_of_a_step_is_its_first_command_or_else_its_name() -> None:
     assert step("only-a-name").command == "only-a-name"
 
 
-def test_log_line_prints_the_line(tmp_path: Path) -> None:
+def test_log_action_prints_its_line(tmp_path: Path) -> None:
     console: list[str] = []
     action = log_line("  - a=b")
 

@@ -231,7 +231,7 @@ def test_each_step_has_the_events_that_the_dashboards_read() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_needs_of_steps_determine_their_order(name: str) -> None:
+def test_order_of_steps_depends_only_on_the_steps_that_each_step_needs(name: str) -> None:
     """In any order of the list, each step comes after all steps that it needs."""
     steps = PLANS[name]().steps
     shuffled = Plan.order(sorted(steps, key=lambda step: step.name, reverse=True)).steps
@@ -311,7 +311,7 @@ def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out:
 
 
 @pytest.mark.parametrize("family", [Family.AZURE_LINUX, Family.OTHER])
-def test_driver_is_refused_on_a_family_that_is_not_debian(family: Family) -> None:
+def test_driver_is_refused_on_a_distribution_outside_the_debian_family(family: Family) -> None:
     asked, seen = configuration(), facts(family=family)
 
     with pytest.raises(ProvisioningError) as error:
@@ -370,7 +370,9 @@ def test_only_the_device_plugin_gets_the_environment_of_the_runtime(mode: Mode |
 
 @pytest.mark.parametrize("family", Family)
 @pytest.mark.parametrize("action", [Action.NOTHING, Action.TEARDOWN])
-def test_node_that_opted_out_may_be_of_any_family(family: Family, action: Action) -> None:
+def test_node_that_opted_out_may_have_a_distribution_of_any_family(
+    family: Family, action: Action
+) -> None:
     seen = facts(family=family, is_opted_out=True, decision=Decision(action=action))
 
     names = [step.name for step in make_plan(configuration(), seen, PROGRAM).steps]
@@ -401,7 +403,7 @@ def test_runtime_is_checked_after_a_change_and_on_each_node_with_a_gpu(
         assert steps["validate-runtime"].exit_code is ExitCode.FILE_WATCH_TIMEOUT
 
 
-def test_configuration_of_an_opted_out_node_that_cannot_be_edited_has_its_own_exit_code() -> None:
+def test_uneditable_configuration_of_an_opted_out_node_has_its_own_exit_code() -> None:
     broken = "[broken /usr/bin/nvidia-container-runtime"
     seen = facts(
         is_opted_out=True,

@@ -91,7 +91,7 @@ def test_written_record_has_the_same_fields_when_it_is_read(tmp_path: Path) -> N
     )
 
 
-def test_missing_record_is_none_and_a_folder_in_its_place_is_a_corrupt_record(
+def test_missing_record_is_read_as_none_and_a_folder_in_its_place_as_a_corrupt_record(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)
@@ -139,7 +139,7 @@ def test_decision_for_an_opted_out_node_without_a_record_is_to_do_nothing() -> N
         (replace(RECORD, arch="aarch64"), Action.INSTALL, Reason.ARCH),
     ],
 )
-def test_no_command_is_run_to_decide_on_a_record_that_does_not_match(
+def test_decision_on_a_mismatched_record_runs_no_command(
     record: Record | None, action: Action, reason: Reason
 ) -> None:
     assert decide(WANTED, record, nobody_asks) == Decision(action=action, reason=reason)

@@ -336,7 +336,7 @@ def test_daemonset_is_deleted_only_if_no_node_needs_it(
     assert may_delete(desired=desired, misscheduled=misscheduled) is may
 
 
-def test_selector_of_a_group_has_only_kernel_architecture_and_system() -> None:
+def test_selector_of_a_group_has_only_the_kernel_and_the_architecture_and_the_system() -> None:
     each = ClusterNode(
         name="a", os_tag="x", labels={"zone": "1", KERNEL_LABEL: "6.1", ARCH: "", SYSTEM: "debian"}
     )

@@ -233,7 +233,7 @@ def asked_with(simulated: SimulatedNode, invocation: Invocation, answer: str) ->
     return f"The registry has no '{reference()}'" in error, len(pulls(simulated))
 
 
-def test_install_beside_another_loaded_version_is_not_tried_again(
+def test_install_is_not_tried_again_if_another_driver_version_is_loaded(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {reference()}

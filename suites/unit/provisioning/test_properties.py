@@ -327,7 +327,7 @@ def test_killed_teardown_is_finished_by_the_next_teardown(moment: int) -> None:
         assert tree(simulated.files) == untouched
 
 
-def test_provisional_record_sends_a_managed_node_to_a_full_install() -> None:
+def test_managed_node_with_a_provisional_record_gets_a_full_install() -> None:
     with simulated_node(fuse=12) as simulated:
         invocation = Invocation(simulated.top, simulated)
         with pytest.raises(KilledError):

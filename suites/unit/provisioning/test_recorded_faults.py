@@ -53,5 +53,5 @@ def test_fault_is_recognised_from_the_output_of_the_driver(case: str, meaning: s
 
 
 @pytest.mark.parametrize("case", ["off-the-bus-unopened", "wrong-boot42"])
-def test_every_line_of_a_failed_start_is_known(case: str) -> None:
+def test_every_line_of_a_failed_start_of_the_driver_is_known(case: str) -> None:
     assert [each.line for each in _messages(case) if each.words is None] == []

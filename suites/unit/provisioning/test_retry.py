@@ -141,7 +141,7 @@ def test_attempt_that_reaches_its_own_limit_is_followed_by_another_attempt(tmp_p
     assert detail == "Succeeded on attempt 3."
 
 
-def test_no_command_starts_once_the_budget_is_spent(tmp_path: Path) -> None:
+def test_no_command_starts_after_the_budget_is_spent(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError) as failure, ScriptedRunner() as runner:
         try_command(make_node(runner, tmp_path, budget_s=0), command())
 

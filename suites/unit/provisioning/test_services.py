@@ -249,7 +249,7 @@ def test_label_is_added_once_to_the_labels_of_the_kubelet(text: str, labelled: s
     assert add_node_label(text, LABEL) == labelled
 
 
-def test_kubelet_defaults_keep_their_mode_and_their_bytes(tmp_path: Path) -> None:
+def test_file_of_kubelet_defaults_keeps_its_mode_and_its_bytes(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.write(KUBELET_DEFAULTS, "X=\udce9\n", mode=0o600)
 

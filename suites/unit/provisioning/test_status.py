@@ -153,7 +153,7 @@ def test_status_has_the_error_with_which_a_boot_would_fail(
     assert boot == {"decision": None, "exit_code": exit_code}
 
 
-def test_arm64_boot_has_no_decision(tmp_path: Path) -> None:
+def test_status_of_an_arm64_machine_has_no_decision_for_a_boot(tmp_path: Path) -> None:
     boot = see(SimulatedNode(tmp_path, arch="aarch64"), GPU_NODE)["boot"]
 
     assert isinstance(boot, dict)

@@ -20,7 +20,7 @@ from harness.provisioning.systemd import (
 from suites.unit.provisioning.fakes import plan_lines
 
 
-def test_start_waits_for_the_unit_and_enables_it() -> None:
+def test_started_unit_is_awaited_and_enabled() -> None:
     assert plan_lines(*start("kubelet", 240)) == [
         "systemctl daemon-reload  # limit 25 s; failure ignored",
         "systemctl restart kubelet  # 100 attempts, 5 s apart, limit 240 s each",
@@ -28,7 +28,7 @@ def test_start_waits_for_the_unit_and_enables_it() -> None:
     ]
 
 
-def test_enqueue_neither_waits_for_the_unit_nor_fails() -> None:
+def test_enqueued_unit_is_not_awaited_and_its_failure_is_ignored() -> None:
     actions = enqueue("nvidia-dcgm", 30, "warning: no")
 
     assert plan_lines(*actions) == [
@@ -39,14 +39,14 @@ def test_enqueue_neither_waits_for_the_unit_nor_fails() -> None:
     assert [action.warning for action in actions] == [None, "warning: no", None]
 
 
-def test_stop_also_disables_the_unit_and_ignores_failures() -> None:
+def test_stopped_unit_is_disabled_and_failures_are_ignored() -> None:
     assert plan_lines(*stop("kubelet")) == [
         "systemctl stop kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
         "systemctl disable kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
     ]
 
 
-def test_reset_failed_runs_systemctl_once_for_several_units() -> None:
+def test_failed_states_of_several_units_are_reset_by_one_systemctl_command() -> None:
     assert plan_lines(reset_failed("a.service", "a.path")) == [
         "systemctl reset-failed a.service a.path  # limit 25 s; failure ignored"
     ]

@@ -120,7 +120,7 @@ def test_teardown_unloads_modules_and_then_runs_depmod_and_ldconfig(teardown: Te
     assert teardown.console == [line("cleaned", module=("true", "false"))]
 
 
-def test_files_that_are_not_the_drivers_are_kept(teardown: Teardown) -> None:
+def test_files_that_do_not_belong_to_the_driver_are_kept(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     others = ("/usr/bin/nvidia-container-runtime", "/var/lib/dkms/zfs/2.1/x", "/opt/cni/bin/x")
     for path in others:
@@ -478,7 +478,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown:
     ]
 
 
-def test_event_line_has_gpu_node_true_beside_a_customers_driver(teardown: Teardown) -> None:
+def test_event_line_reports_a_gpu_node_beside_a_customers_driver(teardown: Teardown) -> None:
     install_customers(teardown)
 
     teardown.run(teardown_scope(Configuration(gpu_node=True), is_opted_out=True))
@@ -487,14 +487,14 @@ def test_event_line_has_gpu_node_true_beside_a_customers_driver(teardown: Teardo
     assert " gpu_node=true status=preserved_customer_driver " in said
 
 
-def test_original_modules_of_dkms_do_not_count_as_a_customers_driver(teardown: Teardown) -> None:
+def test_original_modules_of_dkms_are_not_taken_for_a_customers_driver(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.write(f"{DKMS}/original_module/x", "")
 
     assert teardown.run() is TeardownStatus.CLEANED
 
 
-def test_module_without_a_version_is_kept_as_the_customers(
+def test_module_without_a_version_is_taken_for_a_customers_module_and_kept(
     teardown: Teardown,
 ) -> None:
     install_customers(teardown)
@@ -643,7 +643,7 @@ def test_event_line_reports_the_state_before_the_teardown(teardown: Teardown) ->
     ]
 
 
-def test_managed_node_unloads_any_version_that_is_idle(teardown: Teardown) -> None:
+def test_managed_node_unloads_an_idle_driver_of_any_version(teardown: Teardown) -> None:
     """On a managed node, the driver always comes from the image."""
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(OTHER_VERSION, *STACK)

@@ -45,7 +45,7 @@ x = "\\"]"
 CRI = ("plugins", "io.containerd.grpc.v1.cri")
 
 
-def test_entries_have_whole_paths_and_their_lines() -> None:
+def test_each_entry_has_its_whole_path_and_its_line_numbers() -> None:
     entries = read_entries(TEXT)
 
     assert [(entry.path, entry.first, entry.last, entry.is_header) for entry in entries] == [
@@ -194,7 +194,7 @@ def test_new_key_without_a_table_is_added_at_the_start() -> None:
     assert set_value("x = 1\n", ("version",), "2") == "version = 2\nx = 1\n"
 
 
-def test_table_of_dotted_keys_is_not_opened_again() -> None:
+def test_no_header_is_added_for_a_table_of_dotted_keys() -> None:
     text = '[p]\nc.runtime = "runc"\nd = 1\n'
 
     assert set_value(text, ("p", "c", "default"), "2") == (
@@ -202,7 +202,7 @@ def test_table_of_dotted_keys_is_not_opened_again() -> None:
     )
 
 
-def test_key_of_a_table_that_has_only_a_subtable_gets_its_own_header() -> None:
+def test_header_is_added_for_a_new_key_of_a_table_that_has_only_a_subtable() -> None:
     assert set_value("[a.b]\nx = 1\n", ("a", "y"), "2") == "[a.b]\nx = 1\n\n[a]\ny = 2\n"
 
 
@@ -213,7 +213,7 @@ def test_key_cannot_be_added_to_an_inline_table() -> None:
     assert str(error.value) == "line 2: 'a.b' is a value, expected a table"
 
 
-def test_table_is_removed_with_only_its_subtables() -> None:
+def test_table_is_removed_with_its_subtables_and_nothing_else() -> None:
     text = (
         "[a]\nx = 1\n# kept\n \n[a.b]\ny = [\n1]\n[a.b.c]\nz = 2\n[a.bc]\nw = 3\n[d]\na.b = 1\n"
         "[a]\nb.q = 4\n"
@@ -260,7 +260,7 @@ def test_removing_the_first_table_removes_no_line_before_it() -> None:
     assert remove_tables("\n[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
 
 
-def test_adding_and_removing_a_table_are_opposites() -> None:
+def test_removing_an_added_table_restores_the_text() -> None:
     text = "version = 2\n\n[b]\nx = 1\n"
 
     assert remove_tables(set_value(text, ("a", "y"), "1"), ("a",)) == text
@@ -369,7 +369,7 @@ def test_new_key_is_added_to_the_first_part_of_its_table(
     assert set_value(text, path, "2") == edited
 
 
-def test_only_the_line_before_a_header_is_removed_with_it() -> None:
+def test_only_the_line_before_a_header_is_removed_with_the_header() -> None:
     assert remove_tables("a = 1\n\nb = 2\n", ("b",)) == "a = 1\n\n"
     assert remove_tables("a = 1\n\n\n[b]\n", ("b",)) == "a = 1\n\n"
     assert remove_tables("a = 1\n[b]\n\nc = [\n1]\n", ("b",)) == "a = 1\n\n"

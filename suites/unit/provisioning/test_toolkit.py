@@ -120,7 +120,7 @@ def test_runtime_without_cdi_gets_no_annotations() -> None:
     assert text == USERS + RUNTIME + DEFAULT
 
 
-def test_switched_off_cdi_is_switched_on() -> None:
+def test_cdi_that_is_off_in_containerd_is_switched_on() -> None:
     text = gpu_configuration(facts(USERS, CdiSupport.CAPABLE))
 
     assert text is not None
@@ -218,7 +218,7 @@ def test_invalid_toml_configuration_is_refused() -> None:
         non_gpu_configuration(facts("[broken /usr/bin/nvidia-container-runtime"))
 
 
-def test_nvidia_runtimes_mode_is_set_among_the_users_settings() -> None:
+def test_mode_of_the_nvidia_runtime_is_set_and_the_users_settings_are_kept() -> None:
     text = '#mine\n[nvidia-container-runtime]\nmode = "auto"\nlog-level = "info"\n'
 
     assert toolkit_configuration(text, NATIVE) == text.replace('"auto"', '"cdi"')
@@ -297,7 +297,7 @@ SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
-def test_cdi_spec_is_written_again_once_the_driver_works(tmp_path: Path, exit_code: int) -> None:
+def test_cdi_spec_is_written_again_when_the_driver_works(tmp_path: Path, exit_code: int) -> None:
     """The state of the units in systemd does not matter."""
     files = NodeFiles(tmp_path)
     files.write(CDI_SPEC, "old nvidia.com/gpu")
@@ -483,7 +483,7 @@ def test_cri_o_gets_either_the_nvidia_runtime_or_the_hook(tmp_path: Path) -> Non
     assert crio(tmp_path, None) == {"drop-in": None, "hook": None}
 
 
-def test_node_without_cdi_gets_the_automatic_mode_and_no_prefixes() -> None:
+def test_node_without_cdi_gets_the_automatic_mode_and_no_annotation_prefixes() -> None:
     choice = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=False, is_native=False)
 
     assert toolkit_configuration('[nvidia-container-runtime]\nmode = "cdi"\n', choice) == (
@@ -499,7 +499,7 @@ def test_users_annotation_prefixes_are_replaced_only_for_a_runtime_without_nativ
     assert toolkit_configuration(text, OLDER) == text.replace("mine/", "nvidia.cdi.k8s.io/")
 
 
-def test_cdi_spec_from_before_the_refresh_fails_the_step(tmp_path: Path) -> None:
+def test_cdi_spec_that_is_older_than_the_refresh_fails_the_step(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
     runner.expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")

@@ -36,7 +36,7 @@ def actions_run(simulated: SimulatedNode) -> list[str]:
 
 @pytest.mark.parametrize("baked", [VERSION, OTHER_VERSION])
 @pytest.mark.parametrize("is_configured", [True, False])
-def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_before_the_install(
+def test_01_agentbaker_8919_grid_node_removes_a_baked_cuda_driver_before_the_install(
     simulated: SimulatedNode, invocation: Invocation, baked: str, *, is_configured: bool
 ) -> None:
     simulated.build(baked, KERNEL)
@@ -57,7 +57,7 @@ def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_before_the_install(
     assert "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake" in invocation.events()
 
 
-def test_02_agentbaker_8916_8945_other_version_is_torn_down_before_the_install(
+def test_02_agentbaker_8916_8945_driver_of_another_version_is_removed_before_the_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build("580.159.04", KERNEL)
@@ -94,7 +94,7 @@ def test_20_aks_gpu_162_module_that_dkms_only_added_is_built(
     assert invocation.outcome()["decision"] == {"action": "install", "reason": "dkms"}
 
 
-def test_22_driver_is_built_if_the_image_has_no_action_install_skip_build(
+def test_22_driver_is_built_if_the_image_lacks_the_action_that_skips_the_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -108,7 +108,7 @@ def test_22_driver_is_built_if_the_image_has_no_action_install_skip_build(
 
 
 @pytest.mark.parametrize("builder", [KERNEL, OTHER_KERNEL])
-def test_24_record_and_log_name_the_target_kernel_not_the_builders(
+def test_24_record_and_log_name_the_target_kernel_and_not_the_kernel_of_the_builder(
     simulated: SimulatedNode, invocation: Invocation, builder: str
 ) -> None:
     simulated.kernel = builder
@@ -126,7 +126,7 @@ def test_24_record_and_log_name_the_target_kernel_not_the_builders(
     assert invocation.log()[-2].endswith(f"(kernel {KERNEL})")
 
 
-def test_24_bake_fails_if_the_record_names_the_builders_kernel(
+def test_24_bake_fails_if_the_record_names_the_kernel_of_the_builder(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL

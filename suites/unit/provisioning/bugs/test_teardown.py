@@ -54,7 +54,7 @@ def test_03_agentbaker_8933_module_that_was_loaded_at_boot_is_unloaded(
     assert status(invocation) == "cleaned"
 
 
-def test_04_agentbaker_8955_idle_stack_that_holds_nvidia_is_unloaded(
+def test_04_agentbaker_8955_idle_modules_that_use_the_nvidia_module_are_unloaded(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -148,7 +148,7 @@ def test_09_agentbaker_9257_our_module_under_an_older_kernel_is_removed(
     assert ("depmod", "-a", OTHER_KERNEL) in simulated.calls
 
 
-def test_10_agentbaker_9544_incomplete_grid_teardown_does_not_validate_the_old_driver(
+def test_10_agentbaker_9544_old_driver_is_not_validated_after_an_incomplete_grid_teardown(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(OTHER_VERSION, KERNEL)
