@@ -193,7 +193,7 @@ def test_error_for_an_unknown_model_lists_the_known_models(tmp_path: Path) -> No
         (("  mpqemu:", "  vfio:"), 13, "bars_mib.vfio", "'mpqemu'"),
     ],
 )
-def test_error_for_an_invalid_model_names_the_file_the_line_and_the_key(
+def test_error_for_an_invalid_model_names_the_file_and_the_line_and_the_key(
     tmp_path: Path, slip: tuple[str, str], line: int | None, key: str, words: str
 ) -> None:
     file = _model(tmp_path, MODEL_FILE.replace(*slip))

@@ -116,7 +116,7 @@ def test_reset_clears_the_command_register_and_bar_addresses() -> None:
     assert (space.read(COMMAND, 2), space.read(BAR_0, 4)) == (0, 0)
 
 
-def test_bar_with_an_invalid_index_size_or_width_is_refused() -> None:
+def test_bar_with_an_invalid_index_or_size_or_width_is_refused() -> None:
     accepted = []
     for bars in (
         {6: Bar(mib=16)},

@@ -112,7 +112,7 @@ def test_messages_that_arrive_together_are_answered_in_order(qemu: QemuSide) -> 
     assert answers == [qemu.config_read(offset) for offset in offsets]
 
 
-def test_every_received_descriptor_is_closed_and_not_written_to(qemu: QemuSide) -> None:
+def test_every_received_file_descriptor_is_closed_without_a_write(qemu: QemuSide) -> None:
     ours, theirs = os.pipe()
 
     qemu.post(_SYSMEM, [theirs] * 8)
@@ -129,7 +129,7 @@ def test_every_received_descriptor_is_closed_and_not_written_to(qemu: QemuSide) 
 @pytest.mark.parametrize(
     "data", [config_message(Command.PCI_CFGREAD, 0) + _SYSMEM, _SYSMEM[:40]], ids=["whole", "part"]
 )
-def test_descriptor_of_a_request_that_is_not_carried_out_is_closed(
+def test_file_descriptor_of_a_request_that_is_not_carried_out_is_closed(
     server: MpqemuServer, qemu: QemuSide, data: bytes
 ) -> None:
     """The second of two complete messages has the descriptor, and the GPU stalls at the first."""
@@ -214,7 +214,7 @@ def test_wait_for_qemu_to_disconnect_times_out_while_qemu_runs(
         server.wait_for_end(0.0)
 
 
-def test_close_leaves_no_thread_or_descriptor() -> None:
+def test_closed_server_leaves_no_thread_or_file_descriptor() -> None:
     before = open_descriptors()
     server = MpqemuServer(a_gpu())
     server.start()

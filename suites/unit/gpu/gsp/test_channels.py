@@ -204,7 +204,7 @@ def test_launch_without_a_transfer_releases_its_semaphore(launch: int, released:
         ),
     ],
 )
-def test_work_that_the_driver_does_not_submit_is_refused(words: tuple[int, ...]) -> None:
+def test_work_of_a_kind_that_the_driver_never_submits_is_refused(words: tuple[int, ...]) -> None:
     with pytest.raises(ChannelError):
         Work().run(*words)
 

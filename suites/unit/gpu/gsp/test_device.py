@@ -427,7 +427,7 @@ def test_queued_xids_are_sent_after_the_driver_has_read_earlier_messages(opened:
     assert numbers == list(range(1, SLOTS + 1))
 
 
-def test_hung_gsp_answers_nothing(opened: Driver) -> None:
+def test_hung_gsp_sends_no_answer(opened: Driver) -> None:
     opened.device.hang()
 
     with pytest.raises(IndexError):

@@ -34,7 +34,9 @@ def sections(file: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_firmware_file_has_a_version_an_image_and_a_signature_for_each_family(name: str) -> None:
+def test_firmware_file_has_a_version_and_an_image_and_a_signature_for_each_family(
+    name: str,
+) -> None:
     found = sections(make_firmware("550.163.01", FILES[name]))
 
     assert found[".fwversion"] == b"550.163.01\0"

@@ -276,7 +276,7 @@ def test_context_count_of_each_compute_profile_is_a_multiple_of_the_reported_ste
         assert contexts <= most
 
 
-def test_caller_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
+def test_client_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
     """With another instance, an assertion of the driver failed, and a MIG device was missing."""
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 

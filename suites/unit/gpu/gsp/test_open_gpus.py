@@ -83,7 +83,7 @@ def test_node_without_gpus_is_reported(tmp_path: Path, capsys: pytest.CaptureFix
     assert "has no GPU" in capsys.readouterr().err
 
 
-def test_client_needs_the_standard_library_only() -> None:
+def test_client_imports_only_the_standard_library() -> None:
     tree = ast.parse(Path(open_gpus.__file__).read_text())
     modules = {
         name.split(".")[0]

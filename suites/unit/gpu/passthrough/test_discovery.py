@@ -545,7 +545,7 @@ def test_reason_names_the_process_that_has_the_vfio_group_file_open(host: FakeHo
     assert verdict(host, SECOND).is_usable
 
 
-def test_file_that_only_has_the_path_of_a_device_makes_no_gpu_busy(
+def test_open_file_that_only_has_the_path_of_a_device_makes_no_gpu_busy(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Users may mount any file at '/dev/vfio' in their own mount namespace."""
@@ -689,7 +689,7 @@ def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost, driver: 
     assert verdict(host, SECOND).is_usable
 
 
-def test_search_for_device_users_continues_after_an_unreadable_process(
+def test_search_for_processes_that_use_a_device_continues_after_an_unreadable_process(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.bind(SECOND, "vfio-pci")

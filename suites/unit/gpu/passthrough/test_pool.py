@@ -920,7 +920,7 @@ def test_unreadable_record_is_reported_and_its_gpu_is_not_touched(
 
 
 @pytest.mark.parametrize("address", [GPU, AUDIO])
-def test_abandoned_gpu_with_a_dead_function_is_quarantined(
+def test_abandoned_gpu_with_a_dead_pci_function_is_quarantined(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, address: str
 ) -> None:
     """Binding a driver to a dead function may never return."""
@@ -940,7 +940,7 @@ def test_abandoned_gpu_with_a_dead_function_is_quarantined(
 
 
 @pytest.mark.parametrize("state", [VfioFile.BUSY, VfioFile.FORBIDDEN])
-def test_abandoned_gpu_with_a_function_that_may_be_open_stays_unchanged(
+def test_abandoned_gpu_with_a_pci_function_that_may_be_open_stays_unchanged(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, state: VfioFile
 ) -> None:
     """A run was killed while it returned the functions, and its machine still runs."""
