@@ -293,7 +293,7 @@ def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(
 
 
 @pytest.mark.parametrize("content", ["some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"])
-def test_pressure_in_an_unknown_form_keeps_no_machine_waiting(
+def test_pressure_file_in_an_unknown_format_delays_no_machine(
     host: FakeHost, content: str
 ) -> None:
     host.is_busy(load=90)

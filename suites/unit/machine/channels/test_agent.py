@@ -166,7 +166,7 @@ def test_settle_request_before_the_first_boot_is_sent_again(
     ] == [True] * 4
 
 
-def test_result_has_output_exit_code_and_duration_of_a_command(
+def test_result_has_the_output_and_exit_code_and_duration_of_a_command(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     reply = {"exit_code": 124, "timed_out": True, "duration_s": 2.5}

@@ -326,7 +326,7 @@ def test_nothing_is_sent_for_a_request_that_has_ended(guest: PlayedGuest, ready:
     assert guest.kinds() == ["hello", "run", "ping"]
 
 
-def test_closed_link_ends_requests_in_flight_and_refuses_later_requests(
+def test_closed_agent_link_ends_requests_in_flight_and_refuses_later_requests(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     errors: list[str] = []
@@ -351,7 +351,7 @@ def test_closed_link_ends_requests_in_flight_and_refuses_later_requests(
     assert str(refused.value) == reason
 
 
-def test_closed_link_has_no_thread_and_no_socket(guest: PlayedGuest, ready: Agent) -> None:
+def test_closed_agent_link_has_no_thread_and_no_socket(guest: PlayedGuest, ready: Agent) -> None:
     before = threading.active_count()
 
     ready.close()

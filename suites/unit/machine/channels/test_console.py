@@ -289,7 +289,7 @@ def test_undecodable_console_bytes_do_not_end_a_wait(guest: _Guest, console: Con
     assert _wait(console, "login:") == "login:"
 
 
-def test_close_leaves_no_thread_or_socket(guest: _Guest) -> None:
+def test_closed_console_leaves_no_thread_or_socket(guest: _Guest) -> None:
     console = Console("closing", guest.ours)
 
     console.close()

@@ -121,7 +121,9 @@ def test_file_descriptor_is_sent_to_qemu_with_its_command(
         assert qemu.descriptors == [(file.stat().st_dev, file.stat().st_ino)]
 
 
-def test_earlier_event_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) -> None:
+def test_event_that_arrived_before_a_wait_ends_the_wait_at_once(
+    qemu: FakeQemu, session: QmpSession
+) -> None:
     qemu.send_event("SHUTDOWN", {"reason": "guest-shutdown"})
     session.execute("query-status", limit_s=_LONG_S)
 
@@ -146,7 +148,7 @@ def test_events_before_the_start_position_do_not_end_a_wait(
         session.wait_for_event("a reset", names("RESET"), Deadline.after(_SHORT_S), since=1)
 
 
-def test_wait_ends_once_qemu_has_exited(qemu: FakeQemu, session: QmpSession) -> None:
+def test_wait_ends_as_soon_as_qemu_has_exited(qemu: FakeQemu, session: QmpSession) -> None:
     going = threading.Timer(_SHORT_S, qemu.hang_up)
     going.start()
 
@@ -211,7 +213,7 @@ def test_qemu_that_exits_before_its_greeting_ends_the_wait_early() -> None:
         session.close()
 
 
-def test_close_leaves_no_thread_or_socket(qemu: FakeQemu) -> None:
+def test_closed_qmp_session_leaves_no_thread_or_socket(qemu: FakeQemu) -> None:
     session = _session(qemu)
 
     session.close()

@@ -298,7 +298,7 @@ def test_damaged_checkpoint_cannot_be_used_while_it_is_replaced(
     assert (cache.made, shared) == (2, [])
 
 
-def test_damaged_checkpoint_can_be_removed_by_gc(cache: Cache) -> None:
+def test_damaged_checkpoint_can_be_removed_by_the_gc_command(cache: Cache) -> None:
     _cut_the_manifest(cache.have())
     (info,) = cache.store.ls()
     assert info.name == "booted"

@@ -221,7 +221,7 @@ def test_making_a_checkpoint_leaves_no_temporary_files(cache: Cache) -> None:
     ]
 
 
-def test_checkpoint_is_made_although_cp_does_not_start(cache: Cache) -> None:
+def test_checkpoint_is_made_even_if_the_cp_command_does_not_start(cache: Cache) -> None:
     cache.copy.leaves = None
 
     with cache.use(deadline=Deadline.after(30, FakeClock())) as checkpoint:
@@ -316,7 +316,9 @@ def void(_value: object) -> None:
     return
 
 
-def test_parent_and_child_can_be_made_while_another_checkpoint_is_made(cache: Cache) -> None:
+def test_parent_and_child_checkpoint_can_be_made_while_another_checkpoint_is_made(
+    cache: Cache,
+) -> None:
     inner: list[Checkpoint] = []
 
     def nest(_place: CheckpointPlace) -> None:

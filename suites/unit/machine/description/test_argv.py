@@ -235,7 +235,7 @@ def test_ports_of_the_host_do_not_change_the_key_of_a_checkpoint() -> None:
     assert without_paths(spec) == without_paths(a_machine_spec())
 
 
-def test_iommu_precedes_its_devices_and_the_kernel_command_line_enables_it() -> None:
+def test_iommu_precedes_other_devices_and_the_kernel_command_line_enables_the_iommu() -> None:
     argv = render_argv(a_machine_spec(has_iommu=True), CHANNELS, serial_log=LOG)
 
     assert values_of(argv, "-device")[0] == "intel-iommu"

@@ -70,7 +70,7 @@ def test_accepted_name_is_a_word_for_qemu_and_a_file_name(name: str) -> None:
         ("root_port_aperture_mib", 0),
     ],
 )
-def test_value_that_is_too_small_is_refused(key: str, least: int) -> None:
+def test_machine_value_that_is_too_small_is_refused(key: str, least: int) -> None:
     with pytest.raises(
         BadInputError, match=rf"key '{key}': {least - 1} is too small; use {least} or more"
     ):

@@ -154,7 +154,7 @@ def test_machine_entry_with_an_invalid_process_or_user_id_is_refused(
         RunningMachine.from_json(text)
 
 
-def test_purpose_cannot_control_the_terminal_that_shows_it(
+def test_purpose_of_a_machine_cannot_control_the_terminal_that_shows_the_purpose(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
