@@ -147,7 +147,7 @@ def test_whole_state_is_loaded_with_the_expected_commands() -> None:
     assert monitor.descriptors == {"getfd": 7}
 
 
-def test_existing_state_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_state_file_is_not_overwritten(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.write_text("of another machine")
 
@@ -157,7 +157,7 @@ def test_existing_state_is_not_overwritten(tmp_path: Path) -> None:
     assert state.read_text() == "of another machine"
 
 
-def test_end_event_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
+def test_event_for_the_end_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     monitor.recorded.append(DONE)
 

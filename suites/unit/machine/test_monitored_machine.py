@@ -34,7 +34,7 @@ def test_machine_that_does_not_start_is_closed(tmp_path: Path, error: BaseExcept
     assert machine.steps == ["close"]
 
 
-def test_device_is_plugged_into_the_first_free_port_under_the_id_that_qemu_uses(
+def test_device_is_plugged_into_the_first_free_port_by_the_id_that_qemu_has_for_the_port(
     tmp_path: Path,
 ) -> None:
     monitor = FakeMonitor({"device_add": HarnessError("Bus 'rp0' is gone.")})
@@ -147,7 +147,7 @@ def test_error_for_a_machine_that_did_not_power_off_has_the_last_console_lines(
         machine.wait_for_power_off(soon())
 
 
-def test_power_off_is_complete_once_qemu_has_ended(tmp_path: Path) -> None:
+def test_power_off_is_complete_when_qemu_has_ended(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     monitor.recorded.append(an_event("SHUTDOWN", reason="guest-shutdown"))
     machine = a_machine(tmp_path, monitor)
@@ -262,7 +262,7 @@ def test_removal_of_a_device_without_a_port_frees_no_port() -> None:
     assert ports.free() == 1
 
 
-def test_device_as_large_as_the_window_and_aperture_of_its_port_is_accepted() -> None:
+def test_device_that_exactly_fills_the_window_and_aperture_of_its_port_is_accepted() -> None:
     ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
 
     assert ports.choose(a_large_attachment(window_mib=64, aperture_mib=256)) == "rp0"

@@ -119,7 +119,7 @@ def test_descriptor_in_a_specific_folder_replaces_a_general_descriptor_of_the_sa
     assert find(general, specific) == specific.firmware
 
 
-def test_empty_file_hides_the_general_file_of_the_same_name(
+def test_empty_descriptor_hides_the_general_descriptor_of_the_same_name(
     general: Folder, specific: Folder
 ) -> None:
     general.describe("50-edk2.json")
@@ -132,7 +132,9 @@ def test_empty_file_hides_the_general_file_of_the_same_name(
         find(general, specific)
 
 
-def test_search_continues_after_an_empty_file(general: Folder, specific: Folder) -> None:
+def test_search_for_firmware_continues_after_an_empty_descriptor(
+    general: Folder, specific: Folder
+) -> None:
     general.describe("50-edk2.json")
     general.describe("60-edk2.json")
     (specific.path / "50-edk2.json").touch()
@@ -243,7 +245,7 @@ def test_error_for_an_invalid_descriptor_has_its_file_and_key(
         find(general)
 
 
-def test_error_for_a_malformed_descriptor_says_how_to_hide_it(
+def test_error_for_a_malformed_descriptor_says_how_to_hide_the_descriptor(
     general: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")

@@ -33,7 +33,7 @@ def test_error_for_a_missing_binding_names_the_extra_to_install(
         load_libvirt()
 
 
-def test_fork_of_a_process_with_a_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_of_a_process_with_an_event_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = EventLoop()
     loop._owner = 7
     monkeypatch.setattr("os.getpid", lambda: 8)

@@ -48,7 +48,7 @@ def test_all_folders_of_a_session_daemon_are_in_one_mount() -> None:
 
 
 @pytest.mark.parametrize("layout", [SYSTEM, SESSION])
-def test_no_daemon_speaks_to_the_hosts_message_bus(layout: DaemonLayout) -> None:
+def test_no_libvirt_daemon_connects_to_the_hosts_message_bus(layout: DaemonLayout) -> None:
     """Systemd-machined would look up PIDs of another namespace in the host's namespace."""
     assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
 

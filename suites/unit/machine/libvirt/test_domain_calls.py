@@ -157,7 +157,7 @@ def test_monitor_belongs_to_the_domain_and_ends_with_the_domain(
     assert qemu.callbacks == {}
 
 
-def test_domain_that_crashed_has_ended(domain: Domain, host: FakeHost) -> None:
+def test_domain_that_crashed_is_regarded_as_ended(domain: Domain, host: FakeHost) -> None:
     host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), CRASHED, 0)
 
     assert not domain.is_running

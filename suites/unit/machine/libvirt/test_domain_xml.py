@@ -207,7 +207,7 @@ def test_libvirt_does_not_bind_the_driver_of_a_host_gpu() -> None:
     )
 
 
-def test_gpu_of_the_host_with_two_functions_is_refused() -> None:
+def test_gpu_of_the_host_with_two_pci_functions_is_refused() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
     with pytest.raises(

@@ -192,7 +192,7 @@ def required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     ("uri", "qemu", "emulator"),
     [(None, "mine", "/opt/mine"), ("qemu:///system", "absent", "absent")],
 )
-def test_open_driver_knows_its_host_and_leaves_no_socket(
+def test_open_libvirt_driver_knows_its_host_and_leaves_no_socket(
     libvirt: FakeLibvirt,
     required: list[str],
     tmp_path: Path,

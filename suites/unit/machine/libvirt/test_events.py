@@ -32,7 +32,9 @@ def events(connection: Connection) -> Iterator[DomainEvents]:
         yield watched
 
 
-def test_event_before_the_wait_ends_the_wait(raw: FakeConnect, events: DomainEvents) -> None:
+def test_event_that_arrived_before_the_wait_ends_the_wait_at_once(
+    raw: FakeConnect, events: DomainEvents
+) -> None:
     raw.tell(LIFE_CYCLE, DOMAIN, STARTED, 0)
     raw.tell(LIFE_CYCLE, DOMAIN, RESUMED, 3)
 

@@ -203,7 +203,7 @@ def test_refused_deregistration_is_reported(
         watched.close()
 
 
-def test_wait_ends_once_qemu_has_exited(one: DomainMonitor) -> None:
+def test_wait_ends_as_soon_as_qemu_has_exited(one: DomainMonitor) -> None:
     one.note_end("stopped")
 
     with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) during the wait for it"):

@@ -189,7 +189,7 @@ def test_device_node_is_read_with_its_owner(tmp_path: Path) -> None:
     ],
     ids=["access list", "another attribute", "no attributes"],
 )
-def test_access_list_of_a_device_node_is_found(
+def test_access_control_list_of_a_device_node_is_found(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     attributes: list[str] | None,
@@ -378,7 +378,9 @@ def test_checks_that_need_libvirtd_are_skipped_if_libvirtd_does_not_answer(
     )
 
 
-def test_check_reports_only_the_missing_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_without_the_python_binding_reports_only_the_missing_binding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse() -> NoReturn:
         raise RequirementError("There is no binding; install it.")
 

@@ -277,7 +277,7 @@ def test_unread_output_does_not_delay_the_end_of_a_stream(
     assert opened.ours.recv(100) == b"x" * 100
 
 
-def test_stream_that_libvirt_cannot_abort_ends_nevertheless(
+def test_stream_ends_even_if_libvirt_cannot_abort_it(
     connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
@@ -411,7 +411,7 @@ def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
     assert open_files() <= before, f"It is still held by the error: {caught.value}"
 
 
-def test_stream_that_libvirt_does_not_release_ends_anyway(
+def test_stream_ends_even_if_libvirt_does_not_release_it(
     connection: Connection,
     guest: StreamConnect,
     loop: FakeLoopLibvirt,

@@ -28,7 +28,7 @@ def _with_monitor(machine: QemuMachine, monitor: FakeMonitor) -> QemuMachine:
     return machine
 
 
-def test_seed_is_plugged_read_only_into_its_own_port(tmp_path: Path) -> None:
+def test_seed_is_plugged_into_its_own_port_as_a_read_only_disk(tmp_path: Path) -> None:
     monitor = FakeMonitor()
 
     _with_monitor(QemuMachine(a_machine_spec(), tmp_path), monitor).plug_seed(tmp_path / "seed")
@@ -56,7 +56,7 @@ def test_seed_is_plugged_read_only_into_its_own_port(tmp_path: Path) -> None:
     ]
 
 
-def test_seed_is_closed_once_the_guest_has_released_it(tmp_path: Path) -> None:
+def test_seed_is_closed_after_the_guest_has_released_it(tmp_path: Path) -> None:
     removed = an_event("DEVICE_DELETED", device="seed-disk")
     monitor = FakeMonitor(events={"device_del": removed})
     machine = QemuMachine(a_machine_spec(seed=tmp_path / "seed"), tmp_path)
