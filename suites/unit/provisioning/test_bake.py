@@ -432,7 +432,7 @@ def test_bake_that_cannot_remove_old_staged_files_leaves_no_record(
 @pytest.mark.parametrize(
     ("arch", "os_release"), [("aarch64", "ID=debian\n"), ("x86_64", "ID=azurelinux\n")]
 )
-def test_arm64_and_azure_linux_are_not_baked(
+def test_arm64_machine_and_azure_linux_machine_are_not_baked(
     simulated: SimulatedNode, invocation: Invocation, arch: str, os_release: str
 ) -> None:
     simulated.arch = arch

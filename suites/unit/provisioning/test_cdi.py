@@ -172,7 +172,7 @@ SPECS_WITHOUT_GPU = (
 )
 
 
-def test_cdi_spec_without_a_gpu_offers_no_gpu() -> None:
+def test_cdi_spec_without_a_gpu_is_recognised() -> None:
     assert [spec for spec in SPECS_WITHOUT_GPU if offers_device(spec, "nvidia.com/gpu")] == []
 
 

@@ -343,7 +343,7 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
 
 
 @pytest.mark.parametrize("key", ["options.Runtime", "runtime_engine"])
-def test_only_the_oldest_shim_starts_the_program_that_the_oldest_keys_name(key: str) -> None:
+def test_program_that_the_oldest_keys_name_is_started_only_by_the_oldest_shim(key: str) -> None:
     text = f'{RUNC}{key} = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
@@ -372,7 +372,7 @@ def test_strings_are_read_in_either_kind_of_quotes() -> None:
         assert read_runtimes(text, TABLE) == read_runtimes(basic, TABLE), text
 
 
-def test_each_runtime_is_read_once_in_the_order_of_the_file() -> None:
+def test_each_runtime_is_read_only_once_and_in_the_order_of_the_file() -> None:
     text = f"{KATA}{NVIDIA}{RUNC}"
 
     assert [each.name for each in read_runtimes(text, TABLE)] == ["kata", "nvidia", "runc"]
@@ -745,7 +745,7 @@ def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
 
 
 @pytest.mark.parametrize("value", ['""', "''"])
-def test_runtime_with_an_empty_type_is_no_nvidia_runtime(value: str) -> None:
+def test_runtime_with_an_empty_type_is_not_taken_for_an_nvidia_runtime(value: str) -> None:
     text = NVIDIA.replace('"io.containerd.runc.v2"', value)
 
     assert not has_nvidia_runtime(text, TABLE)

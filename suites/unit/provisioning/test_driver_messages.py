@@ -233,12 +233,12 @@ def test_most_severe_message_in_the_output_of_a_program_is_returned(
     ],
     ids=["blanks", "GPU", "NVRM", "tabs", "drm"],
 )
-def test_long_line_is_read_in_time(text: str) -> None:
+def test_very_long_line_is_read_within_the_time_limit(text: str) -> None:
     """A guest controls the content of its log."""
     assert len(parse_messages(f"{text}\n" * 2)) <= 2
 
 
-def test_many_lines_are_read_in_time() -> None:
+def test_very_many_lines_are_read_within_the_time_limit() -> None:
     """A lost GPU may fill the log."""
     log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(5_000))
 

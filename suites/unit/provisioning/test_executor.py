@@ -85,7 +85,7 @@ def test_step_is_reported_with_its_start_and_duration(tmp_path: Path) -> None:
     assert console == ["2026-08-21T12:00:01.500+00:00 step one done after 2.2 s"]
 
 
-def test_step_writes_a_file_makes_a_folder_and_removes_a_file(tmp_path: Path) -> None:
+def test_step_writes_a_file_and_makes_a_folder_and_removes_a_file(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.write("/old", "")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))

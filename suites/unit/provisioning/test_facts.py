@@ -83,7 +83,7 @@ def test_only_a_few_commands_are_run_on_a_node_without_gpu(tmp_path: Path) -> No
     )
 
 
-def test_module_is_proved_on_a_managed_node_whose_record_fits(tmp_path: Path) -> None:
+def test_module_is_proved_on_a_managed_node_whose_record_matches(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files, ("EnableManagedGPUExperience", "True"), vm_size="Standard_NC6")
     write_record(files)

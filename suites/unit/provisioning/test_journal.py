@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_line_is_written_to_console_and_log(tmp_path: Path) -> None:
+def test_journal_line_is_written_to_the_console_and_the_log(tmp_path: Path) -> None:
     console: list[str] = []
     journal = Journal(NodeFiles(tmp_path), FakeClock(), console.append)
 

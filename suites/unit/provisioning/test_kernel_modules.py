@@ -54,7 +54,7 @@ def test_line_of_dkms_status_is_parsed_in_the_form_of_each_release(line: str) ->
     assert parse_dkms_status(line) == (INSTALLED,)
 
 
-def test_dkms_states_are_distinguished() -> None:
+def test_states_in_the_output_of_dkms_are_distinguished() -> None:
     text = (
         f"nvidia/{VERSION}: added\n"
         f"nvidia/{VERSION}, {KERNEL}, x86_64: built\n"
@@ -207,7 +207,7 @@ def _nvidia(references: int, *holders: str) -> tuple[LoadedModule, ...]:
     )
 
 
-def test_driver_is_busy_if_anything_but_its_own_modules_references_it() -> None:
+def test_driver_is_busy_if_anything_except_its_own_modules_uses_it() -> None:
     rows = {
         (): False,
         _nvidia(0): False,
@@ -260,7 +260,7 @@ def test_driver_version_in_sys_is_preferred_to_the_version_in_proc(tmp_path: Pat
     assert read_resident_version(files) == "580.126.09"
 
 
-def test_installed_files_are_the_modules_of_the_driver(tmp_path: Path) -> None:
+def test_only_files_of_driver_modules_are_listed_as_installed(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     for name in ("nvidia.ko", "nvidia-uvm.ko.zst", "zfs.ko"):
         files.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")

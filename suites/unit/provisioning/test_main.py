@@ -123,7 +123,7 @@ def test_plan_names_the_program_that_the_mig_unit_runs(invocation: Invocation) -
     assert f"ExecStart={' '.join(PROGRAM)} mig-partition" in invocation.console[-1]
 
 
-def test_status_prints_json(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_status_command_prints_json(simulated: SimulatedNode, invocation: Invocation) -> None:
     assert invocation.run("status") == 0
     assert ("ldconfig",) not in simulated.calls
 
@@ -133,7 +133,7 @@ def test_status_prints_json(simulated: SimulatedNode, invocation: Invocation) ->
     assert not invocation.files.exists(LOG_PATH)
 
 
-def test_status_needs_no_configuration(simulated: SimulatedNode) -> None:
+def test_status_command_needs_no_configuration(simulated: SimulatedNode) -> None:
     console: list[str] = []
 
     code = run(

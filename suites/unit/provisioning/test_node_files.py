@@ -39,7 +39,7 @@ def test_path_that_is_empty_or_relative_or_the_root_or_leads_to_a_parent_is_refu
     )
 
 
-def test_paths_of_the_node_lead_below_the_root(files: NodeFiles, tmp_path: Path) -> None:
+def test_paths_of_the_node_lead_below_the_root_folder(files: NodeFiles, tmp_path: Path) -> None:
     assert files.at("/etc/x") == tmp_path / "etc/x"
     assert files.at("//etc/x") == tmp_path / "etc/x"
     assert NodeFiles(Path("/")).at("/etc/x") == Path("/etc/x")
@@ -105,7 +105,7 @@ def test_new_text_is_synced_before_it_replaces_the_file(
     ]
 
 
-def test_new_file_is_synced_whole_and_its_owner_is_not_changed(
+def test_new_file_is_synced_completely_and_its_owner_is_not_changed(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[object] = []
@@ -288,7 +288,7 @@ def test_error_of_the_write_is_raised_even_if_its_temporary_file_has_vanished(
         method(files, "/below/x", "text")
 
 
-def test_file_that_is_being_created_is_hidden(
+def test_file_has_a_hidden_name_until_it_is_created_completely(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Azure guest agent may read the event folder at any time."""
@@ -314,7 +314,7 @@ def test_appending_text_to_a_file_makes_missing_folders(files: NodeFiles) -> Non
     assert files.read("/var/log/a/b") == "one\nzwölf\n"
 
 
-def test_missing_file_reads_as_none(files: NodeFiles) -> None:
+def test_missing_file_is_read_as_none(files: NodeFiles) -> None:
     assert files.read("/nothing") is None
     assert files.read_or_none("/nothing") is None
     assert files.read_or_empty("/nothing") == ""
@@ -369,7 +369,7 @@ def test_folder_is_not_read_as_a_file(files: NodeFiles) -> None:
     assert files.read_or_empty("/folder") == ""
 
 
-def test_fifo_is_neither_waited_for_nor_replaced(files: NodeFiles) -> None:
+def test_read_or_write_of_a_fifo_neither_waits_nor_replaces_the_fifo(files: NodeFiles) -> None:
     os.mkfifo(files.at("/fifo"))
     files.write("/x", "text")
     open_before = len(list(Path("/proc/self/fd").iterdir()))

@@ -233,7 +233,7 @@ def test_groups_keep_the_order_of_their_nodes() -> None:
     ]
 
 
-def test_label_that_one_node_of_a_group_lacks_is_not_in_the_selector() -> None:
+def test_selector_has_only_labels_that_all_nodes_of_the_group_have() -> None:
     nodes = [
         labelled("a", "6.1", "debian12", system="debian", version="12", arch="amd64"),
         labelled("b", "6.1", "debian12", system="debian", arch="amd64"),
@@ -252,7 +252,7 @@ def test_label_value_of_a_kernel_has_only_allowed_characters(kernel: str, spelle
     assert label_value(kernel) == spelled
 
 
-def test_minor_versions_that_share_a_driver_share_a_group() -> None:
+def test_minor_versions_of_a_system_that_share_a_driver_share_a_group() -> None:
     nodes = [
         labelled(version, "6.12", "rhel10", system="rhel", version=version)
         for version in ("10.0", "10.0", "10.1")
@@ -263,7 +263,7 @@ def test_minor_versions_that_share_a_driver_share_a_group() -> None:
     assert group.selector == {KERNEL_LABEL: "6.12", SYSTEM: "rhel"}
 
 
-def test_groups_that_labels_do_not_tell_apart_get_a_warning() -> None:
+def test_warning_is_given_for_groups_that_labels_do_not_distinguish() -> None:
     nodes = [node("a", "6.1", "ubuntu24.04"), node("b", "6.1", "debian12")]
 
     grouping = group_by_kernel(nodes, is_label_required=False)
@@ -314,7 +314,7 @@ def test_image_for_the_kernel_is_chosen_if_the_registry_has_it() -> None:
     assert choice.message == f"'{reference}' was compiled for the kernel '{JAMMY}'."
 
 
-def test_driver_is_built_and_a_message_says_so_if_the_registry_lacks_the_image() -> None:
+def test_build_of_the_driver_is_announced_if_the_registry_lacks_the_image() -> None:
     choice = choose_driver(
         GROUP, repository="r", image="i", version="1", is_available=lambda _: False
     )

@@ -65,7 +65,7 @@ def test_image_of_the_running_kernel_is_installed_and_removed(
     assert "AKS.CSE.configGPUDrivers.installPrecompiledDriver" in invocation.events()
 
 
-def test_bake_for_another_kernel_is_deregistered_so_that_nothing_compiles_it(
+def test_bake_for_another_kernel_is_deregistered_to_prevent_a_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """`dkms autoinstall`, which nvidia-modprobe.service runs, builds all registered modules."""
@@ -247,7 +247,7 @@ def test_install_is_not_tried_again_if_another_driver_version_is_loaded(
     assert f"The driver {OTHER_VERSION} is loaded" in str(invocation.outcome()["error"])
 
 
-def test_baked_driver_that_fits_is_used_without_a_request_to_the_registry(
+def test_baked_driver_for_the_running_kernel_is_used_without_a_request_to_the_registry(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -273,7 +273,7 @@ def test_working_driver_is_only_validated(
     assert invocation.steps()[STEP] == "skipped"
 
 
-def test_system_without_a_version_is_refused(
+def test_distribution_without_a_version_is_refused(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.files.write("/etc/os-release", "ID=debian\n")

@@ -69,7 +69,7 @@ LIKELY = st.sampled_from(
         st.sampled_from([field.upper() for field in FIELDS]), st.text(max_size=8) | LIKELY
     ),
 )
-def test_any_configuration_validates_or_names_the_field(
+def test_any_configuration_is_valid_or_its_error_names_the_field(
     document: dict[str, object], environment: dict[str, str]
 ) -> None:
     configuration, refusal = None, ""
@@ -114,7 +114,9 @@ RECORDS = st.binary(max_size=64) | st.lists(PIECES, max_size=12).map(b"".join)
 
 
 @given(content=RECORDS, is_gpu_node=st.booleans())
-def test_any_bytes_in_the_record_lead_to_a_decision(content: bytes, *, is_gpu_node: bool) -> None:
+def test_decision_is_made_whatever_bytes_the_record_contains(
+    content: bytes, *, is_gpu_node: bool
+) -> None:
     with simulated_node() as simulated:
         place = simulated.files.at(RECORD_PATH)
         place.parent.mkdir(parents=True)
@@ -287,7 +289,7 @@ def test_second_bake_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS_OF_A_BAKE + 1))
-def test_teardown_after_any_prefix_of_a_bake_leaves_nothing_or_keeps_the_record(
+def test_teardown_after_an_interrupted_bake_leaves_nothing_or_keeps_the_record(
     moment: int,
 ) -> None:
     """Power fails at each write of a bake in turn.

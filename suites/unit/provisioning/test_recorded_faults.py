@@ -32,7 +32,7 @@ def test_each_xid_has_its_severity() -> None:
     }
 
 
-def test_each_recorded_xid_line_is_known() -> None:
+def test_each_recorded_line_with_an_xid_is_known() -> None:
     assert [each.line for each in _messages("xids") if each.words is None] == []
 
 

@@ -245,7 +245,7 @@ def _judge(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
-def test_verdict_of_the_judge_ends_the_tries_with_its_own_exit_code(
+def test_verdict_of_the_judge_ends_the_tries_with_the_exit_code_of_the_verdict(
     tmp_path: Path, exit_code: int
 ) -> None:
     clock = FakeClock()

@@ -84,7 +84,7 @@ def test_device_plugin_and_dra_modes_together_are_refused(*, is_tagged: bool, is
         (True, None, "--mig-strategy single --pass-device-specs"),
     ],
 )
-def test_plugin_gets_the_mig_strategy_of_a_partitioned_node(
+def test_device_plugin_gets_the_mig_strategy_of_a_partitioned_node(
     strategy: str | None, arguments: str, *, is_mig: bool
 ) -> None:
     configuration = Configuration(mig_node=is_mig, nvidia_mig_strategy=strategy)

@@ -73,7 +73,7 @@ def test_tag_with_a_value_that_is_not_a_string_raises_an_error(
     assert metadata.is_on("B")
 
 
-def test_value_that_is_not_a_string_is_kept_as_unknown(files: NodeFiles) -> None:
+def test_tag_value_that_is_not_a_string_is_kept_as_unknown(files: NodeFiles) -> None:
     files.write(
         CACHE_PATH, '{"compute": {"tagsList": [{"name": "a", "value": true}, {"name": "b"}]}}'
     )

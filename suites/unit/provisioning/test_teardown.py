@@ -573,7 +573,7 @@ def test_commands_of_a_teardown_have_time_limits(tmp_path: Path) -> None:
         assert tear_down(make_node(runner, tmp_path), OPTED_OUT) is TeardownStatus.PRESERVED
 
 
-def test_teardown_is_incomplete_if_a_module_appears_during_it(tmp_path: Path) -> None:
+def test_teardown_is_incomplete_if_a_module_appears_during_the_teardown(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_record(files)
     with ScriptedRunner().expect(

@@ -112,7 +112,7 @@ def test_changing_the_returned_values_does_not_change_a_later_read() -> None:
     assert get_value(text, ("a",)) == "1"
 
 
-def test_values_of_one_table_are_read_by_key() -> None:
+def test_values_of_a_toml_table_are_read_by_key() -> None:
     assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a",)) == {"y": "2"}
     assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a", "b")) == {
         "z": "3",
@@ -287,7 +287,7 @@ def test_values_in_inline_tables_have_paths_of_their_own() -> None:
     assert values_below(INLINE, ("a", "f")) == {"g h": "'i'"}
 
 
-def test_first_of_two_equal_keys_is_read_and_set() -> None:
+def test_first_of_two_equal_toml_keys_is_read_and_set() -> None:
     text = "[a]\nk = 1\nk = 2\n"
 
     assert get_value(text, ("a", "k")) == "1"

@@ -139,7 +139,7 @@ def test_cdi_is_switched_on_in_a_configuration_that_names_the_nvidia_runtime() -
     assert text == (USERS + RUNTIME).replace('.cri"]\n', '.cri"]\nenable_cdi = true\n')
 
 
-def test_node_without_a_containerd_configuration_gets_one() -> None:
+def test_node_without_a_containerd_configuration_gets_a_configuration() -> None:
     text = gpu_configuration(facts(None))
 
     assert text == "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
@@ -511,7 +511,7 @@ def test_cdi_spec_that_is_older_than_the_refresh_fails_the_step(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("choice", [NATIVE, None])
-def test_files_for_cri_o_are_written_or_removed_before_it_is_restarted(
+def test_files_for_cri_o_are_written_or_removed_before_cri_o_is_restarted(
     tmp_path: Path, choice: RuntimeChoice | None
 ) -> None:
     files = NodeFiles(tmp_path)

@@ -65,7 +65,7 @@ def test_two_unsupported_gpus_are_both_reported(
 
 
 @pytest.mark.parametrize(("release", "tries"), [(VERSION, 1), ("470.82.01", 120)])
-def test_probe_is_tried_once_if_this_release_refused_the_gpu(
+def test_probe_is_tried_only_once_if_this_driver_release_refused_the_gpu(
     simulated: SimulatedNode, invocation: Invocation, release: str, tries: int
 ) -> None:
     simulated.build(VERSION, KERNEL)

@@ -89,7 +89,7 @@ def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused
         wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
 
 
-def test_wait_returns_a_value_that_is_false() -> None:
+def test_wait_returns_the_value_false() -> None:
     clock = FakeClock()
 
     assert wait_for("no", lambda: Observation(False, "no"), Deadline.after(1, clock)) is False
@@ -128,7 +128,7 @@ class Condition(threading.Condition):
         return False
 
 
-def test_wait_on_a_condition_goes_on_while_its_deadline_is_not_reached() -> None:
+def test_wait_on_a_condition_continues_until_its_deadline() -> None:
     """A deadline may be extended while a wait with the old limit ends."""
     changed = Condition(3)
 

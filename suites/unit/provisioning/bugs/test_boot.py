@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from suites.unit.provisioning.simulation import SimulatedNode
 
 
-def test_15_agentbaker_8615_image_is_pulled_even_if_a_listed_name_differs_only_at_a_dot(
+def test_15_agentbaker_8615_image_is_pulled_even_if_a_similar_name_is_listed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.images = {IMAGE.replace("580.126.09", "580x126.09")}

@@ -83,7 +83,7 @@ def test_12_agentbaker_8786_two_empty_driver_kinds_do_not_match() -> None:
     assert not is_same_kind("", "")
 
 
-def test_20_aks_gpu_162_module_that_dkms_only_added_is_built(
+def test_20_aks_gpu_162_module_is_built_if_its_dkms_state_is_only_added(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
