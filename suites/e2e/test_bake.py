@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from harness.image import Image
 
 
-def test_bake_targets_newest_kernel_and_keeps_image(baked_image: Image) -> None:
+def test_bake_builds_for_the_newest_kernel_and_keeps_the_driver_image(baked_image: Image) -> None:
     """A bake on the older kernel builds for, and records, the newest kernel that has headers."""
     evidence = bake_evidence(baked_image)
     newest, builder = baked_image.newest_kernel.version, baked_image.other_kernel.version

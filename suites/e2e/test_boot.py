@@ -25,7 +25,7 @@ ENSURE_EVENTS = (
 )
 
 
-def test_baked_kernel_takes_fast_path(
+def test_baked_kernel_takes_the_fast_path(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """On the kernel of the bake, nothing is compiled, and the baked module drives the GPU."""
@@ -58,7 +58,7 @@ def test_baked_kernel_takes_fast_path(
 
 
 @pytest.mark.slow
-def test_other_kernel_gets_full_build(
+def test_another_kernel_gets_a_full_build(
     boot_node: BootNode, baked_image: Image, a100: GpuModel
 ) -> None:
     """A node whose kernel differs from the baked one builds the module itself."""
@@ -79,7 +79,9 @@ def test_other_kernel_gets_full_build(
 
 
 @pytest.mark.slow
-def test_node_without_gpu_loses_the_baked_driver(boot_node: BootNode, baked_image: Image) -> None:
+def test_node_without_a_gpu_loses_the_baked_driver(
+    boot_node: BootNode, baked_image: Image
+) -> None:
     """A node without a GPU keeps no part of the baked driver."""
     node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
 
@@ -104,7 +106,7 @@ def test_node_without_gpu_loses_the_baked_driver(boot_node: BootNode, baked_imag
 
 
 @pytest.mark.nightly
-def test_corrupt_record_falls_back_to_full_build(
+def test_corrupt_record_causes_a_full_build(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """A record that is not text does not fail the run. A new build replaces the baked driver."""
@@ -123,7 +125,7 @@ def test_corrupt_record_falls_back_to_full_build(
 
 
 @pytest.mark.nightly
-def test_absent_image_is_pulled_from_own_registry_and_renamed(
+def test_absent_driver_image_is_pulled_from_the_registry_of_the_cloud_and_renamed(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """If containerd lacks the driver image, the node pulls it from the registry of its cloud."""

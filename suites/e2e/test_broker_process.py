@@ -77,7 +77,7 @@ def test_capacity_of_a_killed_process_goes_to_the_waiting_process(tmp_path: Path
     assert remaining == ["next"]
 
 
-def test_simultaneous_reservations_take_turns(tmp_path: Path) -> None:
+def test_simultaneous_reservations_are_made_one_after_another(tmp_path: Path) -> None:
     number = tmp_path / "number"
     number.write_text("0")
     argv = [sys.executable, "-c", COUNTER, str(tmp_path / "reservations"), str(number)]

@@ -121,7 +121,7 @@ def test_saved_machine_can_be_resumed_with_another_cache(
 
 
 @pytest.mark.nightly
-def test_failed_machines_are_kept_until_they_are_collected(
+def test_machines_of_failed_tests_are_kept_until_harness_gc_ends_them(
     lab: Lab, cloud_init_done: SavedState, tmp_path: Path
 ) -> None:
     """With two workers, each failed test keeps its own machine; `harness gc` ends both."""

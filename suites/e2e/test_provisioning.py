@@ -19,7 +19,7 @@ _STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
 
 
 @pytest.mark.nightly
-def test_plan_lists_the_steps_that_boot_then_runs(
+def test_plan_lists_the_steps_that_the_command_boot_runs_afterwards(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """`plan` queries the node, changes nothing, and prints the steps in order."""

@@ -41,7 +41,7 @@ def test_result_has_the_output_and_the_exit_code_of_the_command(agent: Agent) ->
         (["sh", "-c", "kill $$"], -15),
     ],
 )
-def test_exit_codes_are_the_same_as_for_other_runners(
+def test_exit_code_of_a_command_is_the_same_as_with_other_runners(
     agent: Agent, argv: list[str], code: int
 ) -> None:
     assert agent.run(argv, timeout_s=30).exit_code == code
@@ -196,12 +196,14 @@ def test_wait_for_a_file_may_begin_before_its_folders_exist(agent: Agent, tmp_pa
     assert not waiting.is_alive()
 
 
-def test_agent_outside_a_guest_refuses_to_settle_a_clone(agent: Agent) -> None:
+def test_agent_outside_a_guest_refuses_to_set_the_name_and_the_time_of_a_clone(
+    agent: Agent,
+) -> None:
     with pytest.raises(HarnessError, match="This machine is not a guest of the harness"):
         agent.settle(soon(), hostname="never")
 
 
-def test_restarted_agent_runs_commands_and_has_forgotten_the_nonce(
+def test_restarted_agent_runs_commands_and_does_not_have_the_earlier_nonce(
     local: LocalAgent, agent: Agent
 ) -> None:
     agent.remember("nonce", soon())
@@ -260,7 +262,9 @@ class Relay:
         self.guest.close()
 
 
-def test_client_of_a_clone_finds_the_nonce_but_no_earlier_requests(tmp_path: Path) -> None:
+def test_agent_of_a_clone_keeps_the_nonce_and_ends_the_requests_of_the_template(
+    tmp_path: Path,
+) -> None:
     """The agent of a clone detects the new host only by the hello message of the new client."""
     relay = Relay()
     program = build_agent().content

@@ -33,7 +33,7 @@ def rounds(bench: Bench) -> None:
         bench.server.loop.run_once(0.01)
 
 
-def test_signal_of_systemd_causes_the_next_query(listener: socket.socket) -> None:
+def test_unit_is_queried_again_after_a_signal_of_systemd(listener: socket.socket) -> None:
     bench = Bench()
     bench.greets()
     bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})

@@ -37,7 +37,7 @@ def test_answers(clone, node_booted, number):
 """
 
 
-def test_saved_state_is_made_once_by_many_workers_after_one_was_killed(
+def test_workers_make_a_saved_state_once_after_an_earlier_worker_was_killed(
     lab: Lab, own_cache: OwnCache, tmp_path: Path
 ) -> None:
     """The partial state of the killed worker is not used.

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 #: Tests of what a boot decides with and without a GPU, of a bake, and of what clones promise.
 _NODE_TESTS = (
-    "test_boot.py::test_baked_kernel_takes_fast_path",
-    "test_boot.py::test_other_kernel_gets_full_build",
-    "test_boot.py::test_node_without_gpu_loses_the_baked_driver",
+    "test_boot.py::test_baked_kernel_takes_the_fast_path",
+    "test_boot.py::test_another_kernel_gets_a_full_build",
+    "test_boot.py::test_node_without_a_gpu_loses_the_baked_driver",
     "test_bake.py",
     "clones/test_clones.py",
 )
@@ -68,15 +68,15 @@ def test_node_tests_pass_with_a_cloud_image_given_by_its_path(
     assert result.exit_code == 0, result.render()
     passed = re.findall(r"^PASSED (\S+)", result.stdout, re.MULTILINE)
     assert {name.partition("::")[2] for name in passed} >= {
-        f"test_baked_kernel_takes_fast_path[{as_node.name}]",
-        f"test_other_kernel_gets_full_build[{as_node.name}]",
-        f"test_node_without_gpu_loses_the_baked_driver[{as_node.name}]",
+        f"test_baked_kernel_takes_the_fast_path[{as_node.name}]",
+        f"test_another_kernel_gets_a_full_build[{as_node.name}]",
+        f"test_node_without_a_gpu_loses_the_baked_driver[{as_node.name}]",
     }
     assert "skipped" not in result.stdout
 
 
 @pytest.mark.nightly
-def test_clone_is_provisioned_by_the_cloud_init_and_network_of_its_image(
+def test_clone_gets_its_host_name_and_its_network_from_the_cloud_init_of_its_image(
     clone: CloneState, as_node: Image, cloud_like: Image
 ) -> None:
     """The kernel has the command line of the boot loader; this boot wrote the netplan file."""

@@ -67,7 +67,7 @@ def test_clone_was_booted_by_ovmf_and_its_root_disk_was_grown_by_cloud_init(
     assert "10.0.2.15" in machine.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
 
 
-def test_other_kernel_boots_once_with_a_gpu_and_the_default_kernel_boots_next(
+def test_kernel_booted_once_finds_the_gpu_and_does_not_become_the_default(
     clone: CloneState, booted: SavedState, cloud_like: Image, h100: GpuModel
 ) -> None:
     """The firmware of the clone finds the GPU, which was plugged in while the machine ran."""
@@ -84,7 +84,7 @@ def test_other_kernel_boots_once_with_a_gpu_and_the_default_kernel_boots_next(
 
 
 @pytest.mark.nightly
-def test_bake_leaves_an_image_in_its_original_state(
+def test_bake_adds_the_driver_and_keeps_the_kernels_of_the_image(
     lab: Lab, baked: CloudImage, cloud_like: Image
 ) -> None:
     """The evidence lists the baked files.
@@ -125,7 +125,7 @@ def test_bake_command_writes_the_disk_as_a_standalone_file(
 
 
 @pytest.mark.nightly
-def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
+def test_seabios_boots_the_baked_image_and_the_driver_is_built_for_another_kernel(
     boot_node: BootNode, baked: CloudImage, cloud_like: Image, h100: GpuModel
 ) -> None:
     """Nothing is compiled on the kernel of the bake; the module is built on the other kernel."""

@@ -176,7 +176,9 @@ def test_kernels_of_a_separate_boot_partition_are_preferred_to_the_root_partitio
     assert list(taken(disk).items()) == expected("")
 
 
-def test_raw_disk_is_recognised_read_and_overlaid(maker: Maker, tmp_path: Path) -> None:
+def test_raw_disk_is_read_and_gets_an_overlay_that_states_the_raw_format(
+    maker: Maker, tmp_path: Path
+) -> None:
     """QEMU must not detect the format: a guest could write a qcow2 header to its raw disk."""
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
     maker.disk((LINUX, files))

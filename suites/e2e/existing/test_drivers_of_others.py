@@ -30,7 +30,7 @@ _SPEC = {
 
 
 @pytest.mark.slow
-def test_driver_container_meets_the_driver_expectations_except_the_module(
+def test_node_with_a_driver_container_meets_all_driver_expectations_except_module(
     start_node: StartNode,
 ) -> None:
     """The programs of the driver and the CDI spec of the plugin count; the module is unknown."""

@@ -43,7 +43,9 @@ def test_node_is_judged_by_the_messages_of_its_driver(start_validated: StartNode
 
 
 @pytest.mark.nightly
-def test_gpu_that_left_the_bus_fails_every_gpu_driven(start_validated: StartNode) -> None:
+def test_gpu_that_left_the_bus_fails_the_expectation_every_gpu_driven(
+    start_validated: StartNode,
+) -> None:
     """The kernel still shows the ids of the GPU and the driver bound to it."""
     node = start_validated("left-bus")
     assert "drives 10de:2330" in expect.every_gpu_driven(node.evidence())

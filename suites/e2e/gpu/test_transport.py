@@ -156,7 +156,7 @@ def test_stalled_gpu_answers_once_the_stall_ends(plugged: Plugged) -> None:
     assert plugged.read(0) == 0x180000A1
 
 
-def test_guest_memory_is_released(plugged: Plugged) -> None:
+def test_server_of_a_gpu_keeps_no_descriptor_of_guest_memory_open(plugged: Plugged) -> None:
     """QEMU sends descriptors of its memory repeatedly; the server must keep none of them open."""
     assert "Bad file descriptor" not in plugged.qemu.stderr()
 
@@ -164,14 +164,18 @@ def test_guest_memory_is_released(plugged: Plugged) -> None:
     assert not [file for file in held if str(file).startswith("/memfd:")]
 
 
-def test_qemu_outlives_the_gpus_server(plugged: Plugged, server: DeviceServer[Any]) -> None:
+def test_qemu_keeps_running_after_the_server_of_its_gpu_is_closed(
+    plugged: Plugged, server: DeviceServer[Any]
+) -> None:
     server.close()
 
     assert plugged.read(0) == 0xFFFFFFFF
     assert plugged.qemu.is_running()
 
 
-def test_killed_qemu_ends_the_gpus_server(plugged: Plugged, server: DeviceServer[Any]) -> None:
+def test_server_of_a_gpu_ends_after_qemu_is_killed(
+    plugged: Plugged, server: DeviceServer[Any]
+) -> None:
     plugged.qemu.kill()
 
     assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED

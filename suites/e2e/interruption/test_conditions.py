@@ -37,7 +37,7 @@ def disturbed(boot_node: BootNode, request: NodeRequest, *, at: str, act: str) -
 
 
 @promise(section="3", unit="suites/unit/provisioning/test_prebake.py")
-def test_clock_behind_the_bake_has_no_effect(
+def test_clock_set_to_a_time_before_the_bake_has_no_effect(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """Files with timestamps in the future are valid: the baked driver is not built again."""

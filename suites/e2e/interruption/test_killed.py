@@ -106,7 +106,7 @@ def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
         for name, row in ROWS.items()
     ],
 )
-def test_run_after_a_killed_run_completes_it(
+def test_next_run_completes_the_work_of_a_killed_run(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
     """Leftovers of a killed run neither stop the next run nor remain afterwards."""
@@ -126,7 +126,7 @@ def test_run_after_a_killed_run_completes_it(
 
 @promise(section="5", unit=UNIT)
 @pytest.mark.nightly
-def test_run_killed_at_each_step_in_turn_is_completed(
+def test_node_is_completed_after_several_runs_that_were_each_killed_one_step_later(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """Each run is killed one step later than the run before.
@@ -211,7 +211,7 @@ _CONTAINERD_STARTED = (
         pytest.param(Row(at="ldconfig *"), id="libraries"),
     ],
 )
-def test_run_after_a_killed_teardown_completes_it(
+def test_next_run_completes_a_killed_teardown(
     boot_node: BootNode, usual_request: NodeRequest, row: Row
 ) -> None:
     """The record is removed last, so an interrupted teardown is detected."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         pytest.param("systemctl restart nvidia-modprobe", SYNC_AND_LOSE_POWER, id="synced"),
     ],
 )
-def test_next_boot_completes_a_node_that_lost_power(
+def test_next_boot_completes_the_provisioning_of_a_node_that_lost_power(
     lab: Lab, usual_request: NodeRequest, whole_run: NodeState, at: str, act: str
 ) -> None:
     """The node ends as after one complete run, whatever the first run wrote to the disk."""

@@ -127,7 +127,7 @@ def test_loaded_module_of_another_version_ends_the_run_without_retries(
 
 @pytest.mark.slow
 @promise(section="5", unit=UNIT, any_provisioner=True)
-def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
+def test_full_build_records_the_running_kernel_and_the_next_run_skips_the_build(
     start_node: StartNode, baked_image: Image
 ) -> None:
     """The record names the running kernel, so the next run skips the build."""

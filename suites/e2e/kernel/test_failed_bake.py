@@ -74,7 +74,7 @@ def build_by(script: str) -> GuestFile:
         ),
     ],
 )
-def test_bake_whose_record_does_not_fit_leaves_no_driver(
+def test_bake_with_a_missing_or_wrong_record_leaves_no_driver(
     start_node: StartNode, script: str, sentence: str
 ) -> None:
     """A node would trust a wrong record, or would build a second driver beside an unknown driver.
@@ -138,7 +138,7 @@ def test_bake_that_does_not_compile_leaves_only_its_logs(start_node: StartNode) 
         pytest.param("NVIDIA_CUDA_PREBAKES,xNVIDIA_CUDA_PREBAKE", id="flags of similar names"),
     ],
 )
-def test_image_without_the_flag_gets_only_the_driver_image(
+def test_bake_without_the_feature_flag_only_pulls_the_driver_image(
     start_node: StartNode, flags: str
 ) -> None:
     """The driver image is pulled, as for each node pool with GPUs, and nothing is built."""
@@ -193,7 +193,7 @@ class Listed:
         ),
     ],
 )
-def test_image_bakes_only_drivers_on_its_component_list(
+def test_only_drivers_on_the_component_list_of_an_image_are_baked(
     start_node: StartNode, listed: Listed, code: int
 ) -> None:
     """Components on the list have been scanned; a version from the configuration alone has not."""
@@ -217,7 +217,7 @@ def test_image_bakes_only_drivers_on_its_component_list(
 
 
 @promise(section="4", unit=UNIT)
-def test_image_of_another_system_gets_no_driver(start_node: StartNode) -> None:
+def test_image_of_another_distribution_gets_no_driver(start_node: StartNode) -> None:
     """The driver image is for Debian and Ubuntu; other systems install the driver from packages."""
     node = start_node(
         "another-system",

@@ -145,7 +145,9 @@ _LEFT_SLEEP = "31536001"
 
 
 @promise(section="5, step 8", unit="suites/unit/provisioning/test_command.py")
-def test_command_ends_with_its_own_process(start_node: StartNode) -> None:
+def test_command_ends_with_its_process_although_a_daemon_keeps_its_output_open(
+    start_node: StartNode,
+) -> None:
     """A daemon that the installer starts keeps the output open, and would cost the time limit."""
     budget_s = 240
     leaves_daemon = Interruption(at=INSTALL, act=f"sleep {_LEFT_SLEEP} &").file
@@ -201,7 +203,9 @@ ATTEMPTS = (
 
 
 @promise(section="5", unit="suites/unit/provisioning/test_plans_of_boot.py")
-def test_each_command_gets_the_attempts_of_the_contract(start_validated: StartNode) -> None:
+def test_each_command_gets_the_attempts_that_the_contract_states(
+    start_validated: StartNode,
+) -> None:
     """A GPU or a registry may need minutes, but a hanging command must not use up the budget."""
     evidence = start_validated("attempts", command="plan").result()
 
@@ -305,7 +309,7 @@ def test_driver_is_not_built_again_if_no_build_can_help(
         ),
     ],
 )
-def test_refusal_by_another_release_does_not_end_the_run(
+def test_gpu_refusal_that_another_driver_release_logged_does_not_end_the_run(
     start_node: StartNode, before: Argv
 ) -> None:
     """The kernel log of a boot may contain messages of a driver that was replaced since."""
@@ -342,7 +346,7 @@ def test_gpu_that_is_lost_after_the_install_ends_the_run(start_node: StartNode) 
 
 
 @promise(section="5, step 13", unit=UNIT)
-def test_present_driver_that_does_not_work_is_installed(start_validated: StartNode) -> None:
+def test_present_driver_that_does_not_work_is_installed_again(start_validated: StartNode) -> None:
     """If validation of the present driver fails, the run installs the driver."""
     node = start_validated("invalid", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
 

@@ -104,7 +104,7 @@ def test_run_after_a_failed_run_leaves_the_state_of_a_single_run(
     )
 
 
-def test_node_without_driver_artefacts_has_none_after_a_reboot(
+def test_node_whose_driver_was_removed_has_no_driver_artefact_after_a_reboot(
     boot_node: BootNode, lab: Lab, baked_image: Image
 ) -> None:
     """The same disk boots again without provisioning; no module is loaded."""

@@ -149,7 +149,7 @@ def test_state_of_an_idle_node_does_not_change(
     assert [kind for kind in StateKind if not first.of(kind)] == []
 
 
-def test_state_costs_less_than_three_seconds_of_cpu_time(
+def test_reading_the_state_takes_less_than_three_seconds_of_cpu_time(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """The CPU time of QEMU is measured, because wall-clock time depends on the load of the host."""
@@ -257,7 +257,7 @@ def test_each_planted_change_is_found(clone: CloneState, cloud_init_done: SavedS
     expect.unchanged(before, after, allow=AllowedChanges(**names) | BESIDE)
 
 
-def test_gpu_that_came_and_went_leaves_no_trace(
+def test_node_state_is_the_same_after_a_gpu_was_plugged_and_unplugged(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
 ) -> None:
     """On a node without a driver, a GPU is only a PCI function."""
@@ -273,7 +273,9 @@ def test_gpu_that_came_and_went_leaves_no_trace(
     expect.unchanged(before, machine.state())
 
 
-def test_unreadable_parts_are_unknown(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_unreadable_parts_of_the_state_are_reported_as_changes(
+    clone: CloneState, cloud_init_done: SavedState
+) -> None:
     """Unlisted images and an unknown file system compare equal to nothing."""
     machine = clone(cloud_init_done)
     run(

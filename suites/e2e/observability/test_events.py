@@ -85,7 +85,7 @@ def events_of(evidence: Evidence) -> dict[str, Event]:
 
 
 @promise(section="5, 12", unit=UNIT, each_change=True)
-def test_events_of_a_ready_node(start_validated: StartNode) -> None:
+def test_ready_node_has_an_event_for_each_step_and_each_group(start_validated: StartNode) -> None:
     """There is one event for each step that ran and for each group; a group spans its steps.
 
     No event is lost, although groups that begin together would get the same file name: the
@@ -255,7 +255,7 @@ def test_readiness_line_reports_a_record_of_another_kind(start_validated: StartN
         pytest.param("grid", False, id="another version"),
     ],
 )
-def test_teardown_on_a_grid_node_is_counted_by_the_kind_of_the_record(
+def test_grid_node_logs_the_teardown_of_a_cuda_driver_but_not_of_another_grid_version(
     start_validated: StartNode, kind: str, *, is_counted: bool
 ) -> None:
     """A GRID driver of another version is also removed, but does not count as a CUDA bake."""

@@ -301,7 +301,7 @@ def test_each_cause_has_its_exit_code_and_its_error_message(
         ),
     ],
 )
-def test_containerd_that_does_not_come_back_has_its_own_code(
+def test_containerd_that_does_not_restart_has_its_own_exit_code(
     start_node: StartNode, config: Mapping[str, object], code: int, step: str
 ) -> None:
     """The exit code is 85 after an install and 4 before a validation, and never the driver's code."""

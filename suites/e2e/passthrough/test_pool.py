@@ -25,7 +25,7 @@ def resets_of(host: LabMachine, device_id: str) -> int:
     return sum(each.kind is IncidentKind.RESET for each in incidents)
 
 
-def test_leased_gpu_is_on_vfio_then_reset_and_then_back_on_its_driver(
+def test_leased_gpu_is_bound_to_vfio_and_can_be_reset_and_gets_its_driver_back(
     start_host: StartHost,
 ) -> None:
     host = start_host(2)

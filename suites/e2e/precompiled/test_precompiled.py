@@ -50,7 +50,7 @@ def expect_precompiled(evidence: Evidence, kernel: str) -> None:
 
 
 @promise(section="11", unit="suites/unit/provisioning/test_precompiled_driver.py")
-def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
+def test_precompiled_image_for_the_kernel_is_used_and_nothing_is_compiled(
     start_precompiled: StartPrecompiled, publish: Publish, node_image: Image
 ) -> None:
     """A node without a driver pulls the driver image and removes the image afterwards."""
@@ -147,7 +147,7 @@ def test_precompiled_image_for_another_kernel_is_not_used(
     )
 
 
-def test_failing_registry_is_tried_three_times_and_does_not_count_as_a_missing_image(
+def test_failing_registry_is_tried_three_times_and_the_image_is_not_reported_as_missing(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
     """An error of the registry does not show whether the registry has the image."""
@@ -164,7 +164,7 @@ def test_failing_registry_is_tried_three_times_and_does_not_count_as_a_missing_i
     expect.pulls_paused(registry.log, 5)
 
 
-def test_missing_layer_does_not_count_as_a_missing_image(
+def test_missing_layer_is_not_reported_as_a_missing_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
     """Containerd reports both as "not found"."""
@@ -181,7 +181,7 @@ def test_missing_layer_does_not_count_as_a_missing_image(
 
 
 @pytest.mark.slow
-def test_nodes_with_two_kernels_pull_two_images(
+def test_nodes_with_different_kernels_pull_different_images(
     start_precompiled: StartPrecompiled,
     publish: Publish,
     registry: Registry,
@@ -212,7 +212,7 @@ def test_nodes_with_two_kernels_pull_two_images(
     ]
 
 
-def test_baked_driver_that_fits_needs_no_registry(
+def test_baked_driver_for_the_running_kernel_needs_no_registry(
     start_precompiled: StartPrecompiled, registry: Registry
 ) -> None:
     """The module for the kernel of the bake exists, so the registry is not queried."""

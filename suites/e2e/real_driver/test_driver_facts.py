@@ -27,7 +27,7 @@ def test_driver_that_opens_no_gpu_looks_like_the_stand_in(
     assert driver_facts(node.guest, timeout_s=2 * OPEN_S) == FACTS
 
 
-def test_driver_that_opens_the_gpu_also_makes_the_folder_of_capabilities(
+def test_driver_that_opens_the_gpu_makes_the_folder_of_mig_capabilities(
     node_with_driver: NodeWithDriver, a100: GpuModel
 ) -> None:
     node = node_with_driver(a100)

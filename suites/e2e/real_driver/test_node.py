@@ -99,7 +99,7 @@ def test_prebaked_driver_drives_the_gpu_and_is_torn_down(
     check_fast_path_and_teardown(boot_node, real_driver_image, a100)
 
 
-def test_kernel_mismatch_makes_the_driver_absent(
+def test_driver_is_absent_on_a_kernel_that_it_was_not_built_for(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel
 ) -> None:
     check_other_kernel(boot_node, real_driver_image, a100)
@@ -111,7 +111,7 @@ def test_prebaked_driver_that_opens_the_gpu_drives_it_and_is_torn_down(
     check_fast_path_and_teardown(boot_node, opened_gpu_image, a100)
 
 
-def test_kernel_mismatch_makes_a_driver_absent_that_opens_the_gpu(
+def test_driver_that_opens_the_gpu_is_absent_on_a_kernel_that_it_was_not_built_for(
     boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
 ) -> None:
     check_other_kernel(boot_node, opened_gpu_image, a100)
@@ -138,7 +138,7 @@ def test_gpu_newer_than_the_driver_is_reported_as_too_new(
     expect.cloud_init_reports_failure(evidence)
 
 
-def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
+def test_nvidia_smi_reports_a_gpu_that_leaves_the_bus_as_lost(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel, h100: GpuModel
 ) -> None:
     """One of two GPUs is lost; nvidia-smi reports the loss with a separate exit code."""

@@ -63,7 +63,7 @@ def test_xid_is_logged_by_the_driver(evidence_of_xids: Evidence, xid: int) -> No
     expect.kernel_log_line(evidence_of_xids, _words_of(xid))
 
 
-def test_gpu_off_the_bus_is_xid_79_and_lost_to_nvidia_smi(a100_node: Node) -> None:
+def test_gpu_off_the_bus_causes_xid_79_and_nvidia_smi_reports_it_as_lost(a100_node: Node) -> None:
     a100_node.gpu().fall_off_bus()
 
     query = a100_node.guest.run("nvidia-smi", timeout_s=OPEN_S)
@@ -117,7 +117,9 @@ def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_again(
     )
 
 
-def test_gpu_is_opened_again_and_again(node_with_driver: NodeWithDriver, a100: GpuModel) -> None:
+def test_gpu_can_be_opened_five_times_in_a_row(
+    node_with_driver: NodeWithDriver, a100: GpuModel
+) -> None:
     """Each `nvidia-smi -L` opens and closes the GPU.
 
     `harness bench gpu --open` does so twenty times.
@@ -128,7 +130,9 @@ def test_gpu_is_opened_again_and_again(node_with_driver: NodeWithDriver, a100: G
         assert a100.title in node.guest.output_of("nvidia-smi", "-L", timeout_s=OPEN_S)
 
 
-def test_module_that_was_unloaded_opens_the_gpu_again(a100_node: Node, a100: GpuModel) -> None:
+def test_gpu_is_opened_again_after_its_module_was_unloaded(
+    a100_node: Node, a100: GpuModel
+) -> None:
     guest = a100_node.guest
     guest.output_of("nvidia-smi", "-pm", "0", timeout_s=OPEN_S)
 

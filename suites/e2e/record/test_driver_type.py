@@ -67,7 +67,7 @@ ROWS: Mapping[str, Row] = {
 
 @promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
-def test_vm_size_decides_the_driver(start_node: StartNode, row: Row) -> None:
+def test_vm_size_decides_the_driver_type(start_node: StartNode, row: Row) -> None:
     """A baked driver of another type is torn down, and the image of the chosen type is run."""
     kind = ["sed", "-i", f"s/^driver_kind=.*/driver_kind={row.recorded}/", RECORD_PATH]
     node = start_node("size", vm_size=row.size, before=[NO_TYPE, kind], command="plan")
@@ -83,7 +83,7 @@ def test_vm_size_decides_the_driver(start_node: StartNode, row: Row) -> None:
 
 
 @promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
-def test_each_vm_size_with_an_a10_gets_grid(start_node: StartNode) -> None:
+def test_each_vm_size_with_an_a10_gets_the_grid_driver(start_node: StartNode) -> None:
     """The baked driver has another type, so a node with any of these sizes removes the baked driver."""
     first, *others = A10_SIZES
     node = start_node("a10", vm_size=first, before=[NO_TYPE], command="plan")

@@ -157,7 +157,7 @@ def test_node_gives_up_after_three_pulls_of_a_missing_image(
     expect.pull_answered(driver_registry.log, 3, status=404)
 
 
-def test_slow_pull_ends_with_the_time_budget(
+def test_slow_pull_is_ended_when_the_time_budget_is_used_up(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
     """The attempt is limited to the rest of the time budget; there is no second attempt."""

@@ -56,7 +56,7 @@ def layer_of(archive: bytes) -> str:
     return layer.partition(":")[2]
 
 
-def test_node_is_ready_before_the_removed_image_is_gone(
+def test_node_is_ready_before_the_content_of_the_removed_image_is_deleted(
     lab: Lab, start_node: StartNode, node_image: Image, baked_image: Image
 ) -> None:
     """Only the name is removed at once; the content is garbage-collected much later."""

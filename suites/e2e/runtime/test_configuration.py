@@ -257,7 +257,7 @@ def test_configuration_that_already_names_the_runtime_is_kept(start_node: StartN
         pytest.param("mine", "mine", id="another default"),
     ],
 )
-def test_node_that_opts_out_loses_only_the_runtime(
+def test_opt_out_removes_only_the_nvidia_runtime_from_the_configuration(
     start_node: StartNode, default: str, left: str
 ) -> None:
     """Without the driver, containers with that runtime would not start."""
@@ -311,7 +311,7 @@ AKS = (
 
 
 @promise(section="10", unit=CONFIG_UNIT)
-def test_node_that_opts_out_starts_its_pods_by_runc(start_node: StartNode) -> None:
+def test_node_that_opts_out_starts_its_pods_with_runc(start_node: StartNode) -> None:
     """Runc replaces the default runtime, with its options, and the runtimes that pods name."""
     node = start_node(
         "opted-out-aks",
@@ -338,7 +338,9 @@ def test_node_that_opts_out_starts_its_pods_by_runc(start_node: StartNode) -> No
 
 
 @promise(section="10", unit=UNIT)
-def test_node_that_opts_out_loses_the_runtime_of_cri_o(start_node: StartNode) -> None:
+def test_opt_out_removes_the_configuration_of_the_nvidia_runtime_for_cri_o(
+    start_node: StartNode,
+) -> None:
     """CRI-O would start its containers with a program that needs the removed driver."""
     files = (CRI_O_DROP_IN, CRI_O_HOOK)
     node = start_node(
@@ -436,7 +438,9 @@ def expect_read_by_cri_o(node: Node, row: Engine) -> None:
 
 @promise(section="10", unit=UNIT)
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ENGINES.items()])
-def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> None:
+def test_device_plugin_passes_devices_in_the_form_that_the_runtime_accepts(
+    start_node: StartNode, row: Engine
+) -> None:
     """The device plugin passes devices in the form that the runtime accepts."""
     node = start_node(
         "engine",

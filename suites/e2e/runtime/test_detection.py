@@ -127,7 +127,9 @@ def expected_support(node: Node, row: Row) -> str:
 
 @promise(section="10", unit=UNIT, each_change=("as it comes",))
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
-def test_cdi_support_follows_the_output_of_containerd(start_node: StartNode, row: Row) -> None:
+def test_cdi_support_is_detected_from_the_output_of_containerd(
+    start_node: StartNode, row: Row
+) -> None:
     """The effective configuration of containerd decides; its version is only a fallback."""
     config = () if row.config is None else (GuestFile(path=CONFIG, content=row.config.encode()),)
     node = start_node("detection", files=[*config, *row.files], command=None)

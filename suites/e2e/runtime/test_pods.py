@@ -136,7 +136,7 @@ version = 3
 
 @promise(section="10", unit=UNIT)
 @pytest.mark.pin_image(reason="containerd is Debian sid's on each image")
-def test_pod_has_the_gpu_with_containerd_2_and_its_format(
+def test_pod_has_the_gpu_with_containerd_2_and_its_configuration_format(
     start_with_containerd_2: StartNode, baked_image: Image, settings: Settings
 ) -> None:
     """Provisioning switches CDI on in the table that containerd 2 reads.

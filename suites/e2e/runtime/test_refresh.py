@@ -42,7 +42,7 @@ def stamp(evidence: Evidence, name: str) -> int:
 
 
 @promise(section="10", unit=UNIT)
-def test_old_spec_is_replaced_before_containers_start(start_node: StartNode) -> None:
+def test_old_cdi_spec_is_replaced_before_containerd_starts(start_node: StartNode) -> None:
     """Containerd starts with the spec of the present driver and GPUs."""
     node = start_node("fresh", files=[*FILES, OLD], before=[INSTALL], config=QUICK)
 
@@ -82,7 +82,7 @@ _LONG_LIMIT = (
 
 
 @promise(section="10", unit=UNIT)
-def test_spec_is_written_despite_early_failures(start_node: StartNode) -> None:
+def test_cdi_spec_is_written_despite_early_failures_of_its_unit(start_node: StartNode) -> None:
     """The unit fails without a driver, and reaches its limit of five starts."""
     early = (
         f"{INSTALL[2]}; {_LONG_LIMIT}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
@@ -110,7 +110,7 @@ _START_OFTEN = (
 
 
 @promise(section="10", unit=UNIT)
-def test_spec_is_written_despite_starts_during_the_run(
+def test_cdi_spec_is_written_despite_frequent_starts_of_its_unit_during_the_run(
     start_node: StartNode,
 ) -> None:
     """The unit reaches its start limit after the drop-in is loaded; provisioning then resets the unit."""
@@ -172,7 +172,7 @@ def test_masked_cdi_refresh_does_not_fail_the_run(start_node: StartNode) -> None
 
 
 @promise(section="10", unit=UNIT)
-def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNode) -> None:
+def test_later_change_of_the_driver_refreshes_the_cdi_spec_again(start_node: StartNode) -> None:
     """The path unit is armed again even if its service had reached the start limit."""
     early = (
         f"{INSTALL[2]}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "

@@ -44,7 +44,7 @@ BEFORE = (NO_SERVICES, make_program(FABRIC_MANAGER_PROGRAM))
 
 
 @promise(section="9", unit=UNIT)
-def test_needed_fabric_manager_delays_the_node(start_validated: StartNode) -> None:
+def test_node_waits_for_a_fabric_manager_that_it_needs(start_validated: StartNode) -> None:
     """Without the Fabric Manager, GPUs of these sizes cannot communicate with each other."""
     node = start_validated(
         "needed",
@@ -124,7 +124,7 @@ def test_fabric_manager_that_is_not_needed_is_stopped(
     ("stand_in", "active"),
     [pytest.param(FAILS, "failed", id="failing"), pytest.param(HANGS, "activating", id="hanging")],
 )
-def test_kubelet_that_never_starts_ends_with_its_own_code(
+def test_kubelet_that_never_starts_has_its_own_exit_code(
     start_validated: StartNode, stand_in: Mapping[str, str], active: str
 ) -> None:
     """A node without kubelet ends with exit code 4."""
@@ -168,7 +168,7 @@ def test_units_of_a_ready_node_are_enabled(start_node: StartNode) -> None:
     ("stand_in", "active"),
     [pytest.param({}, "active", id="running"), pytest.param(FAILS, "failed", id="failing")],
 )
-def test_node_problem_detector_starts_again_with_the_driver(
+def test_node_problem_detector_is_restarted_after_the_driver_is_ready(
     start_node: StartNode, stand_in: Mapping[str, str], active: str
 ) -> None:
     """The detector looks for GPUs only at its start. A node without the detector gets ready too."""

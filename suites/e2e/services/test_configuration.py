@@ -147,7 +147,7 @@ def test_partitioned_node_tells_the_device_plugin_its_mig_strategy(
         ),
     ],
 )
-def test_packages_that_cannot_be_installed_have_their_own_codes(
+def test_packages_that_cannot_be_installed_have_their_own_exit_codes(
     start_validated: StartNode, code: int, script: str
 ) -> None:
     """A package missing in the cache has a different code than a package that cannot be installed."""
@@ -206,7 +206,9 @@ OWN_FOLDERS = ("/etc/", "/opt/azure/")
 
 
 @promise(section="7", unit=UNIT)
-def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: StartNode) -> None:
+def test_every_user_may_read_the_files_of_a_run_but_only_root_may_write_them(
+    start_node: StartNode,
+) -> None:
     """Kubelet and containerd, which read the files, may run as other users."""
     node = start_node("files", tags=TAG, command=None)
     before = state_of(node)
@@ -227,7 +229,7 @@ def test_all_may_read_the_files_of_a_run_but_only_root_may_write(start_node: Sta
 
 
 @promise(section="7", unit=UNIT)
-def test_file_of_the_user_keeps_its_lines_its_owner_and_its_mode(
+def test_file_of_the_user_keeps_its_lines_and_its_owner_and_its_mode(
     start_validated: StartNode,
 ) -> None:
     """The label is added to the line that systemd reads last; other users may not read the file.

@@ -49,7 +49,7 @@ WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 
 @promise(section="7", unit=UNIT, any_provisioner=True)
-def test_slow_device_plugin_delays_the_node(start_validated: StartNode) -> None:
+def test_node_waits_for_a_slow_device_plugin(start_validated: StartNode) -> None:
     """No later unit starts before the plugin is ready."""
     node = start_validated("slow", tags=TAG, stand_ins={"nvidia-device-plugin": SLOW})
 
@@ -92,7 +92,7 @@ TROUBLES = {
 @pytest.mark.parametrize(
     "trouble", [pytest.param(trouble, id=name) for name, trouble in TROUBLES.items()]
 )
-def test_device_plugin_that_never_starts_ends_with_its_own_code(
+def test_device_plugin_that_never_starts_has_its_own_exit_code(
     start_validated: StartNode, trouble: Trouble
 ) -> None:
     """When the budget is used up, the run ends with 86 and starts nothing after the plugin."""
@@ -135,7 +135,7 @@ def start_dra(
 
 
 @promise(section="7", unit=UNIT)
-def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> None:
+def test_dra_driver_starts_after_kubelet_is_ready(start_validated: StartNode) -> None:
     """The DRA driver replaces the device plugin and needs the node's kubelet, also at later boots.
 
     If the unit of a service is missing, its package is installed. The plugin's package is not
@@ -210,7 +210,7 @@ def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_mode(
     ("stand_in", "active"),
     [pytest.param(FAILS, "failed", id="failing"), pytest.param(HANGS, "activating", id="hanging")],
 )
-def test_dra_driver_that_never_starts_ends_with_its_own_code(
+def test_dra_driver_that_never_starts_has_its_own_exit_code(
     start_validated: StartNode, stand_in: Mapping[str, str], active: str
 ) -> None:
     """The exit code is 129, and kubelet is already ready."""
@@ -232,7 +232,7 @@ def test_dra_driver_that_never_starts_ends_with_its_own_code(
         pytest.param(WITH_DRA, TAG, id="by the tag and configuration"),
     ],
 )
-def test_both_modes_at_once_are_refused(
+def test_configuration_with_both_device_plugin_and_dra_driver_is_refused(
     start_validated: StartNode, config: Mapping[str, object], tags: Mapping[str, str]
 ) -> None:
     """In both modes, two services would allocate the same GPU.
@@ -260,7 +260,7 @@ def test_both_modes_at_once_are_refused(
         pytest.param({"EnableManagedGPUExperience": "untrue"}, False, id="contains the value"),
     ],
 )
-def test_tag_of_the_machine_turns_the_services_on(
+def test_tag_of_the_machine_turns_the_managed_services_on(
     start_validated: StartNode, tags: Mapping[str, str], *, is_on: bool
 ) -> None:
     """The tag's name and value are compared whole, without regard to case; `plan` and `boot` agree."""

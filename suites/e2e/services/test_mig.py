@@ -120,7 +120,7 @@ def test_profile_that_does_not_exist_changes_no_gpu(start_validated: StartNode) 
         pytest.param("enable_managed_gpu", PLUGIN, 2, id="second of two GPUs"),
     ],
 )
-def test_gpu_that_needs_a_reset_gets_a_reboot_at_the_end(
+def test_node_whose_gpu_needs_a_reset_reboots_at_the_end_of_the_run(
     start_validated: StartNode, h100: GpuModel, mode: str, owner: str, count: int
 ) -> None:
     """MIG mode is pending, so the GPU cannot be partitioned; the unit runs after the reboot."""
@@ -151,7 +151,7 @@ def test_gpu_that_needs_a_reset_gets_a_reboot_at_the_end(
 @pytest.mark.parametrize(
     "is_beside_one_with_mig", [False, True], ids=["alone", "beside one with MIG"]
 )
-def test_gpu_without_mig_gets_no_reboot(
+def test_gpu_that_has_no_mig_causes_no_reboot(
     start_validated: StartNode,
     gpu_catalogue: Catalogue,
     h100: GpuModel,
@@ -176,7 +176,7 @@ def test_gpu_without_mig_gets_no_reboot(
 
 
 @promise(section="9", unit="suites/unit/provisioning/test_boot.py")
-def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: StartNode) -> None:
+def test_gpu_is_partitioned_after_the_fabric_manager_is_ready(start_validated: StartNode) -> None:
     """The Fabric Manager sets up the links between GPUs, which must happen before partitioning."""
     node = start_validated(
         "fabric",
@@ -193,7 +193,7 @@ def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: St
 
 
 @promise(section="8", unit=UNIT)
-def test_kubelet_starts_once_a_slow_gpu_is_partitioned(start_validated: StartNode) -> None:
+def test_kubelet_starts_after_a_slow_gpu_is_partitioned(start_validated: StartNode) -> None:
     """The device plugin counts devices at its start, and partitioning may be slow."""
     slow = smi_settings('case "$*" in "mig -cci") sleep 10;; esac')
     node = start_validated(

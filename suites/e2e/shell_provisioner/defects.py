@@ -38,14 +38,14 @@ class Defect:
 
 
 BAKED = "test_baked_node_compiles_nothing_and_waits_for_its_device_plugin"
-OTHER_KERNEL = "test_other_kernel_gets_its_own_driver"
+OTHER_KERNEL = "test_driver_is_built_for_a_running_kernel_that_is_not_the_newest"
 
 DEFECTS = (
     Defect(
         name="wrong exit code",
         before="ERR_DEVICE_PLUGIN=86",
         after="ERR_DEVICE_PLUGIN=84",
-        caught_by="test_device_plugin_that_never_starts_ends_with_its_own_code",
+        caught_by="test_device_plugin_that_never_starts_has_its_own_exit_code",
     ),
     Defect(
         name="record kept after teardown",

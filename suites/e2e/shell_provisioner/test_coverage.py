@@ -46,7 +46,7 @@ unused() {
 """
 
 
-def test_script_that_cloud_init_runs_is_traced_with_its_sourced_and_started_scripts(
+def test_script_of_cloud_init_is_traced_with_the_scripts_that_it_sources_and_starts(
     boot_node: BootNode, node_image: Image, provisioner_of_test: Provisioner, tmp_path: Path
 ) -> None:
     """No provisioner starts the script, so only the environment of its unit enables tracing."""

@@ -70,7 +70,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
     )  # fmt: skip
 
 
-def test_other_kernel_gets_its_own_driver(
+def test_driver_is_built_for_a_running_kernel_that_is_not_the_newest(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """The module is built for the running kernel, not for the newest kernel, which already has one."""
@@ -101,7 +101,7 @@ def test_node_without_a_gpu_loses_the_driver(boot_node: BootNode, baked_image: I
     expect.events_recorded(evidence, "GPU.teardown")
 
 
-def test_device_plugin_that_never_starts_ends_with_its_own_code(
+def test_device_plugin_that_never_starts_has_its_own_exit_code(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     node = boot_node(

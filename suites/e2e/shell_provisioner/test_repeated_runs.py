@@ -59,7 +59,7 @@ def test_second_run_changes_nothing(boot_node: BootNode, managed: NodeRequest) -
         pytest.param("systemctl restart nvidia-device-plugin", id="device plugin"),
     ],
 )
-def test_run_after_a_killed_run_completes_it(
+def test_next_run_completes_the_work_of_a_killed_run(
     boot_node: BootNode, managed: NodeRequest, at: str
 ) -> None:
     """The node has the same state as after one whole run."""

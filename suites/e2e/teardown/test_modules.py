@@ -56,7 +56,7 @@ def test_removal_is_incomplete_if_a_baked_file_stays_beside_a_customers_driver(
 
 
 @promise(section="6", unit=UNIT)
-def test_loaded_driver_of_a_package_in_the_baked_version_stays_loaded(
+def test_driver_that_a_package_installed_in_the_baked_version_stays_loaded(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """The customer installed the distribution's package, which is `nvidia-current` in DKMS."""

@@ -283,7 +283,7 @@ def test_teardown_uses_the_record_at_the_configured_path(start_node: StartNode) 
 
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
-def test_files_with_only_a_similar_name_stay(start_node: StartNode) -> None:
+def test_files_whose_names_are_only_similar_are_not_removed(start_node: StartNode) -> None:
     """Names are compared exactly: a file with a similar name belongs to another program."""
     kept = (
         "/usr/bin/nvidia-smi.orig",
@@ -306,7 +306,9 @@ def test_files_with_only_a_similar_name_stay(start_node: StartNode) -> None:
 
 
 @promise(section="6", unit=UNIT)
-def test_version_that_no_source_names_belongs_to_no_driver(start_node: StartNode) -> None:
+def test_driver_sources_that_neither_the_record_nor_dkms_lists_are_kept(
+    start_node: StartNode,
+) -> None:
     """The teardown keeps sources that are listed neither in the record nor by DKMS.
 
     The folder `original_module` is not a version.

@@ -68,7 +68,7 @@ REGRESSIONS = {
         file="lib/packages.bash",
         before="    --option DPkg::Lock::Timeout=120 \\\n",
         after="",
-        caught_by="test_tools_are_installed_while_upgrades_have_the_lock",
+        caught_by="test_tools_are_installed_although_unattended_upgrades_hold_the_dpkg_lock",
         causes=("dpkg is locked by another process: E: Could not get lock",),
     ),
     "the wrong module is disabled": Regression(

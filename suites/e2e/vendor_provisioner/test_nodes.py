@@ -73,7 +73,7 @@ def test_later_boot_reuses_the_converged_driver(
     expect.decided(evidence, "reuse", reason="converged")
 
 
-def test_tools_are_installed_while_upgrades_have_the_lock(
+def test_tools_are_installed_although_unattended_upgrades_hold_the_dpkg_lock(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
     """The machine runs unattended-upgrades at the same time."""

@@ -72,7 +72,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "driver.py",
         ("    judge = partial(judge_probe, version=image.version)", "    judge = judge_probe"),
         "kernel/test_retries.py",
-        "another_release",
+        "another_driver_release",
     ),
     plant(
         "a present driver that does not work is not installed",
@@ -102,7 +102,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "",
         ),
         "kernel/test_failed_bake.py",
-        "fit and module",
+        "wrong_record and module",
     ),
     plant(
         "a bake passes without a record",
@@ -156,7 +156,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "arch in ARM64:",
         ),
         "kernel/test_failed_bake.py",
-        "another_system",
+        "another_distribution",
     ),
     plant(
         "the line of a bake names the kernel of the build machine",
@@ -286,7 +286,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "driver.py",
         ("_UNTIL_READY = Retry(attempts=120,", "_UNTIL_READY = Retry(attempts=3,"),
         "kernel/test_retries.py",
-        "attempts_of_the_contract",
+        "attempts_that_the_contract",
     ),
     plant(
         "a present driver is probed twice",
@@ -296,21 +296,21 @@ PLANTS: tuple[MachinePlant, ...] = (
             "retry = Retry(attempts=2, pause_s=5, timeout_s=25)",
         ),
         "kernel/test_retries.py",
-        "attempts_of_the_contract",
+        "attempts_that_the_contract",
     ),
     plant(
         "an install is tried twice",
         "containerd.py",
         ("INSTALL = Retry(attempts=5,", "INSTALL = Retry(attempts=2,"),
         "kernel/test_retries.py",
-        "attempts_of_the_contract",
+        "attempts_that_the_contract",
     ),
     plant(
         "containerd gets two seconds to answer",
         "containerd.py",
         ("Retry(attempts=240, pause_s=0.1", "Retry(attempts=20, pause_s=0.1"),
         "kernel/test_retries.py",
-        "attempts_of_the_contract",
+        "attempts_that_the_contract",
     ),
     plant(
         "a bake tries its build once",

@@ -8,7 +8,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     corpus(20, "observability/test_status.py", "added"),
     corpus(24, "observability/test_exit_codes.py", "bake and kernel"),
     corpus(25, "observability/test_exit_codes.py", "224"),
-    corpus(27, "observability/test_events.py", "record"),
+    corpus(27, "observability/test_events.py", "record or grid"),
     corpus(28, "observability/test_events.py", "ready_node"),
     plant(
         "a run that SIGTERM ends writes no outcome",
@@ -32,7 +32,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "__main__.py",
         ("self.node.journal.line(facts.decision.render_line())", "pass"),
         "observability/test_events.py",
-        "record",
+        "record or grid",
     ),
     plant(
         "a node is ready without the unit that loads its driver",
@@ -137,7 +137,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             'actions=start("containerd", 30),\n                exit_code=None,',
         ),
         "observability/test_exit_codes.py",
-        "come_back and validated",
+        "not_restart and validated",
     ),
     plant(
         "a GRID driver of another version counts as a bake for CUDA",
@@ -147,7 +147,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             'driver_kind(facts.driver_type) == "grid"',
         ),
         "observability/test_events.py",
-        "counted_by and version",
+        "grid_node and not kind",
     ),
     plant(
         "a truncated configuration is reported as a defect of the program",
@@ -204,6 +204,6 @@ PLANTS: tuple[MachinePlant, ...] = (
         "facts.py",
         ("choose_removal(scope, observe(node, scope)).describe() if has_teardown else ()", "()"),
         "observability/test_events.py",
-        "counted_by and another",
+        "grid_node",
     ),
 )

@@ -19,7 +19,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "retry.py",
         ("limit = node.retries.cap(run.retry.timeout_s)", "limit = run.retry.timeout_s"),
         "registry/test_pull.py",
-        "with_the_time_budget",
+        "time_budget_is_used_up",
     ),
     plant(
         "a failed pull does not end the run",

@@ -7,7 +7,7 @@ from .plant import MachinePlant, corpus, plant
 PLANTS: tuple[MachinePlant, ...] = (
     corpus(17, "runtime/test_refresh.py", "early or during"),
     corpus(18, "runtime/test_refresh.py", "lasting"),
-    corpus(19, "runtime/test_refresh.py", "old_spec"),
+    corpus(19, "runtime/test_refresh.py", "old_cdi_spec"),
     corpus(30, "runtime/test_detection.py", "without and key"),
     plant(
         "CDI stays switched off",
@@ -47,7 +47,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             'needs=("configure-managed-services",),',
         ),
         "runtime/test_configuration.py",
-        "agree and CDI and not without and not CRI",
+        "passes_devices and CDI and not without and not CRI",
     ),
     plant(
         "the unit that writes the CDI spec is configured without an event",
@@ -132,7 +132,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "driver.py",
         ('event=f"{_CONFIGURE_STEP}.configureNvidiaCDIRefresh",', "event=None,"),
         "runtime/test_refresh.py",
-        "old_spec",
+        "old_cdi_spec",
     ),
     plant(
         "validation ignores nvidia-smi",
@@ -152,7 +152,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "choice = facts.runtime.choice",
         ),
         "runtime/test_configuration.py",
-        "runtime_of_cri_o",
+        "for_cri_o",
     ),
     plant(
         "a node that opted out removes its driver before kubelet starts",
@@ -180,7 +180,7 @@ PLANTS: tuple[MachinePlant, ...] = (
 """,
         ),
         "runtime/test_configuration.py",
-        "loses_only_the_runtime",
+        "only_the_nvidia_runtime",
     ),
     plant(
         "a runtime that the user has configured is written again",

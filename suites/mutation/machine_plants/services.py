@@ -14,7 +14,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             '            actions=enqueue(DEVICE_PLUGIN, START_LIMIT_S, "late"),',
         ),
         "services/test_gpu_owners.py",
-        "device_plugin",
+        "device_plugin and not both",
     ),
     plant(
         "the node waits for monitoring",
@@ -31,7 +31,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "node_files.py",
         ("os.fchmod(file.fileno(), mode)", "pass"),
         "services/test_configuration.py",
-        "all_may_read",
+        "every_user_may_read",
     ),
     plant(
         "a MIG profile makes one instance too few",
@@ -253,7 +253,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "boot.py",
         ("            needs=needs,\n            event=event,\n", "            needs=needs,\n"),
         "services/test_base_units.py",
-        "needed_fabric_manager_delays",
+        "waits_for_a_fabric_manager",
     ),
     plant(
         "the fabric manager stops without an event",
@@ -328,7 +328,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "mig.py",
         ('return "Disabled" in modes', 'return modes != {"Enabled"}'),
         "services/test_mig.py",
-        "without_mig",
+        "has_no_mig",
     ),
     plant(
         "a profile that does not exist gets a reboot",
@@ -359,7 +359,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services.py",
         ('"10-dra-driver-nvidia-gpu.conf"', '"10-dra-driver.conf"'),
         "services/test_gpu_owners.py",
-        "once_kubelet_is_ready",
+        "after_kubelet_is_ready",
     ),
     plant(
         "apt asks before it installs",

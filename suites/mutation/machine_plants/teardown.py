@@ -215,7 +215,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "tuple(found)",
         ),
         "teardown/test_removal.py",
-        "no_source_names",
+        "driver_sources",
     ),
     plant(
         "each folder in DKMS's tree counts as a version",
@@ -225,7 +225,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "if files.is_directory(path)",
         ),
         "teardown/test_removal.py",
-        "no_source_names",
+        "driver_sources",
     ),
     plant(
         "DKMS removes the module for all kernels",
