@@ -37,7 +37,7 @@ def measure(lab: Lab) -> Callable[[Options], Benchmark]:
     return run
 
 
-def test_samples_are_whole_critical_paths_by_the_guests_clock(
+def test_each_sample_is_a_complete_critical_path_measured_by_the_guests_clock(
     measure: Callable[[Options], Benchmark],
 ) -> None:
     """A prebaked node compiles nothing; a build at boot compiles for the larger part of its wait."""
@@ -72,7 +72,7 @@ def test_samples_are_whole_critical_paths_by_the_guests_clock(
     }
 
 
-def test_critical_path_shows_an_own_provisioner_without_steps_as_one_part(
+def test_critical_path_has_one_part_for_a_users_provisioner_that_reports_no_steps(
     measure: Callable[[Options], Benchmark],
 ) -> None:
     """The provisioner makes device nodes and starts no plugin.

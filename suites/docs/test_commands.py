@@ -66,7 +66,7 @@ def test_command_that_its_program_refuses_is_reported(
         programs.check(command)
 
 
-def test_command_lines_drop_comments_and_variables_and_join_continued_lines() -> None:
+def test_parser_of_command_lines_drops_comments_and_variables_and_joins_continued_lines() -> None:
     lines = list(command_lines(shell("# first\nCI=true pytest suites/e2e \\\n  -n 2  # two\n")))
 
     assert [line.words for line in lines] == [("pytest", "suites/e2e", "-n", "2")]

@@ -112,7 +112,7 @@ def test_system_files_on_the_pages_agree_with_the_defaults(
 
 
 @pytest.mark.parametrize("text", ["options vfio-pci\n", "# lab.conf\n", "# etc/lab.conf\n"])
-def test_system_file_on_a_page_without_a_path_is_reported(text: str) -> None:
+def test_system_file_without_a_path_is_reported(text: str) -> None:
     block = Block(place=Place(page="page.md", line=1), language="ini", kind="", text=text)
 
     with pytest.raises(StaleDocumentError, match="has to name a file below '/etc'"):

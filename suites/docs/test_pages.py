@@ -8,7 +8,7 @@ from suites.docs.pages import (
 )
 
 
-def test_first_block_of_the_readme_has_the_two_commands() -> None:
+def test_first_block_of_the_readme_has_the_commands_dev_demo_and_dev_test() -> None:
     (readme,) = (page for page in read_pages() if page.name == "README.md")
 
     assert readme.blocks[0].text == "./dev demo\n./dev test\n"

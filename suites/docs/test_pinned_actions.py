@@ -53,7 +53,7 @@ def unpinned(text: str) -> list[str]:
     ]
 
 
-def test_every_foreign_action_is_pinned_and_has_its_release_in_a_comment() -> None:
+def test_every_action_of_another_repository_is_pinned_and_has_its_release_in_a_comment() -> None:
     loose = {
         str(file.relative_to(REPOSITORY)): unpinned(file.read_text()) for file in _workflows()
     }

@@ -82,7 +82,7 @@ def test_pytest_accepts_the_command_lines_on_pages(
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_line_that_pytest_refuses_is_reported_with_its_place(
+def test_command_line_that_pytest_refuses_is_reported_with_its_place(
     answers: dict[Request, Answer], message: str
 ) -> None:
     request = WRONG[message]

@@ -65,7 +65,7 @@ def test_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> N
         assert not fetched, f"'{name}' fetches {fetched}."
 
 
-def test_option_in_text_is_marked_against_line_breaks(site: Path) -> None:
+def test_option_in_text_is_marked_to_prevent_a_line_break_in_it(site: Path) -> None:
     text = (site / "gpus.html").read_text()
 
     assert '<code><span class="option">--gpu</span>-emulation=gsp</code>' in text
@@ -88,7 +88,7 @@ def test_link_to_a_missing_page_or_heading_fails_the_build(tmp_path: Path) -> No
     assert "a link '#gone'" in result.stderr
 
 
-def test_pictures_in_the_repository_are_drawn_from_the_present_code() -> None:
+def test_pictures_in_the_repository_match_the_current_code() -> None:
     for path, svg in pages.committed_pictures(REPOSITORY).items():
         assert (REPOSITORY / path).read_text() == svg, f"Run './dev docs' to draw '{path}' again."
 
@@ -141,7 +141,7 @@ def test_links_between_files_become_links_between_pages(
     assert pages.for_site(page, text) == expected
 
 
-def test_picture_leaves_out_imports_that_follow_from_others() -> None:
+def test_import_graph_leaves_out_imports_that_follow_from_other_imports() -> None:
     edges = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
 
     assert import_graph.reduced(edges) == {"a": {"b"}, "b": {"c"}, "c": set()}
@@ -162,7 +162,7 @@ def test_vertical_bar_in_a_cell_does_not_end_the_cell() -> None:
     assert table(("A",), [("x | y",)]).splitlines()[-1] == "| x \\| y |"
 
 
-def test_names_in_a_docstring_become_code_and_indented_code_stays() -> None:
+def test_names_in_a_docstring_become_code_and_indented_code_stays_unchanged() -> None:
     text = "Take `a_b` and c_d.\n\n    e_f(--g)\n\nEnd."
 
     assert prose(text) == "Take `a_b` and `c_d`.\n\n    e_f(--g)\n\nEnd."

@@ -41,7 +41,9 @@ def test_every_checked_table_is_on_exactly_one_page(pages: list[Page]) -> None:
 
 
 @pytest.mark.parametrize("header", tables.TABLES)
-def test_table_has_the_rows_of_the_code(pages: list[Page], header: str, tmp_path: Path) -> None:
+def test_table_on_a_page_has_the_same_rows_as_the_code(
+    pages: list[Page], header: str, tmp_path: Path
+) -> None:
     (table,) = (t for page in pages for t in page.tables if t.header[0] == header)
 
     tables.check_table(table, tables.TABLES[header](tmp_path))
@@ -70,7 +72,7 @@ def test_names_in_prose_exist(
             check_name(span, repository=REPOSITORY, options=options)
 
 
-def test_architecture_page_names_members_that_their_files_have() -> None:
+def test_members_that_the_architecture_page_names_exist_in_their_files() -> None:
     """The page refers to a member as `file.py`: `name`."""
     found = _MEMBER_OF_FILE.findall((REPOSITORY / "docs/architecture.md").read_text())
 
