@@ -130,7 +130,9 @@ from_library() {
 """
 
 
-def test_bash_runs_every_line_that_counts_as_a_command(tmp_path: Path) -> None:
+def test_lines_in_the_trace_of_bash_are_the_lines_that_coverage_takes_for_commands(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "my scripts"
     (folder / "traces").mkdir(parents=True)
     script, library = folder / "a:b.sh", folder / "library.sh"
@@ -153,7 +155,9 @@ def test_bash_runs_every_line_that_counts_as_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "set -e;", "set -u;"])
-def test_trace_that_cannot_be_written_changes_nothing(tmp_path: Path, options: str) -> None:
+def test_code_behaves_the_same_if_its_trace_cannot_be_written(
+    tmp_path: Path, options: str
+) -> None:
     shutil.copy(TRACE, tmp_path)
     env = {"BASH_ENV": str(tmp_path / TRACE.name), "PATH": "/usr/bin:/bin"}
 

@@ -74,7 +74,7 @@ def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user gets an overlay a directory")
-def test_root_gets_one_overlay_if_temporary_files_lie_on_the_disk() -> None:
+def test_root_user_gets_one_overlay_if_temporary_files_are_on_the_disk_of_the_host() -> None:
     """With an overlay for each directory, each test would wait 20 ms for its root."""
     disk = Path("/").stat().st_dev
     if any(Path(place).stat().st_dev != disk for place in ("/etc", "/usr", "/var/cache")):

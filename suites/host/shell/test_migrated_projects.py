@@ -101,7 +101,7 @@ End
 
 
 @pytest.mark.parametrize("option", ["-eu", "-o errexit"])
-def test_errexit_of_a_helper_module_applies_to_when_run_only(
+def test_errexit_of_a_helper_module_applies_to_when_run_but_not_to_when_call(
     project: SpecProject, option: str
 ) -> None:
     project.write(".shellspec", "--require spec_helper\n")
@@ -210,7 +210,7 @@ End
     assert set(_outcomes(project, spec).values()) == {"passed"}
 
 
-def test_translated_project_below_the_root_directory_keeps_its_working_directory(
+def test_translated_project_in_a_subfolder_keeps_its_working_directory(
     project: SpecProject,
 ) -> None:
     project.write("below/.shellspec", "")

@@ -44,7 +44,7 @@ def test_mock_replaces_a_function_of_any_name(shell: Shell, tmp_path: Path, name
 _ASKED = 'f() { if [ "$(type -t probe)" = function ]; then probe; fi; command -v probe; }\n'
 
 
-def test_mock_of_a_function_is_found_as_a_function(shell: Shell, tmp_path: Path) -> None:
+def test_lookup_of_a_mocked_function_finds_a_function(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "lib.sh").write_text(f"probe() {{ echo real; }}\n{_ASKED}")
     shell.source(tmp_path / "lib.sh")
     shell.mock("probe").answers("mocked\n")
@@ -52,7 +52,7 @@ def test_mock_of_a_function_is_found_as_a_function(shell: Shell, tmp_path: Path)
     assert shell.call("f").stdout == "mocked\nprobe\n"
 
 
-def test_spec_mock_of_a_function_is_found_as_a_function(project: SpecProject) -> None:
+def test_lookup_of_a_mock_block_for_a_function_finds_a_function(project: SpecProject) -> None:
     project.write("lib.sh", f"probe() {{ echo real; }}\n{_ASKED}")
     project.write(
         "spec/a_spec.sh",
@@ -73,7 +73,7 @@ def test_spy_lets_a_function_of_any_name_run(shell: Shell, tmp_path: Path, name:
     spy.assert_called_times(1)
 
 
-def test_spec_mock_replaces_a_function_of_any_name(project: SpecProject) -> None:
+def test_mock_block_of_a_spec_replaces_a_function_of_any_name(project: SpecProject) -> None:
     names = [name for name in _NAMES if name != "/opt/gpu/probe"]
     _library(project.root, names)
     mocks = "".join(f"  Mock {name}\n    echo mocked\n  End\n" for name in names)

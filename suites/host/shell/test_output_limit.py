@@ -137,7 +137,7 @@ def test_example_with_too_much_output_fails_with_the_limit(kind: str) -> None:
     _expect_bounded(example.format(_EXAMPLES[kind]) + after, "flood_spec.sh")
 
 
-def test_parameters_with_too_much_output_fail_the_collection_of_their_file() -> None:
+def test_dynamic_parameters_with_too_much_output_fail_the_collection_of_their_file() -> None:
     text = f"Parameters:dynamic\n{_LETTERS}\n%data a\nEnd\nIt 'x'\nThe value a should eq a\nEnd\n"
 
     _expect_bounded(text, "rows_spec.sh")

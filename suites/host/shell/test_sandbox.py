@@ -307,7 +307,7 @@ def test_unshare_that_reports_success_without_new_namespaces_is_detected(tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root is refused, only root can see")
-def test_write_refusal_does_not_run_for_root(tmp_path: Path) -> None:
+def test_sandbox_that_refuses_writes_does_not_run_for_root(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(
         ["touch", str(proof)], cwd=tmp_path, scratch=tmp_path
@@ -367,7 +367,7 @@ def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
         assert (chosen.kind, chosen.network) == (SandboxKind.THROWAWAY, network)
 
 
-def test_user_without_namespaces_gets_write_refusal_and_a_warning() -> None:
+def test_user_without_namespaces_gets_the_sandbox_that_refuses_writes_and_a_warning() -> None:
     chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
 
     assert chosen.kind is SandboxKind.REFUSE
@@ -396,7 +396,7 @@ def test_error_in_the_probe_is_reported_and_does_not_weaken_the_sandbox(
         choose_for_user(_Kernel(throwaway=answer, refuse=_answer()))
 
 
-def test_probe_whose_deletion_reached_the_host_raises_harness_error() -> None:
+def test_probe_that_deleted_a_file_of_the_host_raises_a_harness_error() -> None:
     class Leaking(_Kernel):
         @override
         def run(
@@ -422,7 +422,7 @@ def test_root_gets_the_throwaway_root_without_a_probe() -> None:
         choose_sandbox("refuse", is_root=True)
 
 
-def test_root_control_reads_lines_and_reports_the_end_of_the_socket() -> None:
+def test_control_of_the_throwaway_root_reads_lines_and_reports_the_end_of_its_socket() -> None:
     control = RootControl()
     control.other_end.sendall(b"77\ndone\nno space\n")
 
@@ -555,7 +555,7 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_write_refusal_allows_writes_only_in_the_folders_of_the_test(
+def test_only_the_folders_of_the_test_are_writable_in_the_sandbox_that_refuses_writes(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if _landlock_version() < 3:

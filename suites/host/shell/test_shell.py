@@ -142,7 +142,7 @@ def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None
     code.assert_calls("curl x")
 
 
-def test_stdin_arguments_and_variables_reach_calls_scripts_and_evaluations(
+def test_each_kind_of_run_passes_on_stdin_and_arguments_and_variables(
     code: Shell, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"

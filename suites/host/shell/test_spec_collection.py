@@ -34,7 +34,7 @@ def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
     assert {case.get("name") for case in cases} == set(outcomes(result))
 
 
-def test_examples_are_selected_by_keyword_tag_and_id(project: SpecProject) -> None:
+def test_examples_are_selected_by_keyword_or_tag_or_id(project: SpecProject) -> None:
     project.write("spec/greeting_spec.sh", GREETING)
     project.write("spec/other_spec.sh", "It 'is not slow'\nThe value a should equal a\nEnd\n")
 
@@ -43,7 +43,7 @@ def test_examples_are_selected_by_keyword_tag_and_id(project: SpecProject) -> No
     assert "is not slow" not in outcomes(project.run("--shell-tag", "slow"))
 
 
-def test_focused_examples_pass_any_filter(project: SpecProject) -> None:
+def test_focused_examples_run_whatever_tags_are_selected(project: SpecProject) -> None:
     body = "The value a should equal a\nEnd\n"
     project.write(
         "a_spec.sh", f"fIt 'focused'\n{body}It 'tagged' slow:1\n{body}It 'other'\n{body}"
@@ -128,7 +128,9 @@ def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecP
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_helper_module_hooks_and_options_are_honoured(project: SpecProject, shell: str) -> None:
+def test_hooks_of_helper_modules_and_options_of_the_project_take_effect(
+    project: SpecProject, shell: str
+) -> None:
     project.write(
         ".shellspec",
         f"--shell {shell}\n--require spec_helper\n--require other\n-I lib\n"

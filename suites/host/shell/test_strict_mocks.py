@@ -68,7 +68,7 @@ def test_denied_command_during_sourcing_is_reported(shell: Shell, tmp_path: Path
         shell.evaluate("true")
 
 
-def test_mocks_answer_during_sourcing_with_mocked_true(shell: Shell, tmp_path: Path) -> None:
+def test_mocks_answer_during_sourcing_if_mocked_is_true(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("VERSION=$(dpkg --print-architecture)-$EDITION\n")
     shell.source(script, env={"EDITION": "grid"}, mocked=True)

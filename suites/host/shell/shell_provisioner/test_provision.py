@@ -49,7 +49,7 @@ def test_tags_are_requested_again_while_the_metadata_service_starts(node: Node) 
     assert [sleep.seconds for sleep in result.sleeps] == [2, 2, 2]
 
 
-def test_fetch_tags_without_a_metadata_service_ends_with_its_own_exit_code(node: Node) -> None:
+def test_request_for_tags_without_a_metadata_service_has_its_own_exit_code(node: Node) -> None:
     node.metadata.is_up = False
 
     assert node.call("fetch_tags").status == 224
@@ -212,7 +212,9 @@ def test_failed_installation_of_packages_has_its_own_exit_code(node: Node) -> No
     assert not node.packages.is_installed("gcc")
 
 
-def test_installer_is_privileged_and_sees_the_node(node: Node) -> None:
+def test_installer_is_privileged_and_shares_network_and_processes_with_the_node(
+    node: Node,
+) -> None:
     node.call("pull_image").check()
 
     node.call("run_image", "copy").check()
@@ -401,7 +403,7 @@ def test_node_without_a_gpu_loses_the_driver_and_asks_for_no_tags(node: Node) ->
     assert not node.has(RECORD)
 
 
-def test_node_without_a_gpu_and_a_record_has_nothing_to_remove(node: Node) -> None:
+def test_node_without_a_gpu_and_without_a_record_has_nothing_to_remove(node: Node) -> None:
     node.shell.mock("lspci").answers("")
 
     result = node.call("main").check()
@@ -506,7 +508,7 @@ def test_event_has_the_exit_code_of_its_step(node: Node) -> None:
     assert events(node)["GPU.buildDriver"] == "exit code 84"
 
 
-def test_events_of_one_millisecond_all_survive(node: Node) -> None:
+def test_events_of_the_same_millisecond_are_all_kept(node: Node) -> None:
     node.shell.evaluate(f"mkdir -p {EVENTS}; event one true; event two true").check()
 
     assert set(events(node)) == {"GPU.one", "GPU.two"}
