@@ -207,7 +207,7 @@ def test_since_option_mutates_only_changed_lines(project: _Project) -> None:
     assert "There is no revision 'nothing'." in wrong.stderr
 
 
-def test_python_test_reads_the_mutated_script_and_a_failing_test_is_left_out(
+def test_python_test_reads_the_mutated_script_and_an_already_failing_test_is_left_out(
     project: _Project,
 ) -> None:
     project.write("tests/test_broken.py", _BROKEN)

@@ -153,7 +153,7 @@ def test_step_of_another_thread_or_a_session_teardown_is_not_in_the_report(inner
     assert "steps" not in results(inner)["test_threads"]
 
 
-def test_title_suite_and_severity_set_by_a_test_are_kept(inner: Inner) -> None:
+def test_title_and_suite_and_severity_that_a_test_sets_are_kept(inner: Inner) -> None:
     source = '''
         import allure
 

@@ -25,7 +25,7 @@ def test_of_any():
 """
 
 
-def test_tests_that_name_the_driver_of_the_run_are_not_deselected(inner: Inner) -> None:
+def test_tests_that_name_the_vm_driver_of_the_run_are_not_deselected(inner: Inner) -> None:
     result = inner.run(TESTS)
 
     result.assert_outcomes(passed=3)

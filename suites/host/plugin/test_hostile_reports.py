@@ -188,7 +188,7 @@ def test_exit_status_that_a_plug_in_sets_is_recorded_for_the_shard(
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_repeated_test_counts_with_the_outcome_of_its_last_run(
+def test_repeated_test_is_reported_with_the_outcome_of_its_last_run(
     tmp_path: Path, workers: str
 ) -> None:
     (tmp_path / "test_a.py").write_text(
@@ -209,7 +209,7 @@ def test_repeated_test_counts_with_the_outcome_of_its_last_run(
     assert merged(tmp_path) == 0
 
 
-def test_merge_finds_tests_of_groups_classes_modules_and_specs_in_the_junit_report(
+def test_merge_finds_each_kind_of_test_in_the_junit_report(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "below").mkdir()

@@ -256,7 +256,7 @@ def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_junit_has_a_failure_for_the_node_and_an_error_for_the_harness(
+def test_junit_has_a_failure_for_a_node_error_and_an_error_for_a_harness_error(
     inner: Inner, workers: str
 ) -> None:
     source = (

@@ -120,7 +120,7 @@ def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machine
 
 
 @pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
-def test_terminal_shows_lines_and_no_rows_in_ci_or_if_tests_print(
+def test_terminal_shows_progress_lines_but_no_rows_in_ci_and_without_output_capture(
     machines: Path, word: str
 ) -> None:
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
@@ -156,7 +156,9 @@ def test_progress_rows_are_removed_when_a_person_interrupts_the_run(
         assert "node-1" not in below
 
 
-def test_rows_fit_the_terminal_and_have_no_colours_if_no_color_is_set(live: Path) -> None:
+def test_rows_fit_the_terminal_and_have_no_colours_if_the_variable_no_color_is_set(
+    live: Path,
+) -> None:
     argv = _argv(live, "-k", "of_a_machine", "-n", "0", environment=("NO_COLOR=1",))
     with _at_a_terminal(argv, columns=40) as terminal:
         terminal.expect(r"\x1b\[2K([^\r]*node-1[^\r]*)\x1b8")

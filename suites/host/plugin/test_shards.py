@@ -85,7 +85,7 @@ def test_shards_are_merged_into_one_report_with_each_test_once(
     assert {name[:8] for name in names[:6]} in ({"test_one"}, {"test_two"})
 
 
-def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_recorded_durations(
+def test_ci_engine_gives_the_shard_number_and_recorded_durations_decide_the_tests(
     project: Path,
 ) -> None:
     durations = {
@@ -153,7 +153,7 @@ def test_shard_number_above_the_number_of_shards_is_a_usage_error(project: Path)
     assert "--shard: 3/2 is not a shard" in result.stderr
 
 
-def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path) -> None:
+def test_run_ends_and_records_nothing_if_its_job_was_started_again(project: Path) -> None:
     (project / "conftest.py").write_text(
         "import pathlib\n"
         "def pytest_runtest_teardown(item):\n"
@@ -186,7 +186,7 @@ def test_shard_runs_tests_in_folders_with_their_own_conftest(project: Path) -> N
     assert json.loads((project / "r/shard.json").read_text())["repeated"] == []
 
 
-def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path) -> None:
+def test_test_during_which_the_job_was_cancelled_is_recorded_as_not_run(project: Path) -> None:
     (project / "test_suite.py").write_text(
         "import os, signal\n"
         "def test_first(): ...\n"

@@ -74,7 +74,7 @@ def test_report_of_a_failure_has_its_cause_and_the_remedy(
     )
 
 
-def test_summary_shows_the_cause_for_a_failed_assertion_too(inner: Inner) -> None:
+def test_summary_shows_the_cause_of_a_failed_assertion(inner: Inner) -> None:
     """An assertion of a test often fails because of a full disk."""
     source = CAUSE.replace("raise HarnessError(", "assert 2 == 0, (")
 
@@ -130,7 +130,7 @@ def test_run_whose_options_name_a_missing_image_or_qemu_ends_at_its_start(
     not entry_points(group="pytest11", name="gpu-node-harness"),
     reason="only options of an installed plugin are unknown when pytest looks for its ini file",
 )
-def test_path_that_pytest_took_for_a_test_is_refused_if_the_ini_file_was_not_read(
+def test_option_path_that_pytest_took_for_a_test_is_refused_if_the_ini_file_was_not_read(
     inner: Inner, tmp_path: Path
 ) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")

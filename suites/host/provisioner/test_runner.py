@@ -139,7 +139,9 @@ def test_command_that_ended_a_bash_script_is_in_the_evidence(
     assert found == noted
 
 
-def test_error_trap_applies_only_to_the_script_and_only_in_its_run(tmp_path: Path) -> None:
+def test_error_trap_affects_neither_scripts_that_the_script_starts_nor_the_next_run(
+    tmp_path: Path,
+) -> None:
     """Scripts that it starts have no trap, and the next run does not see its notes."""
     guest = GuestRoot(tmp_path / "root")
     first = run_in_bash(

@@ -106,7 +106,7 @@ def test_command_that_closes_its_output_is_waited_for() -> None:
     assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
 
 
-def test_no_process_is_killed_if_a_command_closed_its_output_at_its_end(
+def test_no_process_is_killed_if_a_command_closes_its_outputs_when_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed: list[object] = []
@@ -160,7 +160,7 @@ def test_output_limit_applies_to_stdout_and_stderr_together(script: str, *, is_k
     assert result.ok is is_kept
 
 
-def test_spawned_process_has_its_folder_environment_and_session(
+def test_spawned_process_has_its_own_session_and_the_given_folder_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", "1")

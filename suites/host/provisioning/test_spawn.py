@@ -75,7 +75,7 @@ def test_error_for_a_missing_setpriv_names_it(
         spawn(["true"])
 
 
-def test_end_kills_the_leftover_group_of_a_process_that_ended_itself() -> None:
+def test_end_kills_processes_left_in_the_group_of_a_process_that_has_ended() -> None:
     process = spawn(["sh", "-c", "sleep 600 & echo $!; sleep 0.3"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:
@@ -112,7 +112,7 @@ def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatc
     assert end(process, grace_s=1) == 0
 
 
-def test_child_survives_a_spawn_under_another_process_id(
+def test_child_keeps_running_after_a_spawn_by_a_process_with_another_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = spawn(["sh", "-c", "echo begun; exec sleep 100"], stdout=PIPE)
