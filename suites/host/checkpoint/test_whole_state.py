@@ -73,7 +73,7 @@ def test_saved_state_is_restored(tmp_path: Path, suffix: str) -> None:
     assert state.stat().st_mode & 0o777 == 0o600
 
 
-def test_restore_does_not_close_descriptors_that_a_thread_opens_meanwhile(tmp_path: Path) -> None:
+def test_descriptors_that_a_thread_opens_during_a_restore_stay_open(tmp_path: Path) -> None:
     """The thread gets descriptor numbers that the restore has just closed."""
     opened: list[IO[bytes]] = []
 
@@ -128,7 +128,7 @@ def compressor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_compressor_that_fails_is_reported_with_the_usual_cause(
+def test_error_about_a_failed_compressor_names_a_full_disk_as_the_usual_cause(
     tmp_path: Path, compressor: Path
 ) -> None:
     compressor.write_text("#!/bin/sh\ncat >/dev/null\nexit 2\n")

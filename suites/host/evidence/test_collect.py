@@ -63,7 +63,7 @@ def _gather(folder: Path, request: EvidenceRequest) -> Path:
     return folder
 
 
-def test_script_gathers_outputs_files_and_paths(tmp_path: Path) -> None:
+def test_script_gathers_outputs_and_files_and_the_states_of_paths(tmp_path: Path) -> None:
     """A real shell runs the script on names with shell metacharacters."""
     source = tmp_path / "it's a $(reboot) node"
     source.mkdir()
@@ -109,7 +109,7 @@ def test_additional_files_and_commands_are_gathered(tmp_path: Path) -> None:
     assert (evidence.output_of("mine"), evidence.exit_code_of("mine")) == ("$x y", 0)
 
 
-def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
+def test_unreadable_folder_that_a_wildcard_has_to_search_is_reported(tmp_path: Path) -> None:
     """A file takes the place of an unreadable folder, because root may read every folder."""
     for name in ("1/open/x", "1/open/deep/x", "2/shut/x", "2/shut/no", "3/no"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
         list(evidence.paths)
 
 
-def test_file_that_was_not_gathered_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
+def test_absent_file_is_none_but_a_file_that_was_not_gathered_is_an_error(tmp_path: Path) -> None:
     """A wildcard of a shell matches neither '/' nor a leading dot."""
     request = EvidenceRequest(commands={}, files=["/absent/*.conf", "/absent/[a].?"], paths=[])
     evidence = Evidence(_gather(tmp_path / "e", request))
@@ -156,7 +156,7 @@ def test_file_that_was_not_gathered_is_not_taken_for_an_absent_file(tmp_path: Pa
         evidence.files("/etc/x")
 
 
-def test_files_without_a_size_are_read(tmp_path: Path) -> None:
+def test_files_whose_reported_size_is_zero_are_read(tmp_path: Path) -> None:
     request = EvidenceRequest(commands={}, files=["/proc/stat"], paths=[])
 
     assert "btime" in (_gather(tmp_path / "e", request) / "files/proc/stat").read_text()

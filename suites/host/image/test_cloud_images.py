@@ -109,7 +109,7 @@ def fetching(tmp_path: Path, server: ImageServer) -> Fetching:
     return Fetching(tmp_path, server.folder)
 
 
-def test_image_is_fetched_verified_and_locked(fetching: Fetching, server: ImageServer) -> None:
+def test_image_is_fetched_and_verified_and_locked(fetching: Fetching, server: ImageServer) -> None:
     image = fetching.run()
 
     assert image.disk.read_bytes() == IMAGE
@@ -277,7 +277,7 @@ def test_partial_file_of_another_image_is_replaced_by_a_whole_download(
     assert fetching.refused() == {}
 
 
-def test_next_mirror_is_used_if_a_complete_download_is_wrong_again(
+def test_next_mirror_is_used_if_both_the_resumed_and_the_whole_download_are_wrong(
     tmp_path: Path, server: ImageServer
 ) -> None:
     """Only a file that was resumed from a partial file is downloaded again."""
@@ -410,7 +410,7 @@ def test_lock_file_for_another_image_file_is_refused(fetching: Fetching) -> None
         fetching.run()
 
 
-def test_lock_file_of_another_process_is_kept(fetching: Fetching) -> None:
+def test_digest_that_another_process_locked_is_kept(fetching: Fetching) -> None:
     _lock_to(fetching, DIGEST)
 
     _lock_to(fetching, DIGEST)
@@ -419,7 +419,7 @@ def test_lock_file_of_another_process_is_kept(fetching: Fetching) -> None:
 
 
 @pytest.mark.parametrize("is_renewal", [False, True])
-def test_lock_that_another_process_wrote_meanwhile_is_kept_unless_it_is_renewed(
+def test_lock_that_another_process_writes_during_the_fetch_is_replaced_only_by_a_renewal(
     fetching: Fetching, server: ImageServer, *, is_renewal: bool
 ) -> None:
     def lock_meanwhile(handler: Handler) -> None:

@@ -69,7 +69,9 @@ def test_driver_is_built_for_the_newest_kernel_that_has_headers(
     assert result.stdout == "6.1.0-10-amd64\n"
 
 
-def test_newest_kernels_of_a_pattern_are_installed_with_their_headers(shell: Shell) -> None:
+def test_newest_kernels_that_match_a_pattern_are_installed_with_their_headers(
+    shell: Shell,
+) -> None:
     names = ("9-cloud", "100-cloud", "10-cloud", "10-cloud", "11-cloud-unsigned", "20-rt")
     listed = "".join(f"linux-image-6.1.0-{name} - Linux 6.1\n" for name in names)
     shell.mock("apt-cache").answers(listed)

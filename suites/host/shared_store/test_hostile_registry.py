@@ -369,7 +369,7 @@ def test_artifact_that_differs_from_its_description_is_refused_and_made_here(
     assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000
 
 
-def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_it_is_described(
+def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_its_size_is_described(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only holes may exceed the packed size: the memory of a guest is mostly zeros."""
@@ -384,7 +384,7 @@ def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_it_is_descr
     assert (puller.into / "bomb").stat().st_size < 6 << 20
 
 
-def test_two_files_with_the_same_content_and_other_files_are_pulled(
+def test_files_are_pulled_even_if_two_of_them_have_the_same_content(
     registry: Adversary, puller: Puller
 ) -> None:
     files = {"1/initrd.img": b"same", "2/initrd.img": b"same", "empty": b""}

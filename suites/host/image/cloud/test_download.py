@@ -89,7 +89,7 @@ def failure_of(*errors: str) -> str:
     )
 
 
-def test_download_leaves_the_partial_file_as_the_only_file(
+def test_complete_download_is_in_the_partial_file_and_no_other_file_exists(
     server: ImageServer, download: Download, tmp_path: Path
 ) -> None:
     assert download.run(server.url(FILE)) == server.url(FILE)
@@ -127,7 +127,7 @@ def test_download_that_makes_progress_survives_more_interruptions_than_tries(
     assert download.clock.sleeps == [2.0] * 9
 
 
-def test_download_counts_as_progress_only_beyond_its_largest_size_so_far(
+def test_download_makes_progress_only_if_it_exceeds_its_largest_earlier_size(
     server: ImageServer, tmp_path: Path
 ) -> None:
     """A server without range requests sends the file from its start each time."""
@@ -216,7 +216,7 @@ def test_complete_file_is_not_downloaded_again(server: ImageServer, download: Do
     assert download.part.read_bytes() == CONTENT
 
 
-def test_retry_after_is_respected(server: ImageServer, download: Download) -> None:
+def test_retry_after_header_is_respected(server: ImageServer, download: Download) -> None:
     server.fail_with(
         FILE,
         answer(429, Retry_After="7"),
@@ -232,7 +232,9 @@ def test_retry_after_is_respected(server: ImageServer, download: Download) -> No
     ]
 
 
-def test_too_long_retry_after_ends_the_tries(server: ImageServer, download: Download) -> None:
+def test_retry_after_header_with_too_long_a_pause_ends_the_tries(
+    server: ImageServer, download: Download
+) -> None:
     server.fail_with(FILE, answer(429, Retry_After="86400"))
 
     assert download.fail(server.url(FILE)) == failure_of(
@@ -258,7 +260,7 @@ def test_missing_file_is_requested_once(server: ImageServer, download: Download)
     assert download.clock.sleeps == []
 
 
-def test_second_url_resumes_the_download_of_the_first(
+def test_download_from_the_first_url_is_resumed_from_the_second_url(
     server: ImageServer, download: Download
 ) -> None:
     with serving({FILE: CONTENT}) as mirror:
