@@ -101,6 +101,6 @@ FAULTS = (
     Fault(
         campaign="hostile",
         what="a test assumed that the console had ended, although a fatal message had only ended the wait for the console early",
-        test="suites/host/machine/channels/test_any_console.py::test_wait_for_any_console_bytes_ends_with_a_match_or_an_error",
+        test="suites/host/machine/channels/test_any_console.py::test_wait_on_a_console_ends_with_a_match_or_an_error_for_any_bytes",
     ),
 )

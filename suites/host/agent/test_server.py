@@ -89,7 +89,7 @@ def test_frequent_signals_of_systemd_do_not_delay_the_query(
     assert result_of(bench.gets())["ActiveState"] == "active"
 
 
-def test_unit_is_queried_after_a_signal_or_a_while_and_less_often_without_a_change(
+def test_unit_is_queried_less_often_while_it_does_not_change_and_also_without_signals(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     for number, active in enumerate(["activating"] * 7 + ["inactive"], 1):
@@ -114,7 +114,7 @@ def test_unit_is_queried_after_a_signal_or_a_while_and_less_often_without_a_chan
     assert kinds == [frames.DATA, frames.DATA, frames.RESULT], "Two states, each told once."
 
 
-def test_systemd_that_executes_itself_again_is_queried_without_signals(
+def test_unit_is_queried_without_signals_after_systemd_executes_itself_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     answer(bench, show("activating"), 1)
@@ -126,7 +126,7 @@ def test_systemd_that_executes_itself_again_is_queried_without_signals(
         answer(bench, show("activating"), number)
 
 
-def test_query_that_lacks_memory_is_retried_and_ends_with_its_wait(
+def test_query_that_lacks_memory_is_retried_and_is_killed_when_its_wait_is_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     bench.processes.refusal = OSError(errno.ENOMEM, "Cannot allocate memory")

@@ -39,7 +39,9 @@ def _asked(transport: Transport, folder: Path) -> Iterator[tuple[EmulatedGpu, so
 
 
 @pytest.mark.parametrize("transport", Transport)
-def test_load_reads_registers_through_each_transport(transport: Transport, tmp_path: Path) -> None:
+def test_benchmark_load_reads_registers_through_each_transport(
+    transport: Transport, tmp_path: Path
+) -> None:
     with _asked(transport, tmp_path) as (gpu, sock):
         assert ask(sock, render_load(transport, "bar"), 0.0) >= 0
 
@@ -48,7 +50,7 @@ def test_load_reads_registers_through_each_transport(transport: Transport, tmp_p
 
 
 @pytest.mark.parametrize("transport", Transport)
-def test_load_reads_configuration_space_through_each_transport(
+def test_benchmark_load_reads_configuration_space_through_each_transport(
     transport: Transport, tmp_path: Path
 ) -> None:
     with _asked(transport, tmp_path) as (gpu, sock):

@@ -20,7 +20,7 @@ _GPU_NODE = {
 }
 
 
-def test_only_the_install_command_gets_the_longer_limit(tmp_path: Path) -> None:
+def test_only_the_install_command_gets_the_longer_time_limit(tmp_path: Path) -> None:
     files = {
         METADATA_CACHE: '{"compute": {"tagsList": [], "vmSize": "Standard_ND96isr_H100_v5"}}',
         "/etc/os-release": 'ID=debian\nVERSION_ID="12"\n',

@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Callable[[str, Trim], str]:
 
 
 @pytest.mark.parametrize("words", [_LOOK, _REMOVE, _DEFER, "systemctl restart kubelet"])
-def test_command_is_unchanged_if_no_trim_is_switched_off(
+def test_command_is_unchanged_if_all_trims_are_switched_on(
     run: Callable[[str, Trim], str], words: str
 ) -> None:
     assert run(words, Trim.NONE_OFF) == words

@@ -40,7 +40,9 @@ def seen(libc: DisturbedLibc, folder: Path) -> tuple[float, float]:
     return float(now), float(taken)
 
 
-def test_clock_jumps_for_programs_and_comes_back(libc: DisturbedLibc, tmp_path: Path) -> None:
+def test_clock_of_programs_is_set_forward_and_back_and_is_right_again_afterwards(
+    libc: DisturbedLibc, tmp_path: Path
+) -> None:
     before, _ = seen(libc, tmp_path)
     libc.disturb(ahead_s=3600)
     ahead, _ = seen(libc, tmp_path)

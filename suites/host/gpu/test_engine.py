@@ -205,7 +205,7 @@ def test_guest_that_masks_its_interrupt_gets_no_interrupt(vfio: Vfio) -> None:
     os.close(fd)
 
 
-def test_descriptor_that_unmasks_an_interrupt_does_not_signal_it(vfio: Vfio) -> None:
+def test_interrupt_is_not_signalled_through_the_descriptor_that_unmasks_it(vfio: Vfio) -> None:
     signals, unmasks = (os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2))
     vfio.set_irq(INTX, [signals])
     payload = struct.pack("<IIIII", 20, _SET_UNMASK, INTX, 0, 1)

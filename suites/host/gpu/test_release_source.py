@@ -90,7 +90,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_data_of_a_release_has_the_structure_layouts_of_the_compiler(
+def test_data_of_a_release_has_the_structure_layouts_that_the_compiler_computes(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = tmp_path / "models"

@@ -197,7 +197,7 @@ def test_socket_is_private_and_removed_after_the_first_request(server: VfioUserS
             server.attachment()
 
 
-def test_path_of_the_folder_may_be_longer_than_the_path_of_a_socket(tmp_path: Path) -> None:
+def test_server_works_in_a_folder_whose_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
     folder = tmp_path / ("long-" * 30)
     folder.mkdir()
     with (
@@ -224,7 +224,7 @@ def test_attachment_has_the_qemu_arguments_for_the_device(server: VfioUserServer
     assert (attachment.root_port_window_mib, attachment.aperture_mib) == (64, 128 << 10)
 
 
-def test_close_leaves_no_thread_descriptor_or_socket(tmp_path: Path) -> None:
+def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -> None:
     before = open_descriptors()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
     server.start()

@@ -30,7 +30,7 @@ def _services(folder: Path, transport: Transport) -> MachineServices:
         (2, Accelerator.KVM, Transport.VFIO_USER),
     ],
 )
-def test_machine_whose_vcpus_are_safe_for_the_transport_gets_a_gpu(
+def test_machine_gets_a_gpu_if_its_number_of_vcpus_is_safe_for_the_transport(
     tmp_path: Path, cpus: int, accelerator: Accelerator, transport: Transport
 ) -> None:
     machine = a_lab_machine(

@@ -121,7 +121,7 @@ def test_killed_daemon_starts_again(daemon: PrivateDaemon, connection: Connectio
     assert _names(connection) == []
 
 
-def test_hanging_daemon_is_reported_with_all_stacks(
+def test_error_for_a_hanging_daemon_has_the_stacks_of_all_threads(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     libvirtd = daemon.processes()[-1]

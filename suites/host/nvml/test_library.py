@@ -202,7 +202,7 @@ def test_mig_mode_takes_effect_at_the_next_boot(library: Library) -> None:
     assert device["mig"] == [1, 1]
 
 
-def test_setting_the_mig_mode_of_a_gpu_without_mig_is_not_supported(library: Library) -> None:
+def test_setting_the_mig_mode_of_a_gpu_without_mig_returns_not_supported(library: Library) -> None:
     library.load_driver()
     library.plug(T4)
 

@@ -70,7 +70,7 @@ def test_labels_are_within_1000_pixels_and_do_not_overlap(
     assert not overlapping
 
 
-def test_labels_have_the_unit_of_a_duration_and_the_name_of_the_awaited_unit(
+def test_labels_have_durations_in_seconds_and_the_name_of_the_awaited_systemd_unit(
     timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [text for text, _ in texts_of(timelines[:1], monkeypatch)]

@@ -95,7 +95,7 @@ def test_gpu_of_a_killed_process_is_restored_before_its_next_lease(
     assert drivers(host) == BEFORE
 
 
-def test_gpus_of_killed_processes_are_restored_on_demand(
+def test_pool_restores_the_gpus_of_killed_processes_on_request(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
     with holding_child(host, folder, GPU), holding_child(host, folder, SECOND) as child:

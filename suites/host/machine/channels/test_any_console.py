@@ -35,7 +35,9 @@ from harness.visible_text import visible
         max_size=20,
     )
 )
-def test_wait_for_any_console_bytes_ends_with_a_match_or_an_error(pieces: list[bytes]) -> None:
+def test_wait_on_a_console_ends_with_a_match_or_an_error_for_any_bytes(
+    pieces: list[bytes],
+) -> None:
     ours, theirs = socket.socketpair()
     console = Console("node", ours)
     heard: list[bytes] = []

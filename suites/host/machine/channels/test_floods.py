@@ -43,7 +43,7 @@ def peak_mib() -> float:
 
 
 @pytest.mark.usefixtures("traced")
-def test_loader_that_asks_again_and_again_gets_one_program_at_a_time(
+def test_loader_that_asks_repeatedly_gets_one_program_at_a_time(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     """Without this limit, 10,000 requests of 25 bytes would queue 1 GiB of programs."""

@@ -17,7 +17,7 @@ def test_list_of_users_has_the_process_and_the_file_that_it_has_open(tmp_path: P
     assert users == [f"'{name}' (PID {os.getpid()}) has '{tmp_path}/nvidia0' open"]
 
 
-def test_file_that_nobody_has_open_has_no_users(tmp_path: Path) -> None:
+def test_list_of_users_is_empty_for_a_file_that_no_process_has_open(tmp_path: Path) -> None:
     (tmp_path / "nvidia0").touch()
 
     assert Guest("node", LocalRunner()).users_of(f"{tmp_path}/nvidia[0-9]*") == []

@@ -105,7 +105,7 @@ def test_prompt_is_shown_before_the_caller_is_ready_and_input_is_sent_afterwards
     assert capfd.readouterr().out == "root@clone:~# ready "
 
 
-def test_script_on_the_input_reaches_a_shell_that_prints_nothing_before(
+def test_script_on_stdin_reaches_a_shell_that_has_printed_nothing(
     place: Place, stdin: Callable[[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell without a terminal prints no prompt, so the client does not wait for one."""
@@ -154,7 +154,7 @@ def test_exit_code_of_a_shell_is_returned_only_after_the_callers_preparation(pla
     assert got_ready == [True]
 
 
-def test_command_ends_with_its_client(place: Place) -> None:
+def test_command_is_cancelled_when_its_client_disconnects(place: Place) -> None:
     cancelled = threading.Event()
     running = threading.Event()
     place.guest.answers[frames.RUN] = lambda *_: running.set()
@@ -286,7 +286,7 @@ def test_error_names_the_machine_and_its_ended_process(tmp_path: Path) -> None:
         client.run_in(machine, ["true"])
 
 
-def test_input_that_comes_too_late_does_not_hide_the_refusal(
+def test_refusal_is_reported_even_if_the_client_sends_input_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()

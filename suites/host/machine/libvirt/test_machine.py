@@ -159,7 +159,7 @@ def test_log_of_qemu_is_copied_if_this_user_may_read_it(
     assert end.endswith(" the end")
 
 
-def test_kill_of_a_machine_that_does_not_run_yet_raises_no_error(
+def test_machine_that_does_not_run_yet_can_be_killed(
     connect: Callable[[], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = a_machine(connect(), tmp_path)

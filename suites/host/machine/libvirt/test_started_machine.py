@@ -107,7 +107,7 @@ def machine(
         host.hang_up()
 
 
-def test_machine_runs_once_console_and_agent_are_connected(
+def test_guest_starts_only_after_the_console_and_the_agent_are_connected(
     machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
 ) -> None:
     """Otherwise the guest would print and send requests before anybody listens."""
@@ -240,7 +240,7 @@ def test_all_gpus_are_plugged_in_before_the_guest_runs(
         ]
 
 
-def test_gpu_of_the_host_that_the_guest_keeps_can_be_unplugged_later(
+def test_host_gpu_that_the_guest_does_not_release_at_first_can_be_unplugged_later(
     machine: LibvirtMachine, host: HostWithStreams
 ) -> None:
     machine.plug(GPU)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_qemu_is_asked_for_its_transport_once(program: Path, tmp_path: Path) -> None:
+def test_transport_of_qemu_is_queried_only_once(program: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
 
     found = [

@@ -45,7 +45,7 @@ def _what_is_open() -> tuple[int, int]:
     return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_refused_start_leaves_no_process_thread_or_descriptor(tmp_path: Path) -> None:
+def test_refused_start_leaves_neither_process_nor_thread_nor_descriptor(tmp_path: Path) -> None:
     def start() -> QemuMachine:
         machine = QemuMachine(a_machine_spec(qemu=_program(tmp_path, "exit 1")), tmp_path)
         with pytest.raises(HarnessError), machine:
