@@ -48,7 +48,7 @@ for _ in range(5):
 """
 
 
-def test_capacity_of_a_killed_process_goes_to_the_waiting_process(tmp_path: Path) -> None:
+def test_capacity_of_a_killed_process_is_given_to_the_waiting_process(tmp_path: Path) -> None:
     folder = tmp_path / "reservations"
     process = spawn([sys.executable, "-c", HOLDER, str(folder)], stdin=PIPE, stdout=PIPE)
     reports: list[str] = []

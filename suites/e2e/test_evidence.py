@@ -37,7 +37,7 @@ def test_evidence_of_a_running_clone_is_complete(
     assert not (kept / "not-collected.txt").exists()
 
 
-def test_evidence_of_a_dead_clone_has_its_console(
+def test_evidence_of_a_dead_clone_has_its_console_output(
     clone: CloneState, cloud_init_done: SavedState, tmp_path: Path
 ) -> None:
     machine = clone(cloud_init_done)

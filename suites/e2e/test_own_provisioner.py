@@ -178,7 +178,7 @@ def test_harness_reads_what_the_provisioner_declares(
 
 
 @pytest.mark.nightly
-def test_bake_by_an_own_provisioner_makes_an_image_and_a_checkpoint(
+def test_bake_by_a_users_provisioner_makes_an_image_and_a_checkpoint(
     boot_node: BootNode, lab: Lab, image_name: str, whole: Provisioner
 ) -> None:
     """The bake runs once; a clone of a checkpoint of the baked image has the files of the bake."""

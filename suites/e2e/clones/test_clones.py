@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MARK = "/run/told-to-one-clone"
 
 
-def test_clone_continues_without_a_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
+def test_clone_runs_without_a_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
     """The template's work is already done in the clone, and the kernel has not booted again."""
     first, second = clone(cloud_init_done), clone(cloud_init_done)
 

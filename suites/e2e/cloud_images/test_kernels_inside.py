@@ -194,7 +194,7 @@ def test_raw_disk_is_read_and_gets_an_overlay_that_states_the_raw_format(
     assert json.loads(info.stdout)["virtual-size"] == image.virtual_bytes
 
 
-def test_kernel_without_files_is_skipped(maker: Maker) -> None:
+def test_kernel_whose_files_are_missing_is_skipped(maker: Maker) -> None:
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", NEW)}
 
     assert list(taken(maker.disk((LINUX, files)))) == [NEW]

@@ -128,7 +128,7 @@ def test_bars_are_as_wide_as_the_transport_allows(plugged: Plugged, transport: T
         assert kind == 0
 
 
-def test_function_has_a_pci_express_capability_only_over_vfio_user(
+def test_gpu_has_a_pci_express_capability_only_over_vfio_user(
     plugged: Plugged, transport: Transport
 ) -> None:
     pointer = plugged.qemu.gpu_config_read(0x34) & 0xFF
@@ -150,7 +150,7 @@ def test_gpu_that_falls_off_the_bus_reads_all_ones(plugged: Plugged) -> None:
     assert plugged.read(0) == 0x180000A1
 
 
-def test_stalled_gpu_answers_once_the_stall_ends(plugged: Plugged) -> None:
+def test_stalled_gpu_answers_after_the_stall_ends(plugged: Plugged) -> None:
     plugged.gpu.stall(0.2)
 
     assert plugged.read(0) == 0x180000A1

@@ -126,7 +126,7 @@ def test_next_run_completes_the_work_of_a_killed_run(
 
 @promise(section="5", unit=UNIT)
 @pytest.mark.nightly
-def test_node_is_completed_after_several_runs_that_were_each_killed_one_step_later(
+def test_node_is_completed_by_the_run_after_several_killed_runs(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """Each run is killed one step later than the run before.
@@ -160,7 +160,7 @@ def test_node_is_completed_after_several_runs_that_were_each_killed_one_step_lat
         pytest.param(Row(at="systemctl restart containerd", act=TERMINATE), id="containerd"),
     ],
 )
-def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes_it(
+def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes_the_work(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
     """SIGTERM, as sent by `timeout`, ends the running command; the run writes an outcome."""

@@ -94,7 +94,7 @@ def test_domain_whose_start_was_cancelled_is_ended_when_it_appears(
 
 
 @pytest.mark.pin_image(reason="libvirt keeps the checkpoint, whatever lies in it")
-def test_clone_continues_and_takes_a_gpu(
+def test_clone_continues_from_the_saved_state_and_gets_a_gpu(
     libvirt_lab: Lab, libvirtd: Libvirtd, node_image: Image, h100: GpuModel
 ) -> None:
     """The clone starts from a checkpoint of a domain and has its own memory and disk."""

@@ -257,7 +257,7 @@ ENDINGS: Mapping[str, Ending] = {
 @pytest.mark.parametrize(
     "ending", [pytest.param(ending, id=name) for name, ending in ENDINGS.items()]
 )
-def test_each_cause_has_its_exit_code_and_its_error_message(
+def test_each_cause_of_a_failed_run_has_its_exit_code_and_its_error_message(
     start_validated: StartNode, ending: Ending
 ) -> None:
     """The process and the outcome have the same exit code, and kubelet is not started."""

@@ -62,7 +62,7 @@ REMOVE_CONTENT: Argv = [
         pytest.param("mcr.azk8s.cn", id="sovereign cloud"),
     ],
 )
-def test_present_image_is_used_without_a_request(
+def test_present_image_is_used_without_a_request_to_the_registry(
     start_pulling: StartPulling,
     driver_registry: Registry,
     baked_image: Image,

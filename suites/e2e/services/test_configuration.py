@@ -88,7 +88,7 @@ def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode
         pytest.param("None", "single", id="None"),
     ],
 )
-def test_partitioned_node_tells_the_device_plugin_its_mig_strategy(
+def test_partitioned_node_passes_the_mig_strategy_to_the_device_plugin(
     start_validated: StartNode, strategy: str, option: str
 ) -> None:
     """At each boot, the GPU is partitioned before the plugin counts the GPU's instances.
@@ -166,7 +166,9 @@ def test_packages_that_cannot_be_installed_have_their_own_exit_codes(
 
 
 @promise(section="7", unit=UNIT)
-def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> None:
+def test_node_that_is_no_longer_managed_stops_the_managed_services(
+    start_validated: StartNode,
+) -> None:
     """A node that is no longer managed disables these services and removes its marker file."""
     node = start_validated(
         "off",

@@ -89,7 +89,7 @@ def test_mig_unit_partitions_the_gpu_by_the_configured_profile(
 
 
 @promise(section="8", unit=UNIT)
-def test_profile_that_does_not_exist_changes_no_gpu(start_validated: StartNode) -> None:
+def test_mig_profile_that_does_not_exist_changes_no_gpu(start_validated: StartNode) -> None:
     """The unit fails with a reason; the node stays up for repair."""
     node = start_validated(
         "no-profile",

@@ -134,7 +134,7 @@ def test_driver_stays_complete_while_its_device_is_in_use(
         pytest.param(f"{DKMS}/580.126.09", id="DKMS tree"),
     ],
 )
-def test_parts_that_cannot_be_removed_keep_the_record_for_the_next_run(
+def test_record_is_kept_for_the_next_run_if_a_part_cannot_be_removed(
     start_node: StartNode, locked: str
 ) -> None:
     """After an incomplete removal, the record stays.

@@ -58,7 +58,7 @@ REGRESSIONS = {
         file="lib/services.bash",
         before=" 9>&- &",
         after=" &",
-        caught_by="test_later_boot_reuses_the_converged_driver",
+        caught_by="test_later_boot_reuses_the_driver_of_the_first_boot",
         causes=(
             "provisioning ended with 11: another run holds /run/halyard-gpu.lock",
             r"'/run/halyard-gpu\.lock' was locked by process \d+ .*/opt/halyard/gpu/bin/gpu-sampler",

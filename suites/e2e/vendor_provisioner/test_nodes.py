@@ -61,7 +61,7 @@ def test_module_is_loaded_if_udev_has_not_loaded_it(
     expect.every_gpu_driven(evidence)
 
 
-def test_later_boot_reuses_the_converged_driver(
+def test_later_boot_reuses_the_driver_of_the_first_boot(
     boot_node: BootNode, gpu_node: NodeRequest
 ) -> None:
     node = boot_node(gpu_node)

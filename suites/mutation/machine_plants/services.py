@@ -82,7 +82,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "UNITS = (DEVICE_PLUGIN, DCGM, DCGM_EXPORTER)",
         ),
         "services/test_configuration.py",
-        "earlier_mode",
+        "no_longer_managed",
     ),
     plant(
         "a file of the user becomes readable for all",
@@ -119,7 +119,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             '        Run(\n            argv=("systemctl", "restart", unit),',
         ),
         "services/test_configuration.py",
-        "tells and Mixed",
+        "passes_the_mig_strategy and Mixed",
     ),
     plant(
         "the device plugin of a GPU that is not partitioned gets a strategy",
@@ -136,14 +136,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "mig.py",
         ('        "Before=nvidia-device-plugin.service\\n"\n', ""),
         "services/test_configuration.py",
-        "tells and Mixed",
+        "passes_the_mig_strategy and Mixed",
     ),
     plant(
         "at the next boot the GPU is partitioned before its driver is loaded",
         "mig.py",
         ('        "After=nvidia-modprobe.service\\n"\n', ""),
         "services/test_configuration.py",
-        "tells and Mixed",
+        "passes_the_mig_strategy and Mixed",
     ),
     plant(
         "the exporter's output does not go to the journal",
@@ -157,14 +157,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "mig.py",
         ("""        f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout}"\\n'\n""", ""),
         "services/test_configuration.py",
-        "tells and Mixed",
+        "passes_the_mig_strategy and Mixed",
     ),
     plant(
         "a GPU is partitioned without an event",
         "mig.py",
         ('        event="AKS.CSE.ensureMigPartition",\n', ""),
         "services/test_configuration.py",
-        "tells and Mixed",
+        "passes_the_mig_strategy and Mixed",
     ),
     plant(
         "a failed daemon-reload ends the run",
@@ -246,7 +246,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services.py",
         ('        event=f"AKS.CSE.stop.{unit}",\n', ""),
         "services/test_configuration.py",
-        "earlier_mode",
+        "no_longer_managed",
     ),
     plant(
         "the fabric manager starts without an event",
@@ -352,7 +352,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "mig.py",
         ('"10-mig-profile.conf"', '"10-mig.conf"'),
         "services/test_configuration.py",
-        "tells_the_device_plugin and Mixed",
+        "passes_the_mig_strategy and Mixed",
     ),
     plant(
         "the drop-in of the DRA driver has another name",
