@@ -128,7 +128,7 @@ def test_deleted_system_directory_is_named_in_the_failure_and_stays_on_the_host(
     assert len(list(Path("/usr/lib").iterdir())) == before
 
 
-def test_carriage_returns_are_dropped(project: SpecProject) -> None:
+def test_carriage_returns_at_line_ends_of_a_spec_are_ignored(project: SpecProject) -> None:
     (project.root / "dos_spec.sh").write_bytes(
         b"It 'has DOS line ends'\r\nWhen call echo x\r\nThe output should equal x\r\nEnd\r\n"
     )

@@ -235,7 +235,7 @@ def _has_landlock_scopes() -> bool:
     return _landlock_version() >= 6
 
 
-def test_too_many_processes_are_ended(tmp_path: Path) -> None:
+def test_command_that_starts_too_many_processes_is_ended(tmp_path: Path) -> None:
     script = "i=0; while [ $i -lt 100 ]; do sleep 30 & i=$((i+1)); done; wait"
 
     assert _run(script, tmp_path).exit_code == TOO_MANY_PROCESSES

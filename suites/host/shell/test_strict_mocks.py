@@ -112,7 +112,7 @@ def test_next_test_starts_from_the_state_after_sourcing(
 
 
 @pytest.mark.parametrize("fd", [200, 209])
-def test_output_limit_also_applies_to_the_second_test(
+def test_output_limit_applies_after_the_pause_between_two_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fd: int
 ) -> None:
     """Between tests, the size checks are paused."""

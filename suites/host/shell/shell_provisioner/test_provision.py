@@ -115,7 +115,7 @@ def test_driver_of_another_architecture_is_built_again(node: Node) -> None:
     assert decision(node) == "install arch"
 
 
-def test_module_of_another_kernel_is_built_again(node: Node) -> None:
+def test_module_file_that_was_built_for_another_kernel_is_built_again(node: Node) -> None:
     node.bake()
     node.modules.add("nvidia", module_for(f"{KERNEL}6"))
 
@@ -465,14 +465,14 @@ def test_unknown_command_is_refused(node: Node) -> None:
 # Files
 
 
-def test_modprobe_is_setuid_and_all_other_programs_are_not(node: Node) -> None:
+def test_nvidia_modprobe_is_setuid_but_nvidia_smi_is_not(node: Node) -> None:
     node.call("main").check()
 
     assert stat.S_IMODE(node.shell.path("/usr/bin/nvidia-modprobe").stat().st_mode) == 0o4755
     assert stat.S_IMODE(node.shell.path("/usr/bin/nvidia-smi").stat().st_mode) == 0o755
 
 
-def test_record_can_be_read_by_all(node: Node) -> None:
+def test_record_can_be_read_by_every_user(node: Node) -> None:
     node.call("write_record", KERNEL).check()
 
     assert stat.S_IMODE(node.shell.path(RECORD).stat().st_mode) == 0o644
