@@ -27,6 +27,6 @@ def test_cpu_time_of_a_process_that_nobody_waited_for_is_counted(tmp_path: Path)
     assert orphaned.cpu_s > waited.cpu_s / 2 > 0
 
 
-def test_failed_measured_command_is_a_harness_error(tmp_path: Path) -> None:
+def test_failure_of_a_measured_command_is_a_harness_error(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="exit code: 3"):
         run_accounted(["sh", "-c", "exit 3"], cwd=tmp_path, timeout_s=60.0)

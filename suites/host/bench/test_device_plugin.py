@@ -101,7 +101,7 @@ def test_new_device_is_advertised_to_the_kubelet_and_allocated(pair: Pair) -> No
     assert "refused" not in allocated
 
 
-def test_restarted_kubelet_clears_the_capacity_until_the_plugin_registers_again(
+def test_capacity_is_zero_after_a_restart_of_the_kubelet_until_the_plugin_registers_again(
     pair: Pair,
 ) -> None:
     pair.device.touch()
@@ -118,7 +118,7 @@ def test_restarted_kubelet_clears_the_capacity_until_the_plugin_registers_again(
     assert names.index("kubelet-stopped") < len(names) - 1 - names[::-1].index("kubelet-started")
 
 
-def test_stopped_plugin_clears_the_capacity(pair: Pair) -> None:
+def test_capacity_is_zero_after_the_plugin_was_stopped(pair: Pair) -> None:
     pair.device.touch()
     pair.order("kubelet", "start")
     pair.order("plugin", "start")

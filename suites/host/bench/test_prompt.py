@@ -71,7 +71,7 @@ def test_error_for_a_shell_without_a_prompt_quotes_its_output(program: Path) -> 
         measure_prompt([])
 
 
-def test_failed_benchmarked_command_is_a_harness_error(program: Path) -> None:
+def test_failure_of_a_benchmarked_command_is_a_harness_error(program: Path) -> None:
     _write(program, "exit 3\n")
 
     with pytest.raises(

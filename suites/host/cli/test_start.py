@@ -48,5 +48,5 @@ def test_help_and_usage_errors_import_no_command_module(argv: list[str]) -> None
     assert not _HEAVY & _modules(_HELP, *argv)
 
 
-def test_shell_loads_no_modules_of_other_commands() -> None:
+def test_shell_command_loads_no_modules_of_other_commands() -> None:
     assert not _UNNEEDED_BY_CLONES & _modules(_CLONE)

@@ -68,7 +68,7 @@ def test_folder_that_a_killed_process_unpacked_is_removed_by_the_next_process(
         assert {folder, other} == {path for path in left.parent.iterdir() if path.is_dir()}
 
 
-def test_saved_machine_is_only_unpacked_if_it_is_needed(evidence: Path, tmp_path: Path) -> None:
+def test_saved_machine_is_unpacked_only_if_it_is_needed(evidence: Path, tmp_path: Path) -> None:
     with opened(write_archive(evidence), tmp_path / "runs") as folder:
         names = {path.name for path in folder.rglob("*") if path.is_file()}
 
@@ -131,7 +131,7 @@ def test_archive_whose_checksum_is_wrong_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [slice(1536, 1544), slice(1536, None), slice(2048, None)])
-def test_archive_that_stops_before_its_end_is_refused(tmp_path: Path, at: slice) -> None:
+def test_truncated_archive_is_refused(tmp_path: Path, at: slice) -> None:
     """The second header is damaged, or the archive is truncated before that header or before its end."""
     first = tarfile.TarInfo("t/first")
     first.size = 1024

@@ -39,7 +39,9 @@ def test_stand_ins_do_not_replace_files_that_the_image_has(tmp_path: Path) -> No
     assert not archive.exists()
 
 
-def test_image_without_the_tools_gets_no_stand_in_driver(tmp_path: Path) -> None:
+def test_stand_in_driver_is_not_made_in_an_image_that_lacks_the_tools_for_it(
+    tmp_path: Path,
+) -> None:
     result = LocalRunner().run(
         ["env", "-i", f"PATH={tmp_path}", "/bin/sh", "-c", MAKE_DRIVER], timeout_s=_SCRIPT_S
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_set_up_makes_a_trace_folder_that_any_user_may_write(tmp_path: Path) -> None:
+def test_set_up_of_the_trace_makes_a_folder_in_which_any_user_may_write(tmp_path: Path) -> None:
     ((*shell, script, name, _folder, trace, trace_name),) = early_commands({})
     variables = ["BASH_ENV=/a b/trace.sh", "HX_TRACE_BY_TRAP=1"]
     (tmp_path / "systemctl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"${0%/*}/told"\n')

@@ -46,7 +46,7 @@ def _names(connection: Connection) -> list[str]:
     return [domain.name() for domain in domains]
 
 
-def test_private_libvirtd_has_the_requested_kind(
+def test_private_libvirtd_is_a_session_or_system_daemon_as_requested(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     assert connection.is_session is (daemon.kind is DaemonKind.SESSION)
@@ -84,7 +84,7 @@ def test_events_arrive_without_polling(connection: Connection) -> None:
     assert _names(connection) == []
 
 
-def test_refused_call_raises_the_libvirt_error_code_and_prints_nothing(
+def test_refused_libvirt_call_raises_the_error_code_and_prints_nothing(
     connection: Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(LibvirtError, match="no domain with matching name 'nobody'") as caught:

@@ -116,7 +116,7 @@ def require_visible(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_control_characters_of_guests_tests_and_file_names_reach_no_report(
+def test_control_characters_of_guests_and_tests_and_file_names_reach_no_report(
     tmp_path: Path, workers: str
 ) -> None:
     (tmp_path / "test_hostile.py").write_text(_HOSTILE)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _EVENT = ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits", until=12.5)
 
 
-def test_events_arrive_with_their_worker(tmp_path: Path) -> None:
+def test_events_arrive_with_the_name_of_their_worker(tmp_path: Path) -> None:
     taken: list[tuple[ProgressEvent, str]] = []
     receiver = Receiver(tmp_path, lambda event, worker: taken.append((event, worker)))
 

@@ -39,7 +39,7 @@ def test_late_output_of_background_processes_is_kept() -> None:
     assert (result.exit_code, result.stdout, result.timed_out) == (3, "soon\nlate\n", False)
 
 
-def test_command_that_leaves_a_daemon_behind_has_its_own_exit_code(
+def test_command_that_leaves_a_daemon_behind_keeps_its_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)

@@ -42,7 +42,7 @@ def test_process_dies_with_a_killed_parent() -> None:
     assert was_alive
 
 
-def test_process_whose_parent_died_at_once_does_not_begin(
+def test_process_does_not_begin_if_its_parent_died_before_the_death_signal_was_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parent died before the death signal was set, so the process would get no signal."""
@@ -66,7 +66,7 @@ def test_process_inherits_only_the_named_descriptors(tmp_path: Path) -> None:
         assert other.fileno() not in seen
 
 
-def test_error_for_a_missing_setpriv_names_it(
+def test_error_for_a_missing_setpriv_names_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

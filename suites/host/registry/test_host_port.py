@@ -99,7 +99,7 @@ def test_guest_sees_the_end_of_a_connection_that_the_host_resets(
     assert process.wait(timeout=10) == 0
 
 
-def test_program_ends_when_qemu_closes_its_end(
+def test_program_ends_when_qemu_closes_its_end_of_the_connection(
     host: socket.socket, guest: tuple[socket.socket, ChildProcess]
 ) -> None:
     ours, process = guest

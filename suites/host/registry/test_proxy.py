@@ -171,7 +171,7 @@ def test_missing_blob_is_reported_although_the_manifest_exists(
         assert ask(connection, "GET", LAYER)[0] == 404
 
 
-def test_refusal_gives_a_reason_and_a_401_asks_for_credentials(
+def test_refused_request_gets_a_reason_and_a_401_answer_asks_for_credentials(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(status=401))

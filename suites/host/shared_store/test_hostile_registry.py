@@ -355,7 +355,7 @@ def _with_large_layer(registry: Adversary) -> None:
         pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
     ],
 )
-def test_artifact_that_differs_from_its_description_is_refused_and_made_here(
+def test_artifact_that_differs_from_its_description_is_refused_and_made_on_this_host(
     registry: Adversary, puller: Puller, lie: Callable[[Adversary], None], why: str
 ) -> None:
     lie(registry)

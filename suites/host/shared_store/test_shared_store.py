@@ -267,7 +267,7 @@ def test_damaged_folder_is_not_pushed(
     assert host.shared.ls() == []
 
 
-def test_push_fails_if_one_image_is_damaged_and_the_checkpoints_are_sound(
+def test_push_fails_if_one_image_is_damaged_although_all_checkpoints_are_pushed(
     shop: Shop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -186,7 +186,7 @@ def test_command_refuses_a_folder_that_it_cannot_draw(
     assert words in capsys.readouterr().err
 
 
-def test_bundle_that_is_given_twice_keeps_its_name_in_the_output(
+def test_bundle_that_is_given_twice_is_printed_twice_with_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = a_node_that_built(tmp_path / "node").write()

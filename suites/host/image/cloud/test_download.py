@@ -114,7 +114,7 @@ def test_download_interrupted_at_60_percent_is_resumed(
     )
 
 
-def test_download_that_makes_progress_survives_more_interruptions_than_tries(
+def test_number_of_tries_does_not_limit_a_download_that_makes_progress(
     server: ImageServer, tmp_path: Path
 ) -> None:
     download = Download(tmp_path, patience=Patience(tries=2))

@@ -293,7 +293,7 @@ def test_recording_that_is_too_long_is_not_read(
 @pytest.mark.parametrize(
     "line", ["[" * 200_000, "[" + "9" * 5000 + ', "o", "x"]', '[1e400, "o", "x"]']
 )
-def test_line_beyond_a_limit_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
+def test_error_for_a_line_beyond_a_limit_has_the_line_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "serial.cast"
     path.write_text(f'{{"version": 2}}\n{line}\n')
 

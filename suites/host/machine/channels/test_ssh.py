@@ -42,7 +42,7 @@ def test_shell_runs_hostile_arguments_literally() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
-def test_exit_code_is_found_behind_an_unfinished_line(code: int) -> None:
+def test_exit_code_is_found_after_an_unfinished_line(code: int) -> None:
     script = f"printf unfinished >&2; exit {code}"
     line = render_remote(["sh", "-c", script], timeout_s=20, env={}, nonce=NONCE)
 

@@ -276,7 +276,9 @@ def test_refusal_in_undecodable_bytes_is_shown(tmp_path: Path) -> None:
         client.run_in(machine, ["true"])
 
 
-def test_error_names_the_machine_and_its_ended_process(tmp_path: Path) -> None:
+def test_error_for_a_machine_that_has_ended_has_its_name_and_its_process_id(
+    tmp_path: Path,
+) -> None:
     expected = "Machine 'node-1' has ended, or its process (PID 4711) has."
 
     with (

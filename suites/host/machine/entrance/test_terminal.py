@@ -144,7 +144,7 @@ def test_command_whose_output_is_piped_gets_no_terminal(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_command_in_a_terminal_is_started_without_a_fallback(place: Place) -> None:
+def test_command_in_a_terminal_is_started_without_a_fallback_shell(place: Place) -> None:
     place.guest.answers[frames.RUN] = ends(0)
 
     client.run_in(place.machine, ["ls", "a b"])

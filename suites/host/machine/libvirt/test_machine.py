@@ -84,7 +84,7 @@ def test_gpu_that_needs_a_larger_window_than_its_root_port_has_is_refused(
         machine.plug(an_attachment(window_mib=256))
 
 
-def test_machine_that_was_never_started_does_not_run_and_ends_at_once(
+def test_machine_that_was_never_started_can_be_killed_and_closed(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine = a_machine(connect(), tmp_path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 
-def test_process_outlives_the_thread_that_started_it() -> None:
+def test_process_keeps_running_after_the_thread_that_started_it_has_ended() -> None:
     started: list[ChildProcess] = []
     thread = threading.Thread(
         target=lambda: started.append(spawn(["cat"], stdin=PIPE, stdout=PIPE))
