@@ -78,7 +78,7 @@ def test_resize_request_is_ignored_after_the_command_has_closed_its_terminal(ben
     assert result_of(bench.gets()) == {"exit_code": 5, "timed_out": False}
 
 
-def test_fallback_program_of_a_request_reaches_the_start_of_the_process(bench: Bench) -> None:
+def test_fallback_program_of_a_request_is_passed_to_the_start_of_the_process(bench: Bench) -> None:
     started = start_in_terminal(bench, argv=["bash"], fallback=["sh", "-i"])
 
     assert (started.argv, started.fallback) == (["bash"], ["sh", "-i"])
@@ -101,7 +101,9 @@ def test_error_for_a_missing_program_in_a_terminal_ends_with_a_carriage_return(
     assert result_of(got)["exit_code"] == 127
 
 
-def test_command_in_a_terminal_ends_with_its_process_after_the_last_output(bench: Bench) -> None:
+def test_result_of_a_command_in_a_terminal_follows_the_last_output_of_its_process(
+    bench: Bench,
+) -> None:
     """A background process of the shell still has the terminal open."""
     started = start_in_terminal(bench)
     started.says(b"last words\n")
@@ -143,7 +145,7 @@ def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     started.closes_output()
 
 
-def test_command_ends_with_a_process_without_output_although_the_terminal_stays_open(
+def test_command_ends_when_a_process_without_output_ends_although_the_terminal_is_still_open(
     bench: Bench,
 ) -> None:
     started = start_in_terminal(bench)
@@ -215,7 +217,7 @@ def test_end_of_the_input_is_typed_as_ctrl_d(bench: Bench, form: str) -> None:
     started.closes_output()
 
 
-def test_cancel_closes_the_terminal_before_it_sends_sigkill(
+def test_cancel_closes_the_terminal_before_sigkill_is_sent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel then sends SIGHUP, at which a shell ends its jobs.

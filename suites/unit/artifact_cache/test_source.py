@@ -104,7 +104,7 @@ def test_artifact_that_the_source_lacks_is_made_and_offered_to_the_source(
     assert source.offered == ["made here"]
 
 
-def test_artifact_is_made_here_if_the_artifact_of_the_source_is_refused(
+def test_artifact_is_made_on_this_host_if_the_artifact_of_the_source_is_refused(
     cache: Cache, source: FakeSource
 ) -> None:
     source.content = "bad"

@@ -184,7 +184,9 @@ def ensure_one(
 NO_CONTENT = HarnessError("There is no content.")
 
 
-def test_damaged_folder_is_renamed_away_under_its_guard_and_made_again(tmp_path: Path) -> None:
+def test_damaged_folder_is_moved_away_within_the_guard_of_its_removal_and_made_again(
+    tmp_path: Path,
+) -> None:
     there: list[bool] = []
 
     @contextlib.contextmanager
