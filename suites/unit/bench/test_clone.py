@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def test_clone_is_compared_with_a_cold_boot_by_medians() -> None:
+def test_speedup_of_a_clone_is_the_ratio_of_two_medians() -> None:
     spreads: Mapping[str, Spread] = {
         "cold_boot_s": Spread.of([10.0, 40.0, 20.0]),
         "clone_ready_s": Spread.of([0.5, 9.0, 0.4]),
@@ -29,7 +29,7 @@ def test_clone_is_compared_with_a_cold_boot_by_medians() -> None:
     assert (bench.speedup, bench.prompt_speedup) == (40.0, 10.0)
 
 
-def test_each_measure_of_clones_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_measured_time_of_clones_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     medians = {name: float(number) for number, name in enumerate(MEASURES, start=1)}
     plain = ("clone_ready_s", "ping_ms", "exec_ms", "private_mib")
     prompt = SimpleNamespace(prompt_s=medians["prompt_s"], answer_s=medians["answer_s"])

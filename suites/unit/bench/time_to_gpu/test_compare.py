@@ -30,7 +30,7 @@ def _prebaked(before: Benchmark, after: Benchmark, limit: float = 0.1) -> Compar
     return next(each for each in groups if each.variant == Mode.PREBAKED.value)
 
 
-def test_slower_waits_beyond_the_limit_are_a_regression() -> None:
+def test_waits_that_are_longer_by_more_than_the_limit_are_a_regression() -> None:
     """Each of the five later waits is longer than each of the five earlier waits, so p is 2/252."""
     slower = [wait * 1.5 for wait in PREBAKED]
 
@@ -42,7 +42,7 @@ def test_slower_waits_beyond_the_limit_are_a_regression() -> None:
     assert found.shift.low > 1.0
 
 
-def test_slower_waits_within_the_limit_are_no_regression() -> None:
+def test_waits_that_are_longer_but_within_the_limit_are_no_regression() -> None:
     found = _prebaked(_with([*PREBAKED]), _with([wait * 1.5 for wait in PREBAKED]), limit=0.8)
 
     assert not found.is_regression
@@ -53,7 +53,7 @@ def test_slower_waits_within_the_limit_are_no_regression() -> None:
     ("p", "low", "high", "is_regression"),
     [(0.01, 1.1, 2.0, True), (0.01, 0.9, 2.0, False), (0.011, 1.1, 2.0, False)],
 )
-def test_regression_needs_a_small_p_and_an_interval_above_1(
+def test_regression_needs_a_small_p_value_and_an_interval_above_1(
     p: float, low: float, high: float, *, is_regression: bool
 ) -> None:
     compared = replace(
@@ -66,7 +66,7 @@ def test_regression_needs_a_small_p_and_an_interval_above_1(
     assert compared.verdict() == ("REGRESSION" if is_regression else "no change beyond noise")
 
 
-def test_faster_waits_are_no_regression() -> None:
+def test_shorter_waits_are_no_regression() -> None:
     found = _prebaked(_with([*PREBAKED]), _with([wait / 2 for wait in PREBAKED]))
 
     assert found.verdict() == "faster"

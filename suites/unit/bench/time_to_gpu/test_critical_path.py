@@ -97,7 +97,7 @@ def _events_of_a_refusal(name: str) -> list[dict[str, object]]:
     return events
 
 
-def test_gpu_of_the_stand_in_that_cannot_be_opened_is_an_error_of_the_node() -> None:
+def test_error_is_of_the_node_if_the_stand_in_driver_cannot_open_its_gpu() -> None:
     with pytest.raises(ExpectationError, match=r"'/dev/nvidia0'.*answered EIO"):
         moments_of(_events_of_a_refusal("EIO"))
 
@@ -180,7 +180,7 @@ def test_critical_path_of_a_provisioner_without_steps_has_one_part() -> None:
     ]
 
 
-def test_share_of_a_part_relates_to_the_wait_of_the_same_sample() -> None:
+def test_share_of_a_part_is_a_share_of_the_wait_of_the_same_sample() -> None:
     def sample(build_s: float, rest_s: float) -> Sample:
         return Sample(
             experiment=Experiment.SCALE_UP,

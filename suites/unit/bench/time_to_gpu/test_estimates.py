@@ -18,12 +18,14 @@ from harness.bench.time_to_gpu.estimates import (
 _TIMES = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=8)
 
 
-def test_interval_of_a_median_of_three_is_their_range() -> None:
+def test_interval_of_the_median_of_three_samples_is_the_range_of_the_samples() -> None:
     """A resample's median is the smallest of three with a chance of 7/27, far above 2.5 %."""
     assert median_of([3.0, 1.0, 2.0]) == Estimate(value=2.0, low=1.0, high=3.0, n=3)
 
 
-def test_interval_of_a_median_of_nine_excludes_the_smallest_and_the_largest_sample() -> None:
+def test_interval_of_the_median_of_nine_samples_excludes_the_smallest_and_the_largest_sample() -> (
+    None
+):
     """A resample's median is the smallest of nine with a chance of 0.1 %, one of the two smallest with 3 %."""
     found = median_of([float(value) for value in range(1, 10)])
 

@@ -23,7 +23,7 @@ def _trims(trimmed: list[float], without: list[float]) -> Figures:
     )
 
 
-def test_ratio_is_of_the_medians_in_the_same_experiment() -> None:
+def test_ratio_is_computed_from_medians_of_the_same_experiment() -> None:
     figures = figures_of(
         benchmark(
             {
@@ -118,7 +118,7 @@ def test_conclusion_of_equal_waits_shows_no_difference() -> None:
     assert "no difference to the build at boot is shown" in conclusions(figures)[0]
 
 
-def test_conclusions_count_what_each_way_of_teardown_leaves() -> None:
+def test_conclusions_give_the_number_of_differences_that_each_kind_of_teardown_leaves() -> None:
     figures = figures_of(
         benchmark(
             teardowns={"fast": [1.0] * 5, "dkms-remove": [4.0] * 5},

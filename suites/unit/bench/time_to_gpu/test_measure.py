@@ -41,7 +41,7 @@ def kinds(plan: Plan) -> list[str]:
     return [task.kind for task in tasks_of(cast("Fleet", object()), plan)]
 
 
-def test_each_round_has_all_variants_that_need_one_more_sample() -> None:
+def test_each_round_has_all_variants_that_need_another_sample() -> None:
     plan = Plan(
         scale_ups=2,
         resets=1,
@@ -138,7 +138,9 @@ def result_of(
     )
 
 
-def test_fresh_node_and_its_policy_reset_are_two_samples(tmp_path: Path) -> None:
+def test_wait_of_a_fresh_node_and_wait_after_its_policy_reset_are_two_samples(
+    tmp_path: Path,
+) -> None:
     """Each sample has its own events. The capacity counts as cleared until it appears again."""
     steps = (
         ("install-driver", "done", 5.0, "1970-01-01T00:16:51+00:00"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.bench.time_to_gpu.rank_test import rank_test
 
 
-def test_disjoint_groups_have_the_smallest_p() -> None:
+def test_disjoint_groups_have_the_smallest_p_value() -> None:
     """Of the 20 ways to divide six values into two groups of three, two are as extreme."""
     found = rank_test([1, 2, 3], [4, 5, 6])
 
@@ -55,7 +55,9 @@ def test_rank_test_refuses_an_empty_group() -> None:
     st.lists(st.integers(0, 50), min_size=1, max_size=8),
     st.lists(st.integers(0, 50), min_size=1, max_size=8),
 )
-def test_order_of_the_groups_does_not_change_p(first: list[int], second: list[int]) -> None:
+def test_order_of_the_groups_does_not_change_the_p_value(
+    first: list[int], second: list[int]
+) -> None:
     forward, backward = rank_test(first, second), rank_test(second, first)
 
     assert forward.p == pytest.approx(backward.p)

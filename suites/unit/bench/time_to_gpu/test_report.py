@@ -57,7 +57,9 @@ def test_advice_is_in_seconds_if_a_real_build_is_known() -> None:
     assert "0.53 x |" in render_markdown(figures)
 
 
-def test_report_shows_the_payload_and_its_compilation_share_with_interval_and_n() -> None:
+def test_report_shows_the_payload_and_its_compilation_share_with_interval_and_sample_count() -> (
+    None
+):
     figures = figures_of(benchmark(payload=Payload.NVIDIA))
 
     share = "40.0 % (interval 40.0 % to 40.0 %, n = 5)"

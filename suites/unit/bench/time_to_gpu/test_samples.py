@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_benchmark_read_from_its_document_is_the_same(tmp_path: Path) -> None:
+def test_benchmark_is_unchanged_after_it_is_written_to_a_document_and_read(tmp_path: Path) -> None:
     given = benchmark(
         teardowns={"fast": [0.5]}, oracle=[OracleResult(way="fast", differences=("+ path /x",))]
     )
@@ -39,7 +39,9 @@ def test_samples_with_nvidias_driver_are_read_even_if_no_gpu_was_opened(tmp_path
     assert {sample.allocated_s for sample in found.samples} == {None}
 
 
-def test_document_without_a_payload_is_read_as_one_of_the_stand_in_driver(tmp_path: Path) -> None:
+def test_document_without_a_payload_is_read_as_a_document_of_the_stand_in_driver(
+    tmp_path: Path,
+) -> None:
     """An earlier version of the harness wrote such documents."""
     document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
     del document["measured"]["conditions"]["payload"]
@@ -70,7 +72,7 @@ def test_file_that_is_not_a_benchmark_is_refused_with_its_path(
 
 
 @pytest.mark.parametrize("wait_s", [0.0, float("inf")])
-def test_sample_with_an_invalid_wait_is_refused_with_its_key(
+def test_error_for_a_sample_with_an_invalid_wait_has_the_key(
     tmp_path: Path, wait_s: float
 ) -> None:
     document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
