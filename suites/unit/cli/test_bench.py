@@ -99,7 +99,7 @@ def test_requested_number_of_clones_is_measured(
     assert streams.err.endswith("\n")
 
 
-def test_gpu_and_shell_benches_take_the_requested_runs_seconds_and_rounds(
+def test_gpu_and_shell_benches_use_the_requested_runs_and_seconds_and_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def rates(model: Any, *, runs: int, seconds: float) -> Any:
@@ -170,7 +170,7 @@ def planned(*options: str) -> Options:
     return _options(build_parser("bench").parse_args(["bench", "time-to-gpu", *options]))
 
 
-def test_plan_for_the_stand_in_driver_has_14_minutes_and_a_registry() -> None:
+def test_plan_for_the_stand_in_driver_has_a_limit_of_14_minutes_and_a_registry() -> None:
     assert (planned().minutes, planned().has_registry) == (14, True)
     assert not planned("--no-registry").has_registry
     assert not planned("--payload=nvidia").has_registry
@@ -210,7 +210,7 @@ def test_every_plan_has_the_requested_number_of_vcpus(plan: Sequence[str]) -> No
 
 
 @pytest.mark.parametrize(("factor", "code"), [(0.5, 0), (1.0, 0), (1.05, 0), (2.0, 1)])
-def test_exit_code_of_compare_is_1_on_a_regression(
+def test_exit_code_of_the_compare_command_is_1_on_a_regression(
     factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
@@ -224,7 +224,7 @@ def test_exit_code_of_compare_is_1_on_a_regression(
     assert "REGRESSION" in capsys.readouterr().out if code else True
 
 
-def test_error_of_compare_has_the_path_of_a_file_without_results(
+def test_error_of_the_compare_command_has_the_path_of_a_file_without_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "other.json"

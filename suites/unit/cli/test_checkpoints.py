@@ -92,7 +92,7 @@ def test_empty_checkpoint_cache_is_not_an_error(
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
-def test_exit_code_of_verify_is_2_and_each_damaged_checkpoint_is_reported(
+def test_exit_code_of_the_verify_command_is_2_and_each_damaged_checkpoint_is_reported(
     two: tuple[Checkpoint, Checkpoint], options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, child = two
@@ -111,7 +111,7 @@ def test_exit_code_of_verify_is_2_and_each_damaged_checkpoint_is_reported(
         assert streams.err == f"harness: {sentence}\n"
 
 
-def test_gc_with_all_removes_every_unused_checkpoint(
+def test_gc_command_with_the_all_option_removes_every_unused_checkpoint(
     two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, child = two
@@ -174,7 +174,7 @@ def test_age_of_a_checkpoint_is_shown_in_one_unit() -> None:
     ],
 )
 @pytest.mark.usefixtures("two")
-def test_rm_removes_all_given_checkpoints_with_their_descendants_or_no_checkpoint(
+def test_rm_command_removes_all_given_checkpoints_with_their_descendants_or_no_checkpoint(
     store: CheckpointStore, words: list[str], left: list[str]
 ) -> None:
     """Two checkpoints may have the same name."""
@@ -186,7 +186,7 @@ def test_rm_removes_all_given_checkpoints_with_their_descendants_or_no_checkpoin
     assert sorted(each.name for each in store.ls()) == sorted(left)
 
 
-def test_checkpoint_is_removed_by_the_start_of_its_key(
+def test_checkpoint_is_selected_for_removal_by_the_start_of_its_key(
     store: CheckpointStore, two: tuple[Checkpoint, Checkpoint]
 ) -> None:
     parent, child = two
@@ -197,7 +197,7 @@ def test_checkpoint_is_removed_by_the_start_of_its_key(
 
 
 @pytest.mark.parametrize("words", [["booted"], ["booted", "baked"], ["baked", "booted"]])
-def test_rm_keeps_a_checkpoint_in_use_and_exits_with_2(
+def test_rm_command_keeps_a_checkpoint_in_use_and_exits_with_2(
     store: CheckpointStore,
     two: tuple[Checkpoint, Checkpoint],
     capsys: pytest.CaptureFixture[str],

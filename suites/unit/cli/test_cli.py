@@ -211,7 +211,7 @@ def test_payload_build_writes_the_payload_into_the_cache_and_prints_its_path(
     assert path.read_bytes() == build_payload().content
 
 
-def test_fetch_refuses_a_recipe_and_build_refuses_a_cloud_image(
+def test_image_fetch_refuses_a_recipe_and_image_build_refuses_a_cloud_image(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["image", "fetch", "--image=debian-12"]) == 2
@@ -296,7 +296,7 @@ class FakeCache:
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_verify_and_gc_of_images_process_all_image_caches(
+def test_image_verify_and_image_gc_process_all_image_caches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damaged: int
 ) -> None:
     asked: list[dt.timedelta] = []
@@ -328,7 +328,7 @@ def test_verify_and_gc_of_images_process_all_image_caches(
         ),
     ],
 )
-def test_image_fetch_passes_update_offline_and_mirrors_to_the_image_store(
+def test_image_fetch_passes_its_update_and_offline_and_mirror_options_to_the_image_store(
     monkeypatch: pytest.MonkeyPatch, words: list[str], expected: FetchOptions
 ) -> None:
     asked: list[FetchOptions] = []
@@ -376,7 +376,7 @@ def test_qemu_is_unpacked_again_only_with_the_refresh_option(
     ],
     ids=["output-taken", "output-without-folder", "driver-of-a-recipe", "unknown"],
 )
-def test_bake_with_an_invalid_image_driver_or_output_is_refused_before_it_starts(
+def test_bake_with_an_invalid_image_or_driver_or_output_is_refused_before_it_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], refusal: str
 ) -> None:
     taken = tmp_path / "taken.qcow2"
@@ -465,7 +465,7 @@ def _accept(_: Evidence) -> None:
     return
 
 
-def test_expectations_after_an_unmet_expectation_are_judged_too(tmp_path: Path) -> None:
+def test_expectations_after_an_unmet_expectation_are_judged(tmp_path: Path) -> None:
     """The first expectation is not met, and the second is met."""
     scenario = Scenario(
         title="other kernel",
@@ -605,7 +605,7 @@ def test_help_names_every_command_that_has_a_parser(capsys: pytest.CaptureFixtur
         ),
     ],
 )
-def test_rerun_and_shell_replace_this_process_by_pytest_for_the_given_test(
+def test_rerun_and_shell_commands_replace_their_process_with_pytest_for_the_given_test(
     words: str, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def become(program: str, argv: list[str]) -> NoReturn:

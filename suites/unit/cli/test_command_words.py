@@ -30,7 +30,7 @@ def test_arguments_after_two_dashes_are_passed_to_the_started_program(
     assert {name: getattr(parsed, name) for name in options} == options
 
 
-def test_argument_after_two_dashes_is_a_positional_argument_of_logs() -> None:
+def test_argument_after_two_dashes_is_a_positional_argument_of_the_logs_command() -> None:
     parsed = build_parser("logs").parse_args(["logs", "--follow", "--", "-m"])
 
     assert parsed.machine == "-m"

@@ -230,7 +230,7 @@ def test_unavailable_image_is_reported(
     assert sentence in found["image"].found
 
 
-def test_requirement_for_images_is_met_by_recipe_cloud_image_file_and_url(
+def test_requirement_for_images_is_met_by_a_recipe_and_a_cloud_image_and_a_file_and_a_url(
     host: Host, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "my.qcow2").write_bytes(IMAGE)

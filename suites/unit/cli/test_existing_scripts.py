@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_init_writes_a_provisioner_for_the_scripts_and_tests_of_the_scripts(project: Path) -> None:
+def test_init_writes_a_provisioner_and_tests_for_the_scripts(project: Path) -> None:
     assert main(["init", "--provisioner", "ops/scripts"]) == 0
 
     provisioner = read_provisioner(project / "provisioner.yaml")
@@ -99,7 +99,7 @@ def _shipped() -> Recipe:
     return image
 
 
-def test_init_accepts_symbolic_links_large_files_and_unusual_file_names(
+def test_init_accepts_symbolic_links_and_large_files_and_unusual_file_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_EVIDENCE_FILE_MIB", "1")
@@ -158,7 +158,7 @@ def test_script_that_is_not_executable_is_run_by_the_shell_of_its_first_line_or_
     assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
 
 
-def test_project_in_its_folder_of_scripts_has_the_folders_name_and_no_tests_from_outside(
+def test_project_in_the_folder_of_its_scripts_has_the_folders_name_and_no_outside_tests(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "ops/other").mkdir()

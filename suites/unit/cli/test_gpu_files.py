@@ -64,7 +64,7 @@ def test_firmware_for_a_release_without_data_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_data_of_a_release_are_written_and_compared_with_the_release_before(
+def test_data_of_a_release_are_written_and_compared_with_the_previous_release(
     made: list[tuple[Path, list[str], Path]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -73,7 +73,7 @@ def test_json_list_has_each_gpu_with_its_pci_functions(capsys: pytest.CaptureFix
     assert document["leases"] == []
 
 
-def test_list_on_a_host_without_gpus_says_so(
+def test_list_on_a_host_without_gpus_says_that_the_host_has_no_gpus(
     host: FakeHost, kernel: FakeKernel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del kernel

@@ -37,7 +37,7 @@ class _Terminal(io.TextIOWrapper):
     [(True, b"\x1b[32mok\x1b[0m  caf\xc3\xa9\n"), (False, PRINTED)],
     ids=["terminal", "pipe"],
 )
-def test_logs_removes_control_sequences_other_than_colours_on_a_terminal(
+def test_logs_command_removes_control_sequences_other_than_colours_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, expected: bytes
 ) -> None:
     """By other sequences, a guest could set the title or the clipboard, or type into the user's shell."""
@@ -78,7 +78,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[RunningMachine]:
     return found
 
 
-def test_ps_has_a_line_for_each_machine_and_the_commands_to_enter_a_machine(
+def test_ps_command_lists_each_machine_and_the_commands_to_enter_a_machine(
     running: list[RunningMachine], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ps"]) == 0

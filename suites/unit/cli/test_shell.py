@@ -125,7 +125,7 @@ THERE = "GPUs are there"
         ("shell --machine one -- id -u", [("found one", ["id", "-u"])]),
     ],
 )
-def test_interactive_shell_starts_before_the_gpus_are_plugged_and_a_command_afterwards(
+def test_interactive_shell_starts_before_the_gpus_are_plugged_and_a_command_starts_after(
     done: list[object], words: str, expected: list[object]
 ) -> None:
     assert main(words.split()) == 7
@@ -133,7 +133,7 @@ def test_interactive_shell_starts_before_the_gpus_are_plugged_and_a_command_afte
     assert done == expected
 
 
-def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_start(
+def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_a_machine_starts(
     done: list[object], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     shutil.copy(MODELS / f"{T4}.yaml", tmp_path / "x100.yaml")
