@@ -91,7 +91,7 @@ FAULTS = (
     Fault(
         campaign="many",
         what="the campaign counted the memory that Python keeps for twelve threads as a leak, although this memory did not grow after that",
-        test="suites/unit/endurance/test_many.py::test_memory_is_compared_with_an_equal_number_of_machines",
+        test="suites/unit/endurance/test_many.py::test_memory_is_compared_after_equal_numbers_of_simultaneous_machines",
     ),
     Fault(
         campaign="load",

@@ -24,7 +24,7 @@ def first(seed: int, count: int = 30) -> list[Attempt]:
     return list(itertools.islice(order(seed, _CASES), count))
 
 
-def test_same_seed_gives_the_same_order_moments_and_amounts() -> None:
+def test_same_seed_gives_the_same_order_and_moments_and_amounts() -> None:
     assert first(51) == first(51)
     assert list(itertools.islice(order(51, _CASES[::-1]), 30)) == first(51)
 
@@ -93,7 +93,7 @@ def test_summary_lists_untried_cases_with_0_tries(tmp_path: Path) -> None:
     assert sorted(summary.tries) == list(_CASES)
 
 
-def test_kept_summary_has_seed_tries_and_findings(tmp_path: Path) -> None:
+def test_kept_summary_has_the_seed_and_the_tries_and_the_findings(tmp_path: Path) -> None:
     summary = summary_of_one_try(lambda _attempt: ["a process is left"], tmp_path / "summaries")
 
     assert summary.render().startswith("crash: seed 51, 0.0 minutes, 1 tries, 1 broken promises")

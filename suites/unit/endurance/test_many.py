@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_memory_is_compared_with_an_equal_number_of_machines(
+def test_memory_is_compared_after_equal_numbers_of_simultaneous_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_at_once = 0

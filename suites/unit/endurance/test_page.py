@@ -28,7 +28,7 @@ def test_each_fault_without_a_regression_test_has_a_reason() -> None:
     assert all(each.test is not None or each.why for each in FAULTS)
 
 
-def test_page_shows_tries_seeds_and_remaining_faults() -> None:
+def test_page_shows_tries_and_seeds_and_remaining_faults() -> None:
     tries = {"bundle, any": 3, "bundle, the first process": 2, "store push, any": 0}
     run = {"campaign": "crash", "seed": 7, "minutes": 1.5, "tries": tries, "found": [{}]}
     faults = [
