@@ -315,7 +315,7 @@ def test_more_serious_of_two_causes_is_reported() -> None:
     assert named == [*ORDER[:-1]]
 
 
-def test_more_serious_cause_is_preferred_in_whichever_log_it_is(tmp_path: Path) -> None:
+def test_more_serious_cause_is_preferred_whichever_log_contains_it(tmp_path: Path) -> None:
     write(tmp_path, SOURCES[0], f"{NO_SPACE}\n{DRIVER_LINES['the GPU has to be reset']}\n")
     write(tmp_path, SOURCES[4], f"{PANIC}\n")
 
@@ -605,7 +605,7 @@ def test_failure_of_a_foreign_provisioner_without_a_log_is_shown_with_its_output
     ]
 
 
-def test_output_of_a_tool_beside_the_log_is_shown(tmp_path: Path) -> None:
+def test_output_of_a_tool_that_is_not_in_the_log_is_shown(tmp_path: Path) -> None:
     printed = "begin\nsysctl: cannot stat /proc/sys/x\n'/etc/x.conf' cannot be applied\n"
     write_foreign_run(tmp_path, log="begin\n'/etc/x.conf' cannot be applied\n", printed=printed)
 
@@ -710,7 +710,7 @@ def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
     assert not any("`bash -x`" in line for line in explain(tmp_path))
 
 
-def test_output_shown_as_the_log_is_not_shown_again_and_no_remedy_is_added(
+def test_output_is_shown_once_and_without_a_remedy_if_no_log_is_declared(
     tmp_path: Path,
 ) -> None:
     """The provisioner declares no log, so its output is shown as its log."""

@@ -112,7 +112,7 @@ def test_error_quotes_an_exit_code_that_is_not_a_number(tmp_path: Path) -> None:
         _ = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "zero").evidence.exit_code
 
 
-def test_record_is_read_by_field(tmp_path: Path) -> None:
+def test_record_is_read_as_fields_with_values(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file(RECORD_PATH, "A=1\n\nno field\nB=x=y\nA=2\nC=\n")
 
     assert folder.evidence.record == {"A": "1", "B": "x=y", "C": ""}

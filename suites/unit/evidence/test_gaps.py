@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
         ("paths", "/etc/passwd", False),
     ],
 )
-def test_request_is_looked_up_by_kind_and_pattern(
+def test_kind_and_pattern_tell_whether_evidence_was_requested(
     folder: Path, kind: str, pattern: str, *, was: bool
 ) -> None:
     assert was_requested(folder, kind, pattern) is was  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def test_truncated_journal_entries_are_skipped() -> None:
     assert [entry.fields.get("MESSAGE") for entry in entries] == ["whole", None]
 
 
-def test_journal_is_limited_when_it_is_gathered() -> None:
+def test_gathered_journal_is_limited_in_entries_and_bytes() -> None:
     words = " ".join(history_request().commands[JOURNAL])
 
     assert f"-n {JOURNAL_ENTRIES}" in words

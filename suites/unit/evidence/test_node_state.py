@@ -371,7 +371,7 @@ def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("error", ["cat: read error\n", "x" * 5000 + "\n"])
-def test_text_between_a_function_and_its_details_is_refused(error: str) -> None:
+def test_text_between_a_pci_function_and_its_details_is_refused(error: str) -> None:
     with pytest.raises(HarnessError, match="a function in an unknown format") as caught:
         parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
 
@@ -384,7 +384,7 @@ def test_long_line_of_lspci_is_refused() -> None:
 
 
 @pytest.mark.parametrize("slot", ["01:00.0", "0000:01:00.0", "10000:01:00.7"])
-def test_function_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
+def test_line_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
     known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
 
     with pytest.raises(HarnessError, match="'lspci' shows a function in an unknown format"):
@@ -448,7 +448,9 @@ def test_refused_gpu_that_two_lines_name_is_listed_once(log: str, refused: list[
         ("[ffff:ffff] (rev ff)", False),
     ],
 )
-def test_function_that_reads_all_ones_is_not_answering(line: str, *, is_answering: bool) -> None:
+def test_pci_function_that_reads_as_all_ones_does_not_answer(
+    line: str, *, is_answering: bool
+) -> None:
     text = f"65:00.0 3D controller [0302]: NVIDIA Corporation GA100 {line}\n\tKernel driver in use: nvidia\n"
 
     (function,) = parse_lspci(text)
@@ -458,7 +460,7 @@ def test_function_that_reads_all_ones_is_not_answering(line: str, *, is_answerin
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_driver_and_state_are_read_for_each_function_separately(lost: int) -> None:
+def test_driver_and_state_are_read_for_each_pci_function_separately(lost: int) -> None:
     lines = [f"000{n}:0a:00.{n} VGA [0300]: A [B] [10de:20b{n}] (rev a1)\n" for n in range(2)]
     lines[lost] = lines[lost].replace("(rev a1)", "(rev ff)")
     lines[1 - lost] += "\tKernel driver in use: nvidia\n\tKernel modules: nouveau\n"

@@ -54,7 +54,7 @@ def test_script_matches_the_golden_file() -> None:
     expect_golden("script", render_script(request, "0123456789abcdef").rstrip("\n"), GOLDENS)
 
 
-def test_frames_are_parsed_into_kind_name_and_content() -> None:
+def test_frame_is_parsed_into_a_kind_and_a_name_and_content() -> None:
     stream = b"\nn file /a b\0x\0y\nn exit 0\0\nn command c\0\nn end \0"
 
     expected = [

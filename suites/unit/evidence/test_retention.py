@@ -41,7 +41,7 @@ def a_bundle(
     ],
     ids=["within", "too-old", "too-many", "and-all-older", "last-one-is-large", "last-one-is-old"],
 )
-def test_bundles_beyond_the_limits_are_selected(
+def test_bundles_beyond_the_limits_are_selected_for_removal(
     bundles: list[Bundle], expected: list[str]
 ) -> None:
     found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0)
@@ -86,7 +86,7 @@ def test_bundle_of_this_run_is_not_removed(days: float) -> None:
     assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found)
 
 
-def test_older_bundles_are_selected_to_make_room_for_bundles_of_this_run() -> None:
+def test_bundles_that_do_not_fit_beside_the_bundles_of_this_run_are_selected_for_removal() -> None:
     bundles = [
         a_bundle("own1", mib=30, changed_s=5.0),
         a_bundle("own2", mib=30, changed_s=9.0),

@@ -167,7 +167,9 @@ def test_state_of_a_node_has_all_its_parts(node: FakeNode) -> None:
     }
 
 
-def test_second_disk_is_read_below_its_mount_point_and_may_be_older(node: FakeNode) -> None:
+def test_second_disk_is_read_at_its_mount_point_and_may_be_older_than_the_first_disk(
+    node: FakeNode,
+) -> None:
     data = node.disks["/dev/block/254:16"] = SmallExt4()
     data.superblock(264, "<I", 1_500_000_000)
     data.folder(2, {"x": 12, "proc": 13})
@@ -263,7 +265,7 @@ def test_shell_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> 
     assert not [path for path in node.digested if "shell-trace/" in path]
 
 
-def test_only_new_files_and_settings_have_their_contents_read(node: FakeNode) -> None:
+def test_contents_are_read_only_from_new_files_and_settings(node: FakeNode) -> None:
     state = node.state()
 
     assert set(node.digested) == {"/etc/conf", "/usr/new", "/run/cdi/a.yaml"}
@@ -296,7 +298,7 @@ def test_large_file_is_not_read(node: FakeNode) -> None:
     assert "/usr/new" not in node.digested
 
 
-def test_settings_and_the_newest_files_are_read_up_to_a_limit_of_files(
+def test_settings_and_the_newest_files_are_read_up_to_a_maximum_number_of_files(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.evidence.state_capture._MOST_FILES_READ", 3)
@@ -308,7 +310,7 @@ def test_settings_and_the_newest_files_are_read_up_to_a_limit_of_files(
     assert set(node.digested) == {"/etc/conf", "/run/cdi/a.yaml", "/usr/newer"}
 
 
-def test_contents_are_read_up_to_a_limit_of_bytes(
+def test_contents_are_read_up_to_a_maximum_total_size(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.evidence.state_capture._MOST_READ", 12)
@@ -358,7 +360,7 @@ def test_node_without_containerd_has_no_images(node: FakeNode) -> None:
         ("grep", "", {StateKind.SYSCTLS, StateKind.PORTS}),
     ],
 )
-def test_malformed_output_is_unknown(
+def test_part_of_a_state_is_unknown_if_the_output_of_its_tool_is_malformed(
     node: FakeNode, tool: str, stdout: str, kinds: set[StateKind]
 ) -> None:
     node.answers[tool] = (0, stdout, "")
@@ -366,7 +368,7 @@ def test_malformed_output_is_unknown(
     assert {each.kind for each in node.state().unknown} == kinds
 
 
-def test_unreadable_folder_is_unknown(node: FakeNode) -> None:
+def test_contents_of_an_unreadable_folder_are_unknown(node: FakeNode) -> None:
     node.answers["find /dev"] = (1, "", "find: '/dev/secret': Permission denied\n")
 
     assert node.state().unknown == (Unknown(StateKind.PATHS, "/dev/secret", "Permission denied"),)
@@ -424,7 +426,7 @@ def test_disk_that_changes_once_while_it_is_read_is_read_again(node: FakeNode) -
     assert "/usr/old" in state.paths
 
 
-def test_damaged_disk_is_unknown(node: FakeNode) -> None:
+def test_paths_of_a_damaged_disk_are_unknown(node: FakeNode) -> None:
     node.disk.inode(15, 0, links=0)
 
     (unknown,) = node.state().unknown

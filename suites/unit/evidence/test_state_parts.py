@@ -20,7 +20,7 @@ def test_lines_are_grouped_by_file() -> None:
     }
 
 
-def test_modules_have_references_holders_and_versions() -> None:
+def test_modules_have_references_and_holders_and_versions() -> None:
     files = {
         "/proc/modules": [
             "nvidia 1000 2 nvidia_uvm,nvidia_modeset, Live 0x0 (OE)",
@@ -135,7 +135,7 @@ def test_volatile_kernel_parameters_are_left_out() -> None:
         state_parts.sysctls({})
 
 
-def test_packages_libraries_and_images_are_read() -> None:
+def test_packages_and_libraries_and_images_are_read() -> None:
     assert state_parts.packages("dkms:all 3.0.10 installed\nx:amd64 1 config-files\n") == {
         "dkms:all": {"version": "3.0.10", "status": "installed"},
         "x:amd64": {"version": "1", "status": "config-files"},
@@ -159,7 +159,7 @@ def unit(name: str, active: str = "active", sub: str = "running") -> dict[str, s
     return {"unit": name, "load": "loaded", "active": active, "sub": sub}
 
 
-def test_unit_has_its_state_enablement_and_drop_ins() -> None:
+def test_unit_has_its_state_and_enablement_and_drop_ins() -> None:
     etc, usr = "/etc/systemd/system", "/usr/lib/systemd/system"
     paths = {
         f"{usr}/ssh.service": a_file(),
