@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 
-def test_absent_line_of_an_empty_log_is_unknown(tmp_path: Path) -> None:
+def test_absence_of_a_line_is_unknown_if_the_log_is_empty(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "").evidence
 
     with pytest.raises(HarnessError, match=r"with 'x' is unknown: the log is empty"):
         expect.no_log_line(evidence, "x")
 
 
-def test_absent_event_is_unknown_if_there_are_no_events(tmp_path: Path) -> None:
+def test_absence_of_an_event_is_unknown_if_there_are_no_events(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for path in (tmp_path / f"files{EVENTS_FOLDER}").iterdir():
         path.unlink()
@@ -35,7 +35,7 @@ def test_absent_event_is_unknown_if_there_are_no_events(tmp_path: Path) -> None:
         expect.no_event_recorded(folder.evidence, "x")
 
 
-def test_no_log_line_error_quotes_the_present_line(tmp_path: Path) -> None:
+def test_error_of_expectation_no_log_line_quotes_the_line_that_was_found(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "a\nbad luck\n").evidence
 
     with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):

@@ -411,7 +411,9 @@ def test_decision_without_a_reason_does_not_match_an_expected_reason(
         expect.decided(evidence, "skip-build", reason="kernel")
 
 
-def test_run_ended_at_is_refused_if_the_provisioner_declares_no_error(tmp_path: Path) -> None:
+def test_expectation_run_ended_at_is_refused_if_the_provisioner_declares_no_error(
+    tmp_path: Path,
+) -> None:
     evidence = evidence_of(tmp_path, PATTERNS)
 
     with pytest.raises(BadInputError, match=r"key 'outcome\.file\.error': Provisioner 'mine'"):
@@ -434,7 +436,7 @@ def _undeclared(ask: Callable[[Evidence], object], message: str) -> Case:
     ],
     ids=["refused", "undecided", "undeclared"],
 )
-def test_each_failed_case_raises_its_error_with_its_message(
+def test_each_unmet_or_undecided_or_undeclared_case_raises_the_expected_error_and_message(
     tmp_path: Path, cases: Mapping[str, Case], error: type[Exception]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):

@@ -208,7 +208,7 @@ def test_dkms_build_is_matched_by_name_version_and_kernel(tmp_path: Path) -> Non
         )
 
 
-def test_build_time_ignores_modules_of_another_kernel_folder_or_name(tmp_path: Path) -> None:
+def test_build_time_ignores_modules_of_another_kernel_or_folder_or_name(tmp_path: Path) -> None:
     late = f"f 644 1 {BOOTED_AT_S + 9}.0"
     folder = a_serving_node(tmp_path).more_paths(
         f"{late} {MODULE.replace(KERNEL, OTHER_KERNEL)}",
@@ -240,7 +240,9 @@ def test_only_a_file_at_the_exact_path_is_taken_for_a_record(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "path", ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"]
 )
-def test_driver_installed_requires_each_file_of_the_driver(tmp_path: Path, path: str) -> None:
+def test_expectation_driver_installed_requires_each_file_of_the_driver(
+    tmp_path: Path, path: str
+) -> None:
     folder = a_serving_node(tmp_path)
     expect.driver_installed(folder.evidence)
     lines = (folder.root / "stat.txt").read_text().splitlines()
@@ -251,7 +253,7 @@ def test_driver_installed_requires_each_file_of_the_driver(tmp_path: Path, path:
 
 
 @pytest.mark.parametrize("mode", ["755", "2755"])
-def test_setuid_bit_of_another_program_does_not_count_for_nvidia_modprobe(
+def test_setuid_bit_of_another_program_is_not_taken_for_that_of_nvidia_modprobe(
     tmp_path: Path, mode: str
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths(

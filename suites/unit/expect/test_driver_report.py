@@ -417,7 +417,7 @@ def test_error_shows_all_unknown_values(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, HEAD + "".join(odd)).evidence)
 
 
-def test_gpu_without_known_fields_is_unknown_beside_a_healthy_gpu(tmp_path: Path) -> None:
+def test_health_is_unknown_if_one_of_two_gpus_has_no_known_field(tmp_path: Path) -> None:
     second = "GPU 00000000:66:00.0\n    Health of the memory : perfect\n"
 
     with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: no line about faults"):

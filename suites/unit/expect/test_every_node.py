@@ -355,7 +355,7 @@ def test_unmet_or_unknown_verdict_has_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cases", [NOT_MET, UNKNOWN], ids=["wrong", "unknown"])
-def test_every_node_expectation_has_a_test_case(cases: tuple[Case, ...]) -> None:
+def test_every_expectation_for_any_node_has_a_test_case(cases: tuple[Case, ...]) -> None:
     assert {case.name for case in cases} == {each.name for each in NODE_EXPECTATIONS}
 
 

@@ -34,7 +34,9 @@ def test_every_public_expectation_has_a_test_case(cases: dict[str, Case]) -> Non
     assert seen == set(expect.__all__) - of_nodes - TESTED_APART
 
 
-def test_step_of_returns_status_duration_and_detail(tmp_path: Path) -> None:
+def test_function_step_of_returns_a_step_with_status_and_duration_and_detail(
+    tmp_path: Path,
+) -> None:
     step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
 
     assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)
@@ -56,7 +58,7 @@ def test_missing_mark_raises_harness_error(tmp_path: Path) -> None:
         expect.no_bar_access_before(evidence, "instal")
 
 
-def test_dropped_resets_raise_harness_error(tmp_path: Path) -> None:
+def test_trace_that_dropped_resets_raises_harness_error(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).trace(*[IncidentKind.RESET] * 1025).evidence
 
     for since in (None, "a mark"):

@@ -85,7 +85,7 @@ def test_second_gpu_of_the_vendor_is_refused(tmp_path: Path, acme: GpuModel) -> 
         expect.gpus_on_bus(on_bus(tmp_path, _OTHER, other).evidence, acme)
 
 
-def test_no_gpu_accepts_a_bus_with_other_functions_only(tmp_path: Path) -> None:
+def test_expectation_no_gpu_accepts_a_bus_that_has_only_other_functions(tmp_path: Path) -> None:
     expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _OTHER).evidence)
     with pytest.raises(ExpectationError, match=r"No GPU was expected, but .*device='2330'"):
         expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _NVIDIA).evidence)
@@ -149,7 +149,9 @@ def test_error_lists_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_error_lists_each_other_driver_that_is_bound_once(tmp_path: Path) -> None:
+def test_error_lists_each_wrong_driver_once_although_two_gpus_are_bound_to_it(
+    tmp_path: Path,
+) -> None:
     drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
     bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
 
@@ -190,7 +192,7 @@ def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
             expect.gpus_driven(evidence, named)
 
 
-def test_gpu_count_is_unknown_if_a_function_reads_all_ones(tmp_path: Path) -> None:
+def test_gpu_count_is_unknown_if_a_pci_function_reads_as_all_ones(tmp_path: Path) -> None:
     bus = a_function("01:00.0") + a_function("02:00.0", "ffff", "ffff:ffff", None)
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
 
@@ -201,7 +203,7 @@ def test_gpu_count_is_unknown_if_a_function_reads_all_ones(tmp_path: Path) -> No
         expect.no_gpu(evidence)
 
 
-def test_only_gpu_device_nodes_count_as_device_nodes_of_gpus(tmp_path: Path) -> None:
+def test_regular_file_at_the_path_of_a_device_node_is_not_accepted(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     lines = (folder.root / "stat.txt").read_text().splitlines()
     kept = [line for line in lines if not line.endswith("/dev/nvidiactl")]

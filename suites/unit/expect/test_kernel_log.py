@@ -93,7 +93,7 @@ def test_unknown_message_beside_an_application_error_makes_the_verdict_unknown(
     assert judged(tmp_path, log)[0] == "unknown"
 
 
-def test_gpu_error_is_quoted_among_application_errors(tmp_path: Path) -> None:
+def test_gpu_error_among_application_errors_is_quoted(tmp_path: Path) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in (31, 48, 45))
 
     state, sentence = judged(tmp_path, log)
@@ -140,7 +140,7 @@ def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
     )
 
 
-def test_gpus_refused_requires_exactly_the_refused_gpus(tmp_path: Path) -> None:
+def test_expectation_gpus_refused_requires_exactly_the_refused_gpus(tmp_path: Path) -> None:
     log = "".join(
         f"NVRM: The NVIDIA GPU 0000:0{n}:00.0 (PCI ID: 10de:2bb{n})\n"
         "NVRM: installed in this system is not supported by the\n"

@@ -160,7 +160,7 @@ def test_working_node_of_each_layout_gets_its_expected_verdicts(tmp_path: Path, 
     assert "If this is intended, ignore this result" in record.sentence
 
 
-def test_programs_in_a_container_are_accepted_only_all_together_and_with_a_loaded_driver(
+def test_programs_in_a_container_are_accepted_only_if_all_are_there_and_a_driver_is_loaded(
     tmp_path: Path,
 ) -> None:
     layout = LAYOUTS["operator's container"]

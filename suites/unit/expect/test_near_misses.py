@@ -94,7 +94,7 @@ ON_BUS = {"gpus_on_bus", "gpu_bound", "gpus_driven"}
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_as_many_gpus_as_expected_are_accepted(tmp_path: Path, count: int) -> None:
+def test_expected_number_of_gpus_is_accepted(tmp_path: Path, count: int) -> None:
     assert refusing(with_gpus(a_serving_node(tmp_path), count), judge_gpus(count)) == set()
 
 
@@ -196,7 +196,7 @@ def test_last_gpu_whose_configuration_space_is_all_ones_is_refused(
         expect.every_gpu_driven(folder.evidence)
 
 
-def test_refusal_of_one_of_two_equal_gpus_does_not_count_for_the_second_gpu(
+def test_refusal_of_one_of_two_equal_gpus_is_not_a_refusal_of_the_second_gpu(
     tmp_path: Path,
 ) -> None:
     log = load_recording("dmesg/2.38.1-nvidia-refusal").text
@@ -885,7 +885,9 @@ def test_step_and_event_with_a_similar_name_are_refused(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_run_ended_at_refuses_a_similar_error_of_the_run(tmp_path: Path, error: str) -> None:
+def test_expectation_run_ended_at_refuses_a_similar_error_of_the_run(
+    tmp_path: Path, error: str
+) -> None:
     steps = [{"name": "install-driver", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps, exit_code=84, error=error).evidence
 

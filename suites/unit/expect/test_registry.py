@@ -44,7 +44,7 @@ def test_expectation_no_request_fails_if_there_was_a_connection_without_a_reques
         expect.no_request(log)
 
 
-def test_pulls_tried_requires_the_exact_number_of_tries() -> None:
+def test_expectation_pulls_tried_requires_the_exact_number_of_tries() -> None:
     log = a_log((1, 2, 500), (7, 8, 200))
 
     expect.pulls_tried(log, 2)
@@ -60,7 +60,7 @@ def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next() -> N
 
 
 @pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (200, None)])
-def test_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
+def test_expectation_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
     statuses: tuple[int, int | None],
 ) -> None:
     first, second = statuses
@@ -74,7 +74,7 @@ def test_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
-def test_pull_answered_checks_only_the_numbered_pull() -> None:
+def test_expectation_pull_answered_checks_only_the_pull_with_the_given_number() -> None:
     log = a_log((1, 2, 200), (7, 8, 429), (13, 14, 500))
 
     for number, status in ((1, 200), (2, 429), (3, 500)):
@@ -86,7 +86,7 @@ def test_pull_answered_checks_only_the_numbered_pull() -> None:
             expect.pull_answered(log, number, status=status)
 
 
-def test_pulls_paused_checks_the_shortest_pause_between_tries() -> None:
+def test_expectation_pulls_paused_checks_the_shortest_pause_between_tries() -> None:
     with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
         expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 

@@ -199,7 +199,7 @@ def test_two_unknown_parts_are_not_equal() -> None:
     expect.unchanged(state, state, allow=AllowedChanges(paths=["/srv*"]))
 
 
-def test_message_shows_40_lines_and_the_difference_file_has_all(tmp_path: Path) -> None:
+def test_message_shows_40_lines_and_the_difference_file_has_all_lines(tmp_path: Path) -> None:
     paths = {f"/opt/{number:03}": a_file() for number in range(50)}
     packages = {StateKind.PACKAGES: {f"p{number:02}": {"version": "1"} for number in range(20)}}
     after = a_state(paths, packages, folder=tmp_path / "states")
@@ -246,7 +246,7 @@ def test_message_names_each_node_and_the_folder_of_the_later_state(tmp_path: Pat
     assert not earlier.exists()
 
 
-def test_unknown_parts_are_shown_with_both_nodes_and_do_not_count_as_a_difference(
+def test_unknown_parts_are_shown_with_both_nodes_and_are_not_a_difference(
     tmp_path: Path,
 ) -> None:
     parts = [Unknown(StateKind.PATHS, f"/srv/{number:02}", "closed") for number in range(41)]

@@ -210,7 +210,7 @@ def judged(case: str, folder: Path, change: Callable[[EvidenceFolder], object]) 
     CASES[case].expectation(made.evidence)
 
 
-def test_every_expectation_has_an_entry_in_needs() -> None:
+def test_every_expectation_has_an_entry_in_the_table_of_needed_evidence() -> None:
     judges = {each.judge.__name__ for each in NODE_EXPECTATIONS}
 
     assert set(NEEDS) == set(expect.__all__) - TESTED_APART
