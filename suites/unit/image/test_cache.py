@@ -54,7 +54,7 @@ def test_listing_shows_published_images(cache: Cache) -> None:
     assert shown[parent.folder].parent is None
 
 
-def test_empty_cache_lists_verifies_and_removes_nothing(cache: Cache) -> None:
+def test_nothing_is_listed_or_verified_or_removed_in_an_empty_cache(cache: Cache) -> None:
     assert cache.store.cache.ls() == []
     assert cache.store.cache.verify() == []
     assert _collect(cache) == []
@@ -108,7 +108,7 @@ def test_recently_used_image_is_kept(cache: Cache) -> None:
     assert image.folder.exists()
 
 
-def test_opening_an_image_updates_its_last_use(cache: Cache) -> None:
+def test_opening_an_image_updates_the_time_of_its_last_use(cache: Cache) -> None:
     image = cache.ensure()
     cache.store.close()
     _age(image, days=31)
@@ -120,7 +120,7 @@ def test_opening_an_image_updates_its_last_use(cache: Cache) -> None:
     assert shown.last_used > NOW - dt.timedelta(days=31)
 
 
-def test_finding_an_image_does_not_update_its_last_use(cache: Cache) -> None:
+def test_finding_an_image_does_not_update_the_time_of_its_last_use(cache: Cache) -> None:
     assert cache.store.find(cache.recipe) is None
     image = cache.ensure()
     cache.store.close()

@@ -51,7 +51,7 @@ def test_extending_recipe_inherits_missing_values(shipped: Path, own: Path) -> N
     assert recipe.tree_files() == base.tree_files()
 
 
-def test_lists_are_appended_mappings_merged_and_other_values_replaced(
+def test_lists_are_appended_and_mappings_are_merged_and_other_values_are_replaced(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(
@@ -217,7 +217,7 @@ def test_error_for_an_invalid_base_recipe_has_its_file_line_and_key(
     assert refusal.value.key == "packages.1"
 
 
-def test_error_for_recipes_that_extend_each_other_lists_the_circle(
+def test_error_for_recipes_that_extend_each_other_lists_the_recipes(
     shipped: Path, own: Path
 ) -> None:
     (own / "one.yaml").write_text("schema: 1\nextends: two\n")

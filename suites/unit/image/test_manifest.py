@@ -68,7 +68,7 @@ def test_missing_kernel_is_refused(tmp_path: Path, manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("stamp", ["", "{}"])
-def test_image_with_a_broken_stamp_counts_as_not_verified(
+def test_image_with_a_broken_stamp_is_not_treated_as_verified(
     tmp_path: Path, manifest: Manifest, stamp: str
 ) -> None:
     (tmp_path / "verified.json").write_text(stamp)

@@ -168,7 +168,7 @@ def attempt(recipe: Recipe, tmp_path: Path) -> Attempt:
     return Attempt(recipe, tmp_path)
 
 
-def test_build_leaves_disk_and_kernels(attempt: Attempt) -> None:
+def test_build_leaves_a_disk_and_kernels(attempt: Attempt) -> None:
     built = attempt.build(ScriptedBuildCommands())
 
     assert built == BuiltDisk(
@@ -185,7 +185,7 @@ def test_build_leaves_disk_and_kernels(attempt: Attempt) -> None:
     assert (attempt.into / "kernels/6.1.0-9/initrd.img").read_text() == "initrd 6.1.0-9"
 
 
-def test_build_reports_its_steps_without_noise(attempt: Attempt) -> None:
+def test_build_reports_only_its_steps_and_not_the_output_of_programs(attempt: Attempt) -> None:
     attempt.build(ScriptedBuildCommands())
 
     assert [event.message for event in attempt.events] == [
@@ -212,7 +212,9 @@ def test_programs_that_touch_the_root_folder_run_in_namespaces(
         )
 
 
-def test_mmdebstrap_gets_the_packages_the_archives_and_the_hooks_in_order(recipe: Recipe) -> None:
+def test_mmdebstrap_gets_the_packages_and_the_archives_and_the_hooks_in_order(
+    recipe: Recipe,
+) -> None:
     argv = mmdebstrap_argv(
         recipe, Privilege.ROOT, root=Path("/build/root"), inputs=Path("/bui ld/inputs.tar")
     )

@@ -53,7 +53,7 @@ def test_every_path_is_read_with_its_attributes(disk: SmallExt4) -> None:
     assert (system.uuid, system.made_at_s) == (bytes(range(16)).hex(), 1_700_000_000)
 
 
-def test_time_after_2038_and_before_1970_is_read(disk: SmallExt4) -> None:
+def test_times_after_2038_and_before_1970_are_read(disk: SmallExt4) -> None:
     disk.inode(12, 0o100644, ctime_ns=5_000_000_000 * 1_000_000_000 + 7)
     disk.inode(14, 0o100644, ctime_ns=0)
 
@@ -91,7 +91,7 @@ def test_folder_of_many_blocks_is_read_through_its_index(disk: SmallExt4) -> Non
     assert set(read_file_system(disk.read).inodes) > {"/etc/f0", "/etc/f1", "/etc/f2"}
 
 
-def test_removed_name_is_absent(disk: SmallExt4) -> None:
+def test_file_name_that_was_removed_is_not_read(disk: SmallExt4) -> None:
     """If the first name in a block is removed, the name stays, and only its inode number is deleted."""
     removed = struct.pack("<IHBB4s", 0, 12, 4, 0, b"gone")
     block = disk.block(removed + struct.pack("<IHBB4s", 12, 1012, 4, 0, b"here"))
@@ -126,7 +126,7 @@ def test_inodes_after_a_group_without_inodes_keep_their_numbers(disk: SmallExt4)
     assert (found.number, found.mode) == (65, 0o100640)
 
 
-def test_table_beyond_the_first_four_billion_blocks_is_read(disk: SmallExt4) -> None:
+def test_inode_table_beyond_the_first_four_billion_blocks_is_read(disk: SmallExt4) -> None:
     struct.pack_into("<I", disk.content, 2 * 1024 + 40, 1)
 
     def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -44,7 +44,9 @@ def test_archive_does_not_depend_on_the_order_of_entries() -> None:
     assert archive_of(image, reference=REFERENCE) == archive_of(again, reference=REFERENCE)
 
 
-def test_digests_lead_from_the_index_of_the_archive_to_its_layer() -> None:
+def test_archive_index_names_the_manifest_by_digest_and_the_manifest_names_config_and_layer() -> (
+    None
+):
     files = members(
         archive_of(container_image(ENTRIES, entrypoint=["/entrypoint.sh"]), reference=REFERENCE)
     )
