@@ -20,7 +20,7 @@ LOG = (
 )
 
 
-def test_calls_are_in_the_order_of_their_start_with_their_exit_codes() -> None:
+def test_recorded_calls_have_their_exit_codes_and_are_in_the_order_of_their_start() -> None:
     assert parse_calls(f"{LOG}B\x1f7\x1fdkms\x1f\n\x1e\n") == [
         RecordedCall(argv=("dkms", "add", "a b"), exit_code=0),
         RecordedCall(argv=("modprobe",), exit_code=1),
@@ -28,7 +28,7 @@ def test_calls_are_in_the_order_of_their_start_with_their_exit_codes() -> None:
     ]
 
 
-def test_exit_code_belongs_to_the_latest_call_with_its_process_id() -> None:
+def test_exit_code_is_assigned_to_the_latest_call_with_the_same_process_id() -> None:
     """A killed call logs no end, and its process id may be reused; a second end is ignored."""
     log = "B\x1f7\x1fa\x1e\nB\x1f7\x1fb\x1e\nE\x1f7\x1f3\x1e\nE\x1f7\x1f4\x1e\n"
 

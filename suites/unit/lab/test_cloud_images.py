@@ -47,7 +47,7 @@ def test_commands_of_the_seed_write_agent_files_unchanged_with_their_modes() -> 
         assert base64.b64decode(put[-2]) == (TREE / path[1:]).read_bytes()
 
 
-def test_agent_is_started_at_later_boots_too() -> None:
+def test_agent_is_started_at_the_first_boot_and_at_each_later_boot() -> None:
     commands = agent_commands()
 
     assert (
@@ -90,7 +90,7 @@ def ovmf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_added_kernel_arguments_need_a_kernel() -> None:
+def test_kernel_arguments_are_refused_if_no_kernel_is_named() -> None:
     with pytest.raises(BadInputError) as caught:
         CloudImageBoot(append=("quiet",))
 
@@ -186,7 +186,7 @@ def test_cloud_image_node_has_the_driver_of_its_image_and_refuses_a_chosen_kerne
         replace(request, kernel=an_image().newest_kernel)
 
 
-def test_seed_of_a_cloud_image_node_has_agent_configuration_and_provisioning_commands(
+def test_seed_of_a_cloud_image_node_has_agent_commands_and_the_provisioner_and_its_configuration(
     tmp_path: Path,
 ) -> None:
     for name in ("user.pub", "host", "host.pub"):
@@ -240,7 +240,7 @@ def test_booted_state_of_a_cloud_image_has_4_slots_and_the_requested_memory() ->
     assert a_saved_state().memory_mib == 1024
 
 
-def test_seed_of_a_cloud_image_has_the_agent_the_hostname_and_the_ssh_key_of_the_lab(
+def test_seed_of_a_cloud_image_has_the_agent_and_the_hostname_and_the_ssh_key_of_the_lab(
     tmp_path: Path,
 ) -> None:
     for name in ("user.pub", "host", "host.pub"):

@@ -101,7 +101,7 @@ def test_emulated_guest_gets_the_rate_of_its_time_stamp_counter() -> None:
     assert a_description(FOLDER).spec.extra_append == ()
 
 
-def test_guest_without_interrupts_of_its_gpu_polls() -> None:
+def test_guest_polls_if_it_gets_no_interrupts_from_its_gpu() -> None:
     """The kernel polls on the tick of IRQ 0, which the local APIC timer would replace."""
     polling = replace(a_platform(), lacks_gpu_interrupts=True)
 
@@ -111,7 +111,7 @@ def test_guest_without_interrupts_of_its_gpu_polls() -> None:
     )
 
 
-def test_command_line_of_a_boot_loader_is_not_added_to() -> None:
+def test_no_argument_is_added_to_the_kernel_command_line_of_a_boot_loader() -> None:
     told = replace(a_platform(), tsc_khz=2_596_000)
     kernel = CloudImageKernel(
         version="6.8", vmlinuz=Path("/vmlinuz"), initrd=Path("/initrd"), command_line=("ro",)

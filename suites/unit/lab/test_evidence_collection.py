@@ -238,7 +238,7 @@ def test_reason_is_kept_if_the_history_cannot_be_gathered(
     assert found == reasons
 
 
-def test_history_is_not_gathered_if_the_evidence_failed(
+def test_history_is_not_gathered_if_the_evidence_could_not_be_gathered(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     """Gathering the history would take the whole time limit again."""

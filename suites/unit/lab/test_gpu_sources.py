@@ -96,7 +96,7 @@ def test_requested_gpus_of_the_host_are_passed_to_the_pool(
     assert asked == [GpuChoice(model=model), BY_ADDRESS]
 
 
-def test_choice_of_a_model_is_emulated_as_that_model() -> None:
+def test_gpu_with_a_chosen_model_is_emulated_as_that_model() -> None:
     model = named("model")
 
     assert sources(GpuSource.EMULATED)[0].resolve([GpuChoice(model=model)]) == [model]
@@ -172,7 +172,7 @@ def test_host_and_emulated_gpu_in_one_machine_have_their_own_device_ids(tmp_path
     assert pool.held == []
 
 
-def test_fault_of_a_host_gpu_is_refused_and_nothing_stays_leased(tmp_path: Path) -> None:
+def test_fault_script_for_a_host_gpu_is_refused_and_no_gpu_stays_leased(tmp_path: Path) -> None:
     gpus, pool = machine_gpus(
         tmp_path, GpuSource.HOST, ADDRESS, scripts={"gpu0": GpuScript(is_dead=True)}
     )

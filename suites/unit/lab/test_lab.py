@@ -37,7 +37,7 @@ def test_missing_qemu_is_reported_before_anything_is_built(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_patience_of_the_lab_is_multiplied_by_the_timeout_multiplier(lab: Lab) -> None:
+def test_time_limits_of_the_lab_are_multiplied_by_the_timeout_multiplier(lab: Lab) -> None:
     again = replace(lab, settings=replace(lab.settings, timeout_multiplier=2.5))
 
     assert again.patience == 25.0
@@ -98,7 +98,7 @@ def test_machine_whose_files_can_not_be_made_leaves_nothing(
     assert list(lab.folder.iterdir()) == []
 
 
-def test_node_that_does_not_start_leaves_only_its_console(
+def test_node_that_does_not_start_leaves_only_its_console_log(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(machine: LabMachine) -> NoReturn:
@@ -243,7 +243,7 @@ def test_saved_evidence_is_copied_into_the_evidence_folder(lab: Lab, tmp_path: P
     ],
     ids=["harness", "wait", "assertion"],
 )
-def test_saved_state_that_cannot_be_made_keeps_its_console(
+def test_console_log_is_kept_if_a_saved_state_cannot_be_made(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     """This holds for any exception from the user's function that makes the state."""

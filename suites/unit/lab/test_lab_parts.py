@@ -102,7 +102,7 @@ def test_closed_lab_releases_its_images_and_checkpoints(
 # -- images ------------------------------------------------------------------------------------------
 
 
-def test_image_of_a_recipe_is_built_if_the_cache_has_none(
+def test_image_of_a_recipe_is_built_if_the_cache_lacks_the_image(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[object, int, object]] = []
@@ -172,7 +172,7 @@ def everything() -> dict[str, Any]:
     }
 
 
-def test_cold_node_boots_the_requested_kernel_with_all_requested_options(
+def test_node_with_a_cold_boot_has_the_requested_kernel_and_all_requested_options(
     lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
     asked = everything()
@@ -287,7 +287,7 @@ def test_node_is_not_cloned_if_a_clone_cannot_open_its_gpus_over_mpqemu(
     assert all(each.stage is Progress.CHECK for each in notices)
 
 
-def test_node_that_may_reboot_boots_from_cold(
+def test_node_that_may_reboot_is_not_cloned(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     machine_of(lab, created, a_request(may_reboot=True), start=MachineStart.CLONE)
@@ -357,7 +357,7 @@ def test_each_resume_of_a_bundle_starts_a_new_machine_on_the_given_base_image(
     assert first.spec.disk.parent == first.folder
 
 
-def test_node_is_cloned_from_the_state_that_its_request_derives(
+def test_node_is_cloned_from_the_saved_state_that_its_request_derives(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     request = a_request(
@@ -378,7 +378,7 @@ def test_node_that_skips_cloud_init_in_a_cold_boot_gets_its_name_from_a_seed(
     assert machine.seed == naming_seed("node")
 
 
-def test_seed_of_a_node_has_its_provisioner_keys_and_early_commands(
+def test_seed_of_a_node_has_its_provisioner_and_its_ssh_keys_and_early_commands(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     request = a_request(early=[["mine"]])
@@ -404,7 +404,7 @@ def test_provisioner_of_the_request_is_the_provisioner_of_the_node(
     assert "/opt/other" in str(machine.seed)
 
 
-def test_cloud_image_boots_from_cold_and_its_seed_starts_the_agent_first(
+def test_node_of_a_cloud_image_is_not_cloned_and_its_seed_starts_the_agent_first(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)

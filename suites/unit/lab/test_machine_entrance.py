@@ -121,7 +121,7 @@ def enter(stage: Stage, door: Door, folder: Path) -> SshEntry:
         return entry
 
 
-def test_guest_authorizes_the_key_of_the_lab_and_its_host_keys_become_known_hosts(
+def test_guest_authorizes_the_key_of_the_lab_and_host_keys_of_the_guest_become_known_hosts(
     stage: Stage, door: Door, tmp_path: Path
 ) -> None:
     stage.agent.answers["let-in"] = KEYS

@@ -46,7 +46,9 @@ def test_machine_reserves_all_its_vcpus(stage: Stage) -> None:
         assert stage.noted[0] == ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900)
 
 
-def test_entrance_of_a_machine_gets_its_folder_identity_gpus_and_deadline(stage: Stage) -> None:
+def test_entrance_of_a_machine_gets_its_folder_and_identity_and_gpus_and_deadline(
+    stage: Stage,
+) -> None:
     services = stage.services()
 
     with LabMachine(
@@ -90,7 +92,7 @@ def test_gpus_are_served_until_the_vm_has_ended(
     assert stage.names.index("end") < stage.names.index("gpus closed")
 
 
-def test_failure_to_serve_a_gpu_ends_the_gpus_served_before(
+def test_failure_to_serve_a_gpu_ends_the_servers_of_earlier_gpus(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = stage.machine(gpus=[a_model(), a_model()])
@@ -114,7 +116,7 @@ def test_failure_to_serve_a_gpu_ends_the_gpus_served_before(
     assert closed == ["gpu0"]
 
 
-def test_clone_gets_its_gpus_after_its_state(stage: Stage) -> None:
+def test_gpus_are_plugged_into_a_clone_after_its_state_is_restored(stage: Stage) -> None:
     checkpoint = a_checkpoint()
 
     with stage.machine(
@@ -167,7 +169,9 @@ def test_resumed_machine_continues_with_its_own_agent(stage: Stage) -> None:
         assert stage.noted == []
 
 
-def test_guest_that_hung_when_it_was_saved_is_resumed_hanging(stage: Stage) -> None:
+def test_agent_of_a_resumed_guest_is_awaited_if_the_guest_hung_when_it_was_saved(
+    stage: Stage,
+) -> None:
     bundle_folder = a_bundle(stage.folder / "checkpoint")
     (bundle_folder / "agent.pyz").write_bytes(b"older agent")
     stage.agent.hangs = True
@@ -221,7 +225,7 @@ def test_start_interrupted_by_the_keyboard_releases_its_resources(stage: Stage) 
     assert stage.names[-1] == "release"
 
 
-def test_machine_reports_that_it_waits_for_gpus_and_for_room(stage: Stage) -> None:
+def test_machine_reports_that_it_waits_for_gpus_and_for_capacity(stage: Stage) -> None:
     stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
 
     with stage.machine(gpus=[ANY]) as machine:
@@ -262,7 +266,7 @@ def test_last_state_is_the_most_recently_captured_state(
     assert found == ["first", "second", "second"]
 
 
-def test_first_use_of_the_agent_waits_until_it_is_ready(stage: Stage) -> None:
+def test_first_use_of_the_agent_waits_until_the_agent_is_ready(stage: Stage) -> None:
     with stage.machine() as machine:
         stage.noted.clear()
         stage.agent.hangs = True

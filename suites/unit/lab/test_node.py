@@ -133,7 +133,7 @@ def test_node_without_a_command_runs_no_command_after_cloud_init(tmp_path: Path)
     Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner()).wait_until_provisioned()
 
 
-def test_qemu_command_line_follows_from_a_request_without_starting_a_machine() -> None:
+def test_qemu_command_line_is_computed_from_a_request_without_starting_a_machine() -> None:
     request = a_request(
         kernel=an_image().other_kernel,
         memory_mib=2048,

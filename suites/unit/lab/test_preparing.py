@@ -371,7 +371,7 @@ both = pytest.mark.parametrize(
 
 
 @both
-def test_failed_bake_reports_the_reason_keeps_its_evidence_and_publishes_nothing(
+def test_failed_bake_reports_the_reason_and_keeps_its_evidence_and_publishes_nothing(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,
@@ -428,7 +428,7 @@ def test_bake_that_never_ends_keeps_available_evidence_and_its_first_error(
 
 
 @pytest.mark.usefixtures("asked", "healthy")
-def test_bake_with_another_driver_payload_or_value_has_another_key(
+def test_bake_with_another_driver_or_payload_or_value_has_another_key(
     lab: Lab, workshop: Workshop
 ) -> None:
     bake_cloud_image(lab, a_cloud_image())
@@ -464,7 +464,7 @@ def test_bake_has_the_bake_values_that_the_provisioner_declares(
     assert len(healthy) == 2
 
 
-def test_node_image_is_baked_from_cold_on_its_own_disk(
+def test_node_image_is_baked_in_a_cold_boot_on_its_own_disk(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],

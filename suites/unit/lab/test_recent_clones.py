@@ -126,7 +126,7 @@ def clones(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clones:
     return clones
 
 
-def test_second_clone_starts_from_the_same_checkpoint_without_a_search(clones: Clones) -> None:
+def test_second_clone_starts_from_the_same_checkpoint_without_a_lookup(clones: Clones) -> None:
     assert [clones.clone() for _ in range(3)] == [1, 1, 1]
 
     first, second, _ = clones.described
@@ -145,7 +145,7 @@ def test_checkpoint_and_its_parent_are_in_use_while_the_clone_exists(clones: Clo
             assert is_free
 
 
-def test_checkpoint_that_changes_before_it_is_in_use_is_searched_again(
+def test_checkpoint_that_changes_before_it_is_in_use_is_looked_up_again(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run may replace the checkpoint while this run waits for it."""
@@ -247,7 +247,7 @@ CHANGES: dict[str, Callable[[Clones], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_state_is_searched_again_after_a_change(
+def test_saved_state_is_looked_up_again_after_a_change(
     clones: Clones, change: Callable[[Clones], object]
 ) -> None:
     clones.clone()
@@ -258,7 +258,7 @@ def test_state_is_searched_again_after_a_change(
     assert clones.described[1].checkpoint == clones.checkpoint
 
 
-def test_state_is_searched_again_after_a_reboot_of_the_host(
+def test_saved_state_is_looked_up_again_after_a_reboot_of_the_host(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clones.clone()
@@ -269,7 +269,7 @@ def test_state_is_searched_again_after_a_reboot_of_the_host(
     assert clones.clone() == 2
 
 
-def test_state_is_searched_again_after_a_package_was_installed(
+def test_saved_state_is_looked_up_again_after_a_package_was_installed(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = clones.folder / "site-packages"
@@ -282,7 +282,7 @@ def test_state_is_searched_again_after_a_package_was_installed(
     assert clones.clone() == 2
 
 
-def test_state_is_searched_again_after_the_harness_was_edited(
+def test_saved_state_is_looked_up_again_after_the_harness_was_edited(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
@@ -295,7 +295,7 @@ def test_state_is_searched_again_after_the_harness_was_edited(
     assert clones.clone() == 2
 
 
-def test_new_python_bytecode_causes_no_new_search(
+def test_new_python_bytecode_causes_no_new_lookup(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py")
@@ -307,7 +307,7 @@ def test_new_python_bytecode_causes_no_new_search(
     assert clones.clone() == 1
 
 
-def test_image_that_a_provisioner_made_is_searched_each_time(clones: Clones) -> None:
+def test_image_that_a_provisioner_made_is_looked_up_for_each_clone(clones: Clones) -> None:
     clones.image = replace(clones.image, parent=clones.image)
 
     assert [clones.clone(), clones.clone()] == [1, 2]
@@ -334,7 +334,7 @@ def test_recipe_that_extends_a_catalogue_name_is_read_once(clones: Clones) -> No
     assert clones.clone() == 2
 
 
-def test_cloud_image_is_searched_each_time(clones: Clones) -> None:
+def test_cloud_image_is_looked_up_for_each_clone(clones: Clones) -> None:
     (clones.folder / "disk.qcow2").write_bytes(b"QFI\xfb")
     clones.set(settings=replace(clones.lab.settings, image=str(clones.folder / "disk.qcow2")))
 
@@ -353,7 +353,7 @@ def test_unwritable_folder_of_recent_clones_is_ignored(clones: Clones) -> None:
     assert [clones.clone(), clones.clone()] == [1, 2]
 
 
-def test_error_inside_the_clone_is_raised_to_the_caller_without_a_new_search(
+def test_error_inside_the_clone_is_raised_to_the_caller_without_a_new_lookup(
     clones: Clones,
 ) -> None:
     clones.clone()

@@ -157,7 +157,7 @@ def test_machine_without_flash_is_resumed_on_a_host_without_uefi_firmware(
     assert resumed_machine.resumed_machine(read_bundle(folder), settings, tmp_path).is_continued
 
 
-def test_resumed_machine_is_the_saved_machine(
+def test_resumed_machine_has_the_settings_and_files_of_the_saved_machine(
     saved: Path, base: Path, settings: Settings, tmp_path: Path
 ) -> None:
     bundle, own = read_bundle(saved), tmp_path / "own"

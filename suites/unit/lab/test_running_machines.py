@@ -19,7 +19,7 @@ MACHINE = cast("LabMachine", object())
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_error_refers_to_guest_evidence_and_without_it_to_host_evidence(
+def test_error_refers_to_host_evidence_only_if_there_is_no_guest_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
     """Evidence of the guest is more useful than evidence of the host."""

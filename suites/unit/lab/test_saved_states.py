@@ -86,7 +86,7 @@ def test_everything_that_changes_a_saved_state_changes_its_key() -> None:
     assert parts_of(saved_state, accelerator=Accelerator.KVM) != here
 
 
-def test_states_with_few_slots_are_equal_and_a_state_with_many_slots_differs() -> None:
+def test_state_has_a_default_number_of_slots_unless_more_slots_are_requested() -> None:
     assert booted(an_image(), slots=1) == booted(an_image(), slots=2)
     assert booted(an_image(), slots=9).slots == 9
 

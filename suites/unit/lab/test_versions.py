@@ -49,7 +49,9 @@ def a_machine() -> LabMachine:
     )
 
 
-def test_versions_of_host_guest_image_harness_and_packages_are_recorded(tmp_path: Path) -> None:
+def test_versions_of_host_and_guest_and_image_and_harness_and_packages_are_recorded(
+    tmp_path: Path,
+) -> None:
     folder = a_gpu_node(tmp_path).root
     EvidenceFolder(folder / HISTORY).command(PACKAGES, "adduser\t3.134\n")
 
