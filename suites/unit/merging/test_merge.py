@@ -227,7 +227,9 @@ def test_shard_whose_run_ended_early_is_refused(tmp_path: Path) -> None:
         merge([tmp_path], tmp_path / "to", is_partial=False, root=tmp_path)
 
 
-def test_merge_error_tells_a_killed_shard_from_a_folder_without_a_shard(tmp_path: Path) -> None:
+def test_merge_error_distinguishes_a_killed_shard_from_a_folder_without_a_shard(
+    tmp_path: Path,
+) -> None:
     three_shards(tmp_path / "shards")
     (tmp_path / "shards/2/shard.json").unlink()
     (tmp_path / "other").mkdir()
@@ -355,7 +357,7 @@ def test_behaviours_of_tests_and_restarted_shards_are_reported(tmp_path: Path) -
         ({"a": "skipped"}, 0),
     ],
 )
-def test_behaviour_counts_as_passed_if_all_its_tests_passed(
+def test_behaviour_is_shown_to_hold_only_if_all_its_tests_passed(
     outcomes: dict[str, str], hold: int
 ) -> None:
     cases = [
@@ -599,7 +601,7 @@ def test_merged_junit_report_replaces_an_earlier_one_atomically_and_sums_all_sui
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_broken_test_counts_as_failed() -> None:
+def test_broken_test_is_included_in_the_number_of_failed_tests() -> None:
     broken = dataclasses.replace(a_failed_case("a"), is_broken=True)
     passed = dataclasses.replace(a_failed_case("b"), outcome="passed", problem=None)
 
@@ -642,7 +644,7 @@ def test_exit_status_1_is_reported_only_for_a_shard_without_a_failed_test(
     ]
 
 
-def test_shard_without_tests_is_not_reported_as_ended_badly(tmp_path: Path) -> None:
+def test_exit_status_of_a_shard_without_tests_is_not_reported_as_a_failure(tmp_path: Path) -> None:
     a_shard(tmp_path, 1, [], count=1, collection=[], exit_status=5)
 
     assert merged_one(tmp_path).bad_ends == []
@@ -870,7 +872,7 @@ def test_hostile_file_of_a_shard_gives_an_error_message(
         *("many lines", "many lines in pieces", "many contexts", "many pairs"),
     ],
 )
-def test_coverage_with_views_or_beyond_its_limits_gives_an_error_message(
+def test_coverage_database_with_views_or_beyond_its_limits_gives_an_error_message(
     tmp_path: Path, statements: Sequence[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage.py runs SQL on a file from another host."""

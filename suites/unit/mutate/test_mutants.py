@@ -261,7 +261,7 @@ def test_messages_are_mutated_only_on_request() -> None:
     assert any(m.line == 2 for m in mutants_of(script, messages=True))
 
 
-def test_mutants_differ_can_be_parsed_and_are_in_the_order_of_the_script() -> None:
+def test_mutants_are_different_and_can_be_parsed_and_are_in_the_order_of_the_script() -> None:
     """Any test would notice a mutant that bash can't parse."""
     compound = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
     for script in (compound, *(before.encode() for before, _, _ in PLANTED)):
@@ -273,7 +273,7 @@ def test_mutants_differ_can_be_parsed_and_are_in_the_order_of_the_script() -> No
         assert [text for text in texts if parse(text).has_error] == []
 
 
-def test_mutant_knows_its_position_and_the_lines_that_reach_it() -> None:
+def test_mutant_has_its_position_and_the_lines_that_reach_it() -> None:
     script = b"f() {\n  a ||\n    return 3\n  case $x in\n    b) c ;;\n    d) e ;;\n  esac\n}\n"
     by_operator = {m.operator: m for m in mutants_of(script)}
     assert by_operator[Operator.FAILURE].reached_by == {2}

@@ -19,7 +19,7 @@ def _without_git(root: Path, *scripts: Path) -> Project:
     return Project(root, scripts, runner)
 
 
-def test_project_without_git_is_copied_except_venv_node_modules_and_git_folder(
+def test_project_without_git_is_copied_without_folders_of_git_and_venv_and_node_modules(
     tmp_path: Path,
 ) -> None:
     root, copy = tmp_path / "project", tmp_path / "copy"
@@ -90,7 +90,7 @@ def test_line_numbers_of_a_diff_are_those_in_the_new_file() -> None:
     assert parse_changed_lines(diff) == {1, 3, 4, 10, 11}
 
 
-def test_files_that_git_lists_are_copied_if_they_exist_and_so_is_an_ignored_script(
+def test_copy_has_the_existing_files_that_git_lists_and_a_script_that_git_ignores(
     tmp_path: Path,
 ) -> None:
     """A file that git lists may have been deleted, and git may ignore the script itself."""

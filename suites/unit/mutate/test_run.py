@@ -190,7 +190,7 @@ def test_defect_is_tried_with_the_tests_that_reach_it(runs: Runs) -> None:
         ("dies", "killed", None),
     ],
 )
-def test_defect_is_noticed_by_a_test_that_fails_takes_too_long_or_dies(
+def test_defect_is_noticed_by_a_test_that_fails_or_takes_too_long_or_dies(
     runs: Runs, ends: str, outcome: str, noticed_by: str | None
 ) -> None:
     tests = {"t.py::a": Behaviour(lines=[1], notices="alpha", ends=ends)}

@@ -14,12 +14,12 @@ BUGS = REPOSITORY / "suites/unit/provisioning/bugs"
 PLANTS = (*TARGETS, *CORPUS.values(), *(each.plant for each in MACHINE_PLANTS))
 
 
-def test_every_behaviour_of_the_contract_has_its_bug() -> None:
+def test_every_behaviour_of_the_contract_has_a_planted_bug() -> None:
     assert len(TARGETS) == 32
     assert len({plant.name for plant in TARGETS}) == 32
 
 
-def test_every_defect_of_the_corpus_has_its_bug_and_its_tests() -> None:
+def test_every_defect_of_the_corpus_has_a_planted_bug_and_tests() -> None:
     names = [
         node.name
         for path in BUGS.glob("*.py")
@@ -36,7 +36,7 @@ def test_every_defect_of_the_corpus_has_its_bug_and_its_tests() -> None:
     assert untested == []
 
 
-def test_every_defect_on_machines_has_its_tests() -> None:
+def test_every_planted_defect_on_machines_has_tests() -> None:
     assert len({each.plant.name for each in MACHINE_PLANTS}) == len(MACHINE_PLANTS)
     for each in MACHINE_PLANTS:
         assert each.family in FAMILIES
