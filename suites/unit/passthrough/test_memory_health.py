@@ -25,7 +25,7 @@ def test_healthy_memory_has_no_faults() -> None:
     assert parse_memory_health(WELL) == MemoryHealth(total_mib=81559, faults=[])
 
 
-def test_gpu_without_ecc_is_no_fault() -> None:
+def test_gpu_without_ecc_has_no_fault() -> None:
     answers = dict.fromkeys(WELL, "[N/A]\n") | {"memory.total": "24576\n"}
 
     assert parse_memory_health(answers).faults == []
@@ -60,7 +60,7 @@ def test_fault_of_the_second_gpu_is_reported(field: str, word: str, fault: str) 
 
 
 @pytest.mark.parametrize("word", ["", "[Unknown Error]", "-1", "perhaps"])
-def test_invalid_answer_about_memory_is_unknown(word: str) -> None:
+def test_memory_health_is_unknown_after_an_invalid_answer(word: str) -> None:
     for field in WELL:
         with pytest.raises(HarnessError, match=f"expected to tell '{field}'.*unknown"):
             parse_memory_health({**WELL, field: word})

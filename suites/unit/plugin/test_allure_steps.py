@@ -95,7 +95,9 @@ def test_later_report_of_a_step_replaces_only_the_earlier_report_of_the_same_ste
     assert [step.name for step in of_two.steps] == ["c"]
 
 
-def test_reported_step_has_its_status_times_and_inner_steps(allure: FakeListener) -> None:
+def test_reported_step_has_its_status_and_its_times_and_its_inner_steps(
+    allure: FakeListener,
+) -> None:
     with take_step("boot") as step:
         pass
 

@@ -61,7 +61,7 @@ def test_states_are_compared_as_a_difference_of_at_most_40_lines() -> None:
 
 
 @pytest.mark.parametrize(("count", "last"), [(39, "f38: 1 == 2"), (40, "… and 2 more lines")])
-def test_comparison_of_many_fields_has_40_lines_without_fields_with_compare_false(
+def test_comparison_of_many_fields_has_40_lines_and_ignores_fields_with_compare_false(
     count: int, last: str
 ) -> None:
     fields: list[tuple[str, type, Any]] = [(f"f{number}", int, 0) for number in range(count)]

@@ -96,7 +96,7 @@ def test_error_about_two_states_refers_to_the_kept_file_of_their_difference(
     assert (kept / "states/difference-1.txt").is_file() is has_states
 
 
-def test_earlier_evidence_is_kept_if_gathering_again_fails(tmp_path: Path) -> None:
+def test_earlier_evidence_is_kept_if_a_later_gathering_fails(tmp_path: Path) -> None:
     class UnreachableNode(FakeNode):
         @override
         def collect_available(self) -> Evidence:

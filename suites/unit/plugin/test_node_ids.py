@@ -57,7 +57,7 @@ def test_each_run_of_a_repeated_test_has_its_own_folder() -> None:
     assert all(name.startswith("a.py-t") for name in names)
 
 
-def test_folder_name_that_resembles_a_name_with_a_digest_gets_a_digest_too() -> None:
+def test_folder_name_that_resembles_a_name_with_a_digest_gets_a_digest() -> None:
     name = folder_name("t.py::t[X]")
 
     assert folder_name(f"t.py::t[{name.removeprefix('t.py-t-').lower()}]") != name.lower()

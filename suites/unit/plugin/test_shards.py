@@ -119,7 +119,7 @@ def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
         ({"state": ("image_name",)}, {}, "state debian-12"),
     ],
 )
-def test_family_of_a_test_has_its_saved_states_image_and_provisioner(
+def test_family_of_a_test_has_its_saved_states_and_its_image_and_its_provisioner(
     fixtures: Mapping[str, tuple[str, ...]], scopes: Mapping[str, str], family: str
 ) -> None:
     item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
@@ -324,7 +324,7 @@ def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_s
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_start_time_of_a_shard_is_when_the_first_test_of_any_worker_started(
+def test_start_time_of_a_shard_is_the_time_at_which_its_first_test_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugin = a_plugin(1, 2)

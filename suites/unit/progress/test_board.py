@@ -29,7 +29,7 @@ def test_activity_of_a_cache_is_printed_at_once() -> None:
     assert _without_times(lines) == ["HH:MM:SS gw1 [debian-12] fetch: 50 % of 300.0 MiB"]
 
 
-def test_quick_start_of_a_machine_has_no_line() -> None:
+def test_no_line_is_printed_for_a_machine_that_starts_quickly() -> None:
     board = Board()
 
     assert board.take(_event(Stage.BUSY, "starts"), "", 100.0) == []
@@ -84,7 +84,7 @@ def test_interactive_machine_is_shown_only_while_it_waits() -> None:
     assert len(board.take(_event(Stage.CONSOLE, _CONSOLE), "", 561.0)) == 1
 
 
-def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_long_silent() -> None:
+def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_has_long_been_silent() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "c"), "", 100.0)
     board.take(_event(Stage.CHECK, "looking", "a"), "", 100.0)
@@ -97,7 +97,7 @@ def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_long_silent() -> N
 
 
 @pytest.mark.parametrize("stage", [Stage.BUILD, Stage.FETCH])
-def test_artifact_in_the_making_has_a_line_every_half_minute_until_its_end(stage: Stage) -> None:
+def test_line_is_printed_every_half_minute_while_an_artifact_is_made(stage: Stage) -> None:
     board = Board()
     board.take(_event(stage, "installing its packages", "debian-12"), "gw0", 100.0)
 
@@ -113,7 +113,7 @@ def test_artifact_in_the_making_has_a_line_every_half_minute_until_its_end(stage
     assert board.due(800.0) == []
 
 
-def test_wait_of_a_machine_has_a_line_every_half_minute_but_not_beside_its_console() -> None:
+def test_line_is_printed_every_half_minute_of_a_wait_unless_the_console_has_output() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=900.0), "", 100.0)
     begun = board.due(105.0)
@@ -150,7 +150,7 @@ def test_machine_of_a_test_has_no_line_soon_after_another_line() -> None:
     assert [len(board.due(now)) for now in (135.0, 138.0)] == [1, 0]
 
 
-def test_long_parts_of_a_wait_have_lines_and_its_end_names_the_whole_wait() -> None:
+def test_line_is_printed_for_each_long_part_of_a_wait_and_for_the_end_of_the_wait() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits", until=400.0), "", 100.0)
     begun = board.due(106.0)

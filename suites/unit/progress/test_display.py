@@ -28,7 +28,7 @@ def _plain(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
-def test_row_has_worker_machine_times_activity_and_the_console() -> None:
+def test_row_has_worker_and_machine_and_times_and_activity_and_console_line() -> None:
     (line,) = render_rows([_ROW], 112.0, 80)
 
     assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
@@ -78,7 +78,7 @@ def test_row_fits_the_terminal(columns: int) -> None:
     assert not rest
 
 
-def test_nothing_is_shown_while_a_person_has_the_terminal() -> None:
+def test_nothing_is_shown_while_a_person_uses_the_terminal() -> None:
     written: list[str] = []
     display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
 
@@ -97,7 +97,7 @@ def test_nothing_is_shown_while_a_person_has_the_terminal() -> None:
     display.close()
 
 
-def test_lines_are_held_back_while_a_person_has_the_terminal() -> None:
+def test_lines_are_held_back_while_a_person_uses_the_terminal() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 

@@ -37,7 +37,9 @@ def a_worker(note: str, place: Place, refusal: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("refusing", [None, 0, 1])
-def test_covered_lines_notes_and_refusals_of_all_workers_are_merged(refusing: int | None) -> None:
+def test_covered_lines_and_notes_and_refusals_of_all_workers_are_merged(
+    refusing: int | None,
+) -> None:
     config = a_config()
     for number in range(2):
         refusal = "no namespaces" if number == refusing else ""

@@ -44,7 +44,7 @@ def _python_test() -> pytest.Item:
         ({}, False, {"focus": True}, {}, False),
     ],
 )
-def test_example_is_selected_by_tags_names_and_focus(
+def test_example_is_selected_by_tags_and_names_and_focus(
     tags: set[str], focus: bool, project: dict[str, Any], case: dict[str, Any], *, is_wanted: bool
 ) -> None:
     options = SimpleNamespace(**{"tags": (), "examples": (), "focus": False, **project})

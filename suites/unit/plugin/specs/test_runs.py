@@ -36,14 +36,16 @@ def test_examples_run_by_the_pytest_protocol_if_another_plugin_hooks_it() -> Non
 
 
 @pytest.mark.parametrize("name", ["_hypothesis_pytestplugin", "pytest_randomly"])
-def test_hypothesis_and_randomly_do_not_require_the_pytest_protocol(name: str) -> None:
+def test_hypothesis_plugin_and_randomly_plugin_do_not_require_the_pytest_protocol(
+    name: str,
+) -> None:
     assert not _others_follow_the_protocol(_config_with(importlib.import_module(name)))
 
 
 @pytest.mark.parametrize(
     ("options", "follows"), [({}, False), ({"reruns": 2}, True), ({"force_reruns": 0}, True)]
 )
-def test_rerunfailures_requires_the_pytest_protocol_only_if_reruns_are_requested(
+def test_rerunfailures_plugin_requires_the_pytest_protocol_only_if_reruns_are_requested(
     options: dict[str, object], follows: bool
 ) -> None:
     plugin = importlib.import_module("pytest_rerunfailures")
@@ -54,7 +56,7 @@ def test_rerunfailures_requires_the_pytest_protocol_only_if_reruns_are_requested
 @pytest.mark.parametrize(
     ("options", "is_fast"), [({}, True), ({"setupshow": True}, False), ({"usepdb": True}, False)]
 )
-def test_setup_show_and_pdb_disable_fast_runs_of_examples(
+def test_setup_show_option_and_pdb_option_disable_fast_runs_of_examples(
     options: dict[str, object], *, is_fast: bool
 ) -> None:
     runs = SpecRuns.__new__(SpecRuns)
