@@ -22,7 +22,7 @@ PAYLOAD = Payload(content=b"#!/usr/bin/env python3\nPK", digest="ab" * 32)
 MINE = Provisioner(name="mine", run=["/opt/mine", "boot; reboot"])
 
 
-def test_guest_files_of_gpu_node_are_its_program_and_its_configuration() -> None:
+def test_guest_files_of_the_provisioner_gpu_node_are_its_program_and_its_configuration() -> None:
     program, config = gpu_node_provisioner(PAYLOAD).guest_files(
         {
             NodeFact.HAS_GPUS: False,
@@ -44,7 +44,7 @@ def test_guest_files_of_gpu_node_are_its_program_and_its_configuration() -> None
     }
 
 
-def test_gpu_node_runs_in_isolated_python_with_its_configuration_and_outcome() -> None:
+def test_provisioner_gpu_node_runs_in_isolated_python_with_its_configuration_and_outcome() -> None:
     argv = gpu_node_provisioner(PAYLOAD).guest_command("boot", output="/var/log/output")
 
     assert argv == (
@@ -59,13 +59,13 @@ def test_gpu_node_runs_in_isolated_python_with_its_configuration_and_outcome() -
     )
 
 
-def test_env_with_the_declared_variables_precedes_the_command() -> None:
+def test_program_env_with_the_declared_variables_precedes_the_command() -> None:
     argv = replace(MINE, environment={"A": "x; y"}).guest_command("boot")
 
     assert argv[-4:] == ("env", "A=x; y", "/opt/mine", "boot; reboot")
 
 
-def test_command_from_its_own_key_overrides_the_same_name_in_commands() -> None:
+def test_boot_command_of_the_key_run_overrides_a_boot_command_in_commands() -> None:
     assert replace(MINE, commands={"boot": ["/other"]}).command("boot") == MINE.run
 
 
@@ -178,7 +178,9 @@ def test_bake_digest_covers_all_that_the_bake_puts_into_the_machine() -> None:
     assert replace(mine, name="yours", source="/elsewhere").digest == mine.digest
 
 
-def test_gpu_node_is_baked_with_gpu_node_false_and_the_digest_of_its_payload() -> None:
+def test_provisioner_gpu_node_is_baked_with_value_gpu_node_false_and_has_the_payload_digest() -> (
+    None
+):
     provisioner = gpu_node_provisioner(PAYLOAD)
 
     assert provisioner.digest == PAYLOAD.digest

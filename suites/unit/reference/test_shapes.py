@@ -54,5 +54,5 @@ def test_keys_of_nested_shapes_have_their_whole_path() -> None:
         (("a", "b"), "`a`, `b`"),
     ],
 )
-def test_default_is_shown_also_if_it_is_false_or_0(value: object, shown: str) -> None:
+def test_default_is_shown_even_if_it_is_false_or_0(value: object, shown: str) -> None:
     assert show_default(value) == shown

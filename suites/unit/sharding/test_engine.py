@@ -31,7 +31,7 @@ from harness.sharding.engine import shard_of
         ({"CI_NODE_INDEX": "", "CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "2"}, "1/2"),
     ],
 )
-def test_auto_takes_the_shard_from_the_variables_of_the_ci_engine(
+def test_shard_auto_is_taken_from_the_variables_of_the_ci_engine(
     environment: dict[str, str], expected: str
 ) -> None:
     assert str(shard_of("auto", environment)) == expected
@@ -70,7 +70,7 @@ def test_shard_comes_from_the_variables_of_the_innermost_engine(
         ("two", {}, "'two' is not a shard; give K/N"),
     ],
 )
-def test_wrong_shards_are_refused(word: str, environment: dict[str, str], message: str) -> None:
+def test_invalid_shards_are_refused(word: str, environment: dict[str, str], message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         shard_of(word, environment)
 

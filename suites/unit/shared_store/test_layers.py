@@ -65,7 +65,7 @@ def test_layers_match_the_listed_files_and_one_archive_of_other_files(
         ((*BOTH, a_layer("rest", STORE_OTHER_MIB.bytes + 1, REST_TYPE)), "store-other-mib"),
     ],
 )
-def test_missing_repeated_unlisted_or_too_large_layers_are_refused(
+def test_missing_or_repeated_or_unlisted_or_too_large_layers_are_refused(
     layers: Sequence[Layer], why: str
 ) -> None:
     with pytest.raises(StoreError, match=why):
