@@ -48,7 +48,7 @@ def test_commands_have_their_first_and_last_line() -> None:
     assert {text: code_lines(text) for text in COMMANDS} == COMMANDS
 
 
-def test_traced_line_counts_for_the_first_line_of_its_command() -> None:
+def test_traced_line_covers_the_first_line_of_its_command() -> None:
     assert executed_lines("echo 'a\nb'\ntrue\n", {Place(2, 1, 1)}) == {1}
     assert executed_lines("# trap\n\necho\n", {Place(1, 1, 1), Place(9, 1, 1)}) == set()
 
@@ -75,7 +75,7 @@ def test_commands_of_a_function_called_at_two_levels_are_covered() -> None:
     assert executed_lines(text, traced) == {2, 3, 4}
 
 
-def test_function_that_begins_with_a_multi_line_command_counts_its_lowest_level() -> None:
+def test_lowest_level_is_used_for_a_function_that_begins_with_a_multi_line_command() -> None:
     text = "f() {\n  a \\\n    x\n  y=$(b)\n  c\n}\n"
     traced = {Place(3, 2, 1), Place(4, 2, 2), Place(4, 2, 1), Place(5, 2, 2)}
 

@@ -27,7 +27,7 @@ def test_trace_of_files_outside_of_the_sources_is_ignored(tmp_path: Path) -> Non
     assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 3)}}
 
 
-def test_relative_paths_count_from_the_directory_of_their_process(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_directory_of_their_process(tmp_path: Path) -> None:
     scripts = [tmp_path / folder / "a.sh" for folder in ("", "lib", "tools")]
     for script in scripts:
         script.parent.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def test_relative_paths_count_from_the_directory_of_their_process(tmp_path: Path
     assert lines == [{1}, {2, 4, 5}, {3}]
 
 
-def test_trace_entries_count_but_similar_text_does_not(tmp_path: Path) -> None:
+def test_trace_entries_are_read_and_similar_text_is_ignored(tmp_path: Path) -> None:
     """Code under test may write to the trace, even numbers that are too long for Python."""
     script = tmp_path / "a b:1:.sh"
     script.touch()

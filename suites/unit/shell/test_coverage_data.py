@@ -69,7 +69,9 @@ def test_one_report_has_lines_from_unit_tests_and_from_machines(
     assert "unit test" in page.read_text()
 
 
-def test_scripts_are_moved_from_the_root_of_their_run_with_their_lines(tmp_path: Path) -> None:
+def test_paths_below_the_root_of_a_run_are_moved_to_the_new_root_with_their_lines(
+    tmp_path: Path,
+) -> None:
     """A script outside of the root keeps its path, even a path that begins like the root's."""
     beside = {f"{tmp_path}/one-more/b.sh", f"{tmp_path}/away{tmp_path}/one/c.sh"}
     runs = {"one": {f"{tmp_path}/one/lib/a.sh", *beside}, "two": {f"{tmp_path}/two/lib/a.sh"}}

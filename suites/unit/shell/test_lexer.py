@@ -108,14 +108,14 @@ QUOTED = {
 }
 
 
-def test_quote_returns_one_word_without_a_line_break() -> None:
+def test_function_quote_returns_one_word_without_a_line_break() -> None:
     assert {text: quote(text) for text in QUOTED} == QUOTED
     assert {
         text: [word.text for word in split_words(quoted)] for text, quoted in QUOTED.items()
     } == {text: [text] for text in QUOTED}
 
 
-def test_quote_on_a_line_takes_line_breaks_from_a_variable() -> None:
+def test_function_quote_on_a_line_replaces_each_line_break_with_a_variable() -> None:
     assert quote_on_a_line("a'\nb") == "'a'\\'''\"$__hx_newline\"'b'"
     assert shlex.split(quote_on_a_line("a'b")) == ["a'b"]
 
@@ -138,7 +138,7 @@ OPEN = {
 }
 
 
-def test_is_open_finds_an_open_quote_or_expansion() -> None:
+def test_function_is_open_finds_an_open_quote_or_expansion() -> None:
     assert {text: is_open(text) for text in OPEN} == OPEN
 
 

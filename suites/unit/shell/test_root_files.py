@@ -89,7 +89,9 @@ def test_link_to_a_file_of_the_host_leads_to_a_file_of_the_root(
     assert (files.root / str(host).lstrip("/") / "file").read_bytes() == b"x"
 
 
-def test_file_behind_two_links_is_written_beside_the_second(files: RootFiles) -> None:
+def test_file_behind_two_links_is_written_into_the_folder_of_the_second_link(
+    files: RootFiles,
+) -> None:
     """The target of the second link is relative to the second link's folder."""
     files.link("/etc/first", "/opt/app/second")
     files.link("/opt/app/second", "file")
@@ -190,7 +192,9 @@ def test_impossible_path_is_named_in_the_error(files: RootFiles, path: str) -> N
         ("/etc/new/link/x", "srv/x"),
     ],
 )
-def test_place_returns_a_path_below_the_root(files: RootFiles, path: str, place: str) -> None:
+def test_method_place_returns_a_path_below_the_root(
+    files: RootFiles, path: str, place: str
+) -> None:
     files.link("/etc/new/link", "/srv")
 
     assert files.place(path) == files.root / place

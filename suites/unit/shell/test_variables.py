@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.shell.variables import Variable, parse_declarations
 
 
-def test_variables_have_their_values_elements_and_attributes() -> None:
+def test_variables_have_their_values_and_elements_and_attributes() -> None:
     found = parse_declarations(
         'declare -- plain="a b"\n'
         'declare -x lines="1\ndeclare -- no=\\"x\\"\n3"\n'

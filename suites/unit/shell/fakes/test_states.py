@@ -189,7 +189,9 @@ def test_state_of_a_unit_lasts_until_a_command_changes_it(
     assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
 
 
-def test_drop_ins_apply_in_name_order_and_a_drop_in_in_etc_wins(tmp_path: Path) -> None:
+def test_drop_ins_apply_in_name_order_and_a_drop_in_in_etc_replaces_its_namesake_in_usr(
+    tmp_path: Path,
+) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text="")}).use_root(tmp_path)
     for folder, name, text in (
         ("/etc/systemd/system", "0.conf", "zeroth\n"),

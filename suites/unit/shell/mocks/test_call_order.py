@@ -36,7 +36,7 @@ def calls(*lines: str) -> list[Call]:
         (("a",), ("a x ...",), "'a x ...', but there was none.\n"),
     ],
 )
-def test_each_line_of_assert_order_needs_a_separate_call(
+def test_each_line_of_assert_order_needs_a_separate_recorded_call(
     seen: tuple[str, ...], expected: tuple[str, ...], why: str | None
 ) -> None:
     if why is None:
@@ -66,7 +66,7 @@ def test_each_line_of_assert_order_needs_a_separate_call(
         ((), ("a",), False),
     ],
 )
-def test_line_of_dots_stands_for_any_number_of_calls(
+def test_line_of_dots_matches_any_number_of_recorded_calls(
     seen: tuple[str, ...], expected: tuple[str, ...], *, is_met: bool
 ) -> None:
     if is_met:

@@ -70,7 +70,7 @@ def test_first_matching_rule_answers_before_the_default(
     assert registry.take_unused_rules() == []
 
 
-def test_each_answer_in_turn_is_given_once_and_failures_stop(
+def test_each_answer_in_turn_is_given_once_and_failures_end_after_their_number(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))
@@ -100,7 +100,7 @@ def test_answer_has_the_given_output_exit_code_and_duration(
     assert answers == [given, given, Answer()]
 
 
-def test_rule_with_unused_failures_counts_as_unused(
+def test_rule_with_unused_failures_is_reported_as_unused(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     """The code under test gave up before the command worked."""

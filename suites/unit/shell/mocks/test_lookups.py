@@ -34,12 +34,14 @@ def test_only_names_whose_path_is_used_are_looked_up() -> None:
     assert {code: looked_up(code) for code in LOOKED_UP} == LOOKED_UP
 
 
-def test_computed_name_stands_for_any_name() -> None:
+def test_computed_name_is_treated_as_any_name() -> None:
     assert is_looked_up("curl", looked_up('x=$(command -v "$name")'))
     assert not is_looked_up("curl", looked_up("x=$(command -v wget)"))
 
 
-def test_lookups_of_sourced_scripts_count_for_the_sourcing_script(tmp_path: Path) -> None:
+def test_lookups_of_sourced_scripts_are_included_in_the_lookups_of_the_sourcing_script(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "main.sh"
     script.write_text('. "${HERE}/lib.sh"\nsource ./absent.sh\ntool=$(command -v curl)\n')
     (tmp_path / "lib.sh").write_text(". ./main.sh\n. ./deep.sh\ntool=$(command -v wget)\n")

@@ -74,7 +74,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def test_can_be_function_agrees_with_the_names_that_bash_accepts() -> None:
+def test_function_can_be_function_accepts_exactly_the_function_names_that_bash_accepts() -> None:
     assert {name: can_be_function(name) for name in FUNCTIONS} == FUNCTIONS
 
 

@@ -19,7 +19,9 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
 
 
 @pytest.mark.parametrize("kind", ["arguments", "stdin", "environment"])
-def test_calls_beyond_the_output_limit_are_refused(registry: MockRegistry, kind: str) -> None:
+def test_recorded_calls_beyond_the_output_limit_are_refused(
+    registry: MockRegistry, kind: str
+) -> None:
     def call(number: int) -> None:
         text = f"{number:04}" + "x" * 16_380
         registry.answer(
@@ -76,7 +78,7 @@ def test_mock_of_a_path_answers_before_the_mock_of_its_last_part() -> None:
     ]  # fmt: skip
 
 
-def test_call_keeps_the_environment_that_it_was_made_with(registry: MockRegistry) -> None:
+def test_recorded_call_keeps_the_environment_that_the_call_had(registry: MockRegistry) -> None:
     for value in ("1", "2"):
         registry.answer("curl", (), "/", None, f'declare -x A="{value}"\n')
 

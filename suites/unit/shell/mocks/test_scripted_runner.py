@@ -22,7 +22,7 @@ def test_scripted_commands_answer_in_order() -> None:
     assert (second.argv, second.exit_code, second.stderr) == (("echo", "a b"), 3, "no")
 
 
-def test_command_that_times_out_answers_124() -> None:
+def test_exit_code_of_a_scripted_command_that_times_out_is_124() -> None:
     with ScriptedRunner().expect("sleep 9", is_timed_out=True) as runner:
         result = runner.run(("sleep", "9"), timeout_s=1)
 
@@ -57,14 +57,14 @@ def test_leaving_the_block_fails_if_scripted_commands_did_not_run() -> None:
         runner.run(("a",), timeout_s=1)
 
 
-def test_error_of_the_test_itself_is_not_hidden_by_commands_that_did_not_run() -> None:
+def test_error_of_the_test_is_raised_although_scripted_commands_did_not_run() -> None:
     with pytest.raises(ZeroDivisionError), ScriptedRunner().expect("a"):
         raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("later", [None, ZeroDivisionError])
 @pytest.mark.parametrize("swallowed", [Exception, BaseException])
-def test_refusal_that_code_has_caught_is_raised_at_the_end(
+def test_refusal_that_the_tested_code_has_caught_is_raised_at_the_end(
     swallowed: type[BaseException], later: type[Exception] | None
 ) -> None:
     def forgiving(runner: ScriptedRunner) -> None:
@@ -96,7 +96,7 @@ def test_every_command_after_a_refusal_is_refused() -> None:
         (1.0, None, "in", "+x <<< in  # limit 1 s"),
     ],
 )
-def test_limit_environment_and_input_are_compared_if_the_script_gives_them(
+def test_time_limit_and_environment_and_input_are_compared_if_the_script_gives_them(
     timeout_s: float, env: dict[str, str] | None, stdin: str, shown: str
 ) -> None:
     runner = ScriptedRunner().expect("x", timeout_s=1, env={"A": "b c"}, stdin="in")
@@ -108,7 +108,7 @@ def test_limit_environment_and_input_are_compared_if_the_script_gives_them(
 
 
 @pytest.mark.parametrize(("env", "stdin"), [({"A": "b"}, ""), ({}, "in")])
-def test_empty_environment_and_input_are_compared_too(env: dict[str, str], stdin: str) -> None:
+def test_empty_environment_and_empty_input_are_compared(env: dict[str, str], stdin: str) -> None:
     with ScriptedRunner().expect("x", env={}, stdin="") as runner:
         runner.run(("x",), timeout_s=1, stdin="")
 

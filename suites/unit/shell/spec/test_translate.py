@@ -56,7 +56,7 @@ End
     assert spec.script.split("\n")[17:] == [" fi", "", "__hx_end_of_file", ""]
 
 
-def test_case_has_the_lines_groups_and_tags_of_its_example() -> None:
+def test_case_has_the_lines_and_the_groups_and_the_tags_of_its_example() -> None:
     spec = _translate("Describe 'outer' a:1\nContext 'inner' b\nIt 'name' c\nfoo\nEnd\nEnd\nEnd\n")
 
     (case,) = spec.cases

@@ -165,7 +165,7 @@ def test_long_text_is_shortened_in_the_middle() -> None:
         (255, "Killed", "ended with exit code 255"),
     ],
 )
-def test_exit_code_counts_as_a_signal_only_if_the_shell_names_the_signal(
+def test_exit_code_is_taken_for_a_signal_only_if_the_shell_names_the_signal(
     exit_status: int, end_message: str, shown: str
 ) -> None:
     found = verdict(

@@ -94,7 +94,7 @@ def test_options_outside_of_functions_are_found_in_order() -> None:
     assert {text: options_of(text) for text in OPTIONS} == OPTIONS
 
 
-def test_evaluation_returns_texts_arrays_and_mappings() -> None:
+def test_evaluation_returns_texts_and_arrays_and_mappings() -> None:
     evaluation = Evaluation(
         status=3,
         stdout="",

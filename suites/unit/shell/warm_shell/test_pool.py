@@ -81,7 +81,7 @@ def test_copy_of_a_part_keeps_the_line_numbers_of_the_script(
     assert len({copy, *(pool.copy_of(*each) for each in others)}) == 4
 
 
-def test_is_reported_is_true_only_for_executables_in_command_folders(
+def test_only_executables_in_command_folders_are_reported(
     pool: WarmShellPool, commands: Path, tmp_path: Path
 ) -> None:
     (commands / "readme").touch(mode=0o644)
