@@ -61,7 +61,7 @@ def test_type_checker_refuses_a_string_among_commands() -> None:
     assert UserData(hostname="a", commands=["touch /run/x"]).commands == bad  # type: ignore[list-item]
 
 
-def test_runner_refuses_a_string() -> None:
+def test_runner_refuses_a_string_in_place_of_a_command() -> None:
     with pytest.raises(TypeError, match=r"argv: 'true' is a string, but a command is a list"):
         LocalRunner().run("true", timeout_s=1)  # type: ignore[arg-type]
 

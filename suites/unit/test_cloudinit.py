@@ -160,7 +160,7 @@ def test_network_config_matches_the_card_by_its_mac_address() -> None:
     }
 
 
-def test_volume_holds_user_data_meta_data_and_network_config(tmp_path: Path) -> None:
+def test_volume_has_user_data_and_meta_data_and_network_config(tmp_path: Path) -> None:
     seed = render_seed(NODE, instance_id="node-1")
 
     path = write_seed(seed, tmp_path / "seed.iso")
@@ -178,7 +178,9 @@ def test_volume_has_the_label_that_cloud_init_looks_for(tmp_path: Path) -> None:
     assert path.read_bytes()[0x8028:0x8048].decode().rstrip() == "CIDATA"
 
 
-def test_hostile_paths_contents_and_arguments_are_unchanged_on_the_volume(tmp_path: Path) -> None:
+def test_hostile_paths_and_contents_and_arguments_are_unchanged_on_the_volume(
+    tmp_path: Path,
+) -> None:
     """Lists run without a shell, so arguments need only YAML quoting."""
     file = GuestFile(path='/a b/it\'s, "x"\n', content=b"\0\xff'\"\n\r\\${x}")
     user_data = replace(NODE, files=[file], commands=[HOSTILE])
@@ -191,7 +193,7 @@ def test_hostile_paths_contents_and_arguments_are_unchanged_on_the_volume(tmp_pa
     assert document["runcmd"] == [list(HOSTILE)]
 
 
-def test_user_data_larger_than_a_block_is_whole(tmp_path: Path) -> None:
+def test_user_data_larger_than_a_block_is_complete(tmp_path: Path) -> None:
     large = replace(NODE, files=[GuestFile(path="/x", content=bytes(range(256)) * 512)])
     seed = render_seed(large, instance_id="x")
 
@@ -207,7 +209,7 @@ def test_volume_with_the_private_key_is_readable_only_for_its_owner(tmp_path: Pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_seed_replaces_an_older_one(tmp_path: Path) -> None:
+def test_new_seed_replaces_an_older_seed(tmp_path: Path) -> None:
     path = tmp_path / "seed.iso"
     path.write_bytes(b"half")
 

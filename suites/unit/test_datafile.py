@@ -81,7 +81,7 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
         ("name: 2020-13-45\n", None, None, "not YAML"),
     ],
 )
-def test_error_names_file_line_and_key(
+def test_error_names_the_file_and_the_line_and_the_key(
     tmp_path: Path, text: str, line: int | None, key: str | None, words: str
 ) -> None:
     file = _file(tmp_path, text)
@@ -92,7 +92,9 @@ def test_error_names_file_line_and_key(
     assert (slip.value.source, slip.value.line, slip.value.key) == (str(file), line, key)
 
 
-def test_values_below_a_replaced_key_come_from_the_later_file(tmp_path: Path) -> None:
+def test_list_in_a_replaced_key_comes_from_the_later_file_and_other_lists_are_joined(
+    tmp_path: Path,
+) -> None:
     files = [tmp_path / name for name in ("base.yaml", "own.yaml")]
     files[0].write_text("a: {b: [1]}\nb: {a: [1]}\nc: {d: 1}\n")
     files[1].write_text("a: {b: [2]}\nb: {a: [2]}\nc: 2\n")
@@ -117,7 +119,7 @@ def test_values_below_a_replaced_key_come_from_the_later_file(tmp_path: Path) ->
         ("DATA_FILE_KIB", "a: ".ljust(3 << 10, "b"), "a: ".ljust((3 << 10) + 1, "b")),
     ],
 )
-def test_document_at_its_limit_is_accepted_and_beyond_it_refused(
+def test_document_at_its_limit_is_accepted_and_a_document_beyond_the_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: str, least: str
 ) -> None:
     monkeypatch.setenv(f"HARNESS_LIMIT_{name}", "3")
@@ -156,7 +158,7 @@ def test_too_deep_nesting_is_refused(tmp_path: Path, opening: str) -> None:
     ],
     ids=lambda value: value[:16],
 )
-def test_too_long_number_key_or_file_is_refused_with_a_short_message(
+def test_error_for_a_too_long_number_or_key_or_file_is_short(
     tmp_path: Path, text: str, words: str
 ) -> None:
     with pytest.raises(BadInputError, match=words) as slip:
@@ -183,7 +185,7 @@ def test_yaml_of_a_guest_is_a_value_or_a_value_error(text: str) -> None:
         parse_yaml(text)
 
 
-def test_yaml_of_a_guest_may_have_features_that_data_files_may_not() -> None:
+def test_yaml_of_a_guest_may_have_features_that_data_files_may_not_have() -> None:
     assert parse_yaml("a: &b [1]\nc: *b\n") == {"a": [1], "c": [1]}
     assert parse_yaml("") is None
 
@@ -230,9 +232,7 @@ def test_any_yaml_is_a_value_or_an_error_message(text: str) -> None:
             read_data_file(file, _Bicycle)
 
 
-def test_file_is_also_read_without_libyaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_read_without_libyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.datafile._Loader", yaml.SafeLoader)
     file = _file(tmp_path, "name: racer\n")
 

@@ -115,7 +115,7 @@ def test_dates_of_lists_are_checked(tmp_path: Path) -> None:
     assert not (tmp_path / "root.tar").exists()
 
 
-def test_programs_that_another_process_unpacked_meanwhile_are_taken(
+def test_programs_that_another_process_unpacked_meanwhile_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = _ensure(tmp_path)
@@ -162,7 +162,7 @@ def test_snapshot_is_used_without_a_check_of_its_date(
     )
 
 
-def test_each_file_release_and_snapshot_has_its_own_folder(
+def test_each_file_and_each_release_and_each_snapshot_has_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [

@@ -30,13 +30,13 @@ def test_message_ends_with_the_path_of_the_evidence(sentence: str, message: str)
     assert str(HarnessError(sentence)) == sentence
 
 
-def test_evidence_travels_with_the_error() -> None:
+def test_unpickled_error_has_the_evidence_of_the_pickled_error() -> None:
     error = pickle.loads(pickle.dumps(ExpectationError("Wrong kernel.", evidence=KEPT)))  # noqa: S301 - our own
 
     assert (error.sentence, error.evidence) == ("Wrong kernel.", KEPT)
 
 
-def test_errors_that_lead_to_each_other_are_found_once() -> None:
+def test_errors_that_are_causes_of_each_other_are_found_once() -> None:
     first, second, third = HarnessError("1"), ExpectationError("2"), HarnessError("3")
     fourth = HarnessError("4")
     first.__cause__, second.__context__, third.__cause__ = second, third, first
@@ -53,7 +53,7 @@ def test_message_of_an_error_cannot_control_a_terminal() -> None:
     assert str(error) == (r"The guest said: \x1b[2J The evidence is in '/kept/\x1b]0;owned\x07'.")
 
 
-def test_long_message_shows_its_ends_and_names_the_file_of_the_whole() -> None:
+def test_long_message_shows_its_beginning_and_end_and_names_the_file_of_the_whole_text() -> None:
     error = HarnessError("first " + "x" * (1 << 20) + " last")
     error.whole_text = Path("/evidence/message.txt")
 

@@ -38,7 +38,7 @@ def _bind() -> None:
         (lambda: time.sleep(0.001), "slept for 0.001 s"),  # noqa: TID251
     ],
 )
-def test_call_is_refused_and_noted(call: Callable[[], object], what: str) -> None:
+def test_forbidden_call_is_refused_and_noted(call: Callable[[], object], what: str) -> None:
     with CALLS.watched() as seen:
         with pytest.raises(pytest.fail.Exception, match=what):
             call()

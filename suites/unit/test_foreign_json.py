@@ -83,6 +83,6 @@ def test_duplicate_key_is_refused_only_on_request() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "null", '"x"'])
-def test_another_value_than_an_object_is_refused(text: str) -> None:
+def test_value_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(ForeignJsonError, match="not a JSON object"):
         parse_json_object(text)

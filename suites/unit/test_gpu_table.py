@@ -27,7 +27,9 @@ def junit(file: Path, *cases: dict[str, str]) -> Path:
     return file
 
 
-def test_cells_are_read_by_driver_qemu_and_gpu(tmp_path: Path) -> None:
+def test_cells_of_the_table_are_read_for_each_driver_and_qemu_version_and_gpu(
+    tmp_path: Path,
+) -> None:
     file = junit(
         tmp_path / "junit.xml",
         {"driver": _OPEN, "qemu": "QEMU emulator version 11.1.3", "gpu": "a", "cell": "opened"},

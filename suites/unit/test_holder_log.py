@@ -50,7 +50,7 @@ def test_log_of_a_fair_competition_has_no_faults() -> None:
     assert (verdict.started, verdict.killed, verdict.killed_while_holding) == (2, 1, 1)
 
 
-def test_successor_of_a_killed_holder_may_come_before_its_death_is_written_down() -> None:
+def test_successor_of_a_killed_holder_may_be_logged_before_the_death_of_the_holder() -> None:
     log = a_log(*FAIR, (0.2, 1, "started", 12), (4.05, 12, "taken"), (5.0, 12, "leaving"))
 
     assert judge(parse_log(log + "\n" + a_log((5.1, 12, "ended")))).faults == ()

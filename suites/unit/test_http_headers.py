@@ -55,7 +55,7 @@ def test_pause_is_a_number_or_a_date() -> None:
     assert read == seconds
 
 
-def test_no_header_asks_for_no_pause() -> None:
+def test_pause_is_none_if_the_header_is_absent() -> None:
     assert retry_after(Message(), FakeClock()) is None
 
 

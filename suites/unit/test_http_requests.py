@@ -41,7 +41,7 @@ from suites.fakes.clock import FakeClock
         ("http://[::1]:5000/x", ("http", "::1", 5000)),
     ],
 )
-def test_origin_is_scheme_host_and_port(url: str, found: tuple[str, str, int]) -> None:
+def test_origin_is_scheme_and_host_and_port(url: str, found: tuple[str, str, int]) -> None:
     assert origin(url) == found
 
 
@@ -158,7 +158,7 @@ def a_pace(clock: FakeClock, within_s: float = 100.0) -> Pace:
     return Pace(stall_s=10.0, stall_bytes=100, deadline=Deadline.after(within_s, clock))
 
 
-def test_pace_counts_only_the_time_of_waiting() -> None:
+def test_pace_measures_only_the_time_of_waiting_for_the_network() -> None:
     """A slow disk of this host does not end the exchange."""
     clock = FakeClock()
     pace = a_pace(clock)
@@ -172,7 +172,7 @@ def test_pace_counts_only_the_time_of_waiting() -> None:
     assert pace.seconds == 5.0
 
 
-def test_bytes_that_come_in_time_begin_a_new_span() -> None:
+def test_waiting_time_is_measured_anew_after_enough_bytes_came_in_time() -> None:
     clock = FakeClock()
     pace = a_pace(clock)
 

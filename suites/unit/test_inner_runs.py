@@ -47,13 +47,13 @@ def test_machine_is_recognised_whether_it_boots_or_is_restored() -> None:
         assert is_machine([QEMU, *argv[1:]])
 
 
-def test_process_that_will_start_qemu_does_not_count_as_a_machine() -> None:
+def test_process_that_will_start_qemu_is_not_taken_for_a_machine() -> None:
     argv = render_argv(a_machine_spec(), CHANNELS, serial_log=LOG)
 
     assert not is_machine(["setpriv", "--pdeathsig", "KILL", "--", QEMU, *argv[1:]])
 
 
-def test_qemu_that_only_answers_a_query_does_not_count_as_a_machine() -> None:
+def test_qemu_that_only_answers_a_query_is_not_taken_for_a_machine() -> None:
     runner = RecordingRunner()
     with contextlib.suppress(HarnessError):
         find_transport(QEMU, "tcg", runner)

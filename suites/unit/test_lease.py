@@ -44,7 +44,7 @@ def test_private_folder_and_its_new_parents_are_closed_to_other_users(tmp_path: 
     assert [_mode(each) for each in (folder, folder.parent)] == [0o700, 0o700]
 
 
-def test_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
     """A person may choose any folder for evidence, and '/tmp' must keep its mode."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -76,7 +76,7 @@ def test_folder_that_another_process_makes_meanwhile_is_taken(
     assert make_private_folder(folder) == folder
 
 
-def test_leased_folder_is_private_and_gone_afterwards(tmp_path: Path) -> None:
+def test_leased_folder_is_private_and_is_removed_at_the_end_of_the_lease(tmp_path: Path) -> None:
     with leased_folder(tmp_path / "runs", prefix="run") as folder:
         (folder / "disk").write_text("x")
         mode = _mode(folder)
@@ -85,7 +85,7 @@ def test_leased_folder_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_leased_folder_is_gone_after_an_error(tmp_path: Path) -> None:
+def test_leased_folder_is_removed_after_an_error(tmp_path: Path) -> None:
     kept: list[Path] = []
 
     def fail() -> None:
@@ -351,7 +351,7 @@ def test_file_removed_while_it_was_locked_has_no_sole_user(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_shared_lock_follows_a_file_that_was_replaced(
+def test_shared_lock_is_taken_on_the_new_file_if_the_file_is_replaced_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "used"

@@ -31,7 +31,7 @@ def test_empty_options_leave_the_defaults(monkeypatch: pytest.MonkeyPatch) -> No
     assert _settings() == Settings()
 
 
-def test_each_option_goes_to_a_field_of_the_settings() -> None:
+def test_each_option_sets_a_field_of_the_settings() -> None:
     fields = [option.field for option in OPTIONS.values()]
 
     assert len({*fields}) == len(fields)
@@ -105,7 +105,7 @@ def test_setting_from_the_caller_overrides_the_option() -> None:
     assert settings.evidence_folder == Path("own")
 
 
-def test_command_has_the_default_of_the_settings_even_if_tests_have_another() -> None:
+def test_command_has_the_default_of_the_settings_even_if_tests_have_another_default() -> None:
     parser = argparse.ArgumentParser()
     add_to_command(parser, "--image", "--bundle-limit-days")
 

@@ -32,7 +32,7 @@ def members_of(payload: Payload) -> list[zipfile.ZipInfo]:
     return zipfile.ZipFile(io.BytesIO(payload.content)).infolist()
 
 
-def test_payload_has_exactly_every_source_once() -> None:
+def test_payload_has_each_source_exactly_once() -> None:
     names = [member.filename for member in members_of(build_payload())]
 
     root = SOURCES[0].parent
@@ -41,7 +41,7 @@ def test_payload_has_exactly_every_source_once() -> None:
     )
 
 
-def test_payload_does_not_depend_on_place_time_or_mode(
+def test_payload_does_not_depend_on_place_or_time_or_mode(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = build_payload()

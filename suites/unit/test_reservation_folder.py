@@ -176,7 +176,7 @@ def test_symbolic_link_in_place_of_the_folder_is_refused(folder: Path, tmp_path:
         pass
 
 
-def test_reservations_are_in_the_order_of_their_numbers_however_long_these_are(
+def test_reservations_are_in_numeric_order_of_their_numbers_however_long_the_numbers_are(
     folder: Path,
 ) -> None:
     (folder / "999999998-00000000").touch()

@@ -61,7 +61,7 @@ def test_list_of_images_with_a_gap_or_a_repetition_is_refused(value: str) -> Non
         ("1000", {}, 1000.0),
     ],
 )
-def test_timeout_multiplier_is_the_option_else_the_environment_else_one(
+def test_timeout_multiplier_comes_from_the_option_else_the_environment_else_is_1(
     option: str | None, environment: dict[str, str], expected: float
 ) -> None:
     assert timeout_multiplier(option, environment) == expected
@@ -129,7 +129,7 @@ def test_licences_are_accepted_by_option_and_environment() -> None:
     }
 
 
-def test_driver_comes_from_option_environment_and_ini_in_this_order() -> None:
+def test_driver_comes_from_the_option_else_the_environment_else_the_ini_file() -> None:
     environment = {"HARNESS_MACHINE_DRIVER": "libvirt"}
 
     assert machine_driver("node", "qemu", environment) is MachineDriver.NODE
@@ -145,6 +145,6 @@ def test_error_for_an_unknown_driver_names_the_known_drivers() -> None:
         machine_driver(None, "", {"HARNESS_MACHINE_DRIVER": "xen"})
 
 
-def test_uri_without_a_driver_that_takes_one_is_refused() -> None:
+def test_uri_is_refused_if_the_driver_takes_no_uri() -> None:
     with pytest.raises(BadInputError, match=r"'qemu:///system'.*--machine-driver=libvirt"):
         Settings(machine_uri="qemu:///system")

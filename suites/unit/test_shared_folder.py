@@ -170,7 +170,7 @@ def test_file_of_another_user_is_accepted_only_in_a_folder_of_that_user_or_of_it
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
-def test_file_of_root_is_read_unless_it_has_to_be_ours(
+def test_file_of_root_is_read_unless_it_must_belong_to_this_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
