@@ -36,7 +36,9 @@ def test_build_begins_at_the_date_of_its_log_and_ends_with_its_last_write() -> N
 @pytest.mark.parametrize(
     ("ended_s", "end_s"), [(None, 15.0), (BEGAN_S + 3, 18.0), (BEGAN_S - 9, 15.0)]
 )
-def test_end_of_a_build_before_its_begin_is_ignored(ended_s: float | None, end_s: float) -> None:
+def test_end_of_a_build_that_is_before_its_begin_is_ignored(
+    ended_s: float | None, end_s: float
+) -> None:
     span = built(BUILT, ended_s=ended_s)
 
     assert span is not None

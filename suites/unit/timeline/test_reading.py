@@ -41,7 +41,7 @@ def by_name(timeline: Timeline) -> dict[str, Span]:
     return {span.name: span for span in timeline.spans}
 
 
-def test_units_steps_builds_and_containers_share_one_axis(tmp_path: Path) -> None:
+def test_units_and_steps_and_builds_and_containers_share_one_axis(tmp_path: Path) -> None:
     """Steps and builds have wall-clock times; units have times of the monotonic clock."""
     found = by_name(read_timeline(a_node_that_built(tmp_path).write()))
 
@@ -74,7 +74,9 @@ def test_unit_waited_for_the_last_of_its_predecessors(tmp_path: Path) -> None:
     assert (span.blocked_from_s, span.blocked_s) == (71, 20)
 
 
-def test_critical_path_goes_from_the_goal_back_and_into_the_provisioner(tmp_path: Path) -> None:
+def test_critical_path_has_the_units_before_the_goal_and_the_steps_of_the_provisioner(
+    tmp_path: Path,
+) -> None:
     timeline = read_timeline(a_node_that_built(tmp_path).write())
 
     assert [span.name for span in timeline.critical_path] == [
