@@ -23,12 +23,12 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="after a process with a lock was killed, the file with the name of the lock's holder stayed in the cache",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_what_a_killed_run_left_of_any_artifact",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_files_that_a_killed_run_left_of_any_artifact",
     ),
     Fault(
         campaign="resources",
         what="unfinished files of a killed process stayed in a cache until the same artifact was made again or `gc` ran",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_what_a_killed_run_left_of_any_artifact",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_files_that_a_killed_run_left_of_any_artifact",
     ),
     Fault(
         campaign="resources",

@@ -254,7 +254,7 @@ def test_artifact_is_made_despite_a_leftover_that_cannot_be_removed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_next_run_removes_what_a_killed_run_left_of_any_artifact(
+def test_next_run_removes_the_files_that_a_killed_run_left_of_any_artifact(
     tmp_path: Path, *, is_made: bool
 ) -> None:
     """Leftovers are also removed if the killed run had already published its folder."""
