@@ -171,7 +171,7 @@ def test_invalid_option_value_is_reported_in_a_sentence(
     assert f"error: argument {sentence}" in capsys.readouterr().err
 
 
-def test_migrate_prints_a_shellspec_file_that_is_not_utf8_in_an_ascii_locale(
+def test_migrate_command_prints_a_shellspec_file_that_is_not_utf8_in_an_ascii_locale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = tmp_path / "a_spec.sh"
@@ -237,7 +237,7 @@ def _cached_cloud_image(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return disk
 
 
-def test_cloud_image_is_fetched_listed_verified_and_removed(
+def test_cloud_image_is_fetched_and_listed_and_verified_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = _cached_cloud_image(tmp_path, monkeypatch)
@@ -516,7 +516,7 @@ class DemoLab:
 
 
 @pytest.mark.parametrize("error", [None, HarnessError("It hangs.")])
-def test_demo_keeps_the_evidence_of_a_node_that_does_not_meet_an_expectation(
+def test_demo_command_keeps_the_evidence_of_a_node_that_does_not_meet_an_expectation(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

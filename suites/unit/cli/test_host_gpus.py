@@ -175,7 +175,7 @@ def test_gpu_host_run_exits_with_the_code_of_its_command_or_128_plus_the_signal(
     assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
 
 
-def test_environment_of_the_command_lists_the_functions_of_each_leased_gpu(
+def test_environment_of_the_command_lists_the_pci_functions_of_each_leased_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leased = [SimpleNamespace(addresses=("a.0", "a.1")), SimpleNamespace(addresses=("b.0",))]
@@ -245,7 +245,7 @@ def test_gpus_of_a_dead_holder_are_restored(
 @pytest.mark.parametrize(
     ("restored", "code"), [([], 0), ([True, True], 0), ([True, False], 2), ([False, True], 2)]
 )
-def test_restore_exits_with_0_only_if_each_gpu_is_restored(
+def test_restore_command_exits_with_0_only_if_each_gpu_is_restored(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     restored: list[bool],

@@ -173,7 +173,7 @@ class Removing:
     ("arguments", "done"),
     [([], ["one", "two", "folders", "bundle"]), (["two"], ["two"]), (["--dry-run"], [])],
 )
-def test_gc_ends_all_kept_machines_or_only_the_given_machine(
+def test_gc_command_ends_all_kept_machines_or_only_the_given_machine(
     running: list[RunningMachine],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -186,7 +186,7 @@ def test_gc_ends_all_kept_machines_or_only_the_given_machine(
     assert removing.done == done
 
 
-def test_gc_prints_each_removal_and_a_summary(
+def test_gc_command_prints_each_removal_and_a_summary(
     running: list[RunningMachine],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -203,7 +203,7 @@ def test_gc_prints_each_removal_and_a_summary(
     assert last == "Ended 2 machines, and removed 1 folders and 1 bundles."
 
 
-def test_gc_refuses_to_end_the_machine_of_a_running_test(
+def test_gc_command_refuses_to_end_the_machine_of_a_running_test(
     running: list[RunningMachine],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -216,7 +216,7 @@ def test_gc_refuses_to_end_the_machine_of_a_running_test(
     assert removing.done == []
 
 
-def test_gc_ends_the_process_that_holds_a_kept_machine(
+def test_gc_command_ends_the_process_that_holds_a_kept_machine(
     running: list[RunningMachine], monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock
 ) -> None:
     """Other kept machines of the same test continue to run."""

@@ -57,7 +57,7 @@ def test_uri_option_overrides_the_uri_setting(
 
 
 @pytest.mark.parametrize("accelerator", Accelerator)
-def test_resume_uses_the_accelerator_that_ran_the_machine(
+def test_resume_command_uses_the_accelerator_that_ran_the_machine(
     saved: MachineBundle, accelerator: Accelerator
 ) -> None:
     spec = dataclasses.replace(saved.spec, accelerator=accelerator)

@@ -9,7 +9,7 @@ from harness.bench.time_to_gpu.advice import advise
 _STARTS = [1.0, 2.0, 3.0, 4.0, 10.0]
 
 
-def test_advice_equals_the_timeouts_computed_by_hand() -> None:
+def test_advised_timeouts_equal_the_timeouts_computed_by_hand() -> None:
     """The worst of five samples is 10, and four of five do not exceed 4; a quarter is added to both."""
     advice = advise(_STARTS, q=0.8, margin=0.25)
 
@@ -18,6 +18,6 @@ def test_advice_equals_the_timeouts_computed_by_hand() -> None:
     assert advice.n == 5
 
 
-def test_advice_without_samples_is_refused() -> None:
+def test_advice_is_refused_if_there_are_no_samples() -> None:
     with pytest.raises(ValueError, match="without samples"):
         advise([])

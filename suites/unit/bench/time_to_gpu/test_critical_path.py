@@ -24,7 +24,7 @@ _MOMENTS = Moments(
 )
 
 
-def test_wait_goes_on_if_a_restart_of_the_kubelet_cleared_the_capacity() -> None:
+def test_wait_continues_if_a_restart_of_the_kubelet_cleared_the_capacity() -> None:
     """The plugin registers, the provisioner restarts the kubelet, and the plugin registers again."""
     events = events_of(
         ("node-ready", 10.0),
@@ -77,7 +77,7 @@ def test_failure_in_the_guest_ends_the_wait() -> None:
         moments_of(events_of(("node-ready", 1.0), ("error", 2.0)))
 
 
-def test_gpu_allocated_without_a_capacity_is_refused_as_a_measurement() -> None:
+def test_measurement_is_refused_if_a_gpu_was_allocated_without_a_capacity() -> None:
     """The events may be out of order."""
     begin = events_of(("node-ready", 1.0), ("mark", 2.0))
 

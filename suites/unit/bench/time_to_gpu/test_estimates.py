@@ -76,7 +76,7 @@ def test_interval_of_few_samples_has_less_confidence() -> None:
     assert {n: reached_confidence(n) for n in CONFIDENCES} == CONFIDENCES
 
 
-def test_estimate_without_samples_is_refused() -> None:
+def test_estimate_is_refused_if_there_are_no_samples() -> None:
     with pytest.raises(ValueError, match="without samples"):
         median_of([])
 

@@ -30,7 +30,7 @@ def test_node_that_builds_its_driver_at_boot_needs_no_bake() -> None:
     assert request.before == []
 
 
-def test_each_mode_has_its_image_kernel_provisioner_and_registry_distance(
+def test_each_mode_has_its_image_and_kernel_and_provisioner_and_registry_distance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = replace(a_provisioner(), name="own")
@@ -125,7 +125,7 @@ def test_script_for_the_registry_distance_is_added_to_the_nodes_files_and_comman
     assert replace(fleet, registry=None).trimmed().before == []
 
 
-def test_longer_limit_applies_to_the_boot_command_and_not_to_the_teardown() -> None:
+def test_longer_time_limit_applies_to_the_boot_command_and_not_to_the_teardown_command() -> None:
     given = a_provisioner()
 
     found = with_longer_limit(given)

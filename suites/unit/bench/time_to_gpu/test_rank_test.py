@@ -33,7 +33,7 @@ def test_rank_test_finds_no_difference_between_equal_groups() -> None:
     assert (found.superiority, found.p) == (0.5, 1.0)
 
 
-def test_ties_count_as_half_a_pair() -> None:
+def test_each_tie_is_counted_as_half_a_pair() -> None:
     """The pairs 1<2, 1<3, 2=2 and 2<3 count as 3.5 of 4."""
     assert rank_test([1, 2], [2, 3]).u == 3.5
 
@@ -65,7 +65,7 @@ def test_order_of_the_groups_does_not_change_the_p_value(
     assert 0.0 < forward.p <= 1.0
 
 
-def test_nan_has_no_rank_and_is_refused() -> None:
+def test_nan_is_refused_because_it_has_no_rank() -> None:
     """Every comparison with NaN is false, so the test would find a difference."""
     with pytest.raises(ValueError, match="NaN"):
         rank_test([math.nan] * 5, [1, 2, 3, 4, 5])

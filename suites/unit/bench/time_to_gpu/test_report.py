@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_report_of_emulated_seconds_has_a_warning() -> None:
+def test_report_of_seconds_under_emulation_has_a_warning() -> None:
     text = render_markdown(figures_of(benchmark()))
 
     assert "read the ratios" in text
