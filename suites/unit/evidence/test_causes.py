@@ -343,7 +343,7 @@ def test_first_of_several_causes_in_driver_messages_is_reported(tmp_path: Path) 
     "prefix",
     ["[    9.12] ", "Nov 23 06:22:52.1 node ", "Nov  3 06:22:52 node ", "2026-11-23T06:22:52.1+00:00 node ", "\x1b[0;1;31m", "\x00\x07"],
 )  # fmt: skip
-def test_line_is_quoted_without_time_host_and_colour(tmp_path: Path, prefix: str) -> None:
+def test_line_is_quoted_without_its_time_and_host_and_colour(tmp_path: Path, prefix: str) -> None:
     write(tmp_path, "commands/journal", f"{prefix}{PANIC}\x1b[0m\n")
 
     found = find_cause(tmp_path)
@@ -975,7 +975,7 @@ def test_first_error_of_the_guest_is_preferred_to_the_end_of_its_console(tmp_pat
         ("skipped", "no compiler", None),
     ],
 )
-def test_step_is_reported_as_failed_only_by_its_status(
+def test_status_of_a_step_decides_whether_the_step_is_reported_as_failed(
     tmp_path: Path, status: str, detail: str | None, said: str | None
 ) -> None:
     steps = [
@@ -1006,7 +1006,7 @@ def test_error_of_the_run_is_left_out_if_it_repeats_a_failed_step(tmp_path: Path
 
 
 @pytest.mark.parametrize("label", ["", "stdout: ", "stderr: "])
-def test_output_between_two_commands_of_an_error_is_searched(label: str) -> None:
+def test_output_between_two_commands_of_an_error_is_searched_for_a_cause(label: str) -> None:
     said = (
         f"command: sh -c 'echo {NO_SPACE}'\nexit code: 6, after 0.1 s\n{label}{PANIC}\n"
         f"command: sh -c 'echo\n{NO_SPACE}'\nexit code: 7, after 0.1 s\nstderr: -"

@@ -268,7 +268,7 @@ def test_evidence_is_unpacked_in_bounded_memory(tmp_path: Path) -> None:
     assert peak < 3 << 20
 
 
-def test_message_about_a_long_stream_is_bounded(tmp_path: Path) -> None:
+def test_message_about_a_long_stream_has_a_limited_length(tmp_path: Path) -> None:
     """Before the limit, the message had 53 MiB."""
     noise = base64.b64encode(bytes(range(256)) * (4 << 10)).decode()
     scripted = ScriptedRunner().expect("sh", stdout=noise, exit_code=124)
@@ -328,7 +328,7 @@ def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None
     assert evidence.file("/b") is None
 
 
-def test_script_opens_no_file_to_write() -> None:
+def test_script_opens_no_file_for_writing() -> None:
     """Outside of quotes, the shell redirects only to /dev/null and to open descriptors."""
     text = render_script(node_request(["6.1.0-56"]), NONCE)
 

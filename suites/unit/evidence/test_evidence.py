@@ -312,7 +312,7 @@ def test_copy_that_fails_leaves_no_temporary_folder(
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_file_of_the_limit_size_is_treated_as_truncated(tmp_path: Path) -> None:
+def test_file_is_treated_as_truncated_if_its_size_is_the_limit(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/x", "")
     kept = tmp_path / "files" / "x"
     with kept.open("r+b") as file:

@@ -103,7 +103,9 @@ def read_everything(evidence: Evidence) -> str:
         "files/var/lib/gpu-node/runs/1/outcome-before",
     ],
 )
-def test_huge_sparse_file_in_the_evidence_is_never_read_whole(tmp_path: Path, name: str) -> None:
+def test_huge_sparse_file_in_the_evidence_is_never_read_completely(
+    tmp_path: Path, name: str
+) -> None:
     evidence = evidence_of(tmp_path, {"commands/x": "", name: ""})
     os.truncate(tmp_path / name, LENGTH)
 

@@ -99,7 +99,7 @@ def test_bundles_that_do_not_fit_beside_the_bundles_of_this_run_are_selected_for
     assert [bundle.name for bundle in found] == ["too-much"]
 
 
-def test_new_bundle_is_later_than_bundles_made_while_the_clock_was_ahead() -> None:
+def test_new_bundle_has_a_later_time_than_bundles_made_while_the_clock_was_ahead() -> None:
     ahead = [a_bundle("a", days=-2), a_bundle("b", days=-1)]
     assert made_after(ahead, 0.0) == made_after(ahead[::-1], 0.0) == 2 * DAY_S + 1
     assert made_after([a_bundle("a", days=1)], 0.0) == 0.0

@@ -277,7 +277,7 @@ def test_contents_are_read_only_from_new_files_and_settings(node: FakeNode) -> N
 
 
 @pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (100, True), (101, False), (-1, False)])
-def test_files_written_while_the_clock_is_behind_the_image_are_read(
+def test_files_are_read_if_they_were_written_while_the_clock_was_earlier_than_the_image(
     node: FakeNode, age_s: int, is_read: bool
 ) -> None:
     """The uptime is 100.25 s, so files that the node wrote are at most this old by its clock."""

@@ -230,5 +230,5 @@ def test_failed_unit_without_a_unit_file_is_kept_and_device_units_are_left_out()
         (struct.pack("<IIIII", 0x02000000, 0, 0, 0, 0), "none"),
     ],
 )
-def test_capabilities_are_rendered(value: bytes, text: str) -> None:
+def test_file_capabilities_are_rendered_as_text(value: bytes, text: str) -> None:
     assert state_parts.render_capabilities(value) == text

@@ -222,7 +222,7 @@ def test_xid_of_any_gpu_is_reported(tmp_path: Path, bus: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "other"), [("gpu0", "gpu1"), ("gpu1", "gpu10")])
-def test_expectation_reads_only_the_trace_of_the_given_gpu(
+def test_expectations_read_only_the_trace_of_the_given_gpu(
     tmp_path: Path, gpu: str, other: str
 ) -> None:
     folder = (
@@ -810,7 +810,7 @@ def test_cdi_device_of_another_kind_is_not_a_gpu(tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_spec_without_the_last_gpu_is_refused(tmp_path: Path, count: int) -> None:
+def test_cdi_spec_without_the_last_gpu_is_refused(tmp_path: Path, count: int) -> None:
     folder = with_gpus(a_serving_node(tmp_path), count)
     expect.cdi_offers_gpus(
         folder.file("/run/cdi/nvidia.yaml", json.dumps(a_cdi_spec(count))).evidence

@@ -53,7 +53,7 @@ def test_expectation_pulls_tried_requires_the_exact_number_of_tries() -> None:
             expect.pulls_tried(log, times)
 
 
-def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next() -> None:
+def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next_try() -> None:
     expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (13.5, 14, 200)), 5)
     with pytest.raises(ExpectationError, match=r"there were 5\.0 s, 4\.5 s"):
         expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (12.5, 14, 200)), 5)

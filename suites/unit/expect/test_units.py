@@ -149,7 +149,7 @@ def test_expectation_unit_job_requires_the_exact_kind_of_the_job(tmp_path: Path)
             expect.unit_job(seen, name, kind)
 
 
-def test_unit_enablement_is_the_state_of_the_unit_file(tmp_path: Path) -> None:
+def test_expectation_unit_enablement_compares_the_state_of_the_unit_file(tmp_path: Path) -> None:
     seen = evidence(tmp_path, unit(DCGM, enablement="masked"))
 
     expect.unit_enablement(seen, DCGM, "masked")
