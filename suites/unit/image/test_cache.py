@@ -86,7 +86,7 @@ def test_verification_names_the_image_without_its_parent(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("days", [30, 30.5])
-def test_image_unused_for_long_is_removed(cache: Cache, days: float) -> None:
+def test_image_that_was_not_used_for_a_long_time_is_removed(cache: Cache, days: float) -> None:
     image = cache.ensure()
     cache.store.close()
     _age(image, days=days)
@@ -214,7 +214,7 @@ def test_image_that_is_removed_while_it_is_verified_is_left_out(
     assert [each.folder for each in cache.store.cache.verify()] == [image.folder]
 
 
-def test_no_other_process_removes_or_publishes_while_images_are_removed(
+def test_no_other_process_removes_or_publishes_images_during_a_removal(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = cache.ensure()

@@ -145,7 +145,7 @@ def test_file_name_that_cannot_name_an_image_is_refused(tmp_path: Path) -> None:
         read_recipe(file)
 
 
-def test_key_ignores_comments_and_order_of_the_recipe(tmp_path: Path) -> None:
+def test_image_key_does_not_depend_on_comments_or_order_in_the_recipe(tmp_path: Path) -> None:
     key = a_recipe(tmp_path).key(builder="one")
 
     reordered = RECIPE.replace("release: bookworm\n", "") + "# late\nrelease: bookworm\n"
@@ -172,7 +172,7 @@ def _point_elsewhere(folder: Path) -> None:
     (folder / "node/root/etc/fstab").symlink_to("mtab")
 
 
-def test_key_changes_with_every_input(tmp_path: Path) -> None:
+def test_image_key_changes_with_every_input(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
     changes = {
         "tree": _edit("node/root/etc/fstab"),
@@ -206,7 +206,7 @@ def test_symbolic_link_to_a_folder_is_one_file_of_a_tree(tmp_path: Path) -> None
     assert [*recipe.tree_files()] == ["etc/fstab", "etc/more", "usr/bin/tool"]
 
 
-def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
+def test_image_key_changes_with_the_recipe_and_the_builder(tmp_path: Path) -> None:
     said = (
         "bookworm\n",
         "/deb.debian",
@@ -464,7 +464,9 @@ def test_shipped_images_with_nvidias_driver_need_its_licence() -> None:
     )
 
 
-def test_free_nvidia_image_needs_no_licence_and_has_the_generated_firmware() -> None:
+def test_image_with_the_free_nvidia_driver_needs_no_licence_and_has_the_generated_firmware() -> (
+    None
+):
     """The firmware file must be made again if the harness makes another firmware."""
     recipe = load_catalogue().get("debian-13-nvidia-free")
 

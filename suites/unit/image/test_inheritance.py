@@ -115,7 +115,9 @@ def test_two_scripts_whose_files_would_have_the_same_path_are_refused(
     assert (refusal.value.source, refusal.value.key) == (str(shipped / "node.yaml"), "scripts.0")
 
 
-def test_base_can_be_named_by_a_path_and_bases_may_extend_others(shipped: Path, own: Path) -> None:
+def test_base_recipe_can_be_named_by_a_path_and_can_extend_another_recipe(
+    shipped: Path, own: Path
+) -> None:
     (own / "middle.yaml").write_text(
         "schema: 1\nextends: ../shipped/node.yaml\npackages: [jq]\ndisk_gib: 20\n"
     )

@@ -302,7 +302,7 @@ def test_image_can_be_derived_from_a_derived_image(cache: Cache) -> None:
     assert grandchild.kernels == parent.kernels
 
 
-def test_damaged_parent_is_never_booted_through_its_child(cache: Cache) -> None:
+def test_image_is_not_derived_again_from_a_damaged_parent(cache: Cache) -> None:
     parent = cache.ensure()
     cache.derive(parent, lambda _disk: None)
     os.truncate(parent.disk, 5)
@@ -311,7 +311,7 @@ def test_damaged_parent_is_never_booted_through_its_child(cache: Cache) -> None:
         cache.derive(parent, lambda _disk: None)
 
 
-def test_child_of_a_parent_that_was_built_again_is_refused(cache: Cache) -> None:
+def test_image_whose_parent_was_built_again_is_refused(cache: Cache) -> None:
     parent = cache.ensure()
     child = cache.derive(parent, lambda _disk: None)
     os.truncate(parent.disk, 5)

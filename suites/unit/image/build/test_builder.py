@@ -269,7 +269,9 @@ def test_only_a_snapshot_archive_may_be_past_its_validity_date(recipe: Recipe) -
     assert not any("Valid-Until" in word for word in argv)
 
 
-def test_inputs_lie_where_the_node_and_the_scripts_look_for_them(recipe: Recipe) -> None:
+def test_inputs_are_at_the_paths_where_the_node_and_the_scripts_expect_them(
+    recipe: Recipe,
+) -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_of(input_entries(recipe)))) as archive:
         modes = {info.name: info.mode for info in archive}
 
@@ -372,7 +374,7 @@ def test_files_of_subordinate_ids_are_removed_in_a_namespace(
     assert removals == ([scratch] if privilege is Privilege.USER else [])
 
 
-def test_build_that_goes_on_printing_may_take_longer_than_its_limit(attempt: Attempt) -> None:
+def test_build_that_goes_on_printing_may_take_longer_than_its_time_limit(attempt: Attempt) -> None:
     clock = FakeClock()
 
     class Slow(ScriptedBuildCommands):

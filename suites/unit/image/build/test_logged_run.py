@@ -7,7 +7,7 @@ from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 
 
-def test_build_that_prints_nothing_ends_at_its_limit() -> None:
+def test_build_that_prints_nothing_ends_at_its_time_limit() -> None:
     clock = FakeClock()
     deadline = OutputDeadline.of(Deadline.after(900, clock))
 
@@ -16,7 +16,7 @@ def test_build_that_prints_nothing_ends_at_its_limit() -> None:
     assert deadline.has_passed()
 
 
-def test_each_line_renews_the_limit_of_a_build() -> None:
+def test_each_printed_line_restarts_the_time_limit_of_a_build() -> None:
     clock = FakeClock()
     deadline = OutputDeadline.of(Deadline.after(900, clock))
 
@@ -29,7 +29,7 @@ def test_each_line_renews_the_limit_of_a_build() -> None:
     assert deadline.has_passed()
 
 
-def test_build_that_never_stops_printing_ends_at_four_times_its_limit() -> None:
+def test_build_that_never_stops_printing_ends_at_four_times_its_time_limit() -> None:
     clock = FakeClock()
     deadline = OutputDeadline.of(Deadline.after(900, clock))
 

@@ -100,7 +100,7 @@ def test_file_name_that_was_removed_is_not_read(disk: SmallExt4) -> None:
     assert set(read_file_system(disk.read).inodes) == {"/", "/file", "/etc", "/etc/here"}
 
 
-def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
+def test_block_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
     """The second group's descriptor only says that no inode of the group is used."""
     disk.superblock(0, "<I", 64)
     struct.pack_into("<IIIHHHH", disk.content, 2 * 1024 + 64, 0, 0, 200, 0, 0, 0, 1)
@@ -109,7 +109,7 @@ def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
     assert "/etc/inner" in read_file_system(disk.read).inodes
 
 
-def test_inodes_after_a_group_without_inodes_keep_their_numbers(disk: SmallExt4) -> None:
+def test_inodes_after_a_block_group_without_inodes_keep_their_numbers(disk: SmallExt4) -> None:
     """The last group has fewer inodes than the other groups."""
     disk.superblock(0, "<I", 95)
     for group, table, flags in ((1, 240, 1), (2, 200, 0)):
@@ -336,7 +336,7 @@ def test_extended_attributes_that_overlap_are_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_more_files_than_the_limit_are_refused(
+def test_file_system_with_more_files_than_the_limit_is_refused(
     disk: SmallExt4, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_FILE_SYSTEM_ENTRIES", "3")
