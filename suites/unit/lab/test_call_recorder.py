@@ -36,7 +36,7 @@ def test_exit_code_is_assigned_to_the_latest_call_with_the_same_process_id() -> 
 
 
 @pytest.mark.parametrize("text", ["", "E\x1f7\x1f0\x1e\n", "x\n"])
-def test_text_that_is_not_a_call_log_has_no_calls(text: str) -> None:
+def test_no_call_is_read_from_a_text_that_is_not_a_call_log(text: str) -> None:
     assert parse_calls(text) == []
 
 

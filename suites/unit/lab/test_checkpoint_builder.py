@@ -84,7 +84,7 @@ def derived() -> SavedState:
 @pytest.mark.parametrize(
     "change", [{"agent": "a" * 64}, {"disk": "a" * 64}], ids=["agent", "disk"]
 )
-def test_agent_and_base_disk_are_part_of_the_key(
+def test_agent_and_base_disk_are_part_of_the_key_of_a_checkpoint(
     lab: Lab, saved_state: SavedState, change: dict[str, str]
 ) -> None:
     """A checkpoint with another base disk or another agent must not be used."""
@@ -94,14 +94,18 @@ def test_agent_and_base_disk_are_part_of_the_key(
     assert checkpoint_of(lab, saved_state, **change)[0].key != key
 
 
-def test_checkpoint_of_a_derived_state_has_the_checkpoint_of_its_parent(lab: Lab) -> None:
+def test_checkpoint_of_a_derived_state_refers_to_the_checkpoint_of_the_parent_state(
+    lab: Lab,
+) -> None:
     checkpoint, _ = checkpoint_of(lab, derived())
 
     assert checkpoint.parent is not None
     assert checkpoint.parent.key == checkpoint_of(lab, booted(an_image()))[0].key
 
 
-def test_checkpoint_is_requested_from_the_store_once_until_the_builder_closes(lab: Lab) -> None:
+def test_checkpoint_is_requested_from_the_store_only_once_before_the_builder_closes(
+    lab: Lab,
+) -> None:
     store = FakeStore()
     builder = replace(lab.checkpoint_builder, checkpoints=cast("CheckpointStore", store))
     with pytest.MonkeyPatch.context() as patch:

@@ -156,7 +156,7 @@ def test_everything_that_changes_a_cloud_image_checkpoint_changes_its_key() -> N
 
 
 @pytest.mark.usefixtures("ovmf")
-def test_folder_of_a_machine_does_not_change_the_key() -> None:
+def test_key_of_a_checkpoint_does_not_depend_on_the_folder_of_its_machine() -> None:
     saved_state = a_saved_state(firmware=FirmwareType.UEFI)
 
     here, there = (parts_of(saved_state, Path(each)) for each in ("/runs", "/moved"))
@@ -165,7 +165,7 @@ def test_folder_of_a_machine_does_not_change_the_key() -> None:
     assert "/runs" not in str(here)
 
 
-def test_replaced_ovmf_changes_the_key(ovmf: Path) -> None:
+def test_key_of_a_checkpoint_changes_if_ovmf_is_replaced(ovmf: Path) -> None:
     before = a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
 
     (ovmf / "OVMF_CODE_4M.fd").write_text("newer code")

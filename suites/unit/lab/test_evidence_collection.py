@@ -158,7 +158,9 @@ def test_host_evidence_contains_the_differences_between_states(tmp_path: Path) -
     assert "states/difference-1.txt" in (tmp_path / "kept" / "manifest.json").read_text()
 
 
-def test_machine_that_never_ran_leaves_its_output(tmp_path: Path) -> None:
+def test_host_evidence_of_a_machine_that_never_ran_has_its_logs_but_no_disk(
+    tmp_path: Path,
+) -> None:
     kept = tmp_path / "kept"
     machine = a_machine(tmp_path / "node", has_vm=False)
     for name in ("disk.qcow2", "domain.xml"):

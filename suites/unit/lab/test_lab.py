@@ -125,7 +125,7 @@ def test_node_that_does_not_start_leaves_only_its_console_log(
     ],
     ids=["missing requirement", "bad input", "ending lab"],
 )
-def test_machine_that_can_not_start_keeps_no_evidence(
+def test_no_evidence_is_kept_if_a_machine_can_not_start(
     lab: Lab,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -96,7 +96,9 @@ def test_machine_is_listed_while_it_runs(stage: Stage, door: Door, tmp_path: Pat
     assert vm.console.taps == []
 
 
-def test_changed_gpus_of_a_machine_are_listed(stage: Stage, door: Door, tmp_path: Path) -> None:
+def test_list_of_machines_shows_the_gpus_of_a_machine_after_a_change(
+    stage: Stage, door: Door, tmp_path: Path
+) -> None:
     with opened(stage, door, tmp_path):
         assert door.listing is not None
         door.listing.show_gpus(["h100", "l4"])

@@ -49,7 +49,7 @@ def with_kernel_of_a_cloud_image(stage: Stage) -> LabMachine:
 
 
 @pytest.mark.parametrize("boot", [by_firmware, with_kernel_of_a_cloud_image])
-def test_agent_that_cloud_init_installs_is_awaited_longer(
+def test_time_limit_for_an_agent_that_cloud_init_installs_is_longer(
     stage: Stage, boot: Callable[[Stage], LabMachine]
 ) -> None:
     with boot(stage) as machine:

@@ -541,7 +541,7 @@ def test_requested_driver_is_in_the_baked_image(
     assert len(healthy) == 1
 
 
-def test_evidence_of_a_bake_lies_beside_the_disk() -> None:
+def test_evidence_of_a_bake_is_in_the_folder_of_the_disk() -> None:
     assert bake_evidence(an_image()).folder == an_image().disk.parent / "evidence"
 
 

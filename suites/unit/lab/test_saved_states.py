@@ -54,7 +54,7 @@ def do_nothing(_: LabMachine) -> None:
     """Leave the machine as it is."""
 
 
-def test_name_and_folder_do_not_change_the_key() -> None:
+def test_key_of_a_saved_state_does_not_depend_on_its_name_or_a_folder() -> None:
     elsewhere = replace(
         an_image(),
         kernels=tuple(

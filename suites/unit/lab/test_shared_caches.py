@@ -65,16 +65,16 @@ def facts(
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_facts_of_a_state_under_kvm_are_qemu_version_and_processor() -> None:
+def test_facts_of_a_state_under_kvm_are_the_qemu_version_and_the_processor() -> None:
     assert facts(Accelerator.KVM) == {"qemu": VERSION, "processor": "Some CPU @ 3 GHz"}
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_facts_of_a_state_under_tcg_say_any_processor() -> None:
+def test_facts_of_a_state_under_tcg_give_any_processor_as_the_processor() -> None:
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
 
 
-def test_facts_say_unknown_for_an_unreadable_qemu_version_and_processor(cpu_info: Path) -> None:
+def test_unreadable_qemu_version_and_processor_are_given_as_unknown(cpu_info: Path) -> None:
     cpu_info.write_text("")
 
     assert facts(Accelerator.KVM, "") == {
