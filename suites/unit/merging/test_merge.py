@@ -749,7 +749,9 @@ def test_time_and_properties_of_a_repeated_test_come_from_its_last_result() -> N
     assert case.behaviours == ["now"]
 
 
-def test_failure_of_the_call_is_preferred_to_a_failure_of_the_teardown(tmp_path: Path) -> None:
+def test_failure_in_the_call_phase_is_preferred_to_a_failure_in_the_teardown_phase(
+    tmp_path: Path,
+) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)
     report = tmp_path / "1/start-1/junit.xml"
     both = a_case(TESTS[0], '<failure message="call"/>') + a_case(

@@ -107,14 +107,14 @@ def test_each_row_of_the_markdown_table_has_the_same_columns() -> None:
     assert [row.partition("` ")[2] for row in rows[2:]] == ["| 2 | 1 | 1 | 1 |"] * 2
 
 
-def test_json_has_each_mutant() -> None:
+def test_json_report_has_each_mutant() -> None:
     report = _report(*_EACH)
     found = cast("list[dict[str, Any]]", to_json(report)["mutants"])
     assert [each["outcome"] for each in found] == [outcome.value for outcome in _EACH]
     assert json.loads(json.dumps(to_json(report)))["counts"]["survived"] == 1
 
 
-def test_sarif_has_all_parts_that_its_schema_requires() -> None:
+def test_sarif_report_has_all_parts_that_its_schema_requires() -> None:
     """SARIF 2.1.0: version and runs; tool.driver.name; rules with an id; results with message.text."""
     report = _report(*_EACH)
     survived, *others = report.results

@@ -331,7 +331,7 @@ def test_results_are_kept_after_a_change_of_a_script_that_the_test_does_not_run(
     assert (report.known_before, suite.asked) == (1, [])
 
 
-def test_test_that_noticed_a_defect_is_run_first_for_other_defects_of_its_line(
+def test_test_that_noticed_a_defect_is_run_first_for_other_defects_of_the_same_line(
     runs: Runs,
 ) -> None:
     few, many = "t.py::few", "u.py::many"
@@ -345,7 +345,7 @@ def test_test_that_noticed_a_defect_is_run_first_for_other_defects_of_its_line(
     assert all(tests == [many, few] for tests in others)
 
 
-def test_shellspec_examples_run_first_in_order_and_then_tests_with_few_lines(
+def test_shellspec_examples_run_first_in_order_and_tests_with_few_lines_run_next(
     runs: Runs,
 ) -> None:
     _, suite = runs.run(

@@ -72,7 +72,7 @@ def test_result_of_a_survivor_names_no_test(tmp_path: Path, source: Path) -> Non
 
 
 @pytest.mark.parametrize("result", [(2, "ERROR collecting"), (1, "no such line"), (5, "no tests")])
-def test_suite_that_cannot_run_is_an_error_and_not_a_kill(
+def test_suite_that_cannot_run_is_an_error_and_not_a_caught_bug(
     tmp_path: Path, source: Path, result: tuple[int, str]
 ) -> None:
     with pytest.raises(PlantError, match=r"^The suite could not be run\."):
@@ -95,7 +95,7 @@ def test_text_that_does_not_occur_exactly_once_is_refused(
     )
 
 
-def test_copy_holds_the_sources_but_no_compiled_files(tmp_path: Path) -> None:
+def test_copy_has_the_sources_but_no_compiled_files(tmp_path: Path) -> None:
     repository, top = tmp_path / "repository", tmp_path / "copy"
     for name in ("harness/a.py", "harness/__pycache__/a.pyc", "suites/b.py", "pyproject.toml"):
         path = repository / name
