@@ -28,7 +28,7 @@ def _state(units: dict[str, dict[str, str]]) -> NodeState:
     )
 
 
-def test_units_are_compared_by_the_properties_that_differ() -> None:
+def test_comparison_of_two_units_shows_the_properties_that_differ() -> None:
     failed = dataclasses.replace(_UNIT, active="failed", ready_us=None)
 
     assert pytest_assertrepr_compare("==", failed, _UNIT) == [
@@ -47,7 +47,7 @@ def test_long_value_is_shortened_in_the_comparison() -> None:
     assert max(map(len, lines)) < 360
 
 
-def test_states_are_compared_as_a_difference_of_at_most_40_lines() -> None:
+def test_comparison_of_two_states_shows_a_difference_of_at_most_40_lines() -> None:
     before = _state({})
     after = _state({f"unit-{number}.service": {"active": "failed"} for number in range(100)})
 
@@ -76,7 +76,7 @@ def test_comparison_of_many_fields_has_40_lines_and_ignores_fields_with_compare_
     assert (len(lines), lines[-1].strip()) == (40, last)
 
 
-def test_explanation_says_if_two_states_have_no_difference() -> None:
+def test_explanation_says_that_only_values_that_change_on_an_idle_node_differ() -> None:
     lines = pytest_assertrepr_compare("==", _state({}), _state({}))
 
     assert lines is not None

@@ -305,7 +305,7 @@ def test_report_folder_that_cannot_be_made_is_refused_with_its_option(tmp_path: 
         registered(FakeConfig(tmp_path, "r"))
 
 
-def test_shard_that_was_started_again_stops_and_leaves_the_record_to_the_later_start(
+def test_earlier_start_of_a_shard_stops_and_writes_no_record_after_a_later_start(
     tmp_path: Path,
 ) -> None:
     plugin = a_plugin(1, 2, tmp_path)

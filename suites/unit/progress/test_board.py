@@ -23,7 +23,7 @@ def _without_times(lines: list[str]) -> list[str]:
     return [re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", line) for line in lines]
 
 
-def test_activity_of_a_cache_is_printed_at_once() -> None:
+def test_activity_of_a_cache_is_printed_immediately() -> None:
     lines = Board().take(_event(Stage.FETCH, "50 % of 300.0 MiB", "debian-12"), "gw1", 100.0)
 
     assert _without_times(lines) == ["HH:MM:SS gw1 [debian-12] fetch: 50 % of 300.0 MiB"]
@@ -127,7 +127,7 @@ def test_line_is_printed_every_half_minute_of_a_wait_unless_the_console_has_outp
     ]
 
 
-def test_machine_of_a_test_has_a_line_only_while_nothing_else_is_reported() -> None:
+def test_line_about_a_machine_of_a_test_is_printed_only_if_nothing_else_is_reported() -> None:
     board = Board()
     board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 100.0)
     board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
@@ -142,7 +142,7 @@ def test_machine_of_a_test_has_a_line_only_while_nothing_else_is_reported() -> N
     assert _without_times(alone) == ["HH:MM:SS gw0 [node-1] runs: runs for test_a, for 57 s"]
 
 
-def test_machine_of_a_test_has_no_line_soon_after_another_line() -> None:
+def test_line_about_a_machine_of_a_test_is_not_printed_soon_after_another_line() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
     board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 112.0)

@@ -184,7 +184,7 @@ def test_rows_whose_removal_was_interrupted_are_removed() -> None:
     assert written[2:] == ["\x1b[J"]
 
 
-def test_rows_take_half_of_the_terminal_at_most() -> None:
+def test_rows_occupy_at_most_half_of_the_terminal() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 6))
 

@@ -30,7 +30,7 @@ _CASES = {
     ("line", "numbers"),
     [(2, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (1, {0, 1, 2, 3})],
 )
-def test_line_selects_the_example_at_that_line_or_the_group_that_begins_there(
+def test_line_in_an_argument_selects_the_example_at_that_line_or_the_group_that_begins_there(
     line: int, numbers: set[int]
 ) -> None:
     assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers
@@ -46,7 +46,9 @@ def test_line_selects_the_example_at_that_line_or_the_group_that_begins_there(
         ("outer::rows", {1}),
     ],
 )
-def test_name_selects_the_group_or_example(name: str, numbers: set[int]) -> None:
+def test_name_in_an_argument_selects_the_group_or_example_of_that_name(
+    name: str, numbers: set[int]
+) -> None:
     assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers
 
 
@@ -54,7 +56,7 @@ def test_selections_by_line_and_by_name_are_combined() -> None:
     assert Selection({2, 7}, {"outer::in [ner]"}).chosen(_CASES, "a_spec.sh") == {0, 1, 2, 3}
 
 
-def test_line_without_an_example_is_refused_with_the_existing_examples() -> None:
+def test_error_for_a_line_without_an_example_lists_the_existing_examples() -> None:
     with pytest.raises(BadInputError, match=r"line 15.*2 to 5, 6 to 9, 11 to 14") as refused:
         Selection(lines={2, 15}).chosen(_CASES, "a_spec.sh")
 
