@@ -42,7 +42,7 @@ def test_user_data_keys_that_the_harness_does_not_set_are_added() -> None:
     assert found == {**OURS, "packages": ["jq"], "timezone": "UTC"}
 
 
-def test_equal_values_in_both_user_data_do_not_conflict() -> None:
+def test_equal_values_of_a_key_in_both_user_data_documents_do_not_conflict() -> None:
     assert merged("disable_root: false\n") == OURS
 
 
@@ -56,19 +56,19 @@ def test_equal_values_in_both_user_data_do_not_conflict() -> None:
         "merge_how: [{name: list, settings: [append]}, {name: dict, settings: [recurse_list]}]\n",
     ],
 )
-def test_lists_are_appended_by_the_merge_rule_in_user_data(rule: str) -> None:
+def test_merge_rule_in_user_data_can_append_lists(rule: str) -> None:
     found = merged(f"{rule}runcmd: [[touch, /run/x]]\n")
 
     assert found == {**OURS, "runcmd": [["/opt/mine"], ["touch", "/run/x"]]}
 
 
-def test_lists_are_prepended_by_the_merge_rule_in_user_data() -> None:
+def test_merge_rule_in_user_data_can_prepend_lists() -> None:
     found = merged("merge_how: list(prepend)+dict(recurse_list)\nruncmd: [[touch, /run/x]]\n")
 
     assert found["runcmd"] == [["touch", "/run/x"], ["/opt/mine"]]
 
 
-def test_mappings_are_joined_by_the_merge_rule_in_user_data() -> None:
+def test_merge_rule_in_user_data_can_join_mappings() -> None:
     found = merged("merge_how: dict()\nssh: {more: 1}\n")
 
     assert found["ssh"] == {"emit_keys_to_console": False, "more": 1}

@@ -7,7 +7,7 @@ import pytest
 from harness.reference.markdown import anchor, prose, sentence, table
 
 
-def test_cell_keeps_its_vertical_bars_and_stays_one_line() -> None:
+def test_vertical_bars_in_a_cell_are_escaped_and_line_breaks_become_spaces() -> None:
     text = table(["option", "what"], [["--a", "one|two\nlines"]])
 
     assert text.splitlines() == [
@@ -39,5 +39,5 @@ def test_text_becomes_a_sentence_with_a_capital_letter_and_one_full_stop(words: 
     assert sentence(words) == "One word."
 
 
-def test_anchor_has_one_hyphen_for_each_gap_between_words() -> None:
+def test_anchor_has_one_hyphen_between_two_words() -> None:
     assert anchor("`a_b` - The (first) page, 2") == "a_b-the-first-page-2"

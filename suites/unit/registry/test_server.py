@@ -99,7 +99,7 @@ def test_error_on_a_host_without_mmdebstrap_names_the_package(
         ensure_registry_program(tmp_path, UnpackingRunner(), report=_silence)
 
 
-def test_registry_listens_on_a_socket_and_on_no_port() -> None:
+def test_registry_listens_on_a_unix_socket_and_on_no_port() -> None:
     configuration = json.loads(render_configuration(Path("/storage")))
 
     assert configuration["http"] == {"net": "unix", "addr": "socket"}

@@ -52,7 +52,7 @@ GITLAB = {"CI_NODE_INDEX": "3", "CI_NODE_TOTAL": "3"}
         ({**POD, **OWN}, "5/7"),
     ],
 )
-def test_shard_comes_from_the_variables_of_the_innermost_engine(
+def test_shard_comes_from_the_variables_of_the_innermost_ci_engine(
     environment: dict[str, str], expected: str
 ) -> None:
     assert str(shard_of("auto", environment)) == expected

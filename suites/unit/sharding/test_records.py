@@ -90,7 +90,7 @@ def test_digest_depends_on_the_set_of_tests_but_not_on_their_order() -> None:
     )
 
 
-def test_simultaneous_starts_of_a_shard_get_a_folder_each(
+def test_each_of_several_simultaneous_starts_of_a_shard_gets_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "start-1").mkdir()

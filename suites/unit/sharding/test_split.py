@@ -101,7 +101,7 @@ def test_longest_tests_are_placed_first_and_shorter_tests_fill_the_gaps() -> Non
     ("rows", "expected"),
     [("c8 b1 c3 b9 b8 a7 c8 b7", [24, 27]), ("c4 b8 a4 a5 a8 a6 a3 a8", [23, 23])],
 )
-def test_tests_that_fit_in_no_shard_are_placed_anyway_and_the_longest_first(
+def test_tests_that_fit_in_no_shard_are_placed_from_the_longest_to_the_shortest(
     rows: str, expected: list[float]
 ) -> None:
     tests = [

@@ -160,7 +160,7 @@ def test_tag_that_is_empty_or_a_path_is_refused(tag: str) -> None:
         client.tags("images")
 
 
-def test_repository_whose_list_is_null_has_no_tags() -> None:
+def test_repository_whose_list_of_tags_is_null_has_no_tags() -> None:
     assert a_client(OneAnswer(b'{"name": "images", "tags": null}')).tags("images") == []
 
 

@@ -170,7 +170,7 @@ def test_any_manifest_and_description_give_a_value_or_an_error(
         lambda: read_page(b'{"tags": [' + b"[]," * 30_000 + b"[]]}", "It"),
     ],
 )
-def test_many_wrong_items_give_one_error(read: Callable[[], object]) -> None:
+def test_list_with_many_wrong_items_raises_one_error(read: Callable[[], object]) -> None:
     """One error for each of a million items would take a gigabyte and a minute."""
     with limited_errors(), pytest.raises(StoreError):
         read()

@@ -125,7 +125,7 @@ def test_challenge_that_cannot_be_answered_is_ignored(challenge: str, content: b
 
 
 @pytest.mark.parametrize(("basic", "answers"), [(OURS, [True, False]), (None, [False, False])])
-def test_password_is_tried_once(basic: str | None, answers: list[bool]) -> None:
+def test_refused_password_is_not_tried_again(basic: str | None, answers: list[bool]) -> None:
     authorizer = Authorizer(basic, registry="https://r.example/v2/", get=Services().get)
 
     assert [
