@@ -92,7 +92,7 @@ RESTS = (
 )
 
 
-def test_rest_after_a_word_is_returned_unchanged() -> None:
+def test_rest_of_a_line_after_a_word_is_returned_unchanged() -> None:
     assert [rest_after(line, count) for line, count, _ in RESTS] == [rest for *_, rest in RESTS]
 
 

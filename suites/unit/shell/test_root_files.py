@@ -24,7 +24,7 @@ def test_file_that_is_absent_from_a_read_only_folder_counts_as_removed() -> None
     RootFiles(Path("/proc/self")).remove("/no-such-file")
 
 
-def test_link_that_leads_nowhere_is_removed(tmp_path: Path) -> None:
+def test_link_to_a_missing_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
 
     RootFiles(tmp_path).remove("/link")
@@ -102,7 +102,7 @@ def test_file_behind_two_links_is_written_into_the_folder_of_the_second_link(
     assert files.read("/etc/file") == b"mine"
 
 
-def test_files_are_read_and_changed(files: RootFiles) -> None:
+def test_files_in_a_root_are_read_and_changed(files: RootFiles) -> None:
     files.write("/to-etc/new/config", b"a=1", 0o640)
     files.link("/etc/link", "new/config")
     files.make_folder("/srv/a/b")

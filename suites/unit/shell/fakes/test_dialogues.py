@@ -86,7 +86,7 @@ DIALOGUES = (SYSTEMD, KERNEL_MODULES, CONTAINERD, PACKAGES, METADATA, DKMS)
 
 
 @pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda dialogue: dialogue.tool)
-def test_recording_has_the_steps_of_the_present_dialogue(dialogue: Dialogue) -> None:
+def test_recording_has_the_same_steps_as_the_dialogue_in_the_code(dialogue: Dialogue) -> None:
     recording = load_dialogue(dialogue.tool, RECORDED)
 
     assert [str(step) for step in recording.steps] == [
@@ -95,7 +95,7 @@ def test_recording_has_the_steps_of_the_present_dialogue(dialogue: Dialogue) -> 
     ], "Record it again, as fixtures/data/recordings/README.md says."
 
 
-def test_systemctl_answers_as_recorded(tmp_path: Path) -> None:
+def test_fake_of_systemctl_gives_the_recorded_answers(tmp_path: Path) -> None:
     wanted = "[Install]\nWantedBy=multi-user.target\n"
     oneshot = "[Service]\nType=oneshot\n"
     systemd = fakes.Systemd(
@@ -124,7 +124,7 @@ def test_systemctl_answers_as_recorded(tmp_path: Path) -> None:
     replay.run()
 
 
-def test_kernel_modules_answer_as_recorded(tmp_path: Path) -> None:
+def test_fakes_of_kernel_module_tools_give_the_recorded_answers(tmp_path: Path) -> None:
     kernel = load_dialogue(KERNEL_MODULES.tool, RECORDED).facts["kernel"]
     folder = f"/lib/modules/{kernel}/kernel"
 
@@ -157,7 +157,7 @@ def test_kernel_modules_answer_as_recorded(tmp_path: Path) -> None:
     replay.run()
 
 
-def test_ctr_answers_as_recorded(tmp_path: Path) -> None:
+def test_fake_of_ctr_gives_the_recorded_answers(tmp_path: Path) -> None:
     config = next(
         line
         for line in load_dialogue(CONTAINERD.tool, RECORDED).steps[0].stdout.splitlines()
@@ -176,7 +176,7 @@ def test_ctr_answers_as_recorded(tmp_path: Path) -> None:
     Replay(CONTAINERD, tmp_path, containerd).run()
 
 
-def test_curl_answers_as_recorded(tmp_path: Path) -> None:
+def test_fake_of_curl_gives_the_recorded_answers(tmp_path: Path) -> None:
     metadata = fakes.InstanceMetadata(
         {
             "compute": {
@@ -197,7 +197,7 @@ def test_curl_answers_as_recorded(tmp_path: Path) -> None:
     replay.run()
 
 
-def test_dpkg_and_apt_answer_as_recorded(tmp_path: Path) -> None:
+def test_fakes_of_dpkg_and_apt_give_the_recorded_answers(tmp_path: Path) -> None:
     def package(name: str, version: str, *depends: str) -> fakes.Package:
         return fakes.Package(
             name=name,
@@ -227,7 +227,7 @@ def test_dpkg_and_apt_answer_as_recorded(tmp_path: Path) -> None:
     replay.run()
 
 
-def test_dkms_answers_as_recorded(tmp_path: Path) -> None:
+def test_fake_of_dkms_gives_the_recorded_answers(tmp_path: Path) -> None:
     kernel = load_dialogue(DKMS.tool, RECORDED).facts["kernel"]
     modules = fakes.KernelModules(kernel=kernel)
     dkms = fakes.Dkms(

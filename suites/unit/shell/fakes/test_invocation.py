@@ -14,7 +14,7 @@ from suites.unit.shell.fakes.calls import a_call
 SYNTAX = Syntax(options=("-q,--quiet", "-n,--name=", "--flag"))
 
 
-def test_option_in_any_spelling_is_found_by_its_last_name() -> None:
+def test_option_in_any_spelling_is_found_by_the_last_of_its_names() -> None:
     for words in (
         ["-q", "-n", "a", "x"],
         ["-qn", "a", "x"],

@@ -206,7 +206,7 @@ def test_drop_ins_apply_in_name_order_and_a_drop_in_in_etc_replaces_its_namesake
     assert systemd.unit("a").running_text == "zeroth\nfirst\nsecond\n"
 
 
-def test_unit_whose_file_the_code_deleted_is_gone(tmp_path: Path) -> None:
+def test_unit_whose_file_the_code_deleted_can_be_stopped_but_not_started(tmp_path: Path) -> None:
     systemd = fakes.Systemd().use_root(tmp_path)
     systemd.write_file("/etc/systemd/system/a.service", "[Service]\n")
     run(systemd, "systemctl start a")
@@ -235,7 +235,7 @@ def test_fakes_do_not_share_modules() -> None:
     assert run(second, "rmmod nvidia").exit_code == 0
 
 
-def test_modinfo_takes_the_path_of_a_file() -> None:
+def test_modinfo_accepts_the_path_of_a_module_file() -> None:
     module = fakes.Module(path="/lib/modules/x/nvidia.ko", fields={"version": "580"})
     modules = fakes.KernelModules({"nvidia": module})
 
@@ -305,7 +305,7 @@ def test_proc_modules_shows_the_users_of_modules(tmp_path: Path) -> None:
 # DKMS
 
 
-def test_module_exists_as_long_as_its_file_does(tmp_path: Path) -> None:
+def test_module_exists_as_long_as_its_file_exists(tmp_path: Path) -> None:
     modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
     baked = fakes.Source(name="nvidia", version="580.1", installed_for=[KERNEL])
     dkms = fakes.Dkms([baked], kernels=[KERNEL], modules=modules).use_root(tmp_path)
@@ -317,7 +317,7 @@ def test_module_exists_as_long_as_its_file_does(tmp_path: Path) -> None:
     assert run(modules, "modprobe nvidia").exit_code == 1
 
 
-def test_source_that_the_code_wrote_can_be_added(tmp_path: Path) -> None:
+def test_dkms_installs_a_source_that_the_code_wrote(tmp_path: Path) -> None:
     dkms = fakes.Dkms(kernels=[KERNEL]).use_root(tmp_path)
     conf = 'BUILT_MODULE_NAME[0]="nvidia"\nBUILT_MODULE_NAME[1]="nvidia-uvm"\n'
     dkms.write_file("/usr/src/nvidia-580.1/dkms.conf", conf)
@@ -388,7 +388,7 @@ def test_kernel_module_has_the_version_that_was_installed_last(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("failing", ["first", "second"])
-def test_autoinstall_fails_if_one_module_fails(tmp_path: Path, failing: str) -> None:
+def test_dkms_autoinstall_fails_if_one_module_fails(tmp_path: Path, failing: str) -> None:
     sources = [fakes.Source(name=name, version="1") for name in ("first", "second")]
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
     dkms.fail_builds(failing, "1", times=1)
@@ -398,7 +398,7 @@ def test_autoinstall_fails_if_one_module_fails(tmp_path: Path, failing: str) -> 
     assert run(dkms, f"dkms autoinstall -k {KERNEL}").exit_code != 0
 
 
-def test_autoinstall_installs_for_the_named_kernel(tmp_path: Path) -> None:
+def test_dkms_autoinstall_installs_modules_for_the_named_kernel(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1")
     modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
@@ -695,7 +695,7 @@ def test_manually_installed_package_stays_manual_when_a_dependent_upgrades_it(
         ("apt-get install -y other", False),
     ],
 )
-def test_automatic_package_stays_after_it_is_installed_by_name(
+def test_autoremove_keeps_a_dependency_only_if_it_was_later_installed_explicitly(
     tmp_path: Path, upgrade: str, *, is_kept: bool
 ) -> None:
     old, new = (Package(name="lib", version=version) for version in ("1", "2"))
@@ -830,7 +830,7 @@ def test_refused_request_has_a_status_and_a_head_request_has_no_body() -> None:
     assert head.stdout.endswith("Content-Length: 2\r\n\r\n")
 
 
-def test_ctr_shows_the_version_as_recorded() -> None:
+def test_fake_of_ctr_shows_the_recorded_version() -> None:
     recorded = load_recording("ctr/1.7.24-version").text
 
     assert fakes.Containerd().answer(a_call("ctr", "version")).stdout == recorded

@@ -57,7 +57,7 @@ def test_command_folders_exclude_the_project_except_its_virtual_environment(
     ]
 
 
-def test_path_variable_loses_folders_that_cannot_be_listed(
+def test_folders_that_cannot_be_listed_are_removed_from_the_path_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder's commands could not be denied, so the shell does not search the folder."""

@@ -57,7 +57,7 @@ def test_rule_matches_calls_by_its_arguments(
     assert len(registry.violations) == len(others)
 
 
-def test_first_matching_rule_answers_before_the_default(
+def test_first_matching_rule_is_used_and_otherwise_the_default_answer(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.answers("default")
@@ -112,7 +112,7 @@ def test_rule_with_unused_failures_is_reported_as_unused(
     assert codes == [1, 1, 0, 0]
 
 
-def test_effect_sees_the_call_and_may_replace_the_answer(
+def test_effect_gets_the_recorded_call_and_may_replace_the_answer(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     seen: list[Call] = []
@@ -165,7 +165,7 @@ def test_impossible_exit_code_or_duration_of_an_answer_is_refused(
     assert Answer(exit_code=255).exit_code == 255
 
 
-def test_assertions_compare_whole_calls_and_count_calls_by_name(
+def test_assertions_compare_whole_recorded_calls_and_count_calls_of_one_command(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     registry.add(url := MockedCommand("url", registry.calls, reads_stdin=False))

@@ -65,7 +65,9 @@ def test_options_about_reports_and_coverage_change_nothing(tmp_path: Path) -> No
         ("--env-from .shellspec-local", "env_from", ".shellspec-local"),
     ],
 )
-def test_option_sets_its_value(tmp_path: Path, text: str, field: str, value: object) -> None:
+def test_option_in_an_options_file_sets_its_field(
+    tmp_path: Path, text: str, field: str, value: object
+) -> None:
     assert getattr(options(tmp_path, text), field) == value
     (tmp_path / ".shellspec").rename(tmp_path / ".shellspec-local")
     assert getattr(read_options(tmp_path), field) == value

@@ -30,14 +30,14 @@ def rows_of(mode: str, lines: list[str], shell: Shell | None = None) -> list[lis
     return [[word.text for word in row] for row in found.rows]
 
 
-def test_each_line_of_a_block_is_a_row_that_the_shell_expands() -> None:
+def test_each_line_of_a_parameters_block_is_a_row_that_the_shell_expands() -> None:
     found = read("block", ['  "a b" $x', "", "  # none", "c"], Shell())
 
     assert [[word.text for word in row] for row in found.rows] == [["a b", "$x"], ["c"]]
     assert found.code == ':\n__hx_row "a b" $x\n\n  # none\n__hx_row c\n:'
 
 
-def test_matrix_combines_its_lines_and_the_last_line_varies_fastest() -> None:
+def test_parameters_matrix_combines_its_lines_and_its_last_line_varies_fastest() -> None:
     assert rows_of("matrix", ["a b # two", "", "  # none", "1 \\\n 2"]) == [
         *(["a", "1"], ["a", "2"]),
         *(["b", "1"], ["b", "2"]),
@@ -51,7 +51,7 @@ def test_parameters_value_block_has_a_row_for_each_word() -> None:
     assert found.code == ":; __hx_row 'a'; __hx_row 'b c'"
 
 
-def test_matrix_with_expansions_becomes_loops_in_the_shell() -> None:
+def test_parameters_matrix_with_expansions_becomes_loops_in_the_shell() -> None:
     shell = Shell(("x", "1"), ("y", "1"))
 
     assert rows_of("matrix", ["$words", "1"], shell) == [["x", "1"], ["y", "1"]]

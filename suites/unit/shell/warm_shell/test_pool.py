@@ -66,7 +66,7 @@ def test_allowing_a_command_without_a_throwaway_root_is_refused(
         pool._start_with(frozenset({"curl"}))
 
 
-def test_copy_of_a_part_keeps_the_line_numbers_of_the_script(
+def test_copy_of_a_part_of_a_script_keeps_the_line_numbers(
     pool: WarmShellPool, tmp_path: Path
 ) -> None:
     script = tmp_path / "lib" / "install.sh"
