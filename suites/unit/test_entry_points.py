@@ -281,7 +281,7 @@ def test_driver_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         machine_driver("xen", "", {})
 
 
-def test_broken_driver_breaks_only_runs_with_it(site: Site) -> None:
+def test_broken_driver_breaks_only_runs_with_that_driver(site: Site) -> None:
     sentence = broken(site, Group.MACHINE_DRIVERS, "acme")
 
     assert machine_driver("qemu", "", {}).value == "qemu"
@@ -377,7 +377,7 @@ def test_doctor_reports_an_error_only_for_provisioners_that_cannot_be_used(site:
     assert "the entry point gives 5" in str(errors["odd"])
 
 
-def test_broken_provisioner_breaks_only_runs_with_it(site: Site) -> None:
+def test_broken_provisioner_breaks_only_runs_with_that_provisioner(site: Site) -> None:
     sentence = broken(site, Group.PROVISIONERS, "acme")
 
     assert choose_provisioner(Settings().provisioner).name == Settings().provisioner

@@ -187,7 +187,7 @@ def test_waiting_time_is_measured_anew_after_enough_bytes_came_in_time() -> None
         pace.count(0, clock.monotonic() - 10.0)
 
 
-def test_too_few_bytes_end_the_exchange() -> None:
+def test_exchange_ends_if_too_few_bytes_arrive() -> None:
     clock = FakeClock()
     pace = a_pace(clock)
     since = pace.now()
@@ -239,7 +239,7 @@ def test_network_error_is_not_reported_as_a_disk_error(monkeypatch: pytest.Monke
         paced.close()
 
 
-def test_silent_server_is_distinguished_from_a_slow_one() -> None:
+def test_silent_server_is_distinguished_from_a_slow_server() -> None:
     ours, theirs = socket.socketpair()
     pace = Pace(stall_s=0.01, stall_bytes=100, deadline=Deadline.after(100.0, FakeClock()))
     with ours, theirs:

@@ -169,7 +169,7 @@ def test_other_folders_are_removed_beside_a_folder_that_cannot_be_removed(
     assert sweep(tmp_path) == [tmp_path / "a", tmp_path / "c"]
 
 
-def test_timeout_error_has_the_path_of_the_locked_gate(
+def test_timeout_error_has_the_path_of_the_locked_gate_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "_GATE_TIMEOUT_S", 0.0)
@@ -230,7 +230,7 @@ def test_folder_that_is_being_made_is_not_swept(tmp_path: Path, swept: list[Path
     assert swept == []
 
 
-def test_gate_can_be_locked_while_a_leased_folder_is_in_use(tmp_path: Path) -> None:
+def test_gate_file_can_be_locked_while_a_leased_folder_is_in_use(tmp_path: Path) -> None:
     with leased_folder(tmp_path, prefix="run"), hold(tmp_path / ".gate", timeout_s=0, what="it"):
         pass
 
@@ -304,7 +304,7 @@ def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
-def test_missing_file_cannot_be_shared_and_has_no_users(tmp_path: Path) -> None:
+def test_missing_file_has_no_users_and_cannot_get_a_shared_lock(tmp_path: Path) -> None:
     path = tmp_path / "used"
 
     with (
@@ -333,7 +333,7 @@ def _set_aside(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_remove, _replace, _set_aside])
-def test_file_removed_while_it_was_locked_has_no_sole_user(
+def test_file_removed_while_it_was_locked_is_not_exclusively_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "used"

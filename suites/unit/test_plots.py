@@ -23,7 +23,7 @@ class Tags(HTMLParser):
         self.found[tag] = dict(attrs)
 
 
-def test_picture_has_a_drawing_for_each_colour_scheme_and_any_alternative_text() -> None:
+def test_picture_has_a_drawing_for_each_colour_scheme_and_an_escaped_alternative_text() -> None:
     words = """<b>"a" & 'b'</b>"""
 
     tags = Tags(picture(b"light", b"dark", words)).found

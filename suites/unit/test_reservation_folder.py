@@ -48,7 +48,7 @@ def test_missing_folder_is_created_for_its_group(tmp_path: Path) -> None:
         assert (tmp_path / "above" / "pool").stat().st_mode & 0o7777 == 0o2770
 
 
-def test_ordinary_user_creates_no_folder_in_a_folder_of_everybody(
+def test_ordinary_user_creates_no_folder_in_a_world_writable_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder in '/run/lock' that one user creates would be closed to all other users."""
@@ -124,7 +124,7 @@ def test_entry_is_replaced_as_a_whole_and_leaves_nothing_if_it_cannot_be_written
 
 
 @pytest.mark.parametrize("mode", [0o2770, 0o755])
-def test_folder_that_only_its_group_or_owner_changes_is_used(folder: Path, mode: int) -> None:
+def test_folder_that_only_its_group_or_owner_can_change_is_used(folder: Path, mode: int) -> None:
     folder.chmod(mode)
 
     with shared(folder).enter(Note("a")), shared(folder).open() as book:

@@ -109,7 +109,9 @@ def test_cache_is_in_the_folder_that_xdg_cache_home_names(
     assert settings.checkpoint_store.parent == settings.cache
 
 
-def test_relative_cache_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_of_a_cache_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """QEMU runs in the folder of the machine, where a relative path has another meaning."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -98,7 +98,7 @@ def test_replacement_of_a_file_while_it_is_opened_is_not_awaited(
         _content(path)
 
 
-def test_file_that_is_removed_while_it_is_opened_is_absent(
+def test_file_that_is_removed_while_it_is_opened_is_treated_as_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"

@@ -89,7 +89,7 @@ def test_reported_inner_steps_come_after_their_step(listener: Listener) -> None:
     assert listener.told[-1] == "Provision had ['build']"
 
 
-def test_title_of_an_expectation_step_is_its_call(listener: Listener) -> None:
+def test_title_of_an_expectation_step_shows_its_function_and_arguments(listener: Listener) -> None:
     def provisioned(evidence: str, *names: str, exit_code: int = 0) -> str:
         return f"{evidence}{names}{exit_code}"
 

@@ -21,7 +21,7 @@ def built(path: str, log: str = LOG, ended_s: float | None = BEGAN_S + 30) -> Sp
     return build_of(path, log, ended_s, boots, 40.0)
 
 
-def test_build_begins_at_the_date_of_its_log_and_ends_with_its_last_write() -> None:
+def test_build_begins_at_the_date_in_its_log_and_ends_with_the_last_write_to_the_log() -> None:
     span = built(BUILT)
 
     assert span is not None

@@ -18,7 +18,7 @@ def said(monotonic_s: float, message: str, by: str = "containerd") -> JournalEnt
     return an_entry(monotonic_s, MESSAGE=f'time="2026" level=info {message}', SYSLOG_IDENTIFIER=by)
 
 
-def test_span_of_a_container_lasts_from_the_start_of_its_shim_to_its_end() -> None:
+def test_span_of_a_container_is_from_the_start_to_the_end_of_its_shim() -> None:
     boot = a_boot(
         said(1.0, 'msg="starting signal loop" namespace=k8s.io path=/run/x/first pid=7'),
         said(1.5, 'msg="connecting to shim first" address=unix'),
