@@ -75,7 +75,7 @@ def test_frame_over_the_length_limit_is_refused_after_earlier_frames_were_decode
     assert list(decoder.feed(frames.SYNC_FRAME + good)) == [(frames.PING, 7, b"")]
 
 
-def test_decoder_that_loses_sync_decodes_nothing_before_the_next_whole_sync_frame() -> None:
+def test_decoder_that_loses_sync_decodes_nothing_before_the_next_complete_sync_frame() -> None:
     decoder = Decoder(is_synced=True)
     stream = frames.encode(frames.PING, 1) + frames.encode(frames.PING, 2)
 
@@ -122,7 +122,7 @@ def test_message_of_any_length_up_to_the_limit_arrives(parts: int, short: int) -
         (lambda: frames.from_json(b"[]"), "A frame's payload is not a JSON object"),
     ],
 )
-def test_error_says_whether_a_frame_a_message_or_json_is_invalid(
+def test_error_says_whether_a_frame_or_a_message_or_json_is_invalid(
     send: object, sentence: str
 ) -> None:
     assert callable(send)
@@ -142,7 +142,7 @@ def test_agent_loader_in_the_image_has_the_frame_constants_of_the_agent() -> Non
     assert (frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO) == (1, 2, 3, 0x10)
 
 
-def test_garbage_is_not_kept_while_no_frame_is_found() -> None:
+def test_bytes_are_not_kept_while_no_sync_frame_is_found() -> None:
     """A console that prints into the port may do so for hours."""
     decoder = Decoder(is_synced=False)
 

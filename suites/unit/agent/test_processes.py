@@ -147,7 +147,7 @@ def close(child: processes.Child) -> None:
 # Environment
 
 
-def test_path_variable_of_a_command_applies_to_that_command_only(kernel: FakeKernel) -> None:
+def test_path_variable_of_a_command_applies_only_to_that_command(kernel: FakeKernel) -> None:
     table = kernel.table()
     for env in ({"PATH": "/opt/x"}, {"A": "1"}, None):
         close(run(table, ["tool"], env))
@@ -170,7 +170,7 @@ def test_search_path_is_restored_after_a_command_that_cannot_be_started(
     assert [start.searched for start in kernel.started] == ["/opt/x", PATH]
 
 
-def test_environment_variables_of_a_command_apply_to_that_command_only(kernel: FakeKernel) -> None:
+def test_environment_variables_of_a_command_apply_only_to_that_command(kernel: FakeKernel) -> None:
     table = kernel.table()
     close(run(table, ["tool"], {"A": "1", "HOME": "/srv"}))
     close(run(table, ["tool"]))
@@ -181,7 +181,7 @@ def test_environment_variables_of_a_command_apply_to_that_command_only(kernel: F
     assert "A" not in os.environ
 
 
-def test_agent_without_a_path_searches_the_default_path(
+def test_agent_without_a_path_variable_searches_the_default_path(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PATH")
@@ -212,7 +212,7 @@ def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> Non
 
 
 @pytest.mark.parametrize("stdin", [False, True])
-def test_agent_closes_its_copy_of_the_commands_end_of_each_stream(
+def test_agent_closes_its_copies_of_the_stream_ends_that_a_command_uses(
     kernel: FakeKernel, *, stdin: bool
 ) -> None:
     """Otherwise the agent would not see the end of a stream."""
@@ -230,7 +230,7 @@ def test_agent_closes_its_copy_of_the_commands_end_of_each_stream(
     close(child)
 
 
-def test_command_without_input_can_not_reach_the_input_of_the_agent(kernel: FakeKernel) -> None:
+def test_command_without_input_reads_from_dev_null(kernel: FakeKernel) -> None:
     child = run(kernel.table(), ["tool"])
 
     assert child.stdin is None
@@ -254,7 +254,7 @@ def test_streams_of_a_command_are_not_inherited_by_other_commands(
 
 @pytest.mark.parametrize("stdin", [False, True])
 @pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
-def test_failed_start_leaves_nothing_open(
+def test_failed_start_leaves_no_descriptor_open(
     kernel: FakeKernel, start: Callable[..., object], *, stdin: bool
 ) -> None:
     table = kernel.table()
@@ -268,7 +268,7 @@ def test_failed_start_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
-def test_process_that_can_not_be_watched_is_killed_and_reaped(
+def test_process_for_which_no_pidfd_can_be_opened_is_killed_and_reaped(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]
 ) -> None:
     def refuse(_pid: int) -> int:
@@ -340,7 +340,7 @@ def test_status_of_an_ended_process_is_its_code_or_its_signal(
 
 
 @pytest.mark.parametrize("refusal", [None, OSError(errno.ENOEXEC, "Exec format error")])
-def test_commands_are_not_protected_from_the_oom_killer_as_the_agent_is(
+def test_agent_is_protected_from_the_oom_killer_but_its_commands_are_not(
     kernel: FakeKernel, refusal: OSError | None
 ) -> None:
     kernel.oom_file.write_text("-1000\n")
@@ -385,7 +385,7 @@ def test_agent_that_may_not_change_its_oom_score_still_starts_commands(
 # Terminals
 
 
-def test_terminal_of_a_command_is_80_by_24_in_utf8_mode_and_carries_its_streams(
+def test_terminal_of_a_command_is_80_by_24_in_utf8_mode_and_is_used_for_each_stream(
     kernel: FakeKernel,
 ) -> None:
     """The first terminal that a session leader opens becomes its controlling terminal."""
@@ -431,7 +431,7 @@ def test_reading_a_terminal_fails_once_its_last_process_has_ended(kernel: FakeKe
     [((), ["bash"]), (("bash",), ["bash", "sh"])],
     ids=["program-present", "program-missing"],
 )
-def test_terminal_runs_the_fallback_program_if_the_first_is_missing(
+def test_terminal_runs_the_fallback_program_if_the_first_program_is_missing(
     kernel: FakeKernel, missing: tuple[str, ...], tried: list[str]
 ) -> None:
     kernel.missing = missing
@@ -442,7 +442,7 @@ def test_terminal_runs_the_fallback_program_if_the_first_is_missing(
 
 
 @pytest.mark.parametrize("refusal", [PermissionError(errno.EACCES, "Permission denied"), None])
-def test_fallback_program_is_not_tried_after_a_permission_error_of_the_first(
+def test_fallback_program_is_not_tried_after_a_permission_error_of_the_first_program(
     kernel: FakeKernel, refusal: OSError | None
 ) -> None:
     """The fallback program replaces only a missing program."""

@@ -38,7 +38,7 @@ def test_hello_answer_identifies_the_agent(bench: Bench) -> None:
     }
 
 
-def test_new_client_gets_no_output_of_the_earlier_clients_command_which_is_killed(
+def test_command_of_an_earlier_client_is_killed_and_its_output_is_not_sent_to_a_new_client(
     bench: Bench,
 ) -> None:
     left = start(bench)
@@ -90,7 +90,7 @@ def test_settle_request_without_names_keeps_hostname_and_instance_id(bench: Benc
 # Commands
 
 
-def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
+def test_output_of_a_command_is_sent_before_the_command_ends(bench: Bench) -> None:
     process = start(bench)
     process.says(b"\x00\xff no line")
     os.write(process.stderr, b"oh")
@@ -107,7 +107,7 @@ def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
     assert process.is_reaped
 
 
-def test_ping_is_answered_before_queued_output_but_a_result_follows_all_its_output(
+def test_ping_is_answered_before_queued_output_but_a_result_is_sent_after_all_output(
     bench: Bench,
 ) -> None:
     process = start(bench)
@@ -126,7 +126,7 @@ def test_ping_is_answered_before_queued_output_but_a_result_follows_all_its_outp
     assert sum(len(payload) for kind, _, payload in got if kind == frames.STDOUT) == 6 * 65_536
 
 
-def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
+def test_command_ends_when_no_process_has_its_output_open(bench: Bench) -> None:
     process = start(bench)
     process.exits(0)
 
@@ -136,7 +136,7 @@ def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit_s", [60, 0, -1])
-def test_time_limit_first_sends_sigterm_and_then_kills(
+def test_command_gets_sigterm_at_its_time_limit_and_is_killed_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, limit_s: int
 ) -> None:
     process = start(bench, limit_s=limit_s)
@@ -156,7 +156,7 @@ def test_time_limit_first_sends_sigterm_and_then_kills(
 @pytest.mark.parametrize(
     "has_exited", [True, False], ids=["held output", "process that no signal ends"]
 )
-def test_command_that_survives_its_limit_gets_a_result_and_is_reaped_later(
+def test_command_that_survives_its_time_limit_has_a_result_and_is_reaped_when_it_exits(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, has_exited: bool
 ) -> None:
     process = start(bench)
@@ -183,7 +183,7 @@ def test_command_that_survives_its_limit_gets_a_result_and_is_reaped_later(
         (OSError(errno.ENOEXEC, "Exec format error"), 126, b"tool: Exec format error\n"),
     ],
 )
-def test_program_that_cannot_be_run_gives_exit_code_126_or_127(
+def test_exit_code_is_126_or_127_if_a_program_cannot_be_run(
     bench: Bench, refusal: OSError, code: int, words: bytes
 ) -> None:
     bench.processes.refusal = refusal
@@ -207,7 +207,7 @@ def test_agent_reports_lack_of_resources_and_keeps_running(bench: Bench, code: i
     assert (frames.RESULT, 3, b"{}") in got
 
 
-def test_error_of_one_request_does_not_end_another(
+def test_error_of_one_request_does_not_end_another_request(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, whole = start(bench, 2), start(bench, 3)
@@ -280,7 +280,7 @@ def credit_of(got: list[tuple[int, int, bytes]]) -> int:
     return sum(int.from_bytes(part, "big") for kind, _, part in got if kind == frames.CREDIT)
 
 
-def test_input_longer_than_a_pipe_reaches_the_command_whole(bench: Bench) -> None:
+def test_input_longer_than_a_pipe_reaches_the_command_completely(bench: Bench) -> None:
     """The pipe takes the input in parts while the command reads."""
     sent = bytes(range(256)) * 900
     process = start(bench, stdin="more")
@@ -300,7 +300,7 @@ def test_input_longer_than_a_pipe_reaches_the_command_whole(bench: Bench) -> Non
     process.ends()
 
 
-def test_stdin_is_watched_for_room_only_while_input_is_waiting(bench: Bench) -> None:
+def test_agent_polls_whether_stdin_is_writable_only_while_input_is_queued(bench: Bench) -> None:
     """The empty pipe has room, which poll would report continuously."""
     process = start(bench, stdin="more")
     watched = len(bench.server.loop._callbacks)
@@ -334,7 +334,7 @@ def test_host_gets_credit_for_input_that_the_command_does_not_read(bench: Bench)
     process.ends()
 
 
-def test_queued_output_is_bounded_while_the_host_does_not_read(bench: Bench) -> None:
+def test_size_of_queued_output_is_limited_while_the_host_does_not_read(bench: Bench) -> None:
     """Queued output is bounded, and other requests are still answered."""
     process = start(bench)
     os.set_blocking(process.stdout, False)
@@ -502,7 +502,7 @@ def test_failed_read_does_not_block_the_next_read(
     assert got[-1] == (frames.RESULT, 3, b'{"size":600000}'), "An end comes after its own data."
 
 
-def test_error_message_longer_than_a_frame_arrives_whole(bench: Bench) -> None:
+def test_error_message_longer_than_a_frame_arrives_completely(bench: Bench) -> None:
     path = "x" * 100_000
     bench.sends(frames.READ, 2, {"path": path})
 
@@ -630,7 +630,9 @@ def test_parts_of_a_request_are_joined_only_with_parts_of_the_same_client(
 # Files
 
 
-def test_content_of_a_file_arrives_whole_in_several_frames(bench: Bench, tmp_path: Path) -> None:
+def test_content_of_a_file_arrives_completely_in_several_frames(
+    bench: Bench, tmp_path: Path
+) -> None:
     content = bytes(range(256)) * 1000
     (tmp_path / "file").write_bytes(content)
     bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
@@ -641,7 +643,9 @@ def test_content_of_a_file_arrives_whole_in_several_frames(bench: Bench, tmp_pat
     assert result_of(got) == {"size": len(content)}
 
 
-def test_file_longer_than_the_window_waits_for_credit(bench: Bench, tmp_path: Path) -> None:
+def test_rest_of_a_file_longer_than_the_window_is_sent_after_the_host_gives_credit(
+    bench: Bench, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_bytes(bytes(3 << 20))
     bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
     first = sum(len(payload) for _, _, payload in bench.gets())
@@ -687,7 +691,7 @@ def test_bytes_of_requested_ranges_are_returned_in_the_order_of_the_request(
 
 
 @pytest.mark.parametrize("ranges", [[[0, 11]], [[20, 1]], [[0, 4], [9, 2]]])
-def test_range_beyond_the_end_is_an_error(
+def test_range_beyond_the_end_of_a_file_is_an_error(
     bench: Bench, tmp_path: Path, ranges: list[list[int]]
 ) -> None:
     (tmp_path / "disk").write_bytes(bytes(10))
@@ -707,7 +711,7 @@ def umask() -> Iterator[None]:
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize("mode", [0o4666, 0])
 @pytest.mark.parametrize("is_there", [False, True])
-def test_written_file_appears_whole(
+def test_written_file_appears_only_when_it_is_complete(
     bench: Bench, tmp_path: Path, mode: int, *, is_there: bool
 ) -> None:
     """The file has the requested mode, whatever the umask and the mode of the old file."""
@@ -768,7 +772,9 @@ def test_host_gets_credit_for_bytes_written_to_a_file(bench: Bench, tmp_path: Pa
     assert 300_000 - 65_536 < credit_of(bench.gets()) <= 300_000
 
 
-def test_two_writes_of_one_file_at_once_are_each_whole(bench: Bench, tmp_path: Path) -> None:
+def test_each_of_two_simultaneous_writes_of_a_file_leaves_a_complete_file(
+    bench: Bench, tmp_path: Path
+) -> None:
     path = tmp_path / "file"
     asked = {"path": str(path), "mode": 0o640, "has_more": True}
     for request in (2, 3):
@@ -859,7 +865,7 @@ def test_file_is_found_by_polling_if_inotify_is_unavailable(
     assert result_of(bench.gets()) == {}
 
 
-def test_wait_for_an_existing_file_ends_at_once(bench: Bench, tmp_path: Path) -> None:
+def test_wait_for_an_existing_file_ends_immediately(bench: Bench, tmp_path: Path) -> None:
     bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
 
     assert result_of(bench.gets()) == {}
@@ -935,7 +941,7 @@ def test_error_in_a_callback_belongs_to_the_request_that_registered_the_callback
         os.close(fd)
 
 
-def test_callback_that_schedules_itself_again_does_not_starve_other_callbacks(
+def test_callback_that_schedules_itself_again_does_not_prevent_other_callbacks(
     bench: Bench,
 ) -> None:
     called: list[str] = []
@@ -973,7 +979,7 @@ def test_loop_waits_for_the_timer_that_is_due_first(
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_wait_for_a_file_survives_removal_and_recreation_of_its_folder(
+def test_wait_for_a_file_continues_after_its_folder_is_removed_and_created_again(
     bench: Bench, tmp_path: Path, *, is_file: bool
 ) -> None:
     folder = tmp_path / "a"

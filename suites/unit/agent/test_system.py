@@ -112,7 +112,7 @@ def test_signal_to_a_process_group_below_2_is_refused(
         Processes.signal_group(object.__new__(Processes), pid, 9)
 
 
-def test_commands_get_an_environment_like_a_login_shell_of_root() -> None:
+def test_environment_of_commands_is_like_the_environment_of_a_login_shell_of_root() -> None:
     """Variables that systemd sets for the agent are not passed on."""
     systemd = (
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),

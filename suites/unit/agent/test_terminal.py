@@ -156,7 +156,7 @@ def test_command_ends_when_a_process_without_output_ends_although_the_terminal_i
     started.closes_output()
 
 
-def test_output_beyond_the_window_of_the_host_is_sent_later(
+def test_output_beyond_the_window_of_the_host_is_sent_after_the_host_gives_credit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)
