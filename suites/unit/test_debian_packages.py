@@ -101,7 +101,7 @@ def _ensure(
     )
 
 
-def test_dates_of_lists_are_checked(tmp_path: Path) -> None:
+def test_dates_of_package_lists_are_checked(tmp_path: Path) -> None:
     runner = ScriptedUnpacking()
 
     _unpack(tmp_path, runner)

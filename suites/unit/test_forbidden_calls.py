@@ -46,7 +46,7 @@ def test_forbidden_call_is_refused_and_noted(call: Callable[[], object], what: s
         assert [each.partition(" (")[0] for each in seen] == [what]
 
 
-def test_thread_and_socketpair_are_allowed(tmp_path: Path) -> None:
+def test_thread_and_socket_pair_are_not_forbidden_calls(tmp_path: Path) -> None:
     with CALLS.watched() as seen:
         ours, theirs = socket.socketpair()
         with ours, theirs:

@@ -58,6 +58,6 @@ def test_table_replaces_the_text_between_its_marks() -> None:
     assert replace_table(f"a\n{begin}old\n{end}b\n", "new\n") == f"a\n{begin}\nnew\n\n{end}b\n"
 
 
-def test_page_without_marks_is_refused() -> None:
+def test_page_without_marks_for_the_table_is_refused() -> None:
     with pytest.raises(SystemExit, match="has no lines"):
         replace_table("a\n", "new\n")

@@ -34,7 +34,7 @@ def test_content_range_gives_offset_and_size() -> None:
     ("value", "meaning"),
     [("1000", 1000), ("", None), ("-1", None), ("\xb2", None), ("9" * 5000, None)],
 )
-def test_length_is_a_number_or_unknown(value: str, meaning: int | None) -> None:
+def test_content_length_is_a_number_or_unknown(value: str, meaning: int | None) -> None:
     assert length(a_header("Content-Length", value)) == meaning
 
 

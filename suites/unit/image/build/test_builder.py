@@ -339,7 +339,7 @@ def test_error_of_a_build_beyond_its_deadline_names_the_current_step(attempt: At
         attempt.build(commands)
 
 
-def test_user_without_namespaces_gets_a_remedy(attempt: Attempt) -> None:
+def test_error_for_a_user_without_namespaces_has_a_remedy(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands(failing="true", says="unshare: unshare failed: No such range")
 
     with pytest.raises(

@@ -130,7 +130,7 @@ def test_bake_that_fails_leaves_nothing(store: DerivedStore, image: CloudImage) 
     assert store.cache.ls() == []
 
 
-def test_derived_images_are_listed_and_verified_and_removed_like_any_image(
+def test_derived_images_are_listed_and_verified_and_removed_like_other_images(
     store: DerivedStore, image: CloudImage
 ) -> None:
     bake(store, image, Baker())
