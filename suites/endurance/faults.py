@@ -33,7 +33,7 @@ FAULTS = (
     Fault(
         campaign="resources",
         what="if a staging folder could not be removed, this error hid the original error, or made a successful operation fail",
-        test="suites/unit/artifact_cache/test_store.py::test_error_from_making_a_folder_is_raised_even_if_the_removal_fails_too",
+        test="suites/unit/artifact_cache/test_store.py::test_error_from_making_a_folder_is_raised_even_if_removal_of_the_folder_fails",
     ),
     Fault(
         campaign="resources",

@@ -305,7 +305,7 @@ def test_holder_file_of_the_next_process_is_not_removed(
     assert holder.exists()
 
 
-def test_error_from_making_a_folder_is_raised_even_if_the_removal_fails_too(
+def test_error_from_making_a_folder_is_raised_even_if_removal_of_the_folder_fails(
     tmp_path: Path,
 ) -> None:
     """Without free descriptors, for example, the removal fails too."""
