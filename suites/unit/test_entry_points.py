@@ -177,7 +177,7 @@ not_a_function = "agent_runs"
 '''
 
 
-def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> None:
+def test_expectations_of_a_package_are_judged_with_the_other_expectations(site: Site) -> None:
     names = (
         "agent_runs",
         "crashes",
@@ -222,7 +222,9 @@ def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> Non
     )
 
 
-def test_broken_expectation_is_unknown_and_the_others_are_judged(site: Site) -> None:
+def test_verdict_on_a_broken_expectation_is_unknown_and_other_expectations_are_judged(
+    site: Site,
+) -> None:
     sentence = broken(site, Group.EXPECTATIONS, "acme")
     verdicts = judge_node(EvidenceFolder(site.folder).evidence)
 

@@ -103,7 +103,7 @@ def test_reference_without_a_host_or_without_encryption_is_refused(reference: st
         ("ftp://example.org/y", False),
     ],
 )
-def test_redirect_from_https_leads_only_to_https(target: str, *, is_followed: bool) -> None:
+def test_redirect_from_https_is_followed_only_to_https(target: str, *, is_followed: bool) -> None:
     request = urllib.request.Request("https://example.org/x")
 
     made = NoDowngrade().redirect_request(

@@ -66,7 +66,7 @@ def test_folder_that_cannot_be_created_is_reported_with_a_remedy(
         make_private_folder(tmp_path / path)
 
 
-def test_folder_that_another_process_makes_meanwhile_is_taken(
+def test_folder_that_another_process_makes_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "a"
@@ -152,7 +152,7 @@ def test_sweep_does_not_touch_files_and_links(tmp_path: Path) -> None:
     assert list(precious.iterdir()) == []
 
 
-def test_other_folders_are_removed_beside_a_folder_that_cannot_be_removed(
+def test_other_folders_are_removed_although_one_folder_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rmdir = os.rmdir

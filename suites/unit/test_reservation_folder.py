@@ -104,7 +104,7 @@ def test_child_that_has_not_begun_its_program_does_not_keep_the_folder_locked(
     os.close(child)
 
 
-def test_entry_is_replaced_as_a_whole_and_leaves_nothing_if_it_cannot_be_written(
+def test_entry_is_replaced_completely_and_no_file_is_left_if_the_entry_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:

@@ -63,7 +63,7 @@ def test_exit_code_is_1_if_fewer_defects_are_noticed_than_required(
     assert main(["mutate", "a.sh", *([f"--fail-under={least}"] if least else [])]) == code
 
 
-def test_options_reach_the_mutation_run_and_each_requested_report_is_written(
+def test_options_are_passed_to_the_mutation_run_and_each_requested_report_is_written(
     requests: list[Any], tmp_path: Path
 ) -> None:
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "html", "sarif", "markdown")}

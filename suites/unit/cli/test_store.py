@@ -146,7 +146,7 @@ def test_push_reports_artifacts_that_the_store_already_has(
     assert new == "images/debian-12-4567: pushed"
 
 
-def test_push_fails_if_one_image_cannot_be_pushed_and_pushes_the_others(
+def test_push_command_fails_if_one_image_cannot_be_pushed_but_pushes_the_other_images(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caches.images.refusal = "debian-12-0123"
@@ -215,7 +215,7 @@ def test_gc_removes_old_artifacts_and_keeps_artifacts_without_a_push_time(
 
 
 @pytest.mark.parametrize("days", ["nan", "-1", "36501"])
-def test_invalid_age_removes_nothing(caches: Caches, days: str) -> None:
+def test_no_artifact_is_removed_if_the_age_is_invalid(caches: Caches, days: str) -> None:
     caches.images.stored = [stored("a")]
 
     assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 2

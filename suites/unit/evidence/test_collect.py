@@ -253,7 +253,7 @@ def test_path_that_is_not_utf8_is_kept_as_its_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "e/unreadable.txt").read_bytes() == b"/b\xff\n"
 
 
-def test_evidence_is_unpacked_in_bounded_memory(tmp_path: Path) -> None:
+def test_evidence_is_unpacked_with_a_limited_amount_of_memory(tmp_path: Path) -> None:
     """Before the limit, 300 MiB of zeros, compressed to 1.4 MiB, took 846 MiB."""
     output = base64.b64encode(an_archive(a_frame("file", "/z", bytes(4 << 20)))).decode()
     with ScriptedRunner().expect("sh", stdout=output) as runner:

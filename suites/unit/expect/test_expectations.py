@@ -79,7 +79,7 @@ def test_file_that_is_not_a_trace_raises_harness_error(tmp_path: Path) -> None:
     [(REFUSED, ExpectationError), (UNDECIDED, HarnessError)],
     ids=["refusals", "gaps"],
 )
-def test_unmet_or_undecidable_expectation_raises_its_error_with_its_message(
+def test_unmet_or_undecidable_expectation_raises_the_expected_error_and_message(
     tmp_path: Path, cases: dict[str, Case], error: type[EvidencedError]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):

@@ -215,7 +215,7 @@ def test_message_shows_40_lines_and_the_difference_file_has_all_lines(tmp_path: 
     assert len(re.findall(r"^  \+ ", whole, re.MULTILINE)) == 70
 
 
-def test_difference_of_forty_lines_is_shown_whole() -> None:
+def test_difference_of_forty_lines_is_shown_completely() -> None:
     paths = {f"/opt/{number:03}": a_file() for number in range(39)}
 
     message = difference(a_state(), a_state(paths))

@@ -174,7 +174,7 @@ def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [child.folder, parent.folder]
 
 
-def test_image_in_use_counts_toward_the_size_limit_and_is_kept_with_its_parent(
+def test_size_limit_includes_an_image_in_use_which_is_kept_with_its_parent(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image in use was opened longest ago, so it would be removed first."""

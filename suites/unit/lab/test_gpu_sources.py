@@ -70,7 +70,7 @@ def test_emulation_setting_of_the_run_overrides_the_emulation_of_each_gpu(
     assert [cast("GpuModel", each).emulation for each in resolved] == expected
 
 
-def test_gpu_without_a_system_processor_is_not_emulated_with_one() -> None:
+def test_gpu_without_a_system_processor_is_not_emulated_with_a_system_processor() -> None:
     made = replace(sources(GpuSource.EMULATED)[0], emulation=GpuEmulation.GSP)
 
     (resolved,) = made.resolve([find_model("v100-pcie-16gb")])

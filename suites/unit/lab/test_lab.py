@@ -160,7 +160,7 @@ def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab, na
     assert not (lab.folder.parent / "up").exists()
 
 
-def test_lab_that_is_ending_kills_its_machines_and_boots_none_meanwhile(
+def test_lab_that_is_ending_kills_its_machines_and_boots_no_new_machine(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[str] = []

@@ -84,7 +84,7 @@ def test_seed_is_plugged_and_seen_by_the_guest_before_cloud_init_runs(
         assert [failure() for *_, failure in waits] == ["blocked on gpu0"] * 2
 
 
-def test_wait_for_cloud_init_goes_on_while_the_console_shows_lines(
+def test_wait_for_cloud_init_continues_while_the_console_shows_new_lines(
     stage: Stage, fake_time: FakeClock
 ) -> None:
     stage.agent.answers["sh"] = RESULT
@@ -329,7 +329,9 @@ def test_error_says_that_the_vm_driver_cannot_save_machines(
 # -- saved as a checkpoint -----------------------------------------------------------------------
 
 
-def test_guest_unplugs_its_seed_syncs_and_is_idle_before_its_state_is_saved(stage: Stage) -> None:
+def test_guest_unplugs_its_seed_and_syncs_its_disks_and_is_idle_before_its_state_is_saved(
+    stage: Stage,
+) -> None:
     with stage.machine() as machine:
         _ = machine.agent
         stage.noted.clear()

@@ -89,7 +89,7 @@ def test_markdown_fence_is_longer_than_any_fence_in_the_diff() -> None:
     assert "\n````\n" in text
 
 
-def test_summary_shows_twenty_survivors_and_counts_the_others() -> None:
+def test_summary_shows_twenty_survivors_and_the_number_of_other_survivors() -> None:
     report = _report(Outcome.SURVIVED)
     for count, others in ((20, ""), (21, "And 1 more"), (25, "And 5 more")):
         report.results = report.results[:1] * count

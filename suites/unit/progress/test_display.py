@@ -200,7 +200,7 @@ def test_line_after_unfinished_output_begins_on_a_new_line() -> None:
     assert written == ["\none\ntwo\n"]
 
 
-def test_display_shows_due_activities_and_nothing_after_its_end() -> None:
+def test_display_shows_due_activities_and_shows_nothing_after_its_end() -> None:
     now = [100.0]
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: now[0])

@@ -210,7 +210,7 @@ def test_part_beyond_the_end_of_a_blob_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["<?last=a>; rel=next", "no link"])
-def test_list_of_tags_ends_if_its_next_page_has_nothing_new(link: str) -> None:
+def test_list_of_tags_ends_if_its_next_page_has_no_new_tag(link: str) -> None:
     client = a_client(OneAnswer(b'{"tags": ["a", "b"]}', Link=link))
 
     assert client.tags("images") == ["a", "b"]

@@ -94,7 +94,9 @@ def test_records_are_split_around_what_a_trap_printed() -> None:
         assert list(records_in(called + printed)) == [begun], printed
 
 
-def test_no_pipe_stays_open_if_one_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pipe_stays_open_if_another_pipe_cannot_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[int] = []
     pipe = os.pipe
 

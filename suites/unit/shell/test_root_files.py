@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_file_that_is_absent_from_a_read_only_folder_counts_as_removed() -> None:
+def test_file_that_is_absent_from_a_read_only_folder_is_treated_as_removed() -> None:
     """In such a folder the kernel refuses every removal, even of a file that does not exist."""
     RootFiles(Path("/proc/self")).remove("/no-such-file")
 
@@ -59,7 +59,9 @@ def files(tmp_path: Path, host: Path) -> RootFiles:
 @pytest.mark.parametrize(
     "way", ["/absolute", "/relative", "/../host", "/to-etc/../../host", "/magic"]
 )
-def test_no_path_leads_out_of_the_root(files: RootFiles, host: Path, way: str) -> None:
+def test_no_path_refers_to_a_file_outside_of_the_root(
+    files: RootFiles, host: Path, way: str
+) -> None:
     before = sorted(host.rglob("*"))
 
     acts: tuple[Callable[[], None], ...] = (
@@ -80,7 +82,7 @@ def test_no_path_leads_out_of_the_root(files: RootFiles, host: Path, way: str) -
     assert (host / "file").read_text() == "of the host"
 
 
-def test_link_to_a_file_of_the_host_leads_to_a_file_of_the_root(
+def test_link_to_a_file_of_the_host_refers_to_a_file_of_the_root(
     files: RootFiles, host: Path
 ) -> None:
     files.write("/to-file", b"x", 0o600)
@@ -151,7 +153,9 @@ def test_write_to_a_file_of_the_kernel_is_refused(tmp_path: Path) -> None:
         files.write("/comm", b"x")
 
 
-def test_large_file_is_not_read_whole(files: RootFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_not_read_completely(
+    files: RootFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
     os.truncate(files.root / "etc" / "file", 1 << 40)
 
