@@ -42,7 +42,7 @@ class LimitError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A limit of `default` units on `what`, unless an environment variable sets another number.
+    """A limit on `what`, in `unit`: `default`, or the value of an environment variable.
 
     `name` consists of words joined by hyphens; it ends with the unit if the unit is a size or a
     time.

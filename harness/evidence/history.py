@@ -20,7 +20,7 @@ from harness.evidence.units import UNIT_JOBS, unit_commands
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: The folder with the history in the evidence.
+#: The folder of the evidence that has the node's history.
 HISTORY = "history"
 UNIT_TIMES = "unit-times"
 MANAGER_TIMES = "manager-times"

@@ -176,7 +176,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _connection(self) -> socket.socket | None:
-        """Wait in the thread for the connection with QEMU; return None once closed."""
+        """Wait, in the server's thread, until QEMU connects; return None if the server is closed."""
 
     @abc.abstractmethod
     def _on_data(self) -> None:

@@ -69,7 +69,7 @@ class Machine(Protocol):
         """Ask the guest to release a device, and wait until QEMU has removed it."""
 
     def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume, if the machine was started without one."""
+        """Hot-plug a seed volume into a machine that was started without one."""
 
     def unplug_seed(self, deadline: Deadline) -> None:
         """Unplug the seed volume, if the machine has one."""

@@ -67,7 +67,7 @@ def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
 def measure_khz(
     counter: Callable[[], int], nanoseconds: Callable[[], int], clock: Clock
 ) -> int | None:
-    """Return the rate of `counter` in kHz, rounded to whole MHz, or None if it stands still."""
+    """Return the rate of `counter` in kHz, rounded to thousands, or None if it does not change."""
     began, from_count = _look(counter, nanoseconds)
     clock.sleep(_INTERVAL_S)
     ended, to_count = _look(counter, nanoseconds)

@@ -259,7 +259,7 @@ class MonitoredMachine(abc.ABC):
         )
 
     def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume, if the machine was started without one."""
+        """Hot-plug a seed volume into a machine that was started without one."""
         self._attach_seed(seed)
         self._has_seed = True
 

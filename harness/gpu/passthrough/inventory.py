@@ -77,7 +77,7 @@ class Inventory:
     def require_gpus(self, host: HostDevices) -> None:
         """Raise BadInputError if a listed address is a function of this host, but not a GPU.
 
-        An address at which no function is found is no error: a GPU may have left the bus.
+        A listed address may have no function, since a GPU may have left the bus.
         """
         for address in self.gpus:
             function = host.functions.get(address)
