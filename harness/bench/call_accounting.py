@@ -63,7 +63,7 @@ class CallAccounting:
                 found.append(Call(name=running.pop(pid), cpu_s=int(value) / 1e6))
         if not found:
             raise HarnessError(
-                "No shell of the run called an accounted command; is the shell linked statically?"
+                "No shell of the run called a measured command; is the shell linked statically?"
             )
         return found
 

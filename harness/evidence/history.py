@@ -121,7 +121,7 @@ def _unit(block: str) -> UnitTimes:
             result=values.get("Result", "success"),
             after=frozenset(values["After"].split()),
             started_s=started or None,
-            # A oneshot unit, and a unit whose start fails, may never be active.
+            # A oneshot unit, or a unit whose start fails, might not become active at all.
             ready_s=min(
                 (each for each in (active, leaving, inactive) if each and each >= started),
                 default=None,

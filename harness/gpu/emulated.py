@@ -256,7 +256,8 @@ class EmulatedGpu:
         if bar == 0 and offset in mailbox.REGISTERS:
             self._mailbox.write(offset, self._mailbox.read(offset) & ~mask | value & mask)
             return
-        # A write to a hard-wired register has no effect: reads look up written values last.
+        # A value written to a hard-wired register is never read: a read finds the hard-wired value
+        # first.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
             self._written.pop(register, None)

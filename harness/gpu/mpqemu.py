@@ -172,7 +172,7 @@ class MpqemuServer(DeviceServer[Message]):
         fd = -1 if self._qemus is None else self._qemus.fileno()
         if fd < 0:
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged before, or its "
+                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged in before, or its "
                 "server does not run; start a new server each time a GPU is plugged."
             )
         return GpuAttachment(

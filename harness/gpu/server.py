@@ -167,7 +167,7 @@ class DeviceServer(abc.ABC, Generic[R]):
     def attachment(self) -> GpuAttachment:
         """Return the data that a machine needs to plug the GPU in.
 
-        Raises HarnessError when the GPU was plugged before, or the server is not running.
+        Raises HarnessError if the GPU has been plugged in before, or the server is not running.
         """
 
     @abc.abstractmethod

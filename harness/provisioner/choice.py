@@ -21,8 +21,8 @@ def choose_provisioner(word: str) -> Provisioner:
 
 
 def _read(path: Path) -> Provisioner:
-    # Imported here, since loading this module takes longer than starting a clone, and the harness's
-    # own provisioner has no file to read.
+    # Only other provisioners need the module `yaml_file`, which takes longer to load than a clone
+    # takes to start.
     from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
 
     return read_provisioner(path)

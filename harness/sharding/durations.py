@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Return the seconds of each test, or an empty mapping if there is no file.
+    """Return the duration of each test in seconds, or an empty mapping if there is no file.
 
     Raises BadInputError if the file is not in this format.
     """

@@ -317,8 +317,8 @@ class RegistryClient:
             if response.status == _NO_RANGE:
                 part.unlink()
                 raise StoreError(
-                    f"{_start(what)} in the store '{self.address}' is truncated: it ends after {have} "
-                    "bytes or before; nothing of it is kept."
+                    f"{_start(what)} in the store '{self.address}' is truncated: it has at most "
+                    f"{have} of {size} bytes. The partial download is deleted."
                 )
             if response.status == http.HTTPStatus.PARTIAL_CONTENT:
                 if content_range(response.headers)[0] != have:

@@ -101,7 +101,7 @@ def test_setup_and_teardown_of_a_passed_test_are_reported_only_if_a_report_shows
     }
 
 
-def test_each_part_that_does_not_pass_is_reported(tmp_path: Path) -> None:
+def test_each_phase_of_a_test_that_does_not_pass_is_reported(tmp_path: Path) -> None:
     text = """
 import pytest
 @pytest.fixture

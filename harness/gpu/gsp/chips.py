@@ -1,7 +1,7 @@
 """The differences between chips: how they boot, their page tables, and their fixed registers.
 
-The implementations that each chip uses are listed in `generated/g_kernel_gsp_nvoc.c` of the open kernel
-modules; offsets are in BAR 0.
+`generated/g_kernel_gsp_nvoc.c` of the open kernel modules lists which implementation of each function a
+chip uses. Offsets are in BAR 0.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _parse_superblock(content: bytes) -> _Geometry:
     (inode,) = struct.unpack_from("<H", content, 88)
     (incompatible, read_only_compatible) = struct.unpack_from("<II", content, 96)
     if strange := incompatible & ~_UNDERSTOOD:
-        raise Ext4Error(f"it has features that are not understood here ({strange:#x})")
+        raise Ext4Error(f"it has ext4 features that the harness cannot read ({strange:#x})")
     (descriptor,) = struct.unpack_from("<H", content, 254)
     (made_at_s,) = struct.unpack_from("<I", content, 264)
     block = 1024 << min(block_log, _LARGEST_BLOCK_LOG)

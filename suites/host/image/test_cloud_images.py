@@ -223,7 +223,7 @@ def test_next_mirror_is_used_after_a_wrong_image(tmp_path: Path, server: ImageSe
     assert len(fetching.refused()) == 1
 
 
-def test_image_is_fetched_from_the_location_whose_list_has_its_digest(
+def test_image_is_fetched_from_the_location_that_lists_the_digest_of_the_image(
     tmp_path: Path, server: ImageServer
 ) -> None:
     """At the other location, both the image and its list have been replaced."""

@@ -131,7 +131,7 @@ def test_error_for_a_truncated_blob_names_the_file_that_the_blob_contains(filled
 
     assert second.made == 1
     assert "The file 'ram' of 'booted-" in second.said(Stage.REFUSED)
-    assert "is truncated: it ends after" in second.said(Stage.REFUSED)
+    assert "is truncated: it has at most" in second.said(Stage.REFUSED)
     assert second.leftovers() == [second.have().folder.name]
 
 

@@ -92,5 +92,5 @@ def test_each_call_has_the_cpu_time_of_its_own_process(tmp_path: Path) -> None:
         "HARNESS_BENCH_NAMES": ":jq:sed:",
         "HARNESS_BENCH_CALLS": str(tmp_path / "calls"),
     }
-    with pytest.raises(HarnessError, match="No shell of the run called an accounted command"):
+    with pytest.raises(HarnessError, match="No shell of the run called a measured command"):
         CallAccounting(folder=Path("/absent"), names=()).calls()

@@ -313,7 +313,7 @@ def test_gpu_that_was_plugged_before_cannot_be_plugged_again(
 ) -> None:
     qemu.config_read(0)
 
-    with pytest.raises(HarnessError, match="plugged before"):
+    with pytest.raises(HarnessError, match="plugged in before"):
         server.attachment()
 
 

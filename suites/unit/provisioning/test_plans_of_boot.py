@@ -199,11 +199,11 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", sorted({*PLANS} - {"other-version", "precompiled-only", "arm64"}))
-def test_plan_of_boot_matches_the_contract(name: str) -> None:
+def test_plan_of_a_boot_matches_the_golden_file(name: str) -> None:
     expect_golden(f"plan-{name}", PLANS[name]().describe())
 
 
-def test_plan_of_bake_matches_the_contract(tmp_path: Path) -> None:
+def test_plan_of_a_bake_matches_the_golden_file(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     asked = parse_configuration(
         {
@@ -231,7 +231,7 @@ def test_each_step_has_the_events_that_the_dashboards_read() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_order_of_steps_depends_only_on_the_steps_that_each_step_needs(name: str) -> None:
+def test_each_step_follows_the_steps_that_it_needs_however_they_are_listed(name: str) -> None:
     """In any order of the list, each step comes after all steps that it needs."""
     steps = PLANS[name]().steps
     shuffled = Plan.order(sorted(steps, key=lambda step: step.name, reverse=True)).steps

@@ -159,7 +159,7 @@ def test_semaphore_is_released_by_methods_of_the_host_class() -> None:
 
 
 @pytest.mark.parametrize(("opcode", "values"), [(3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))])
-def test_methods_that_are_immediate_or_do_not_increment_or_increment_once_are_carried_out(
+def test_immediate_and_non_incrementing_and_increment_once_methods_are_carried_out(
     opcode: int, values: tuple[int, ...]
 ) -> None:
     """Methods may be immediate, non-incrementing, or increment once."""

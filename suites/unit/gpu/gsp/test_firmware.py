@@ -34,7 +34,7 @@ def sections(file: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_firmware_file_has_a_version_and_an_image_and_a_signature_for_each_family(
+def test_firmware_file_has_a_version_and_an_image_and_one_signature_per_family(
     name: str,
 ) -> None:
     found = sections(make_firmware("550.163.01", FILES[name]))
