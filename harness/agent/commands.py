@@ -223,8 +223,8 @@ class Command:
 
     def _on_kill(self) -> None:
         self.signal(signal.SIGKILL)
-        # Do not wait longer for a process that is outside of the group and has the output open, or
-        # that hangs in the kernel.
+        # The wait is limited: a process outside of the group may have the output open, or a
+        # process may hang in the kernel.
         self._timer = self._loop.call_later(_UNKILLABLE_S, self._end)
 
     def _on_exit(self, _events: int) -> None:

@@ -255,7 +255,7 @@ class DeviceServer(abc.ABC, Generic[R]):
     def wait_for_end(self, timeout_s: float) -> Ending:
         """Wait until QEMU has closed the connection; QEMU does so when it exits, or earlier.
 
-        Raises HarnessError after `timeout_s` seconds.
+        Raises HarnessError if the connection is still open after `timeout_s` seconds.
         """
         self._thread.join(timeout_s)
         ending = self._ending

@@ -110,7 +110,7 @@ class KernelFiles:
         return below if below.is_dir() else self.modules
 
     def module_files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files and links in the modules' folder, each with its path in it, in a stable order."""
+        """Yield each file and link below the modules' folder, with the path relative to the folder, sorted."""
         folder = self.modules_folder
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()

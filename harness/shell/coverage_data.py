@@ -130,7 +130,7 @@ def _require_bounded(copy: Path, path: Path) -> None:
             is_computed = any(hidden for (hidden,) in columns)
             is_virtual = str(sql).lstrip().upper().startswith("CREATE VIRTUAL")
             if kind not in {"table", "index"} or is_virtual or is_computed:
-                raise ValueError(f"it has an object that is not a table: {name!r}")
+                raise ValueError(f"it has an object that is not a plain table or index: {name!r}")
         [entries] = database.execute(
             "SELECT (SELECT count(*) FROM file) + (SELECT count(*) FROM context)"
             " + (SELECT count(*) FROM line_bits)"

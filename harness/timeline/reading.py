@@ -208,7 +208,7 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
 
 
 def _continued(reader: _Reader, boots: Boots) -> float | None:
-    """Return when this machine continued from a checkpoint; None if the machine booted.
+    """Return the time at which this machine continued from a checkpoint, or None if it booted.
 
     QEMU reports when the processors begin to run; if the machine boots, they begin before the
     kernel starts.

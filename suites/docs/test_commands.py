@@ -57,9 +57,7 @@ def test_help_of_dev_lists_every_command(programs: Programs) -> None:
         ("curl example.org", "Nothing here can check the command 'curl'"),
     ],
 )
-def test_command_that_its_program_refuses_is_reported(
-    programs: Programs, line: str, message: str
-) -> None:
+def test_invalid_command_is_reported(programs: Programs, line: str, message: str) -> None:
     (command,) = command_lines(shell(f"{line}\n"))
 
     with pytest.raises(StaleDocumentError, match=rf"page.md:2: .*{re.escape(message)}"):

@@ -41,7 +41,7 @@ def test_new_project_passes_all_of_its_tests(
 
 @pytest.mark.nightly
 @pytest.mark.vm_driver("qemu", reason="the wheel is installed without the extra for libvirt")
-def test_readme_commands_make_a_test_of_a_users_scripts_fail_and_pass_after_the_repair(
+def test_test_of_a_users_scripts_in_the_readme_fails_and_passes_after_the_repair(
     installed_wheel: InstalledWheel, lab: Lab, tmp_path: Path
 ) -> None:
     """The test runs the commands of the README in their order."""

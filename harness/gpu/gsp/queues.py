@@ -143,7 +143,7 @@ class Queues:
         Raises QueueError if too many messages wait.
         """
         if len(body) > MOST_BODY:
-            raise ValueError(f"A message has {MOST_BODY} bytes at most, not {len(body)}.")
+            raise ValueError(f"A message may have at most {MOST_BODY} bytes, but has {len(body)}.")
         if len(self._waiting) >= MOST_WAITING:
             raise QueueError(
                 f"The driver does not read its messages; {MOST_WAITING} messages are waiting."

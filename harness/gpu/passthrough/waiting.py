@@ -24,8 +24,8 @@ T = TypeVar("T")
 Leases: TypeAlias = ReservationFolder[GpuLease]
 
 _INTERVAL_S = 0.1
-#: A waiting process reads the leases when a lease begins or ends. The process also reads the leases
-#: after this many seconds, since nobody removes the file of a killed process.
+#: A waiting process reads the leases when a lease begins or ends. A killed process
+#: leaves its lease's file behind, so the process also reads the leases every few seconds.
 _LOOK_AGAIN_S = 2.0
 _TICK_S = 0.02
 #: A process that may be next reads the host's state again when leases change, and after this many

@@ -30,7 +30,9 @@ class Selection:
     names: set[str] = field(default_factory=set)
 
     def chosen(self, cases: Mapping[str, Case], source: str) -> set[int]:
-        """Return `Case.number` of each selected case; the ids in `cases` begin after the file's path.
+        """Return the `number` of each selected case.
+
+        The keys of `cases` are ids of examples without the file's path.
 
         Raises BadInputError if a line or a name has no example.
         """

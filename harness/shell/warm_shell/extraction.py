@@ -59,7 +59,7 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
 
 
 def _possible_ends(lines: list[str], start: int, indent: str) -> Iterator[int]:
-    """Yield the indices of lines before which the definition may end, the likely ones first."""
+    """Yield the possible ends of the definition, as of a slice of `lines`; likely ends come first."""
     yield start + 1
     closing = re.compile(r"\s*[})]")
     ends = [n + 1 for n in range(start + 1, len(lines)) if closing.match(lines[n])]

@@ -373,9 +373,7 @@ def test_evidence_of_the_host_is_kept_with_a_manifest(tmp_path: Path) -> None:
     }
 
 
-def test_request_for_another_provisioner_has_its_evidence_and_not_the_evidence_of_gpu_node() -> (
-    None
-):
+def test_request_lists_the_declared_evidence_of_a_provisioner_and_none_of_gpu_node() -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],

@@ -30,7 +30,7 @@ def difference(before: NodeState, after: NodeState, allow: AllowedChanges | None
     return caught.value.sentence
 
 
-def test_same_state_is_unchanged() -> None:
+def test_unchanged_accepts_two_equal_states() -> None:
     file, folder = a_file(), a_file(kind="d", size=0)
     link = a_file(kind="l", target="tool", size=0)
     items = {StateKind.MODULES: {"nvidia": BUSY}}

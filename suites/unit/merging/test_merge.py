@@ -842,16 +842,19 @@ def test_hostile_file_of_a_shard_gives_an_error_message(
                 "drop table line_bits",
                 f"create view line_bits as {ENDLESS} select 1 as file_id, 1 as context_id, x as numbits from c",  # noqa: S608
             ],
-            "it has an object that is not a table: 'line_bits'",
+            "it has an object that is not a plain table or index: 'line_bits'",
         ),
         (
             ["alter table line_bits add column z as (zeroblob(900000000))"],
-            "it has an object that is not a table: 'line_bits'",
+            "it has an object that is not a plain table or index: 'line_bits'",
         ),
-        (["create virtual table v using fts5(z)"], "it has an object that is not a table"),
+        (
+            ["create virtual table v using fts5(z)"],
+            "it has an object that is not a plain table or index",
+        ),
         (
             ["create trigger t after insert on meta begin delete from file; end"],
-            "an object that is not a table",
+            "an object that is not a plain table or index",
         ),
         (["update line_bits set numbits = zeroblob(300000)"], "limit 'coverage-lines'"),
         (
