@@ -488,7 +488,7 @@ def _utilization_samples(call: Call) -> int:
     for index in range(_SAMPLES):
         path = f"samples[{index}]"
         record.put(f"{path}.base.timeStamp", now - (_SAMPLES - 1 - index) * _SAMPLE_NS)
-        for engine in _SAMPLED:
+        for engine in (each for each in _SAMPLED if f"{path}.{each}" in record):
             record.put(f"{path}.{engine}.procId", _NO_PROCESS)
             record.put(f"{path}.{engine}.subProcessID", _NO_PROCESS)
     return OK

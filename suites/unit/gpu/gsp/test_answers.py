@@ -298,9 +298,11 @@ def test_request_for_power_policies_needs_power_limits_and_the_right_size() -> N
     assert driver.control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
 
 
+@pytest.mark.parametrize("release", known_releases())
 @pytest.mark.parametrize("size", [0, 1, 5, 14])
-def test_answer_has_the_size_of_the_request_parameters(size: int) -> None:
-    driver = opened()
+def test_answer_has_the_size_of_the_request_parameters(size: int, release: str) -> None:
+    driver = Driver(a_device(A100), release)
+    driver.open()
 
     sizes = {
         hex(command): len(driver.control(command, bytes(size))[1]) for command in sorted(ANSWERS)
