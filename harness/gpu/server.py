@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Room for as many descriptors as a message can have (SCM_MAX_FD), so that all are received.
-_ANCILLARY_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)
+#: As many descriptors as the kernel sends at once (SCM_MAX_FD), so that all are received.
+_MOST_DESCRIPTORS = 253
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
 _RECEIVE_BYTES = 4096
 _JOIN_S = 5.0
 
@@ -361,6 +362,10 @@ class DeviceServer(abc.ABC, Generic[R]):
                 raise self._violation
             data, descriptors = _receive(connection)
             self._descriptors += descriptors
+            if len(self._descriptors) > _MOST_DESCRIPTORS:
+                raise ProtocolViolationError(
+                    f"QEMU sent more than {_MOST_DESCRIPTORS} descriptors with one message"
+                )
             if not data:
                 return None
             self._on_data()

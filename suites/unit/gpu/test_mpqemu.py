@@ -186,6 +186,23 @@ def test_stream_truncated_in_a_message_is_a_protocol_violation(
     assert "middle of a message, after 40 bytes" in ending.detail
 
 
+def test_message_whose_pieces_have_many_descriptors_ends_the_connection(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
+    ours, theirs = os.pipe()
+
+    for piece in (_SYSMEM[:1], _SYSMEM[1:2]):
+        qemu.post(piece, [theirs] * 200)
+    os.close(theirs)
+
+    ending = server.wait_for_end(_END_S)
+    assert ending.kind is EndKind.VIOLATION
+    assert ending.detail == "QEMU sent more than 253 descriptors with one message"
+    with os.fdopen(ours, "rb", buffering=0) as pipe:
+        os.set_blocking(ours, False)
+        assert pipe.read(1) == b""
+
+
 def wait_for_descriptor_to_be_let_go(server: MpqemuServer) -> None:
     def poll() -> Observation[bool]:
         try:
