@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,6 +47,8 @@ _SOURCES = (
 #: the error.
 _MOST_BYTES = 2 << 20
 _LONGEST_LINE = 4096
+#: The most units of one kind that are named, as a guest may have any number of failed units.
+_MOST_UNITS = 100
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
@@ -274,11 +277,12 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     sentences += ended
     sentences += _lock_holders(folder, sentences)
     # If the provisioner failed, the cloud-init stage that ran the provisioner failed too.
-    sentences += _failed_units(folder, logs, without=_FINAL_STAGE if ended else "")
+    failed = _failed_units(folder, logs, without=_FINAL_STAGE if ended else "")
+    sentences += itertools.islice(failed, _MOST_UNITS)
     is_told = is_named or bool(sentences)
-    sentences += _restarting_units(folder, logs)
+    sentences += itertools.islice(_restarting_units(folder, logs), _MOST_UNITS)
     if not is_told:
-        sentences += _starting_units(folder)
+        sentences += itertools.islice(_starting_units(folder), _MOST_UNITS)
         if line := _first_error(logs):
             sentences.append(f"the guest's first error: {line}")
         elif (folder / NOT_COLLECTED).is_file() and (line := _last_of_console(logs)):
@@ -407,7 +411,11 @@ def _last_of_unit(unit: str, logs: _Logs) -> str:
     name = unit.removesuffix(".service")
     # Do not match a longer name, such as `nvidia-dcgm.service` for `dcgm.service`.
     whole = re.compile(rf"(?<![\w.:@\\-]){re.escape(unit)}(?![\w@\\-]|\.\w)")
-    own = [line for line in journal if whole.search(line) or line.startswith(f"{name}[")]
+    own = [
+        line
+        for line in journal
+        if line.startswith(f"{name}[") or (unit in line and whole.search(line))
+    ]
     own = [line for line in own if not _ACCOUNT.search(line)]
     said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
     return said or (own[-1] if own else "the journal has no line about it")

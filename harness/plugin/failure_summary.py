@@ -8,7 +8,8 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from harness.errors import EvidencedError, RequirementError, errors_in
+from harness.errors import MESSAGE_BYTES, EvidencedError, RequirementError, errors_in
+from harness.visible_text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ _CAUSE = "cause"
 #: The beginnings of an error's lines about the failed command and its output.
 _OF_COMMAND = ("command: ", "stderr: ")
 _SILENT = "stderr: -"
+#: The number of these lines that are shown, as a message may quote output with such lines.
+_COMMAND_LINES = 10
 #: The title of the report section that contains the lines of `_OF_COMMAND`.
 _WHY = "why"
 _MISSING = "missing_requirement"
@@ -113,11 +116,11 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
         first, *block = own.sentence.splitlines() or [""]
         said = [
             line for line in block if line.startswith(_OF_COMMAND) and line.rstrip(".") != _SILENT
-        ]
+        ][:_COMMAND_LINES]
         # The lines of a list of findings begin with spaces.
         said = said or [line for line in block if line.startswith("  ")][:_FINDINGS]
         sentences += [first, *said]
-    return named, list(dict.fromkeys(sentences))
+    return named, [shortened(each, MESSAGE_BYTES) for each in dict.fromkeys(sentences)]
 
 
 def hide_own_frames() -> None:

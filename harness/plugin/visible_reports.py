@@ -32,8 +32,8 @@ _T = TypeVar("_T")
 _REPORTED_BYTES = MESSAGE_BYTES + 1024
 #: The mark that pytest puts before the lines of a message, below the lines of source.
 _MARK = "E "
-#: The package of pytest's traceback classes, whose fields contain text.
-_PARTS = "_pytest._code."
+#: The packages of pytest's classes for tracebacks and errors of collection, whose fields contain text.
+_PARTS = ("_pytest._code.", "_pytest.reports")
 _PLAIN = frozenset({int, float, bool, type(None)})
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 

@@ -1100,3 +1100,10 @@ def test_journal_line_of_a_service_is_not_quoted_for_a_timer_of_its_name(tmp_pat
     write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: of the service\n")
 
     assert explain(tmp_path) == ["unit 'a.timer' failed: the journal has no line about it"]
+
+
+def test_only_a_limited_number_of_failed_units_is_reported(tmp_path: Path) -> None:
+    units = "".join(f"u{n}.service loaded failed failed U\n" for n in range(200))
+    write(tmp_path, "commands/failed-units", units)
+
+    assert len(explain(tmp_path)) == 100

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.errors import EvidencedError, ExpectationError, HarnessError
+from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError, HarnessError
 from harness.plugin.failure_summary import note_reason, write_causes, write_missing
 
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ def test_failure_summary_shows_the_command_but_not_its_stdout() -> None:
 
 def test_summary_of_an_error_without_a_list_is_its_first_line() -> None:
     assert why(ExpectationError("One line.\nAnother.\n")) == ["One line."]
+
+
+def test_failure_summary_limits_the_length_and_the_number_of_its_lines() -> None:
+    error = HarnessError("x" * 50_000 + "".join(f"\nstderr: {n}" for n in range(100)))
+
+    lines = why(error)
+
+    assert len(lines) == 11
+    assert max(map(len, lines)) <= MESSAGE_BYTES
 
 
 def test_cause_in_the_error_is_shown_before_causes_in_the_evidence(tmp_path: Path) -> None:

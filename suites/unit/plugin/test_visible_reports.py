@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import NoReturn, cast
 
 import pytest
+from _pytest.reports import CollectErrorRepr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,17 @@ def test_long_message_is_shortened_and_its_whole_text_is_written_to_a_file(
     if not isinstance(error, (EvidencedError, CommandError)):
         assert [path.stat().st_size > 50_000 for path in files] == [True]
         assert f"The whole text is in '{files[0]}'." in report.longreprtext
+
+
+def test_error_of_a_collection_is_escaped_and_its_length_is_limited(gate: ReportGate) -> None:
+    error = CollectErrorRepr(f"{EVIL} " * 10_000)
+    report = pytest.CollectReport("test_a.py", "failed", error, [])
+
+    gate.pytest_collectreport(report)
+
+    shown = report.longreprtext
+    assert len(shown) < 2 * MESSAGE_BYTES
+    assert shown.replace("\n", "").isprintable()
 
 
 def test_report_of_an_exception_group_has_a_size_limit(
