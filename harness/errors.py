@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
@@ -86,6 +87,17 @@ class BadInputError(HarnessError):
 
 class RequirementError(HarnessError):
     """The host lacks something; the message is one sentence that ends with a remedy."""
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name `path` in an OSError that names no file, such as an error of a write to a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def listed(names: Iterable[str]) -> str:

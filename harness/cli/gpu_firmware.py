@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.options import add_gpu_options, settings_of
+from harness.errors import naming
 from harness.gpu.gsp.firmware import FILES, make_firmware
 from harness.gpu.gsp.layouts import read_layouts
 
@@ -43,6 +44,7 @@ def _firmware(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name, families in FILES.items():
         file = folder / name
-        file.write_bytes(make_firmware(layouts.release, families))
+        with naming(file):
+            file.write_bytes(make_firmware(layouts.release, families))
         print(file)
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.options import add_gpu_options, settings_of
-from harness.errors import BadInputError
+from harness.errors import BadInputError, naming
 from harness.gpu.gsp.layouts import (
     FOLDER,
     known_releases,
@@ -71,7 +71,8 @@ def _release(arguments: argparse.Namespace) -> int:
     known = known_releases(*folders)
     file = arguments.output / FOLDER / f"{made.release}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(render_release(made))
+    with naming(file):
+        file.write_text(render_release(made))
     new = read_release_file(file)
     print(file)
     nearest = nearest_release(made.release, known)

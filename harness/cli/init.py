@@ -18,7 +18,7 @@ from harness.cli.existing_scripts import (
     render_unit_test,
     scripts_in,
 )
-from harness.errors import BadInputError, listed
+from harness.errors import BadInputError, listed, naming
 from harness.settings import APPLICATION
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
             for parent in reversed([one for one in path.parents if not one.exists()]):
                 parent.mkdir()
                 made_folders.append(parent)
-            with path.open("xb") as file:
+            with naming(path), path.open("xb") as file:
                 made_files.append(path)
                 file.write(content)
             if is_program:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, naming
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -144,15 +144,17 @@ def _write(arguments: argparse.Namespace, report: Report) -> None:
     from harness.mutate.page import render_page  # noqa: PLC0415
     from harness.mutate.reports import render_markdown, to_json, to_sarif  # noqa: PLC0415
 
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(to_json(report), indent=1) + "\n")
-    if arguments.html is not None:
-        arguments.html.write_text(render_page(report))
-    if arguments.sarif is not None:
-        version = importlib.metadata.version("gpu-node-harness")
-        arguments.sarif.write_text(json.dumps(to_sarif(report, version), indent=1) + "\n")
-    if arguments.markdown is not None:
-        arguments.markdown.write_text(render_markdown(report))
+    version = importlib.metadata.version("gpu-node-harness")
+    reports: list[tuple[Path | None, Callable[[], str]]] = [
+        (arguments.json, lambda: json.dumps(to_json(report), indent=1) + "\n"),
+        (arguments.html, lambda: render_page(report)),
+        (arguments.sarif, lambda: json.dumps(to_sarif(report, version), indent=1) + "\n"),
+        (arguments.markdown, lambda: render_markdown(report)),
+    ]
+    for path, render in reports:
+        if path is not None:
+            with naming(path):
+                path.write_text(render())
 
 
 def _progress() -> Callable[[str], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import naming
 from harness.merging.merge import SUMMARY, merge
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    merged = merge(arguments.folders, arguments.to, is_partial=arguments.partial, root=Path.cwd())
+    with naming(arguments.to):
+        merged = merge(
+            arguments.folders, arguments.to, is_partial=arguments.partial, root=Path.cwd()
+        )
     print((arguments.to / SUMMARY).read_text(), end="")
     if merged.problems or merged.bad_ends:
         return 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.columns import print_columns
 from harness.cli.options import settings_of
-from harness.errors import BadInputError
+from harness.errors import BadInputError, naming
 from harness.evidence.archive import machine_folders, opened, several_machines
 from harness.plots import DARK, LIGHT
 from harness.timeline import seconds
@@ -82,8 +82,9 @@ def _timeline(arguments: argparse.Namespace) -> int:
         return 0
     part = output.with_name(f".{output.name}.part")
     try:
-        part.write_bytes(_render(timelines, output.suffix, arguments.scheme))
-        part.replace(output)
+        with naming(output):
+            part.write_bytes(_render(timelines, output.suffix, arguments.scheme))
+            part.replace(output)
     finally:
         part.unlink(missing_ok=True)
     print(f"'{output}'", file=sys.stderr)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.sharding.report_file import open_report, read_json, read_report, require_own_folder
+from harness.sharding.report_file import read_json, read_report, require_own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,8 +74,8 @@ def _copy(path: Path, to: Path) -> None:
             "would be kept; run one of the shards again.",
             source=str(path),
         )
-    with open_report(path) as source, to.open("wb") as sink:
-        shutil.copyfileobj(source, sink)
+    content = read_report(path)
+    to.write_bytes(content)
 
 
 def _properties(path: Path) -> Iterator[tuple[str, str]]:

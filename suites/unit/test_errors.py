@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError, HarnessError, errors_in
+from harness.errors import (
+    MESSAGE_BYTES,
+    EvidencedError,
+    ExpectationError,
+    HarnessError,
+    errors_in,
+    naming,
+)
 
 KEPT = Path("/kept/node")
 
@@ -45,6 +52,16 @@ def test_errors_that_are_causes_of_each_other_are_found_once() -> None:
 
     found = [error.sentence for error in errors_in(first, EvidencedError)]
     assert sorted(found) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("named", [None, "/other"])
+def test_error_of_the_operating_system_gets_the_name_of_a_file_if_it_has_none(
+    named: str | None,
+) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, naming(Path("/out/report.md")):
+        raise OSError(28, "No space left on device", named)
+
+    assert caught.value.filename == (named or "/out/report.md")
 
 
 def test_message_of_an_error_cannot_control_a_terminal() -> None:

@@ -12,6 +12,7 @@ from harness.bench.time_to_gpu.estimates import reached_confidence
 from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
 from harness.bench.time_to_gpu.plots import plots_of, render
 from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS
+from harness.errors import naming
 from harness.plots import DARK, LIGHT, picture
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ def write_report(
     for name, content in contents.items():
         path = folder / name
         part = path.with_name(f".{name}.part")
-        part.write_bytes(content)
-        part.replace(path)
+        with naming(path):
+            part.write_bytes(content)
+            part.replace(path)
         written[name] = path
     return written
 

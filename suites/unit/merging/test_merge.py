@@ -1038,6 +1038,19 @@ def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_merge(
     assert [path.name for path in (tmp_path / "to").iterdir() if path.is_file()] == [".summary.md"]
 
 
+def test_result_that_can_not_be_written_is_no_error_of_the_shard_s_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_shard(tmp_path, 1, TESTS, count=1)
+
+    def refuse(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        merged_one(tmp_path)
+
+
 NUMBERS = st.one_of(st.integers(), st.floats(), st.text(max_size=8)).map(str)
 
 
