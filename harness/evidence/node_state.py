@@ -138,10 +138,11 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
 def parse_dkms_status(text: str) -> list[DkmsBuild]:
     """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
 
-    Raises HarnessError if DKMS reports an error, after which modules may be missing, or if a line
-    about an `nvidia` module has another form.
+    Raises HarnessError if DKMS reports an error, after which modules may be missing, if a line
+    about an `nvidia` module has another form, or if no line of the output has a known form.
     """
     builds: list[DkmsBuild] = []
+    others: list[str] = []
     for line in text.splitlines():
         found = _DKMS.match(line.strip())
         if found is not None:
@@ -157,7 +158,10 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
             raise HarnessError(
                 f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
             )
-        elif "nvidia" in line and not _DKMS_NOTICE.match(line):
+        elif line.strip() and not _DKMS_NOTICE.match(line):
+            others.append(line)
+    for line in others:
+        if "nvidia" in line or not builds:
             raise HarnessError(f"'dkms status' has a line of an unknown format: {line!r}.")
     return builds
 
@@ -172,9 +176,13 @@ def parse_units(text: str) -> list[list[str]]:
 
 
 def parse_lspci(text: str) -> list[PciFunction]:
-    """Parse `lspci -nnkv`; raises HarnessError for a function of an unknown format."""
+    """Parse `lspci -nnkv`.
+
+    Raises HarnessError for a function of an unknown format, and for other text without a function.
+    """
     functions: list[PciFunction] = []
-    for block in re.split(r"\n(?=\S)", _PCI_ERROR.sub("", f"{text}\n").strip()):
+    listed = _PCI_ERROR.sub("", f"{text}\n").strip()
+    for block in re.split(r"\n(?=\S)", listed):
         found = _PCI.match(block, 0, _LONGEST_PCI_LINE)
         if found is not None:
             driver = re.search(r"^\s+Kernel driver in use: (\S+)", block, re.MULTILINE)
@@ -190,6 +198,8 @@ def parse_lspci(text: str) -> list[PciFunction]:
             )
         elif _SLOT.match(block) or "\n\t" in block:
             raise HarnessError(f"'lspci' shows a function in an unknown format: {block[:500]!r}.")
+    if listed and not functions:
+        raise HarnessError(f"'lspci' shows no function, but unknown text: {listed[:500]!r}.")
     return functions
 
 

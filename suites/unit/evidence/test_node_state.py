@@ -123,6 +123,18 @@ def test_output_of_lspci_without_functions_gives_an_empty_list(text: str) -> Non
     assert parse_lspci(text) == []
 
 
+@pytest.mark.parametrize("text", ["zz\n", "<html>504</html>\n", "\0\0\n", "pcilib: x\nKilled\n"])
+def test_output_of_lspci_without_a_known_line_raises_an_error(text: str) -> None:
+    with pytest.raises(HarnessError, match="'lspci' shows no function, but unknown text"):
+        parse_lspci(text)
+
+
+@pytest.mark.parametrize("line", ["find: '/var/lib/dkms': Permission denied", "Killed", "\0"])
+def test_output_of_dkms_status_without_a_known_line_raises_an_error(line: str) -> None:
+    with pytest.raises(HarnessError, match="'dkms status' has a line of an unknown format"):
+        parse_dkms_status(f"Deprecated feature: REMAKE_INITRD (/etc)\n{line}\n")
+
+
 def test_path_may_contain_unusual_line_separators() -> None:
     names = [f"/a{sign}b" for sign in "\r\v\f\x1c\x85\u2028"]
 
