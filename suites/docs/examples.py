@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
 _SYSTEM_FILE = re.compile(r"# (/etc/[\w./-]+)")
-_PYTEST_S = 300.0
+_PYTEST_S = 1800.0
 
 #: Options so that a run leaves no files in the copy and does not run the garbage collector at its end.
 LIGHT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")

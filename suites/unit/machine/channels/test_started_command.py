@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 from harness.machine.channels import started_command as module
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.started_command import StartedCommand, started_command
+from harness.provisioning.wait import Deadline
 from suites.unit.machine.channels.played_guest import ENDED, PROGRAM, PlayedGuest, says
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-_JOIN_S = 5.0
+_JOIN_S = 30.0
 
 
 @pytest.fixture
@@ -43,6 +44,8 @@ def started(
 ) -> Iterator[StartedCommand]:
     agent = Agent("node", guest.ours, PROGRAM)
     try:
+        # The limit of the command is for the command alone.
+        agent.link.wait_until_ready(Deadline.after(_JOIN_S))
         with started_command(
             agent.link,
             argv or ("cat",),
