@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -117,18 +118,11 @@ def _match(text: str, start: int) -> tuple[DriverWords | None, dict[str, str], i
 def _with_releases(
     found: Sequence[tuple[str, DriverWords | None, dict[str, str]]],
 ) -> tuple[DriverMessage, ...]:
-    loaded = [
-        (number, fields["version"])
-        for number, (_, words, fields) in enumerate(found)
-        if words is LOADED
-    ]
+    loads = [number for number, (_, words, _) in enumerate(found) if words is LOADED]
+    versions = [found[number][2]["version"] for number in loads]
     messages = []
     for number, (line, words, fields) in enumerate(found):
-        before = [version for at, version in loaded if at <= number][-1:]
-        after = [version for at, version in loaded if at > number][:1]
-        messages.append(
-            DriverMessage(
-                line=line, words=words, fields=fields, releases=frozenset(before + after)
-            )
-        )
+        after = bisect.bisect_right(loads, number)
+        releases = frozenset(versions[max(after - 1, 0) : after + 1])
+        messages.append(DriverMessage(line=line, words=words, fields=fields, releases=releases))
     return tuple(messages)
