@@ -283,11 +283,13 @@ def _drop_root() -> None:
 def _mount_points() -> list[tuple[str, str]]:
     """Return the host's mount points and their file system types, parents before children."""
     found: dict[str, str] = {}
-    for line in _read("/proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        raw = left.split()[4]
-        name = raw.encode().decode("unicode_escape") if "\\" in raw else raw
-        found[name] = right.split()[0]
+    # The kernel escapes only a few ASCII characters: a name may have other kinds of spaces.
+    for line in _read_bytes("/proc/self/mountinfo").split(b"\n")[:-1]:
+        left, _, right = line.partition(b" - ")
+        name = left.split(b" ")[4]
+        if b"\\" in name:
+            name = name.decode("unicode_escape").encode("latin-1")
+        found[os.fsdecode(name)] = right.partition(b" ")[0].decode()
     return sorted(found.items())
 
 
@@ -546,17 +548,31 @@ class _Layers:
             os.chown(upper, status.st_uid, status.st_gid)
         if self.descend and self.below is None:
             _make_ours(lower, upper)
-        if any(character in place for place in lowers for character in ":,\\"):
-            return False
-        places = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work}"
+        held: list[int] = []
         try:
+            *lowers, upper, outer = (_for_options(place, held) for place in (*lowers, upper, work))
+            places = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={outer}"
             # nodev: a device file outside of /dev, for example in a chroot, is the host's device
             _mount("overlay", target, "overlay", _MS_NODEV, places + self.builder.options)
         except OSError:
             return False
+        finally:
+            for fd in held:
+                os.close(fd)
         with _Suppressed(OSError):  # so that an ordinary user can remove the work directory
             os.chmod(f"{work}/work", 0o700)
         return True
+
+
+def _for_options(place: str, held: list[int]) -> str:
+    """Return a path to a directory without the characters that separate mount options.
+
+    A descriptor that keeps the path valid is appended to `held`.
+    """
+    if not any(character in place for character in ":,\\"):
+        return place
+    held.append(os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    return f"/proc/self/fd/{held[-1]}"
 
 
 def _bound_sockets(table: int) -> list[str]:
@@ -568,7 +584,7 @@ def _bound_sockets(table: int) -> list[str]:
     data = b""
     while part := os.read(table, _COPIED_BYTES):
         data += part
-    lines = data.decode(errors="surrogateescape").splitlines()[1:]
+    lines = os.fsdecode(data).split("\n")[1:]
     return sorted({fields[7] for line in lines if len(fields := line.split(None, 7)) == 8})
 
 

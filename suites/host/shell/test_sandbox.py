@@ -92,6 +92,27 @@ def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
     assert result.stdout == f"{devices}\npiped\nwritten\n2\n", result.render()
 
 
+@pytest.mark.parametrize(
+    "name", ["a:b", "a,b", "a\\b", "a\nb", "ü b", "\udcff b", "a\u2028b", "a\xa0b"]
+)
+def test_mount_point_with_any_name_is_shown_and_can_be_written(
+    user_folder: Path, name: str
+) -> None:
+    odd = user_folder / name
+    odd.mkdir()
+    script = 'mount -t tmpfs none "$0" && touch "$0/old" && "$@" && rm "$0"/*'
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
+        ["sh", "-c", "touch new && mv old older && ls"], cwd=odd, scratch=user_folder
+    )
+    options = "-m" if os.geteuid() == 0 else "-rm"
+
+    result = LocalRunner().run(
+        ["unshare", options, "sh", "-c", script, str(odd), *argv], timeout_s=60
+    )
+
+    assert result.stdout == "new\nolder\n", result.render()
+
+
 @pytest.fixture
 def listening() -> Iterator[list[socket.socket]]:
     """Give sockets on which the host listens: an abstract socket and a TCP socket."""
