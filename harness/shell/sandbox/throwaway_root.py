@@ -57,7 +57,7 @@ _SPACES = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUTS
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _CAP_SYS_RESOURCE = 1, 24, 24
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_MOUNT_SETATTR = 442
@@ -68,6 +68,9 @@ _AF_INET, _SOCK_DGRAM, _SIOCSIFFLAGS, _IFF_UP = 2, 2, 0x8914, 1
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 444, 446
 _LANDLOCK_VERSION, _LANDLOCK_SCOPES_SINCE, _LANDLOCK_SCOPE_ABSTRACT_SOCKETS = 1, 6, 1
 _AF_VSOCK = 40
+_SYS_IO_URING_SETUP = 425
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SYS_SOCKET = {"x86_64": 41, "aarch64": 198}
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -235,17 +238,20 @@ def _refuse_abstract_sockets() -> None:
 def _refuse_vsock() -> None:
     """Deny this process vsock sockets: no network namespace isolates hypervisor and guests.
 
+    It gets no io_uring(7) either, which opens sockets without the system call that is filtered.
     Programs of another architecture, such as 32-bit programs, can still open such sockets.
     """
     machine = os.uname().machine
     rules = (
         (0x20, 0, 0, 4),  # load the architecture
-        (0x15, 0, 5, _AUDIT_ARCH[machine]),  # if the architecture differs, go to the last rule
+        (0x15, 0, 7, _AUDIT_ARCH[machine]),  # if the architecture differs, go to the last rule
         (0x20, 0, 0, 0),  # load the number of the system call
-        (0x15, 0, 3, _SYS_SOCKET[machine]),
+        (0x15, 4, 0, _SYS_IO_URING_SETUP),
+        (0x15, 0, 4, _SYS_SOCKET[machine]),
         (0x20, 0, 0, 16),  # load the first argument
-        (0x15, 0, 1, _AF_VSOCK),
+        (0x15, 0, 2, _AF_VSOCK),
         (0x06, 0, 0, 0x50000 | errno.EAFNOSUPPORT),  # return an error
+        (0x06, 0, 0, 0x50000 | errno.EPERM),
         (0x06, 0, 0, 0x7FFF0000),  # allow
     )
     words = (c | then << 16 | other << 24 | k << 32 for c, then, other, k in rules)
@@ -253,6 +259,32 @@ def _refuse_vsock() -> None:
     program = (ctypes.c_uint64 * 2)(len(rules), ctypes.addressof(code))
     number, mode = _SYS_SECCOMP[machine], _SECCOMP_SET_MODE_FILTER
     _call(_libc.syscall(number, mode, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, program), "seccomp")
+
+
+def _leave_session_keyring() -> None:
+    """Join a new session keyring: the code could change the keys in the host's keyrings(7)."""
+    number = _SYS_KEYCTL[os.uname().machine]
+    joined = _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
+    # these errors mean that neither this process nor the code can use a keyring
+    if joined >= 0 or ctypes.get_errno() not in {errno.EPERM, errno.ENOSYS}:
+        _call(joined, "keyctl")
+
+
+def _refuse_cgroup_spaces(limits: int, host: _Spaces) -> None:
+    """Deny the code cgroup namespaces, in which it could mount the host's cgroups and kill them.
+
+    `limits` is a descriptor of `/proc/sys/user`, whose files belong to the user namespace of the
+    process that opens them; see namespaces(7). The code could raise the limit with
+    CAP_SYS_RESOURCE.
+    """
+    if os.readlink("/proc/self/ns/user") == host.names["user"]:
+        raise OSError("the user namespace is not a new one")
+    with _Suppressed(FileNotFoundError):  # a kernel without cgroups
+        fd = os.open("max_cgroup_namespaces", os.O_WRONLY | os.O_CLOEXEC, dir_fd=limits)
+        os.write(fd, b"0")
+        os.close(fd)
+    os.close(limits)
+    _call(_libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_RESOURCE, 0, 0, 0), "prctl")
 
 
 def _drop_root() -> None:
@@ -674,7 +706,8 @@ def _pivot() -> None:
 
 
 def _make_read_only(target: str) -> None:
-    attributes = (ctypes.c_uint64 * 4)(_MS_RDONLY, 0, 0, 0)
+    """Allow no writes, not even to device files, which a read-only mount alone would allow."""
+    attributes = (ctypes.c_uint64 * 4)(_MS_RDONLY | _MS_NODEV, 0, 0, 0)
     status = _libc.syscall(
         _SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), _AT_RECURSIVE, attributes, 32
     )
@@ -699,12 +732,16 @@ def _build_dev(dev: str) -> None:
         os.symlink(target, f"{dev}/{name}")
 
 
-def _finish_root(root: str, limit: int) -> None:
-    """Mount `/proc` of the new PID namespace, then make `root` the root directory."""
+def _finish_root(root: str, limit: int) -> int:
+    """Mount `/proc` of the new PID namespace, then make `root` the root directory.
+
+    Return a descriptor of `/proc/sys/user` that allows writes.
+    """
     proc = f"{root}/proc"
     _mount("proc", proc, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     with _Suppressed(OSError):  # since Linux 6.14 each PID namespace has its own pid_max
         _write(f"{proc}/sys/kernel/pid_max", str(max(limit * 4, 1024)))
+    limits = os.open(f"{proc}/sys/user", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # Root in the namespace could still write to files that control the host's kernel, such as
     # /proc/driver/nvidia/suspend.
     for name in os.listdir(proc):
@@ -716,6 +753,7 @@ def _finish_root(root: str, limit: int) -> None:
     os.chdir(root)
     _pivot()
     os.chdir("/")
+    return limits
 
 
 def _watch(child: int, limit: int) -> int:
@@ -804,6 +842,7 @@ def _run(command: list[str], cwd: str, host: _Spaces, *, keeps_network: bool = F
         else:
             _refuse_vsock()
         _refuse_to_run_on(host)
+        _leave_session_keyring()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()
         os.chdir(cwd)
@@ -833,6 +872,10 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
     except OSError as error:
         _say(error)
         return KERNEL_REFUSES if error.errno in _REFUSALS else CANNOT_ENTER
+    control = settings.get("control_fd")
+    kept = () if control is None else (int(control),)
+    for fd in kept:  # the command must not answer the harness in place of this process
+        os.set_inheritable(fd, False)
     alive_read, alive_write = os.pipe()
     signal_read, signal_write = os.pipe()
     try:
@@ -854,8 +897,6 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
             # some kernels grant the namespaces, but refuse the mounts in them
             code = KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else code
         os._exit(code)
-    control = settings.get("control_fd")
-    kept = () if control is None else (int(control),)
     # alive_write shows the child that this process lives; signal_read gets the command's signal
     _close_all_but(alive_write, signal_read, sockets, *kept)
     if kept:
@@ -1005,9 +1046,10 @@ def _be_init(
     # the parent continues to see the host's files, from which it builds new roots
     _call(_libc.unshare(_CLONE_NEWNS), "unshare")
     root, _ = builder.build(builder.staging)
-    _finish_root(root, limit)
+    limits = _finish_root(root, limit)
     if builder.is_root:
         _drop_root()
+    _refuse_cgroup_spaces(limits, host)
     child = os.fork()
     if child == 0:
         _run(command, settings["cwd"], host, keeps_network=settings.get("network") == "host")

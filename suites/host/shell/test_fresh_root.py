@@ -101,6 +101,13 @@ def test_processes_of_a_test_end_when_the_test_ends(new_shell: Callable[[], Shel
     assert running == "0\n"
 
 
+def test_code_cannot_answer_requests_for_a_new_root(new_shell: Callable[[], Shell]) -> None:
+    """Else a test could keep its root for the next test."""
+    shell = new_shell()
+
+    assert "socket:" not in shell.evaluate("readlink /proc/[0-9]*/fd/*").stdout
+
+
 def test_socket_of_the_host_stays_hidden_in_a_new_root(
     new_shell: Callable[[], Shell], host_socket: Path
 ) -> None:

@@ -66,6 +66,54 @@ def test_kill_of_all_processes_ends_only_the_command(tmp_path: Path) -> None:
     assert _run(script % os.getpid(), tmp_path).stdout == "137\n"
 
 
+_MOUNT_CGROUPS = """
+    mount -t proc none /mnt; echo 9 >/mnt/sys/user/max_cgroup_namespaces
+    for options in -C -Cr; do unshare $options mount -t cgroup2 none /mnt && echo mounted; done
+"""
+
+
+@pytest.mark.parametrize("is_ordinary", [False, True])
+def test_code_cannot_mount_the_cgroups_of_the_host(
+    user_folder: Path, *, is_ordinary: bool
+) -> None:
+    """By the cgroup of the tests, code could freeze or kill the processes of the host."""
+    limit = Path("/proc/sys/user/max_cgroup_namespaces")
+    before = limit.read_text()
+    settings = ["cwd=/", f"staging={user_folder}/.staging", "size_mib=64", "process_limit=100"]
+    program = ["/usr/bin/python3", "-I", "-S", f"{user_folder}/throwaway_root.py", *settings]
+    become = _as_user() if is_ordinary else []
+
+    result = LocalRunner().run([*become, *program, "--", "sh", "-c", _MOUNT_CGROUPS], timeout_s=60)
+
+    assert result.stdout == ""
+    assert result.stderr.count("unshare failed: No space left") == 2, result.render()
+    assert limit.read_text() == before
+
+
+_WITH_KEY = """
+import ctypes, os, sys
+keys = ctypes.CDLL(None).syscall
+keys({"x86_64": 250, "aarch64": 219}[os.uname().machine], 1, None)
+keys({"x86_64": 248, "aarch64": 217}[os.uname().machine], b"user", b"harness-trial", b"x", 1, -3)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+_FIND_KEY = """
+import ctypes, os
+number = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+print(ctypes.CDLL(None).syscall(number, 10, -3, b"user", b"harness-trial", 0))
+"""
+
+
+def test_keys_of_the_host_cannot_be_reached(tmp_path: Path) -> None:
+    """A process inherits a session keyring, and may remove the keys from it."""
+    command = [sys.executable, "-I", "-S", "-c", _FIND_KEY]
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(command, cwd=tmp_path, scratch=tmp_path)
+
+    result = LocalRunner().run([sys.executable, "-I", "-c", _WITH_KEY, *argv], timeout_s=60)
+
+    assert result.stdout == "-1\n", result.render()
+
+
 def test_mounts_that_hide_the_host_cannot_be_removed(tmp_path: Path) -> None:
     script = "for m in /proc /proc/sys /sys /dev /; do umount -l $m; done; ls /proc; ls /"
 
@@ -90,6 +138,25 @@ def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
 
     devices = "fd, full, null, ptmx, pts, random, shm, stderr, stdin, stdout, tty, urandom, zero"
     assert result.stdout == f"{devices}\npiped\nwritten\n2\n", result.render()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make device files.")
+def test_devices_of_a_file_system_without_overlays_cannot_be_opened(user_folder: Path) -> None:
+    """The kernel refuses an overlay of an overlay of an overlay: it is shown read-only."""
+    script = f"""
+        cd {user_folder} && mkdir a b c d && mknod a/node c 1 5 && touch a/file &&
+        mount -t overlay none -o lowerdir=a:b c && mount -t overlay none -o lowerdir=c:b d && "$@"
+    """
+    code = f"cd {user_folder}; touch d/new; cat d/file; head -c 1 d/node; echo >d/node"
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
+        ["sh", "-c", code], cwd=user_folder, scratch=user_folder
+    )
+
+    result = LocalRunner().run(["unshare", "-m", "sh", "-c", script, "sh", *argv], timeout_s=60)
+
+    assert result.stdout == ""
+    assert "d/new': Read-only file system" in result.stderr, result.render()
+    assert result.stderr.count("Permission denied") == 2, result.render()
 
 
 @pytest.mark.parametrize(
@@ -178,6 +245,16 @@ def test_vsock_sockets_cannot_be_opened(tmp_path: Path) -> None:
     assert "Address family not supported" in seen[socket.AF_VSOCK].stderr
     assert seen[socket.AF_INET].ok, seen[socket.AF_INET].render()
     assert seen[socket.AF_UNIX].ok, seen[socket.AF_UNIX].render()
+
+
+def test_io_uring_which_could_open_a_vsock_socket_is_refused(tmp_path: Path) -> None:
+    code = "import ctypes; print(ctypes.CDLL(None).syscall(425, 1, bytes(120)))"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(command, cwd=tmp_path, scratch=tmp_path)
+
+    result = LocalRunner().run(argv, timeout_s=60)
+
+    assert result.stdout == "-1\n", result.render()
 
 
 def test_kernel_settings_are_read_only(tmp_path: Path) -> None:
