@@ -54,7 +54,7 @@ class Patience:
     """The limits at which a download without progress goes on to the next URL.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` tries in a row
-    that ended in this way, or that received no new byte, the next URL is used. If a server requests
+    that ended in this way, or that received fewer new bytes, the next URL is used. If a server requests
     a pause by Retry-After, the download pauses, or uses the next URL if the pause would be longer
     than `longest_pause_s`.
     """
@@ -116,7 +116,7 @@ class Downloader:
                 content = read_whole(response, DOWNLOAD_LIST_MIB.bytes)
                 if len(content) > DOWNLOAD_LIST_MIB.bytes:
                     raise _beyond(DOWNLOAD_LIST_MIB, url)
-                expected = length(response.headers)
+                _, expected = _extent(url, response, 0)
                 if expected is not None and len(content) < expected:
                     raise _TransferError(
                         f"'{url}' closed the connection after {len(content)} of {expected} bytes"
@@ -155,7 +155,9 @@ class Downloader:
                 except _TransferError as error:  # noqa: PERF203 - few tries
                     if error.is_useless and part is not None:
                         part.unlink(missing_ok=True)
-                    has_grown = _size(part) > best and not error.is_slow
+                    has_grown = not error.is_slow and (
+                        _size(part) >= best + self._patience.stall_bytes
+                    )
                     best = max(best, _size(part))
                     failures = 1 if has_grown else failures + 1
                     if error.is_final or failures >= self._patience.tries:
@@ -268,13 +270,15 @@ class Downloader:
                 except urllib.error.HTTPError as error:
                     # `with error` would fail for a redirect whose body was not read.
                     with contextlib.closing(error):
+                        if error.code == _NO_RANGE and "Range" in headers:
+                            raise _RangeError(content_range(error.headers)[1]) from error
                         raise self._answered(url, error, deadline) from error
                 holding.enter_context(response)
             yield response
 
-    def _answered(self, url: str, error: urllib.error.HTTPError, deadline: Deadline) -> Exception:
-        if error.code == _NO_RANGE:
-            return _RangeError(content_range(error.headers)[1])
+    def _answered(
+        self, url: str, error: urllib.error.HTTPError, deadline: Deadline
+    ) -> _TransferError:
         if (why := why_not_followed(error)) is not None:
             return _TransferError(
                 f"'{url}' answered {error.code}, and its redirect is not followed: {why}",

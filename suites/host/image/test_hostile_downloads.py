@@ -98,6 +98,17 @@ def trickle(handler: Handler) -> None:
         threading.Event().wait(0.02)
 
 
+def one_byte(handler: Handler) -> None:
+    """Send a byte from the offset that the client requests, and close the connection."""
+    begin = int(handler.headers.get("Range", "bytes=0-")[6:-1])
+    handler.send_response(206 if begin else 200)
+    handler.send_header("Content-Range", f"bytes {begin}-99998/99999")
+    handler.send_header("Content-Length", str(99_999 - begin))
+    handler.end_headers()
+    handler.wfile.write(b"x")
+    handler.close_connection = True
+
+
 @pytest.mark.parametrize("length", [b"", b"Content-Length: \xb2\r\n", b"Transfer-Encoding: x\r\n"])
 def test_body_without_a_length_ends_at_the_limit(
     download: Download, monkeypatch: pytest.MonkeyPatch, length: bytes
@@ -161,6 +172,38 @@ def test_too_slow_download_ends_even_if_it_can_be_resumed(download: Download) ->
 
     assert "sent fewer than 1000 bytes within 0.4 s, 2 times in a row" in said
     assert time.monotonic() - begun < 20
+
+
+def test_tries_that_give_one_byte_each_end(download: Download) -> None:
+    download.fail_always(one_byte)
+
+    assert "closed the connection after 2 of 99999 bytes, 2 times in a row" in download.fail()
+
+
+@pytest.mark.parametrize("extent", [b"", b"Content-Range: bytes */0\r\n"])
+@pytest.mark.parametrize("name", ["fail", "fail_to_read"])
+def test_range_error_without_a_requested_range_is_reported(
+    download: Download, name: str, extent: bytes
+) -> None:
+    head = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n"
+    download.fail_always(sending(head + extent + b"\r\n"))
+
+    assert "answered 416 Range Not Satisfiable" in getattr(download, name)()
+
+
+@pytest.mark.parametrize(
+    ("extent", "why"),
+    [
+        (b"", "sent a range that was not requested"),
+        (b"Content-Range: bytes 9-12/13\r\n", "sent a range that was not requested"),
+        (b"Content-Range: bytes 0-3/13\r\n", "closed the connection after 4 of 13 bytes"),
+    ],
+)
+def test_part_of_a_list_is_refused(download: Download, extent: bytes, why: str) -> None:
+    head = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 4\r\n"
+    download.fail_always(sending(head + extent + b"\r\npart"))
+
+    assert why in download.fail_to_read()
 
 
 def test_too_slow_headers_end_the_download(download: Download) -> None:

@@ -117,7 +117,7 @@ def test_download_interrupted_at_60_percent_is_resumed(
 def test_number_of_tries_does_not_limit_a_download_that_makes_progress(
     server: ImageServer, tmp_path: Path
 ) -> None:
-    download = Download(tmp_path, patience=Patience(tries=2))
+    download = Download(tmp_path, patience=Patience(tries=2, stall_bytes=100))
     server.fail_with(FILE, *(cut_at(each) for each in range(100, 1000, 100)))
 
     download.run(server.url(FILE))
@@ -131,7 +131,7 @@ def test_download_makes_progress_only_if_it_exceeds_its_largest_earlier_size(
     server: ImageServer, tmp_path: Path
 ) -> None:
     """A server without range requests sends the file from its start each time."""
-    download = Download(tmp_path, patience=Patience(tries=3))
+    download = Download(tmp_path, patience=Patience(tries=3, stall_bytes=1))
     server.fail_with(FILE, *(whole_cut_at(each) for each in (600, 300, 500, 300, 500)))
 
     failure = download.fail(server.url(FILE))
