@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError, RequirementError
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _GPGV_S = 30.0
-_ARMOR = re.compile(
-    r"-----BEGIN PGP PUBLIC KEY BLOCK-----\s*\n(?:[A-Za-z]+: .*\n)*\s*\n?"
-    r"([A-Za-z0-9+/=\s]+?)\n=[A-Za-z0-9+/]{4}\s*\n-----END PGP PUBLIC KEY BLOCK-----"
-)
+_BEGIN, _END = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KEY BLOCK-----"
 
 #: gpgv's status words for a bad signature; if gpgv prints no status word, the file has no signature.
 _REASONS = {
@@ -99,19 +95,33 @@ def _why(signatures: list[dict[str, str]]) -> str:
 
 
 def read_key(file: Path) -> bytes:
-    """Return a public key without its armor, as gpgv needs it; raises BadInputError."""
+    """Return public keys without their armor, as gpgv needs them; raises BadInputError.
+
+    A file may have several armored keys, with text between them; RFC 9580 made checksums optional.
+    """
     try:
         content = file.read_bytes()
     except OSError as error:
         raise BadInputError(
             f"The signing key cannot be read ({error.strerror}).", source=str(file)
         ) from error
-    if not content.startswith(b"-----"):
+    if not content.isascii() and _BEGIN not in content:
         return content
-    found = _ARMOR.search(content.decode(errors="replace"))
+    keys = [block.partition(_END) for block in content.split(_BEGIN)[1:]]
+    if not keys or not all(end for _, end, _ in keys):
+        raise BadInputError(
+            "This file of the signing key has no complete public key.", source=str(file)
+        )
     try:
-        return base64.b64decode("" if found is None else found[1], validate=False)
+        return b"".join(_without_armor(block) for block, _, _ in keys)
     except binascii.Error as error:
         raise BadInputError(
             f"The signing key's armor is damaged ({error}).", source=str(file)
         ) from error
+
+
+def _without_armor(block: bytes) -> bytes:
+    """Decode the lines of base64: not the headers, which have a colon, nor the checksum."""
+    lines = [line.strip() for line in block.splitlines()]
+    data = [line for line in lines if b":" not in line and not line.startswith(b"=")]
+    return base64.b64decode(b"".join(data), validate=True)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.image import ImageFetchError
-from harness.image.cloud.signature import check_signature
+from harness.image.cloud.signature import check_signature, read_key
 from harness.provisioning.command import CommandResult
 from suites.unit.image.cloud_image_folder import PUBLISHER, SIGNATURES, STRANGER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 #: A subkey of the publisher's key; VALIDSIG names the subkey first and the primary key last.
 SUBKEY = "5" * 40
@@ -125,3 +126,48 @@ def test_error_is_not_an_error_of_the_list_if_gpgv_does_not_end() -> None:
         check(FakeGpgv(GOOD, timed_out=True))
 
     assert not isinstance(caught.value, ImageFetchError)
+
+
+BEGIN = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+END = "-----END PGP PUBLIC KEY BLOCK-----"
+ARMOR = f"{BEGIN}\n\na2V5\n=abcd\n{END}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (ARMOR, b"key"),
+        (ARMOR.replace("\n", "\r\n"), b"key"),
+        (ARMOR.replace("=abcd\n", ""), b"key"),
+        (ARMOR.replace("\n", " \n").rstrip(), b"key"),
+        (ARMOR.replace(f"{BEGIN}\n", f"{BEGIN}\nVersion: a v1\nX-Comment:\n"), b"key"),
+        (ARMOR.replace("a2V5", "a2\nV5"), b"key"),
+        (f"\ufeff# A key: by hand\n{ARMOR}", b"key"),
+        (ARMOR + ARMOR.replace("a2V5", "c2Vjb25k"), b"keysecond"),
+    ],
+)
+def test_public_keys_are_read_from_any_armor(tmp_path: Path, text: str, keys: bytes) -> None:
+    file = tmp_path / "key.asc"
+    file.write_bytes(text.encode())
+
+    assert read_key(file) == keys
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>404</html>",
+        ARMOR.replace("PUBLIC", "PRIVATE"),
+        ARMOR.partition("=abcd")[0],
+        ARMOR.replace("a2V5", "a2V"),
+        ARMOR.replace("a2V5", "a2V!"),
+        BEGIN + "\n" * 10_000,
+    ],
+)
+def test_file_without_a_whole_public_key_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "key.asc"
+    file.write_text(text)
+
+    with pytest.raises(BadInputError, match=r"key\.asc: .*(no complete public key|is damaged)"):
+        read_key(file)
