@@ -338,6 +338,7 @@ class _RootBuilder:
 
     def __init__(self, settings: dict[str, str], sockets: int, *, is_root: bool) -> None:
         self.sockets = sockets
+        self.cwd = settings["cwd"]
         self.staging = staging = settings["staging"]
         self.size_mib = int(settings["size_mib"])
         self.replaced = settings.get("layer")
@@ -524,14 +525,23 @@ class _Layers:
             if self.descend and any(
                 point.startswith(f"{source}/") for point in self.builder.mounts
             ):
-                with _Suppressed(PermissionError):
-                    for entry in _list(source):
-                        name = os.path.basename(entry)
-                        self.add(entry, f"{target}/{name}", f"{path}/{name}")
+                for name in self._entries(source):
+                    self.add(f"{source}/{name}", f"{target}/{name}", f"{path}/{name}")
                 return
             self.count += 1
             if not self.overlay(source, target, f"layer{self.count}"):
                 self._show_read_only(source, target, path)
+
+    def _entries(self, folder: str) -> list[str]:
+        """Return the names in a directory; of one that can't be listed, those that are known."""
+        try:
+            return sorted(os.listdir(folder))
+        except PermissionError:
+            known = (*self.builder.mounts, self.builder.cwd, self.builder.staging)
+            below = [
+                place.removeprefix(f"{folder}/") for place in known if _is_below(place, folder)
+            ]
+            return sorted({name.partition("/")[0] for name in below if not name.startswith("/")})
 
     def _show_read_only(self, source: str, target: str, path: str) -> None:
         self.read_only.append(path.lstrip("/"))

@@ -180,6 +180,27 @@ def test_mount_point_with_any_name_is_shown_and_can_be_written(
     assert result.stdout == "new\nolder\n", result.render()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can take a folder from the user.")
+def test_mount_below_a_folder_that_the_user_cannot_list_is_shown(user_folder: Path) -> None:
+    """A folder of home directories may allow users to enter it, but not to list it."""
+    home = user_folder / "home"
+    script = f"""
+        mkdir -m 711 {home} && mkdir {home}/a {home}/b && mount -t tmpfs -o mode=777 none {home}/a &&
+        mkdir {home}/b/project && chown -R {_NOBODY}:{_NOBODY} {home}/b && "$@"
+    """
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
+        ["sh", "-c", f"touch {home}/a/new new && echo written"],
+        cwd=home / "b/project",
+        scratch=user_folder,
+    )
+
+    result = LocalRunner().run(
+        ["unshare", "-m", "sh", "-c", script, "sh", *_as_user(), *argv], timeout_s=60
+    )
+
+    assert result.stdout == "written\n", result.render()
+
+
 @pytest.fixture
 def listening() -> Iterator[list[socket.socket]]:
     """Give sockets on which the host listens: an abstract socket and a TCP socket."""
