@@ -30,7 +30,7 @@ def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]
         found = line_shape.fullmatch(line)
         is_cut = number == len(lines) and not text.endswith("\n")
         if found is None or is_cut or not found[2].isprintable():
-            problem = "is truncated" if number == len(lines) else "is malformed"
+            problem = "is truncated" if is_cut else "is malformed"
             raise ImageFetchError(
                 f"The list '{url}' {problem}: line {number}, '{line[:80]}', is not a "
                 f"{algorithm.value} digest and a file name. No image was downloaded; try again, or "

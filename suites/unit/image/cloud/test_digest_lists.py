@@ -44,6 +44,7 @@ def test_list_with_two_digests_for_a_file_is_refused(other: str) -> None:
         (f"{A}  x", "is truncated: line 1"),
         (f"{A}  x\n{B[:60]}", "is truncated: line 2"),
         (f"{A}\t x\n{B}  y\n", "is malformed: line 1"),
+        (f"SHA256 (x) = {A}\n", "is malformed: line 1"),
         (f"{A}  x\u2028{B}  y\n{B}  z\n", "is malformed: line 1"),
         (f"{A}  x\x1b[2J\n{B}  z\n", "is malformed: line 1"),
     ],
