@@ -177,7 +177,8 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
         kind=SandboxKind.REFUSE,
         why=f"Writes of shell code outside the project and the temporary directory were "
         f"refused, {because}. The code could still signal your other processes, write to these "
-        "two directories, and reach the host's network and daemons; processes that it left "
+        "two directories, change the modes and times of your files elsewhere, and reach the host's "
+        "network and daemons; processes that it left "
         "running were not ended.",
     )
 

@@ -492,6 +492,7 @@ def test_user_without_namespaces_gets_the_sandbox_that_refuses_writes_and_a_warn
     assert chosen.kind is SandboxKind.REFUSE
     assert "(unshare: Operation not permitted)" in chosen.why
     assert "could still signal your other processes" in chosen.why
+    assert "change the modes and times of your files elsewhere" in chosen.why
 
 
 def test_run_is_refused_on_a_host_that_allows_no_sandbox() -> None:
