@@ -189,8 +189,10 @@ class RootFiles:
             )
         try:
             yield
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            if isinstance(error, RecursionError):
+                why = "it has too many folders"
             raise HarnessError(
                 f"'{path}' can't be {what} in the throw-away root: {why}."
             ) from None

@@ -185,6 +185,16 @@ def test_impossible_path_is_named_in_the_error(files: RootFiles, path: str) -> N
             act(path)
 
 
+def test_path_of_too_many_folders_is_reported(files: RootFiles) -> None:
+    """Code under test can leave a link to such a path."""
+    (files.root / "deep").symlink_to("/" + "a/" * 1500 + "x")
+
+    with pytest.raises(
+        HarnessError, match=r"^'/deep' can't be written .*: it has too many folders"
+    ):
+        files.write("/deep", b"x")
+
+
 @pytest.mark.parametrize(
     ("path", "place"),
     [
