@@ -12,7 +12,7 @@ for __hx_fd in $HX_FDS; do
   __hx_at=$((__hx_at + 1))
 done
 unset HX_FDS __hx_fd __hx_at
-builtin export PATH=$HX_PATH
+builtin export PATH="$HX_PATH"
 unset HX_PATH
 . "$HX_MOCKED_COMMAND"
 builtin export -f command_not_found_handle

@@ -101,6 +101,16 @@ def test_processes_of_a_test_end_when_the_test_ends(new_shell: Callable[[], Shel
     assert running == "0\n"
 
 
+def test_folders_of_path_may_have_blanks(
+    new_shell: Callable[[], Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/mnt/c/Program Files/*:/usr/bin:/bin")
+    shell = new_shell()
+
+    assert ":/mnt/c/Program Files/*:/usr/bin:/bin:" in shell.evaluate('echo "$PATH"').stdout
+    assert shell.evaluate("ls -d /").stdout == "/\n"
+
+
 def test_code_cannot_answer_requests_for_a_new_root(new_shell: Callable[[], Shell]) -> None:
     """Else a test could keep its root for the next test."""
     shell = new_shell()
