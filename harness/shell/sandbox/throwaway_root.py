@@ -589,7 +589,7 @@ class _Layers:
         with _Suppressed(OSError):
             os.chown(upper, status.st_uid, status.st_gid)
         if self.descend and self.below is None:
-            _make_ours(lower, upper)
+            _make_ours(lower, upper, self.builder.cwd, self.builder.staging)
         held: list[int] = []
         try:
             *lowers, upper, outer = (_for_options(place, held) for place in (*lowers, upper, work))
@@ -662,11 +662,22 @@ def _overlay_options(staging: str) -> str | None:
     return None
 
 
-def _make_ours(lower: str, upper: str) -> None:
+def _make_ours(lower: str, upper: str, *used: str) -> None:
     """Prepare an ordinary user's upper layer, so that code may write where root could write.
 
-    A directory that is in both layers has the owner that it has in the upper layer.
+    A directory that is in both layers has the owner that it has in the upper layer. The kernel
+    can't copy a directory of another user to the upper layer, so the directories above the `used`
+    paths are made there too.
     """
+    for place in used:
+        above, own = lower, upper
+        names = place.removeprefix(f"{lower}/").split("/")
+        for name in names[:-1] if place.startswith(f"{lower}/") else ():
+            above, own = f"{above}/{name}", f"{own}/{name}"
+            if os.path.islink(above):
+                break
+            _make_directory(own)
+            os.chmod(own, os.stat(above).st_mode & 0o7777)
     for place in _WRITTEN:
         if _is_below(lower, place):
             _take(lower, upper, _DEPTH)

@@ -181,6 +181,23 @@ def test_mount_point_with_any_name_is_shown_and_can_be_written(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can take a folder from the user.")
+def test_project_below_a_folder_of_another_user_can_be_changed(user_folder: Path) -> None:
+    project = user_folder / "of-root/project"
+    project.mkdir(parents=True)
+    (project / "file").touch()
+    for path in (project, project / "file"):
+        os.chown(path, _NOBODY, _NOBODY)
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
+        ["sh", "-c", "rm file && touch new ../new && ls"], cwd=project, scratch=user_folder
+    )
+
+    result = LocalRunner().run([*_as_user(), *argv], timeout_s=60)
+
+    assert result.stdout == "new\n", result.render()
+    assert (project / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can take a folder from the user.")
 def test_mount_below_a_folder_that_the_user_cannot_list_is_shown(user_folder: Path) -> None:
     """A folder of home directories may allow users to enter it, but not to list it."""
     home = user_folder / "home"
