@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
@@ -22,7 +24,6 @@ from harness.visible_text import VisibleStream, is_longer, shortened, visible
 if TYPE_CHECKING:
     import warnings
     from collections.abc import Callable, Generator, Sequence
-    from pathlib import Path
     from typing import TextIO
 
 _T = TypeVar("_T")
@@ -112,9 +113,19 @@ class ReportGate:
         warning = warning_message.message
         if isinstance(warning, Warning):
             warning.args = _changed(warning.args, _clean)
-        text = str(warning)
-        if _clean(text, _REPORTED_BYTES) != text:
+        text, kind = str(warning), warning_message.category
+        is_changed = _clean(text, _REPORTED_BYTES) != text
+        # xdist's controller, which imports no tests, makes an object of the warning's class.
+        if hasattr(self._config, "workerinput") and self._is_of_project(kind):
+            text, is_changed = f"{kind.__name__}: {text}", True
+            warning_message.category = pytest.PytestWarning
+        if is_changed:
             warning_message.message = pytest.PytestWarning(_clean(text, _REPORTED_BYTES))
+
+    def _is_of_project(self, kind: type[object]) -> bool:
+        """Return whether a module of the tests' project, which is not installed, defines this class."""
+        file = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "/")
+        return "site-packages" not in file.parts and file.is_relative_to(self._config.rootpath)
 
     def _guard(self, report: pytest.TestReport | pytest.CollectReport, when: str) -> None:
         node_id = visible(report.nodeid)

@@ -59,6 +59,11 @@ def test_allure():
 def test_warning():
     warnings.warn(EVIL)
 
+class Own(UserWarning): ...
+
+def test_own_warning():
+    warnings.warn(Own(EVIL))
+
 @pytest.mark.skip(reason=EVIL)
 def test_skipped(): ...
 
@@ -130,6 +135,7 @@ def test_control_characters_of_guests_and_tests_and_file_names_reach_no_report(
 
     assert result.exit_code == 1, result.render()
     assert "INTERNALERROR" not in result.stdout
+    assert "Own" in result.stdout.partition("warnings summary")[2]
     require_visible([result.stdout, result.stderr])
     root = ET.parse(tmp_path / "r/start-1/junit.xml").getroot()  # noqa: S314 - our own
     cases = [case.get("name", "") for case in root.iter("testcase")]
