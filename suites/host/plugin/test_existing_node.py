@@ -37,7 +37,7 @@ def test_suite_without_machine_driver_node_fails_and_boots_no_machine(tmp_path: 
     result = judge(tmp_path)
 
     assert result.exit_code == 1
-    assert "add --machine-driver=node" in result.stdout
+    assert "Add --machine-driver=node" in result.stdout
     assert "the harness could not tell: 9" in result.stdout
 
 

@@ -191,7 +191,7 @@ def test_project_below_a_folder_of_another_user_can_be_changed(user_folder: Path
         ["sh", "-c", "rm file && touch new ../new && ls"], cwd=project, scratch=user_folder
     )
 
-    result = LocalRunner().run([*_as_user(), *argv], timeout_s=60)
+    result = LocalRunner().run(_by_user(argv, throwaway_root, user_folder), timeout_s=60)
 
     assert result.stdout == "new\n", result.render()
     assert (project / "file").exists()
@@ -211,9 +211,8 @@ def test_mount_below_a_folder_that_the_user_cannot_list_is_shown(user_folder: Pa
         scratch=user_folder,
     )
 
-    result = LocalRunner().run(
-        ["unshare", "-m", "sh", "-c", script, "sh", *_as_user(), *argv], timeout_s=60
-    )
+    command = _by_user(argv, throwaway_root, user_folder)
+    result = LocalRunner().run(["unshare", "-m", "sh", "-c", script, "sh", *command], timeout_s=60)
 
     assert result.stdout == "written\n", result.render()
 
@@ -582,6 +581,16 @@ def _as_user() -> list[str]:
     return become if os.geteuid() == 0 else []
 
 
+def _by_user(argv: Sequence[str], program: ModuleType, folder: Path) -> list[str]:
+    """Return the command of a sandbox for an ordinary user, who may not be able to read the project."""
+    own = str(shutil.copy(str(program.__file__), folder))
+    return [
+        *_as_user(),
+        "/usr/bin/python3",
+        *(word.replace(str(program.__file__), own) for word in argv[1:]),
+    ]
+
+
 @pytest.fixture
 def user_folder() -> Iterator[Path]:
     """Give a folder that an ordinary user owns, with a copy of the sandbox program."""
@@ -706,12 +715,9 @@ def test_only_the_folders_of_the_test_are_writable_in_the_sandbox_that_refuses_w
     monkeypatch.setattr("tempfile.tempdir", str(folders[2]))
     command = ["/usr/bin/python3", "-I", "-S", "-c", _ACTS, *map(str, folders)]
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(command, cwd=folders[0], scratch=folders[1])
-    # an ordinary user may not be able to read the program in its own folder
-    own = str(shutil.copy(str(write_refusal.__file__), user_folder))
-    argv = tuple(word.replace(str(write_refusal.__file__), own) for word in argv)
     shutil.chown(folders[1] / ".staging", user_folder.stat().st_uid)
 
-    result = LocalRunner().run([*_as_user(), "/usr/bin/python3", *argv[1:]], timeout_s=60)
+    result = LocalRunner().run(_by_user(argv, write_refusal, user_folder), timeout_s=60)
 
     lines = result.check("the command").stdout.splitlines()
     assert [line.split(", ")[:2] for line in lines[:3]] == [[f.name, "12"] for f in folders[:3]]
