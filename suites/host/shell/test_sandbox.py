@@ -143,11 +143,13 @@ def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make device files.")
 def test_devices_of_a_file_system_without_overlays_cannot_be_opened(user_folder: Path) -> None:
     """The kernel refuses an overlay of an overlay of an overlay: it is shown read-only."""
+    place = user_folder / "tmpfs"  # /tmp may be on an overlay
     script = f"""
-        cd {user_folder} && mkdir a b c d && mknod a/node c 1 5 && touch a/file &&
+        mkdir {place} && mount -t tmpfs none {place} &&
+        cd {place} && mkdir a b c d && mknod a/node c 1 5 && touch a/file &&
         mount -t overlay none -o lowerdir=a:b c && mount -t overlay none -o lowerdir=c:b d && "$@"
     """
-    code = f"cd {user_folder}; touch d/new; cat d/file; head -c 1 d/node; echo >d/node"
+    code = f"cd {place}; touch d/new; cat d/file; head -c 1 d/node; echo >d/node"
     argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
         ["sh", "-c", code], cwd=user_folder, scratch=user_folder
     )
