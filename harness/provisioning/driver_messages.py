@@ -25,10 +25,13 @@ _PREFIX = re.compile(
 The text consists of the facility and level, the time, and the thread or processor
 (`CONFIG_PRINTK_CALLER`)."""
 _LONGEST_LINE = 4096
-_OF_DRIVER = re.compile(r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |\[drm[^\n]*\[nvidia-drm\]")
+_OF_DRIVER = re.compile(
+    r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |nvidia-peermem \w+:\d+\b|\[drm[^\n]*\[nvidia-drm\]"
+)
 _TELLS_ERROR = re.compile(
     r"error|fail|fatal|invalid|reject|refus|denied|disagrees|unknown|could not|can ?not|can't|"
-    r"unable|lost|time[d-]? ?out|uncorrect|corrupt|missing|duplicate|bad |abort|SXid",
+    r"unable|lost|time[d-]? ?out|uncorrect|corrupt|missing|duplicate|bad |abort|SXid|mismatch|"
+    r"(?<!de)fault|halted|not ready|giving up|is full|storm|exception|blacklist|exclude",
     re.IGNORECASE,
 )
 

@@ -435,7 +435,7 @@ _NOTICES = (
         NV,
     ),
     _notice(
-        rf"GPU at PCI:{_ADDRESS}: GPU-[0-9a-f-]+",
+        rf"GPU at (?:PCI:)?{_ADDRESS}: GPU-[0-9a-f-]+",
         "The message names the GPU of the next messages.",
         KERNEL_RC,
     ),
@@ -454,6 +454,27 @@ _NOTICES = (
         r"(?:GPU\d+ )?gpuClearFbhubPoisonIntrForBug2924523_\w+: FBHUB Interrupt detected\. Clearing it\.",
         "The driver cleared an interrupt while a Hopper GPU started.",
         RECORDED,
+    ),
+    _notice(
+        rf"{_FUNCTION}(?:Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS|LTR is disabled in the hierarchy|"
+        r"Error setting links to sleep on linkmask 0x0(?!\S))",
+        "The message says which features of the bus and of NVLink a Blackwell GPU does without.",
+        f"{_OPEN}, src/nvidia/src/kernel/gpu; public reports, branches 580 to 595",
+    ),
+    _notice(
+        r"cpuidInfoAMD: Unrecognized AMD processor ",
+        "The driver does not know the name of the host's processor.",
+        f"{_OPEN}, src/nvidia/src/kernel/platform/cpu.c",
+    ),
+    _notice(
+        rf"GPU at (?:PCI:)?{_ADDRESS} has software scheduler (?:ENABLED|DISABLED) with policy ",
+        "The message says how virtual GPUs share a GPU.",
+        "nvidiavgpuarchive/index#1",
+    ),
+    _notice(
+        rf"{_AT}UnbindLock (?:acquired|released)",
+        "A program asked the driver to leave a GPU.",
+        f"{_OPEN}, kernel-open/nvidia/nv-procfs.c",
     ),
     _notice(
         r"The temporary file path specified via the NVreg_TemporaryFilePath module parameter does "
@@ -615,6 +636,15 @@ def _of_xids(xids: _Xids) -> DriverWords:
 _FAULTY_XIDS = "|".join(
     str(number) for xids in _XIDS if xids.severity is Severity.FAULT for number in xids.numbers
 )
+_NO_MEMORY = DriverWords(
+    pattern=_compiled(
+        r"(?:GPU\d+ )?nvCheckOkFailedNoLog: Check failed: Out of memory \[NV_ERR_NO_MEMORY\] \(0x0*51\) "
+        r"returned from _memdescAllocInternal\(pMemDesc\)"
+    ),
+    meaning="An application asked for more memory than is free.",
+    severity=Severity.APPLICATION,
+    source=f"{_OPEN}, src/nvidia/src/kernel/gpu/mem_mgr/mem_desc.c",
+)
 _CONSEQUENCES = (
     _fault(
         rf"{_XID}45\b[^\n]* caused by previous Xid (?P<xid>{_FAULTY_XIDS})\b",
@@ -627,15 +657,18 @@ _CONSEQUENCES = (
 #: How the error code ends if the driver made an error of the receiver's pipe fatal: in drivers
 #: before 575, and in later drivers.
 _PROMOTED = r"[0-9a-f]*(?:[4c]c2|86)\b"
+#: The process that used the link; its name may contain commas and blanks, but has at most 15 characters.
+_PROCESS = r"(?:pid=[^\n]*, )?"
+_ON_LINK = r"XC\s*\d i\s*\d+ Link "
 _NVLINKS = (
     _fault(
-        rf"{_XID}(?P<xid>145), RLW_RXPIPE Non-?fatal [^(\n]*\(0x{_PROMOTED}",
+        rf"{_XID}(?P<xid>145), {_PROCESS}RLW_RXPIPE Non-?fatal {_ON_LINK}[^(\n]*\(0x{_PROMOTED}",
         "Xid {xid}: An NVLink of a GPU has an error.",
         XID_CATALOGUE,
         _RESET,
     ),
     _notice(
-        rf"{_XID}14[4-9], \w+ Non-?fatal\b",
+        rf"{_XID}14[4-9], {_PROCESS}[\w/]+ Non-?fatal {_ON_LINK}",
         "An error of an NVLink that was not fatal; if it ends work, Xid 154 follows.",
         XID_CATALOGUE,
     ),
@@ -719,14 +752,39 @@ _MODULES = (
     ),
     _notice(
         rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]]*\] error "
-        r"status/mask=|AER: (?:Multiple )?Correct(?:ed|able) error)",
+        r"status/mask=|AER: (?:Multiple )?Correct(?:ed|able) error|(?:AER: )?\[\s*\d+\] |"
+        r"Error of this Agent(?:\([0-9a-f]+\))? is reported first)",
         "The bus had an error that was corrected, or this line has details of such an error.",
         LINUX_PCI,
     ),
     _notice(
-        rf"(?:nvidia-modeset: WARNING: |nvidia {_ADDRESS}: \[drm\] (?:Cannot find any crtc|No compatible format))",
+        rf"(?:nvidia-modeset: WARNING: |nvidia {_ADDRESS}: \[drm\] (?:Cannot find any crtc|No compatible format)|"
+        r"\[drm[^\n]*?\[nvidia-drm\] \[GPU ID 0x[0-9a-f]+\] Failed to grab modeset ownership)",
         "The message is about displays, and a node has no display.",
         "Linux, drivers/gpu/drm",
+    ),
+    _notice(
+        rf"nvidia-gpu {_ADDRESS}: i2c timeout error e0000000",
+        "Nothing is connected to the USB port of a GPU.",
+        "Linux, drivers/i2c/busses/i2c-nvidia-gpu.c",
+    ),
+    _notice(
+        r"nvidiafb: unknown NV_ARCH",
+        "Linux's own driver of old GPUs left the GPU to other drivers.",
+        "Linux, drivers/video/fbdev/nvidia",
+    ),
+    _notice(
+        r"nvidia-peermem nv_get_p2p_free_callback:\d+ ERROR detected invalid context, skipping ",
+        "The driver skipped memory for RDMA that an application had already released.",
+        f"{_OPEN}, kernel-open/nvidia-peermem",
+    ),
+    _fault(
+        r"nvidia-nvswitch: Version mismatch, kernel version (?P<version>\S+) user version \S+",
+        "The fabric manager and the driver's module have different versions.",
+        f"{_OPEN}, kernel-open/nvidia/linux_nvswitch.c",
+        "Install the fabric manager in the version of the driver.",
+        name="the driver's programs and module differ",
+        helps="build",
     ),
     _notice(
         rf"nvidia {_ADDRESS}: (?:can't derive routing for )?PCI INT \w(?:: no GSI|: not connected)?",
@@ -751,6 +809,7 @@ _MODULES = (
 KERNEL_WORDS = (
     *_REFUSALS,
     *_CONSEQUENCES,
+    _NO_MEMORY,
     *_RECOVERY_CHANGES,
     *_NVLINKS,
     *map(_of_xids, _XIDS),

@@ -217,6 +217,18 @@ PUBLIC_LOGS = (
         words="1 that applications caused",
     ),
     PublicLog(
+        source="reports of servers for language models, whose GPUs go on working",
+        text=_log(
+            *(
+                f"NVRM: {gpu}nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) "
+                "returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359"
+                for gpu in ("", "GPU0 ")
+            )
+        ),
+        says=Log.NO_FAULT,
+        words="2 that applications caused",
+    ),
+    PublicLog(
         source="NVIDIA/gpu-operator#1065",
         text=_log(
             "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No"

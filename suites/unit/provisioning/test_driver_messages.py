@@ -64,6 +64,9 @@ def test_driver_message_that_is_not_in_the_catalogue_is_unknown(line: str) -> No
         "nvidia: loading out-of-tree module taints kernel.",
         "nvidia-uvm: Loaded the UVM driver, major device number 234.",
         "nvidia 0000:01:00.0: enabling device (0000 -> 0002)",
+        "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
+        "nvidia-modeset: the default mode is used",
+        "nvidia-peermem is loaded",
         "python3[1017]: segfault at 1 ip 00007fdd31be1270 error 4 in libnvidia-ml.so.580.159.04",
         "EXT4-fs (vda1): error of another driver",
     ],
@@ -97,13 +100,14 @@ SAID = (
     "an error", "it failed", "fatal", "invalid", "rejected", "refused", "denied", "disagrees", "unknown state",
         "could not start", "cannot start", "can not start", "can't start", "unable to start", "lost", "timed out",
         "time-out", "timeout", "time out", "uncorrectable", "corrupted", "missing", "duplicate", "bad state",
-        "aborted", "SXid", "AN ERROR",
+        "aborted", "SXid", "AN ERROR", "version mismatch", "IO_PAGE_FAULT", "halted", "not ready", "giving up",
+        "buffer is full", "a storm", "exception", "blacklisted", "excluded",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "part",
-    ["nvidia", "nvidia-modeset", "nvidia_uvm", "nvidia-nvswitch0", "nvidia 0000:01:00.0", "[drm] [nvidia-drm]"],
+    ["nvidia", "nvidia-modeset", "nvidia_uvm", "nvidia-nvswitch0", "nvidia 0000:01:00.0", "[drm] [nvidia-drm]", "nvidia-peermem nv_dma_map:313"],
 )  # fmt: skip
 def test_line_of_the_driver_with_a_word_for_an_error_is_read_as_a_message(part: str) -> None:
     seen = {said: parse_messages(f"[    9.1] {part}: new: {said}\n") for said in SAID}

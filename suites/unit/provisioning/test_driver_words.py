@@ -119,6 +119,13 @@ NVLINKS = {
     "150, MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)": Severity.FAULT,
     "150, MSE_WATCHDOG Nonfatal XC0 i0 Link -1 (0x00000000 0x00000000)": Severity.FAULT,
     "149, words that nobody knows": Severity.FAULT,
+    "145, pid=11436, name=cache_mgr_main, RLW_SRC_TRACK Nonfatal XC1 i0 Link 03 (0x040868e2)": Severity.NOTICE,
+    "145, pid=876767, name=ray::W, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)": Severity.NOTICE,
+    "145, pid=876767, name=ray::W, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a4c2)": Severity.FAULT,
+    "145, pid=9, name=a, R Nonfatal, RLW_CTRL Fatal XC0 i0 Link 03 (0x00000003)": Severity.FAULT,
+    "146, TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001)": Severity.NOTICE,
+    "146, TLW_RX/TLW_RX_PIPE0 Fatal XC0 i0 Link 00 (0x0000000a 0x00000004)": Severity.FAULT,
+    "149, NETIR_BER_EVENT Nonfatal XC 1 i 2 Link 01 [0x00000013]": Severity.NOTICE,
 }
 
 
@@ -133,6 +140,8 @@ def test_nvlink_error_that_is_not_fatal_leaves_the_node_healthy() -> None:
 def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
     texts = [
         *("GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)"),
+        "_gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0003",
+        "nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x",
         *(f"Xid (PCI:0000:01:00): {xid}, pid=1" for xid in (0, 177, 200, 1300, 790)),
     ]
 
@@ -260,6 +269,7 @@ FAULTS = (
     ("nvidia-uvm: Unknown symbol nvUvmInterfaceInit (err -2)", _OTHER_KERNEL, "build"),
     ("nvidia 0000:01:00.0: probe with driver nvidia failed with error -1", "", "retry build"),
     ("nvidia: probe of 0000:0b:00.0 failed with error -1", "", "retry build"),
+    ("nvidia-nvswitch: Version mismatch, kernel version 535.129.03 user version 535.161.07", "the driver's programs and module differ", "build"),
     ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", "the GPU's bus has errors", "retry build"),
     ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer", "the GPU's bus has errors", "retry build"),
     (f"{_AER}can't recover (no error_detected callback)", "the GPU's bus has errors", "retry build"),
@@ -293,6 +303,15 @@ NOTICES = (
     "NVRM: No NVIDIA graphics adapter probed!",
     "NVRM: GPU at PCI:0000:a1:00: GPU-979426f2-893a-7cbb-c4cf-81472f89a462",
     "NVRM: GPU at PCI:0000:a1:00.0: GPU-979426f2-893a-7cbb-c4cf-81472f89a462",
+    "NVRM: GPU at 0000:03:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7",
+    "NVRM: GPU at 0000:01:00.0 has software scheduler ENABLED with policy BEST_EFFORT.",
+    "NVRM cpuidInfoAMD: Unrecognized AMD processor in cpuidInfoAMD",
+    "NVRM: cpuidInfoAMD: Unrecognized AMD processor 0x1a in cpuidInfoAMD. Assuming new Ryzen",
+    "NVRM: GPU1 kbifCacheVFInfo_GB100: Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS",
+    "NVRM: kbifInitLtr_GB202: LTR is disabled in the hierarchy",
+    "NVRM: _gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0",
+    "NVRM: GPU 0000:01:00.0: UnbindLock acquired",
+    "NVRM: GPU 0000:01:00.0: UnbindLock released",
     *(
         f"NVRM: {gpu}{said}"
         for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")
@@ -325,6 +344,22 @@ NOTICES = (
     f"{_AER}Corrected error received: 0000:01:00.0",
     f"{_AER}Correctable error message received from 0000:01:00.0",
     f"{_AER}Multiple Corrected error received: 0000:01:00.0",
+    *(
+        f"nvidia 0000:01:00.0: {detail}"
+        for detail in (
+            "   [12] Timeout",
+            "   [ 6] Bad TLP",
+            "   [13] NonFatalErr            (First)",
+            "   [ 0] Receiver Error         (First)",
+            "AER:    [12] Timeout",
+            "  Error of this Agent is reported first",
+            "  Error of this Agent(0100) is reported first",
+        )
+    ),
+    "nvidia-gpu 0000:01:00.3: i2c timeout error e0000000",
+    "nvidiafb: unknown NV_ARCH",
+    "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+    "[drm:nv_drm_master_set [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100] Failed to grab modeset ownership",
     "nvidia 0000:01:00.0: [drm] No compatible format found",
     "nvidia 0000:00:06.0: PCI INT A: no GSI",
     "nvidia 0000:00:06.0: PCI INT A: not connected",
