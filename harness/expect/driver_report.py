@@ -16,7 +16,6 @@ from harness.expect.driver import part_not_found
 from harness.expect.failure import require
 from harness.provisioning.driver_messages import find_tool_words
 from harness.provisioning.driver_words import (
-    CORRUPT_INFOROM,
     LOST_GPU,
     RESET_REQUIRED,
     SMI_EXIT_CODES,
@@ -138,7 +137,14 @@ def driver_reports_health(evidence: Evidence) -> str:
     )
     attached = _ATTACHED.search(report)
     gpus = dict(_gpus(report))
+    # Indented lines have texts that users chose, such as the names of processes.
+    warning = find_tool_words("\n".join(line for line in report.splitlines() if line[:1].strip()))
     if attached is None or len(gpus) != int(attached[1]):
+        require(
+            warning is None,
+            f"`nvidia-smi -q` was expected to report each GPU, but printed: {said}. {_advice(report, code)}",
+            evidence,
+        )
         raise HarnessError(
             "`nvidia-smi -q` was expected to print 'Attached GPUs' and a block for each GPU, but printed: "
             f"{said}",
@@ -155,8 +161,8 @@ def driver_reports_health(evidence: Evidence) -> str:
     faults = [
         f"GPU {address}: {fault}" for address, each in judged.items() for fault in each.faults
     ]
-    if CORRUPT_INFOROM.pattern.search(report):
-        faults.append(CORRUPT_INFOROM.meaning.rstrip("."))
+    if warning is not None:
+        faults.append(warning.meaning.rstrip("."))
     require(not faults, f"Healthy GPUs were expected, but {'; '.join(faults)}.", evidence)
     unknown = [
         f"GPU {address}: {what}" for address, each in judged.items() for what in each.unknown

@@ -863,12 +863,21 @@ NO_LIBRARY = _fault(
     name="the driver's library is missing",
     helps="build",
 )
+_NO_POWER = _fault(
+    r"Unable to communicate with GPU because it is insufficiently powered",
+    "A GPU's power cables are not connected.",
+    SMI,
+    "Connect them.",
+    name="the GPU has no power",
+    helps="",
+)
 _SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
 _INSERT = r"(?:could not insert|could not load module|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?: "
 TOOL_WORDS = (
     CORRUPT_INFOROM,
     LOST_GPU,
     RESET_REQUIRED,
+    _NO_POWER,
     MISMATCH,
     NO_LIBRARY,
     _fault(

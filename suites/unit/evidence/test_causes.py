@@ -44,6 +44,7 @@ LINES = {
     "the GPU's infoROM is corrupted": "WARNING: infoROM is corrupted at gpu 0000:02:00.0",
     "the GPU is lost": "NVRM: Xid (PCI:0000:02:00): 79, pid=7, GPU has fallen off the bus.",
     "the GPU has to be reset": "Unable to determine the device handle for GPU0000:01:00.0: GPU requires reset",
+    "the GPU has no power": "Unable to communicate with GPU because it is insufficiently powered.",
     "the driver's programs and module differ": "Failed to initialize NVML: Driver/library version mismatch",
     "the driver's module is not signed": "modprobe: ERROR: could not insert 'nvidia': Key was rejected "
     "by service",

@@ -286,6 +286,27 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("warning", "words"),
+    [
+        ("Unable to determine the device handle for GPU1: 0000:66:00.0: Unknown Error", "fallen off the bus"),
+        ("Unable to determine the device handle for GPU0000:66:00.0: GPU requires reset", "until it is reset"),
+        ("Unable to determine the device handle for GPU 0000:66:00.0: Unable to communicate with GPU because it is insufficiently powered.", "power cables"),
+    ],
+)  # fmt: skip
+def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_it_exits_with_0(
+    tmp_path: Path, count: int, warning: str, words: str
+) -> None:
+    """The report goes on with the other GPUs."""
+    report = f"{warning}\n{HEAD.replace(': 2', f': {count}')}{FIRST}"
+
+    with pytest.raises(ExpectationError, match=rf"{words}|reports 1: 00000000:65:00\.0"):
+        driver_reports_health(a_node(tmp_path / "bus", report).evidence)
+    with pytest.raises(ExpectationError, match=words):
+        driver_reports_health(a_node(tmp_path / "one", report, bus=ONE_ON_BUS).evidence)
+
+
 @pytest.mark.parametrize(
     ("said", "code", "words"),
     [

@@ -523,6 +523,8 @@ _SAID_BY_PROGRAMS = (
         ("Unable to determine the device handle for GPU0000:01:00.0: Not Found", None),
         ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "the driver's library is missing"),
         ("GPU is lost", _LOST),
+        ("Unable to determine the device handle for GPU 0000:81:00.0: Unable to communicate with GPU because it is insufficiently powered.", "the GPU has no power"),
+        ("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error", _LOST),
         ("GPU requires reset", _RESET),
         ("Unable to determine the device handle for GPU0000:01:00.0: GPU requires reset", _RESET),
         ("GPU has fallen off the bus", _LOST),
