@@ -74,6 +74,7 @@ _FABRIC = {
     ("Health", "Route Recovery in progress"): {"false": "", "true": _DEGRADED},
     ("Health", "Access Timeout Recovery"): {"false": "", "true": _DEGRADED},
     ("Health", "Incorrect Configuration"): {"none": ""},
+    ("Health", "Partition Assigned"): {"true": ""},
 }
 _RECOVERY = "GPU Recovery Action"
 #: Values of _RECOVERY, as `nvidia-smi` or NVML writes them
@@ -85,6 +86,7 @@ _RECOVERIES = {
     "node reboot": "the driver advises to reboot the node",
     "drain p2p": "the driver advises to end work that uses this GPU with other GPUs, and then to reset it",
     "drain and reset": "the driver advises to drain and reset it",
+    "recover imex domain": "the driver advises to recover the IMEX domain: restart nvidia-imex on its nodes",
 }
 #: What the tool prints for a missing value.
 _NO_VALUES = {
@@ -243,7 +245,8 @@ def _meanings(value: _Value) -> Mapping[str, str] | None:
     if value.name == _RECOVERY:
         return _RECOVERIES
     if "Fabric" in value.blocks:
-        return _FABRIC.get((where, value.name))
+        # Each line of `Health` is about a fault, also a line that a later release adds.
+        return _FABRIC.get((where, value.name), {} if where == "Health" else None)
     if not _counts_uncorrected(value):
         return None
     if not value.value.isdecimal() or not value.value.strip("0"):

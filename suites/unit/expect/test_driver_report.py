@@ -99,6 +99,8 @@ def test_count_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
         ("Action                   : None", "Action                   : NODE_REBOOT", "reboot the node"),
         ("Action                   : None", "Action                   : DRAIN_P2P", "with other GPUs"),
         ("Action                   : None", "Action                   : GPU Reset", "advises to reset the GPU"),
+        ("Action                   : None", "Action                   : Recover IMEX Domain", "recover the IMEX domain"),
+        ("Action                   : None", "Action                   : RECOVER_IMEX_DOMAIN", "recover the IMEX domain"),
         ("Pending Page Blacklist            : N/A", "Pending                           : Yes", "wait to be retired"),
         (": 81559 MiB", ": Unknown Error", "does not answer"),
         (": 81559 MiB", ": GPU requires reset", "'GPU requires reset': reset the GPU"),
@@ -179,7 +181,7 @@ def test_only_double_bit_errors_since_the_driver_was_loaded_are_a_fault(
         ("Pending                           : No", "Pending                           : Perhaps"),
         ("Occurred        : No", "Occurred        : In progress"),
         ("Exceeded       : No", "Exceeded       : 17"),
-        ("Action                   : None", "Action                   : Recover IMEX Domain"),
+        ("Action                   : None", "Action                   : Replace"),
         ("Action                   : None", "Action                   : "),
         ("Action                   : None", "Action                   :"),
         ("Parity     : 0", "Parity     : many"),
@@ -209,6 +211,7 @@ FABRIC = """    Fabric
             Route Unhealthy               : False
             Access Timeout Recovery       : False
             Incorrect Configuration       : None
+            Partition Assigned            : True
 """
 
 
@@ -242,11 +245,20 @@ def test_gpu_that_is_not_registered_with_a_healthy_fabric_has_a_fault(
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-@pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full", "None"])
+@pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full", "None", "True"])
 def test_unknown_state_of_the_fabric_makes_the_health_unknown(tmp_path: Path, old: str) -> None:
     report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(f": {old}", ": Perhaps")
 
     with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: 'Perhaps' for 'Fabric / "):
+        driver_reports_health(a_node(tmp_path, report).evidence)
+
+
+def test_unknown_line_about_the_health_of_the_fabric_makes_the_health_unknown(
+    tmp_path: Path,
+) -> None:
+    report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace("Bandwidth     ", "Lanes         ")
+
+    with pytest.raises(HarnessError, match="'Full' for 'Fabric / Health / Lanes'"):
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
