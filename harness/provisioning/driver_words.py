@@ -462,6 +462,17 @@ _NOTICES = (
         f"{_OPEN}, src/nvidia/src/kernel/gpu; public reports, branches 580 to 595",
     ),
     _notice(
+        rf"{_FUNCTION}Fabric base addr [0-9a-f]+ is assigned to GPU ",
+        "A GPU is registered with the fabric of NVSwitches.",
+        f"{_OPEN}, src/nvidia/src/kernel/gpu/nvlink/arch/volta/kernel_nvlink_gv100.c",
+    ),
+    _notice(
+        rf"{_FUNCTION}(?:No blacklisted pages(?!\S)|CC secret cleanup successful!|"
+        r"RMAPI_GPU_LOCK_INTERNAL (?:alloc|free) requested without holding the RMAPI lock)",
+        "The driver logs this message as an error, but the message reports no fault.",
+        f"{_OPEN}, src/nvidia/src/kernel; NVIDIA/open-gpu-kernel-modules#583",
+    ),
+    _notice(
         r"cpuidInfoAMD: Unrecognized AMD processor ",
         "The driver does not know the name of the host's processor.",
         f"{_OPEN}, src/nvidia/src/kernel/platform/cpu.c",

@@ -141,6 +141,7 @@ def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
     texts = [
         *("GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)"),
         "_gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0003",
+        "knvlinkSetUniqueFabricBaseAddress_GH100: Fabric base addr is already assigned to GPU 3",
         "nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x",
         *(f"Xid (PCI:0000:01:00): {xid}, pid=1" for xid in (0, 177, 200, 1300, 790)),
     ]
@@ -310,6 +311,10 @@ NOTICES = (
     "NVRM: GPU1 kbifCacheVFInfo_GB100: Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS",
     "NVRM: kbifInitLtr_GB202: LTR is disabled in the hierarchy",
     "NVRM: _gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0",
+    "NVRM: knvlinkSetUniqueFabricBaseAddress_GV100: Fabric base addr 1000000000 is assigned to GPU 3",
+    "NVRM: GPU0 spdmRetryTeardown_GH100: CC secret cleanup successful!",
+    "NVRM: memmgrBlackListPages_GM107: No blacklisted pages",
+    "NVRM rmapiAllocWithSecInfo: RMAPI_GPU_LOCK_INTERNAL alloc requested without holding the RMAPI lock",
     "NVRM: GPU 0000:01:00.0: UnbindLock acquired",
     "NVRM: GPU 0000:01:00.0: UnbindLock released",
     *(
