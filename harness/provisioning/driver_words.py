@@ -376,6 +376,15 @@ _STARTS = (
         helps="build",
     ),
     _fault(
+        rf"{_FUNCTION}GSP firmware image version (?:mismatch: got version \S+, |unknown or malformed, )"
+        r"expected version (?P<version>\d+(?:\.\d+)+)",
+        "The firmware of the GPU's system processor (GSP) is not of the version {version} of the module.",
+        KERNEL_GSP,
+        _MATCHING,
+        name="the driver's programs and module differ",
+        helps="build",
+    ),
+    _fault(
         rf"{_FUNCTION}(?:unexpected WPR2 already up, cannot proceed with booting GSP|"
         r"\(the GPU is likely in a bad state and may need to be reset\))",
         "A GPU is in a state from which it cannot be started.",

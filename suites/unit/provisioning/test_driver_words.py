@@ -240,6 +240,7 @@ FAULTS = (
     ("NVRM: API mismatch: the client has the version 580.1, but", "the driver's programs and module differ", "build"),
     *((f"NVRM: {gpu}RmFetchGspRmImages: No firmware image found", "the GPU's firmware is missing", "build") for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")),
     ("nvidia 0000:01:00.0: Direct firmware load for nvidia/580.1/gsp_ga10x.bin failed with error -2", "the GPU's firmware is missing", "build"),
+    *((f"NVRM: {gpu}_kgspFwContainerVerifyVersion: GSP firmware image version {said}, expected version 570.190", "the driver's programs and module differ", "build") for gpu in ("", "GPU0 ") for said in ("mismatch: got version 570.172.08", "unknown or malformed")),
     *((f"NVRM: {gpu}_kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP", _RESET, "") for gpu in ("", "GPU0 ")),
     ("NVRM: GPU7 _kgspBootGspRm: (the GPU is likely in a bad state and may need to be reset)", _RESET, ""),
     ("NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:01:00 (printing 1 of every 30).", _RESET, "retry build"),
