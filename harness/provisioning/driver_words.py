@@ -779,7 +779,7 @@ _MODULES = (
     ),
     _notice(
         rf"(?:nvidia-modeset: WARNING: |nvidia {_ADDRESS}: \[drm\] (?:Cannot find any crtc|No compatible format)|"
-        r"\[drm[^\n]*?\[nvidia-drm\] \[GPU ID 0x[0-9a-f]+\] Failed to grab modeset ownership)",
+        r"\[drm[^\n]*?\[nvidia-drm\] \[GPU ID 0x[0-9a-f]+\] Failed to grab (?:NVKMS )?modeset ownership)",
         "The message is about displays, and a node has no display.",
         "Linux, drivers/gpu/drm",
     ),

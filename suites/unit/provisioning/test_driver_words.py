@@ -366,6 +366,7 @@ NOTICES = (
     "nvidiafb: unknown NV_ARCH",
     "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
     "[drm:nv_drm_master_set [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100] Failed to grab modeset ownership",
+    "[drm:drm_new_set_master [drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100] Failed to grab NVKMS modeset ownership",
     "nvidia 0000:01:00.0: [drm] No compatible format found",
     "nvidia 0000:00:06.0: PCI INT A: no GSI",
     "nvidia 0000:00:06.0: PCI INT A: not connected",
