@@ -20,9 +20,10 @@ FILE_LIMIT_KIB = 4096
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
 
 _DKMS = re.compile(
-    r"(?P<name>[^/,\s]+)(?:/|,\s*)(?P<version>[^,:\s]+)"
-    # DKMS 3.0.1 to 3.0.8 print 'Deprecated feature' directly after the state.
-    r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*(?P<state>[a-z]+)"
+    r"(?P<name>[\w.+~-]+)(?:/|,\s*)(?P<version>[^,:\s]+)"
+    # Some releases of DKMS print notices and errors directly after the state.
+    r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*"
+    r"(?P<state>added|built|installed|broken)"
 )
 _DKMS_NOTICE = re.compile(r"Deprecated feature: |Warning: ")
 _PCI = re.compile(
@@ -31,8 +32,8 @@ _PCI = re.compile(
 )
 #: The first line that lspci prints about a function is shorter than this.
 _LONGEST_PCI_LINE = 1024
-#: Errors of lspci. lspci prints errors before it flushes its output, so an error may be inside a line.
-_PCI_ERROR = re.compile(r"(?:pcilib|lspci): .*\n")
+#: Errors of lspci and its libraries. lspci prints errors before it flushes its output, so an error may be inside a line.
+_PCI_ERROR = re.compile(r"(?:pcilib|lspci|libkmod): .*\n")
 #: lspci's marks for a configuration space that reads all ones; lspci then prints the ids that the
 #: kernel read earlier.
 _ALL_ONES = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
@@ -145,6 +146,10 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
     others: list[str] = []
     for line in text.splitlines():
         found = _DKMS.match(line.strip())
+        if "Error!" in line:
+            raise HarnessError(
+                f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
+            )
         if found is not None:
             builds.append(
                 DkmsBuild(
@@ -153,10 +158,6 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
                     kernel=found["kernel"],
                     state=found["state"],
                 )
-            )
-        elif "Error!" in line:
-            raise HarnessError(
-                f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
             )
         elif line.strip() and not _DKMS_NOTICE.match(line):
             others.append(line)

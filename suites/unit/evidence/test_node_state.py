@@ -59,7 +59,7 @@ def test_malformed_line_of_proc_modules_raises_an_error(line: str) -> None:
             "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: installed (WARNING! Diff built)",
             ("580.126.09", "6.1.0-56-cloud-amd64", "installed"),
         ),
-        ("  nvidia/580.1, 6.1, x86_64: installed (Error! x)", ("580.1", "6.1", "installed")),
+        ("  nvidia/580.1, 6.1, x86_64: installedgrep: x", ("580.1", "6.1", "installed")),
         (
             "nvidia/580.1, 6.1, x86_64: installedDeprecated feature: CLEAN (/dkms/nvidia)\n (notes)",
             ("580.1", "6.1", "installed"),
@@ -81,8 +81,12 @@ def test_dkms_status_is_read_in_both_of_its_forms(
     [
         "nvidia 580.126.09 6.1 x86_64 installed",
         "nvidia/580.126.09, 6.1, x86_64: Installed",
+        "nvidia/580.126.09, 6.1, x86_64: disabled",
+        "\x1b[1mnvidia/580.126.09, 6.1, x86_64: installed",
         "find: '/var/lib/dkms/nvidia/580.126.09': Permission denied",
         "dkms.conf: Error! No 'PACKAGE_VERSION' directive specified.",
+        # DKMS 2.8 to 3.0.8 end their list here.
+        "zfs/2.1, 6.1, x86_64: installedError! Could not locate dkms.conf file.\nFile: /a",
     ],
 )
 def test_unknown_line_of_dkms_status_raises_an_error(line: str) -> None:
@@ -375,9 +379,16 @@ GPU = (
 )
 
 
-def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
-    error = "pcilib: sysfs_read_vpd: read failed: Input/output error\n"
-    texts = [f"{GPU[:at]}{error}{GPU[at:]}" for at in range(len(GPU) + 1)]
+@pytest.mark.parametrize(
+    "error",
+    [
+        "pcilib: sysfs_read_vpd: read failed: Input/output error",
+        "lspci: Unable to load libkmod resources: error -2",
+        "libkmod: kmod_config_parse: /etc/modprobe.d/a.conf line 1: ignoring bad line",
+    ],
+)
+def test_error_line_anywhere_in_the_output_of_lspci_is_ignored(error: str) -> None:
+    texts = [f"{GPU[:at]}{error}\n{GPU[at:]}" for at in range(len(GPU) + 1)]
 
     assert [text for text in texts if parse_lspci(text) != parse_lspci(GPU)] == []
 
