@@ -64,6 +64,8 @@ _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
 )
+#: The name of a device in the specification of CDI.
+_CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
 
 
@@ -256,9 +258,12 @@ def parse_cdi_devices(text: str) -> list[str] | None:
     try:
         spec = parse_yaml(text)
         kind = spec["kind"]
-        return [f"{kind}={device['name']}" for device in spec.get("devices") or ()]
+        names = [device["name"] for device in spec.get("devices") or ()]
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+    if not all(name is not None and _CDI_NAME.fullmatch(str(name)) for name in names):
+        return None
+    return [f"{kind}={name}" for name in names]
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:

@@ -244,6 +244,10 @@ def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
         ("kind: nvidia.com/gpu\n", []),
         ("kind: nvidia.com/gpu\ndevices:\n", []),
         ("kind: nvidia.com/gpu\ndevices:\n- name: 0\n", ["nvidia.com/gpu=0"]),
+        (
+            "kind: nvidia.com/gpu\ndevices:\n- name: 0:1\n- name: MIG-a_b.c\n",
+            ["nvidia.com/gpu=0:1", "nvidia.com/gpu=MIG-a_b.c"],
+        ),
     ],
 )
 def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -> None:
@@ -261,6 +265,10 @@ def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -
         "kind: [",
         "\0",
         "kind: x\ndevices:\n- name: '0'\n- id: '1'\n",
+        "kind: x\ndevices:\n- name: '0'\n- name:\n",
+        "kind: x\ndevices:\n- name: ''\n",
+        "kind: x\ndevices:\n- name: a b\n",
+        "kind: x\ndevices:\n- name: gpu-\n",
     ],
 )
 def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None:
