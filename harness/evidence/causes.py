@@ -13,7 +13,7 @@ from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.gaps import NOT_COLLECTED
-from harness.evidence.node_state import parse_units
+from harness.evidence.node_state import unit_rows
 from harness.foreign_files import last_bytes
 from harness.provisioning.driver_messages import parse_messages
 from harness.provisioning.driver_words import TOOL_WORDS
@@ -432,7 +432,7 @@ def _starting_units(folder: Path) -> Iterator[str]:
 def _words(listed: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a list of units."""
     if listed.is_file():
-        yield from parse_units(last_bytes(listed, _MOST_BYTES).decode(errors="replace"))
+        yield from unit_rows(last_bytes(listed, _MOST_BYTES).decode(errors="replace"))
 
 
 def find_cause(folder: Path) -> FoundCause | None:

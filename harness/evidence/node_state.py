@@ -60,6 +60,8 @@ _SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 _UNIT_MARKS = set(
     "*x\N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{MULTIPLICATION SIGN}\N{CLOCKWISE OPEN CIRCLE ARROW}"
 )
+#: The name of a unit of any type; other characters are escaped in a unit's name.
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z.]+")
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
@@ -172,9 +174,22 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
 def parse_units(text: str) -> list[list[str]]:
     """Return the columns of `systemctl list-units`; the first column is the unit's name.
 
-    Some releases of systemd print a symbol before the name of a failed unit.
+    Some releases of systemd print a symbol before the name of a failed unit. Raises HarnessError if
+    a line does not begin with a unit's name.
     """
-    rows = (line.split() for line in text.splitlines())
+    rows = unit_rows(text)
+    for row in rows:
+        if _UNIT.fullmatch(row[0]) is None:
+            raise HarnessError(
+                f"'systemctl list-units' has a line of an unknown format: {' '.join(row)[:500]!r}."
+            )
+    return rows
+
+
+def unit_rows(text: str) -> list[list[str]]:
+    """Return what `parse_units` returns, also for a text with truncated lines and other messages."""
+    # Split only at "\n": a description may have the other characters at which str.splitlines splits.
+    rows = (line.split() for line in text.split("\n"))
     return [row[1:] if row[0] in _UNIT_MARKS and row[1:] else row for row in rows if row]
 
 

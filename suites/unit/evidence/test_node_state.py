@@ -347,14 +347,37 @@ def test_other_driver_messages_are_not_taken_for_refusals(line: str) -> None:
 )
 def test_mark_before_a_unit_is_not_part_of_its_name(mark: str) -> None:
     rows = parse_units(
-        f"{mark} a.service loaded failed failed A\n\n  b.service loaded active running B\n{mark}\n"
+        f"{mark} a.service loaded failed failed A\n\n  b.service loaded active running B\n"
     )
 
     assert [row[:3] for row in rows] == [
         ["a.service", "loaded", "failed"],
         ["b.service", "loaded", "active"],
-        [mark],
     ]
+
+
+def test_description_of_a_unit_is_part_of_its_line() -> None:
+    description = "A\u2028b.service loaded failed failed B\x85\v\x1c"
+
+    (row,) = parse_units(f"a.service loaded active running {description}\n")
+
+    assert row[0] == "a.service"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Running in chroot, ignoring command 'list-units'",
+        "\x1b[0;1;31m\N{BLACK CIRCLE}\x1b[0m b.service loaded failed failed B",
+        "0 loaded units listed.",
+        "b loaded failed failed B",
+        "*",
+        "\0",
+    ],
+)
+def test_unknown_line_of_systemctl_raises_an_error(line: str) -> None:
+    with pytest.raises(HarnessError, match="'systemctl list-units' has a line of an unknown"):
+        parse_units(f"a.service loaded active running A\n{line}\n")
 
 
 @pytest.mark.parametrize(
