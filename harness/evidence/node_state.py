@@ -25,7 +25,10 @@ _DKMS = re.compile(
     r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*"
     r"(?P<state>added|built|installed|broken)"
 )
-_DKMS_NOTICE = re.compile(r"Deprecated feature: |Warning: ")
+#: After a module without its source, DKMS goes on with its list.
+_DKMS_NOTICE = re.compile(
+    r"Deprecated feature: |Warning: |Error! \S+: Missing the module source directory"
+)
 _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
@@ -149,6 +152,8 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
     builds: list[DkmsBuild] = []
     others: list[str] = []
     for line in text.splitlines():
+        if _DKMS_NOTICE.match(line):
+            continue
         found = _DKMS.match(line.strip())
         if "Error!" in line:
             raise HarnessError(
@@ -163,7 +168,7 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
                     state=found["state"],
                 )
             )
-        elif line.strip() and not _DKMS_NOTICE.match(line):
+        elif line.strip():
             others.append(line)
     for line in others:
         if "nvidia" in line or not builds:

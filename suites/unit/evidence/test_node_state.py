@@ -61,6 +61,10 @@ def test_malformed_line_of_proc_modules_raises_an_error(line: str) -> None:
         ),
         ("  nvidia/580.1, 6.1, x86_64: installedgrep: x", ("580.1", "6.1", "installed")),
         (
+            "nvidia/470.1: broken\n\nError! nvidia/470.1: Missing the module source directory\nManual",
+            ("470.1", None, "broken"),
+        ),
+        (
             "nvidia/580.1, 6.1, x86_64: installedDeprecated feature: CLEAN (/dkms/nvidia)\n (notes)",
             ("580.1", "6.1", "installed"),
         ),
