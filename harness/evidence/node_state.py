@@ -64,7 +64,7 @@ _UNIT_MARKS = set(
     "*x\N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{MULTIPLICATION SIGN}\N{CLOCKWISE OPEN CIRCLE ARROW}"
 )
 #: The name of a unit of any type; other characters are escaped in a unit's name.
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z.]+")
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
@@ -208,7 +208,7 @@ def parse_lspci(text: str) -> list[PciFunction]:
     for block in re.split(r"\n(?=\S)", listed):
         found = _PCI.match(block, 0, _LONGEST_PCI_LINE)
         if found is not None:
-            driver = re.search(r"^\s+Kernel driver in use: (\S+)", block, re.MULTILINE)
+            driver = re.search(r"^[ \t]+Kernel driver in use: (\S+)", block, re.MULTILINE)
             functions.append(
                 PciFunction(
                     slot=found["slot"],

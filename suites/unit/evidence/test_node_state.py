@@ -441,6 +441,15 @@ def test_long_line_of_lspci_is_refused() -> None:
         parse_lspci(f"01:00.0 {'[0302]: ' * 200_000}\n")
 
 
+def test_many_empty_lines_of_lspci_do_not_delay_the_parser() -> None:
+    assert len(parse_lspci(GPU + "\n" * 200_000 + "\tx\n")) == 1
+
+
+def test_long_line_of_systemctl_is_refused() -> None:
+    with pytest.raises(HarnessError, match="'systemctl list-units' has a line of an unknown"):
+        parse_units("a." * 200_000 + "!\n")
+
+
 @pytest.mark.parametrize("slot", ["01:00.0", "0000:01:00.0", "10000:01:00.7"])
 def test_line_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
     known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
