@@ -355,7 +355,7 @@ _STARTS = (
         rf"{_AT}GPU does not have the necessary power cables connected\.",
         "A GPU's power cables are not connected.",
         OSINIT,
-        "Connect them.",
+        "Connect the power cables.",
         name="the GPU has no power",
         helps="",
     ),
@@ -616,7 +616,7 @@ _XIDS = (
     _Xids(
         numbers=(54,),
         meaning="A GPU's power cables are not connected.",
-        remedy="Connect them.",
+        remedy="Connect the power cables.",
         name="the GPU has no power",
     ),
     _Xids(
@@ -887,7 +887,7 @@ _NO_POWER = _fault(
     r"Unable to communicate with GPU because it is insufficiently powered",
     "A GPU's power cables are not connected.",
     SMI,
-    "Connect them.",
+    "Connect the power cables.",
     name="the GPU has no power",
     helps="",
 )
