@@ -192,7 +192,7 @@ def parse_units(text: str) -> list[list[str]]:
 
 
 def unit_rows(text: str) -> list[list[str]]:
-    """Return what `parse_units` returns, also for a text with truncated lines and other messages."""
+    """Return the words of each line, like `parse_units`, but without a check of the units' names."""
     # Split only at "\n": a description may have the other characters at which str.splitlines splits.
     rows = (line.split() for line in text.split("\n"))
     return [row[1:] if row[0] in _UNIT_MARKS and row[1:] else row for row in rows if row]

@@ -54,9 +54,9 @@ class Patience:
     """The limits at which a download without progress goes on to the next URL.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` tries in a row
-    that ended in this way, or that received fewer new bytes, the next URL is used. If a server requests
-    a pause by Retry-After, the download pauses, or uses the next URL if the pause would be longer
-    than `longest_pause_s`.
+    that ended in this way, or that received less than `stall_bytes`, the next URL is used. If a
+    server requests a pause by Retry-After, the download pauses, or uses the next URL if the pause
+    would be longer than `longest_pause_s`.
     """
 
     tries: int = 5

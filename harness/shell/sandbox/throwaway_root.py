@@ -238,7 +238,7 @@ def _refuse_abstract_sockets() -> None:
 def _refuse_vsock() -> None:
     """Deny this process vsock sockets: no network namespace isolates hypervisor and guests.
 
-    It gets no io_uring(7) either, which opens sockets without the system call that is filtered.
+    io_uring(7) is denied too, since it opens sockets without the filtered system call.
     Programs of another architecture, such as 32-bit programs, can still open such sockets.
     """
     machine = os.uname().machine
@@ -533,7 +533,7 @@ class _Layers:
                 self._show_read_only(source, target, path)
 
     def _entries(self, folder: str) -> list[str]:
-        """Return the names in a directory; of one that can't be listed, those that are known."""
+        """Return the names in a directory, or the known names if the directory can't be listed."""
         try:
             return sorted(os.listdir(folder))
         except PermissionError:
