@@ -26,12 +26,16 @@ The text consists of the facility and level, the time, and the thread or process
 (`CONFIG_PRINTK_CALLER`)."""
 _LONGEST_LINE = 4096
 _OF_DRIVER = re.compile(
-    r"nvidia[\w-]*(?: [0-9a-f:.]+)?: |nvidia-peermem \w+:\d+\b|\[drm[^\n]*\[nvidia-drm\]"
+    r"(?:module )?nvidia[\w-]*(?:\[\d+\])?(?: [0-9a-f:.]+)?: |nvidia-peermem \w+:\d+\b|"
+    r"\[drm[^\n]*\[nvidia-drm\]|\[nvidia-vgpu-vfio\] |"
+    # The kernel reports a thread that hangs, and the code that was running when the kernel failed.
+    r"INFO: task (?:nvidia|nv_queue|irq/\d+-nvidia)|(?:R?IP: |pc : )[^\n]*\[nvidia"
 )
 _TELLS_ERROR = re.compile(
     r"error|fail|fatal|invalid|reject|refus|denied|disagrees|unknown|could not|can ?not|can't|"
     r"unable|lost|time[d-]? ?out|uncorrect|corrupt|missing|duplicate|bad |abort|SXid|mismatch|"
-    r"(?<!de)fault|halted|not ready|giving up|is full|storm|exception|blacklist|exclude",
+    r"(?<!de)fault|halted|not ready|giving up|is full|storm|exception|blacklist|exclude|blocked|"
+    r"\+0x[0-9a-f]+/0x",
     re.IGNORECASE,
 )
 

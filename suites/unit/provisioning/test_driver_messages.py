@@ -132,6 +132,18 @@ BEGINNINGS = {
     "Nov 26 06:22:52 node nvidia-persistenced[77]: an error": 0,
     "Nov 26 06:22:52 node systemd[1]: nvidia.service: an error": 0,
     "[    9.1] i915: nvidia: an error": 0,
+    "[    9.1] nvidia-smi[1211]: segfault at 0 ip 00007fdd31be1270 error 4": 1,
+    "[    9.1] [nvidia-vgpu-vfio] 334855e2-079b-11ee-9fc9-83e0dccb6713: start failed. status: 0x1": 1,
+    "[    9.1] [nvidia-vgpu-vfio] 334855e2-079b-11ee-9fc9-83e0dccb6713: vGPU migration disabled": 0,
+    "[    9.1] INFO: task nvidia-smi:1211 blocked for more than 120 seconds.": 1,
+    "[    9.1] INFO: task irq/488-nvidia:45 blocked for more than 120 seconds.": 1,
+    "[    9.1] INFO: task nv_queue:812 blocked for more than 120 seconds.": 1,
+    "[    9.1] INFO: task nvme-wq:812 blocked for more than 120 seconds.": 0,
+    "[    9.1] RIP: 0010:_raw_q_schedule+0x40/0x70 [nvidia_uvm]": 1,
+    "[    9.1] IP: [<ffffffffc075549f>] _nv011745rm+0x1f/0x170 [nvidia]": 1,
+    "[    9.1] pc : os_dump_stack+0x18/0x28 [nvidia]": 1,
+    "[    9.1] RIP: 0010:ext4_lookup+0x40/0x70 [ext4]": 0,
+    "[    9.1]  ? uvm_va_space_destroy+0x40/0x70 [nvidia_uvm]": 0,
 }
 
 
