@@ -757,7 +757,8 @@ _MODULES = (
         LINUX_MODULES,
     ),
     _fault(
-        rf"{_MODULE}(?:version magic '[^']*' should be |disagrees about version of symbol |Unknown symbol )",
+        rf"(?:module )?{_MODULE}(?:version magic '[^']*' should be |disagrees about version of symbol |"
+        r"Unknown symbol |\.gnu\.linkonce\.this_module section size must match )",
         "A module of the driver was built for another kernel, or for another version of the driver.",
         LINUX_MODULES,
         _NOT_THIS_KERNEL,
@@ -771,8 +772,8 @@ _MODULES = (
         _SEE_ABOVE,
     ),
     _notice(
-        rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]]*\] error "
-        r"status/mask=|AER: (?:Multiple )?Correct(?:ed|able) error|(?:AER: )?\[\s*\d+\] |"
+        rf"nvidia {_ADDRESS}: (?:AER: )?(?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]]*\] error "
+        r"status/mask=|(?:Multiple )?Correct(?:ed|able) error|\[\s*\d+\] |"
         r"Error of this Agent(?:\([0-9a-f]+\))? is reported first)",
         "The bus had an error that was corrected, or this line has details of such an error.",
         LINUX_PCI,
@@ -812,7 +813,9 @@ _MODULES = (
         "Linux, drivers/acpi/pci_irq.c",
     ),
     _fault(
-        rf"nvidia {_ADDRESS}: (?:PCIe Bus Error: severity=Uncorrect(?:ed|able)|AER: can't recover)",
+        rf"nvidia {_ADDRESS}: (?:AER: )?(?:PCIe Bus Error: severity=Uncorrect(?:ed|able)|can't recover|"
+        # Follows an error that the machine's firmware reported (APEI), unless it was corrected.
+        r"aer_uncor_severity: )",
         "The bus of a GPU has errors that were not corrected.",
         LINUX_PCI,
         _REBOOT,
@@ -892,7 +895,11 @@ _NO_POWER = _fault(
     helps="",
 )
 _SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
-_INSERT = r"(?:could not insert|could not load module|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?: "
+#: How modprobe, insmod and NVIDIA's installer begin the error of a module that cannot be loaded.
+_INSERT = (
+    r"(?:(?:could not insert|could not load module|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?|"
+    r"Kernel module load error): "
+)
 TOOL_WORDS = (
     CORRUPT_INFOROM,
     LOST_GPU,
@@ -901,7 +908,8 @@ TOOL_WORDS = (
     MISMATCH,
     NO_LIBRARY,
     _fault(
-        rf"{_INSERT}(?:Key was rejected by service|Required key not available|Operation not permitted)",
+        rf"{_INSERT}(?:Key was rejected by service|Required key not available|Operation not permitted)|"
+        r"The kernel module failed to load\. (?:Secure boot is enabled|CONFIG_MODULE_SIG_FORCE is set)",
         "The kernel refuses the driver's module, because its signature is missing or not trusted.",
         KMOD,
         _SIGN,

@@ -268,12 +268,15 @@ FAULTS = (
     ),
     ("nvidia: version magic '6.1.0-55 SMP ' should be '6.1.0-56 SMP '", _OTHER_KERNEL, "build"),
     ("nvidia_drm: disagrees about version of symbol drm_dev_put", _OTHER_KERNEL, "build"),
+    ("module nvidia: .gnu.linkonce.this_module section size must match the kernel's built struct module size at run time", _OTHER_KERNEL, "build"),
     ("nvidia-uvm: Unknown symbol nvUvmInterfaceInit (err -2)", _OTHER_KERNEL, "build"),
     ("nvidia 0000:01:00.0: probe with driver nvidia failed with error -1", "", "retry build"),
     ("nvidia: probe of 0000:0b:00.0 failed with error -1", "", "retry build"),
     ("nvidia-nvswitch: Version mismatch, kernel version 535.129.03 user version 535.161.07", "the driver's programs and module differ", "build"),
     ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", "the GPU's bus has errors", "retry build"),
     ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer", "the GPU's bus has errors", "retry build"),
+    *((f"{aer}aer_uncor_severity: 0x00062011", "the GPU's bus has errors", "retry build") for aer in (_AER, "nvidia 0000:01:00.0: ")),
+    (f"{_AER}PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible", "the GPU's bus has errors", "retry build"),
     (f"{_AER}can't recover (no error_detected callback)", "the GPU's bus has errors", "retry build"),
     ("[drm:nv_drm_load [nvidia-drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100] Failed to allocate NvKmsKapiDevice", "", "retry build"),
     ("NVRM: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "an NVSwitch has a fatal error", "retry build"),
@@ -347,6 +350,7 @@ NOTICES = (
     ),
     "nvidia 0000:01:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
     "nvidia 0000:01:00.0: device [10de:20b0] error status/mask=00000001/0000e000",
+    f"{_AER}PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
     f"{_AER}Corrected error received: 0000:01:00.0",
     f"{_AER}Correctable error message received from 0000:01:00.0",
     f"{_AER}Multiple Corrected error received: 0000:01:00.0",
@@ -503,6 +507,7 @@ _SAID_BY_PROGRAMS = (
                 "depmod: could not load module nvidia",
                 "modprobe: ERROR: Error inserting nvidia (/lib/modules/x/nvidia.ko)",
                 "Failed to insert module 'nvidia_modeset'",
+                "-> Kernel module load error",
             )
             for why in (
                 "Key was rejected by service",
@@ -520,6 +525,12 @@ _SAID_BY_PROGRAMS = (
                 ("Unknown symbol in module", _OTHER_KERNEL),
             )
         ),
+        *(
+            (f"ERROR: The kernel module failed to load. {why}, so this is\n       likely because it was not signed", "the driver's module is not signed")
+            for why in ("Secure boot is enabled on this system", "CONFIG_MODULE_SIG_FORCE is set on the target kernel")
+        ),
+        ("ERROR: The kernel module failed to load, possibly because it was not signed", None),
+        ("-> Kernel module load error: No such device", None),
         ("modprobe: ERROR: could not insert 'wireguard': Permission denied", None),
         ("modprobe: ERROR: could not insert 'nvidia': No such device", None),
         ("Loading of unsigned module is rejected", ""),
