@@ -579,6 +579,13 @@ class Evidence:
         """
         return self._module_field(kernel, "vermagic")
 
+    def module_path_of(self, kernel: str) -> str | None:
+        """Return the path of the `nvidia` module that `kernel` would load, or None if there is no module.
+
+        Raises HarnessError if modinfo failed, or if its output lacks the field.
+        """
+        return self._module_field(kernel, "filename")
+
     def module_version_of(self, kernel: str) -> str | None:
         """Return the version of the `nvidia` module that `kernel` would load, or None if there is no module.
 

@@ -243,7 +243,7 @@ def module_fits_kernel(evidence: Evidence) -> str:
             "none. Install the driver, or build its module for this kernel (`dkms autoinstall`).",
         )
     require(
-        vermagic.split()[:1] == [kernel],
+        vermagic.split()[:1] == [kernel] or _is_weak_module(evidence, kernel, vermagic),
         f"The module 'nvidia' was expected to be for the running kernel '{kernel}', but was built "
         f"for {vermagic!r}. Build it for this kernel (`dkms autoinstall`).",
         evidence,
@@ -266,6 +266,16 @@ def module_fits_kernel(evidence: Evidence) -> str:
     return (
         f"The module 'nvidia' {on_disk} is for the running kernel '{kernel}' and is {is_loaded}."
     )
+
+
+def _is_weak_module(evidence: Evidence, kernel: str, vermagic: str) -> bool:
+    """Return whether `kernel` has a link to a module that was built for another kernel.
+
+    RHEL and SUSE make such links if both kernels have the symbols that the module needs. A kernel with
+    `modversions` compares the symbols, not its own version.
+    """
+    path = evidence.module_path_of(kernel) if "modversions" in vermagic.split() else None
+    return (path or "").startswith(f"/lib/modules/{kernel}/weak-updates/")
 
 
 def driver_tools_installed(evidence: Evidence) -> str:

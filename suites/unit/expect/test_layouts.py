@@ -20,6 +20,7 @@ from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
     KERNEL,
     MODULE,
+    OTHER_KERNEL,
     VERSION,
     EvidenceFolder,
     a_serving_node,
@@ -90,6 +91,10 @@ def modinfo(path: str) -> str:
     )
 
 
+WEAK = (
+    f"filename:       {MODULES}/weak-updates/nvidia.ko.xz\nversion:        {VERSION}\n"
+    f"vermagic:       {OTHER_KERNEL} SMP preempt mod_unload modversions \n"
+)
 PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 LAYOUTS: Mapping[str, Layout] = {
     "Debian's packages": Layout(
@@ -133,6 +138,14 @@ LAYOUTS: Mapping[str, Layout] = {
         modinfo={"nvidia": modinfo(MODULE)},
         paths=(MODULE, *(f"/usr/local/nvidia{path.removeprefix('/usr')}" for path in PROGRAMS)),
         dump=AKS_DUMP,
+    ),
+    "RHEL's packages, weak module of another kernel": Layout(
+        modinfo={"nvidia": WEAK},
+        paths=PROGRAMS,
+    ),
+    "SUSE's packages, weak module of another kernel": Layout(
+        modinfo={"nvidia": WEAK.replace("weak-updates/", "weak-updates/updates/")},
+        paths=PROGRAMS,
     ),
     "EKS's image": Layout(
         modinfo={"nvidia": modinfo(f"{MODULES}/extra/nvidia.ko")},
@@ -187,6 +200,16 @@ def test_verdict_on_the_module_covers_nvidia_current_of_debians_packages(tmp_pat
     folder.without("files/proc/driver/nvidia/version")
     folder.command(f"nvidia-current-modinfo-{KERNEL}", "modinfo: not found\n", 127)
     assert state_of(folder, "module") is UNKNOWN
+
+
+@pytest.mark.parametrize("change", [("weak-updates/", "extra/"), (" modversions", "")])
+def test_module_of_another_kernel_is_accepted_only_as_a_weak_module(
+    tmp_path: Path, change: tuple[str, str]
+) -> None:
+    """A kernel without `modversions` refuses modules of other kernels, also weak modules."""
+    folder = a_serving_node(tmp_path).command(f"modinfo-{KERNEL}", WEAK.replace(*change))
+
+    assert state_of(folder, "module") is NOT_MET
 
 
 @pytest.mark.parametrize(
