@@ -86,6 +86,8 @@ _RECOVERIES = {
     "node reboot": "the driver advises to reboot the node",
     "drain p2p": "the driver advises to end work that uses this GPU with other GPUs, and then to reset it",
     "drain and reset": "the driver advises to drain and reset it",
+    "system reboot": "the driver advises to reboot the node",
+    "bus reset": "the driver advises to reset the GPU's PCIe bus",
     "recover imex domain": "the driver advises to recover the IMEX domain: restart nvidia-imex on its nodes",
 }
 #: What the tool prints for a missing value.

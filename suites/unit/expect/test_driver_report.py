@@ -94,6 +94,8 @@ def test_count_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
         ("Action                   : None", "Action                   : Reset", "advises to reset the GPU"),
         ("Action                   : None", "Action                   : GPU_RESET", "advises to reset the GPU"),
         ("Action                   : None", "Action                   : Node Reboot", "reboot the node"),
+        ("Action                   : None", "Action                   : System Reboot", "reboot the node"),
+        ("Action                   : None", "Action                   : BUS_RESET", "reset the GPU's PCIe bus"),
         ("Action                   : None", "Action                   : Drain P2P", "with other GPUs"),
         ("Action                   : None", "Action                   : Reboot", "reboot the node"),
         ("Action                   : None", "Action                   : NODE_REBOOT", "reboot the node"),
