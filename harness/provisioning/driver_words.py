@@ -895,9 +895,9 @@ _NO_POWER = _fault(
     helps="",
 )
 _SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
-#: How modprobe, insmod and NVIDIA's installer begin the error of a module that cannot be loaded.
+#: How modprobe, insmod (also BusyBox's) and NVIDIA's installer begin the error of a module that cannot be loaded.
 _INSERT = (
-    r"(?:(?:could not insert|could not load module|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?|"
+    r"(?:(?:(?:could not|can't) (?:insert|load module)|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?|"
     r"Kernel module load error): "
 )
 TOOL_WORDS = (
@@ -939,6 +939,14 @@ TOOL_WORDS = (
         _NOT_THIS_KERNEL,
         name="the driver's module is for another kernel",
         helps="build",
+    ),
+    _fault(
+        r"The Nouveau kernel driver is currently in use",
+        "Another driver is bound to a GPU.",
+        "NVIDIA's installer",
+        _OTHER_DRIVER,
+        name="another driver is bound to the GPU",
+        helps="",
     ),
     _fault(
         r"Module nvidia\S* not found in directory",

@@ -52,6 +52,7 @@ LINES = {
     "the driver's module is for another kernel": "modprobe: ERROR: could not insert 'nvidia': Exec format "
     "error",
     "the driver's library is missing": "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.",
+    "another driver is bound to the GPU": "ERROR: The Nouveau kernel driver is currently in use by your system.",
     "the driver's module is missing": "modprobe: FATAL: Module nvidia not found in directory /lib/modules/6",
 }
 #: A message of the driver about a GPU in the kernel's log, by the name of the cause.
@@ -301,6 +302,7 @@ ORDER = (
     "the driver's module is not signed",
     "the driver's module is not allowed",
     "the driver's module is for another kernel",
+    "another driver is bound to the GPU",
     "the driver's module is missing",
     "the GPU has to be reset",
 )

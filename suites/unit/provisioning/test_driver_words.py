@@ -507,6 +507,8 @@ _SAID_BY_PROGRAMS = (
                 "depmod: could not load module nvidia",
                 "modprobe: ERROR: Error inserting nvidia (/lib/modules/x/nvidia.ko)",
                 "Failed to insert module 'nvidia_modeset'",
+                "insmod: can't insert '/lib/modules/x/nvidia.ko'",
+                "modprobe: can't load module nvidia (kernel/drivers/video/nvidia.ko.xz)",
                 "-> Kernel module load error",
             )
             for why in (
@@ -529,6 +531,7 @@ _SAID_BY_PROGRAMS = (
             (f"ERROR: The kernel module failed to load. {why}, so this is\n       likely because it was not signed", "the driver's module is not signed")
             for why in ("Secure boot is enabled on this system", "CONFIG_MODULE_SIG_FORCE is set on the target kernel")
         ),
+        ("ERROR: The Nouveau kernel driver is currently in use by your system.  This driver is\n       incompatible", "another driver is bound to the GPU"),
         ("ERROR: The kernel module failed to load, possibly because it was not signed", None),
         ("-> Kernel module load error: No such device", None),
         ("modprobe: ERROR: could not insert 'wireguard': Permission denied", None),
