@@ -316,7 +316,7 @@ _MEMORY_WINDOWS = (
 
 _STARTS = (
     _fault(
-        rf"{_AT}RmInitAdapter failed! \([^)]*\)",
+        rf"{_AT}RmInitAdapter failed! \([^)\n]*\)",
         "The driver could not initialise a GPU.",
         OSINIT,
         _RESET,
@@ -635,7 +635,7 @@ _XIDS = (
     ),
 )  # fmt: skip
 
-_XID = r"Xid \((?:PCI:)?[^)]*\): "
+_XID = r"Xid \((?:PCI:)?[^)\n]*\): "
 
 
 def _of_xids(xids: _Xids) -> DriverWords:
@@ -709,7 +709,7 @@ _RECOVERY_CHANGES = (
     ),
 )
 
-_SXID = r"(?:nvidia-nvswitch\d+: )?SXid \((?:PCI:)?[^)]*\): "
+_SXID = r"(?:nvidia-nvswitch\d+: )?SXid \((?:PCI:)?[^)\n]*\): "
 _FATAL_SXIDS = "|".join(
     map(
         str,
@@ -757,7 +757,7 @@ _MODULES = (
         LINUX_MODULES,
     ),
     _fault(
-        rf"(?:module )?{_MODULE}(?:version magic '[^']*' should be |disagrees about version of symbol |"
+        rf"(?:module )?{_MODULE}(?:version magic '[^'\n]*' should be |disagrees about version of symbol |"
         r"Unknown symbol |\.gnu\.linkonce\.this_module section size must match )",
         "A module of the driver was built for another kernel, or for another version of the driver.",
         LINUX_MODULES,
@@ -772,7 +772,7 @@ _MODULES = (
         _SEE_ABOVE,
     ),
     _notice(
-        rf"nvidia {_ADDRESS}: (?:AER: )?(?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]]*\] error "
+        rf"nvidia {_ADDRESS}: (?:AER: )?(?:PCIe Bus Error: severity=Correct(?:ed|able)|device \[[^\]\n]*\] error "
         r"status/mask=|(?:Multiple )?Correct(?:ed|able) error|\[\s*\d+\] |"
         r"Error of this Agent(?:\([0-9a-f]+\))? is reported first)",
         "The bus had an error that was corrected, or this line has details of such an error.",
@@ -854,7 +854,7 @@ CORRUPT_INFOROM = _fault(
     helps="",
 )
 LOST_GPU = _fault(
-    r"GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for GPU[^\n]*"
+    r"GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for GPU[^\n]{0,100}"
     r"(?:Unknown Error|GPU is lost)",
     LOST,
     f"{SMI}; NVIDIA/open-gpu-kernel-modules#387",
@@ -897,7 +897,7 @@ _NO_POWER = _fault(
 _SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
 #: How modprobe, insmod (also BusyBox's) and NVIDIA's installer begin the error of a module that cannot be loaded.
 _INSERT = (
-    r"(?:(?:(?:could not|can't) (?:insert|load module)|inserting|insert module) '?[^'\n]*nvidia[^'\n]*'?|"
+    r"(?:(?:(?:could not|can't) (?:insert|load module)|inserting|insert module) '?[^'\n:]{0,200}nvidia[^'\n:]{0,40}'?|"
     r"Kernel module load error): "
 )
 TOOL_WORDS = (

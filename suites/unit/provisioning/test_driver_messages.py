@@ -254,11 +254,22 @@ def test_very_long_line_is_read_within_the_time_limit(text: str) -> None:
     assert len(parse_messages(f"{text}\n" * 2)) <= 2
 
 
-def test_very_many_lines_are_read_within_the_time_limit() -> None:
+@pytest.mark.parametrize(
+    "said",
+    ["Xid (PCI:0000:01:00): 31, pid=1", "Xid (PCI:0000:01:00", "RmInitAdapter failed! (0x26"],
+)
+def test_very_many_lines_are_read_within_the_time_limit(said: str) -> None:
     """A lost GPU may fill the log."""
-    log = "".join(f"[ {n}.1] NVRM: Xid (PCI:0000:01:00): 31, pid={n}\n" for n in range(5_000))
+    log = "".join(f"[ {n}.1] NVRM: {said}\n" for n in range(5_000))
 
     assert len(parse_messages(log)) == 5_000
+
+
+@pytest.mark.parametrize(
+    "said", ["could not insert nvidia ", "Unable to determine the device handle for GPU "]
+)
+def test_long_output_of_a_program_is_read_within_the_time_limit(said: str) -> None:
+    assert find_tool_words(said * 2_000) is None
 
 
 @pytest.mark.parametrize(("length", "is_message"), [(4000, True), (4100, False)])
