@@ -303,8 +303,8 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
 
 def parse_gpu_name(text: str) -> str | None:
     """Parse the name of a GPU in the driver's `information` file."""
-    found = re.search(r"^Model:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
-    return None if found is None else found[1]
+    found = re.search(r"^Model:(.*)$", text, re.MULTILINE)
+    return None if found is None else found[1].strip(" \t")
 
 
 def parse_refused_gpus(log: str) -> list[str]:

@@ -32,7 +32,7 @@ ARGV = ("nvidia-smi", "-q")
 
 _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
-_LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)\s*(?::(?P<value>\s.*|))?$")
+_LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)(?::(?P<value>\s.*|))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
 #: What the value "Yes" in a line means, by the line's block and name; an empty block stands for any
 #: block.
@@ -201,13 +201,13 @@ def _gpus(report: str) -> Iterator[tuple[str, list[_Value]]]:
         found = _LINE.match(line)
         if address is None or found is None:
             continue
-        indent = len(found["indent"])
+        indent, name = len(found["indent"]), found["name"].rstrip()
         blocks = [block for block in blocks if block[0] < indent]
         if found["value"] is None:
-            blocks.append((indent, found["name"]))
+            blocks.append((indent, name))
             continue
-        names = tuple(name for _, name in blocks)
-        values.append(_Value(blocks=names, name=found["name"], value=found["value"].strip()))
+        names = tuple(block for _, block in blocks)
+        values.append(_Value(blocks=names, name=name, value=found["value"].strip()))
     if address is not None:
         yield address, values
 

@@ -391,6 +391,7 @@ def test_unknown_line_of_systemctl_raises_an_error(line: str) -> None:
         ("IRQ: 42\nModel:\t Tesla T4\n", "Tesla T4"),
         ("Model:\nIRQ: 42\n", ""),
         ("IRQ: 42\nBad Model: x\n", None),
+        pytest.param(f"Model: A{' ' * 50_000}B\t\n", f"A{' ' * 50_000}B", id="long"),
         ("", None),
     ],
 )

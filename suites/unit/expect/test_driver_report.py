@@ -491,6 +491,13 @@ def test_fields_of_a_nested_block_do_not_belong_to_the_outer_block(tmp_path: Pat
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND + report).evidence)
 
 
+def test_long_blank_text_in_the_report_does_not_delay_the_verdict(tmp_path: Path) -> None:
+    """A user chooses the names of processes."""
+    report = HEAD + FIRST + SECOND + f"    Processes\n        Name{' ' * 50_000}x : a\n"
+
+    assert driver_reports_health(a_node(tmp_path, report).evidence)
+
+
 @pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2), (2, 1)])
 def test_health_is_unknown_if_the_count_of_attached_gpus_differs_from_the_blocks(
     tmp_path: Path, said: int, count: int
