@@ -218,7 +218,8 @@ _LOSSES = (
         helps="",
     ),
     _fault(
-        rf"nvidia {_ADDRESS}: (?:can't|Unable to) change power state from D3cold to D0",
+        rf"nvidia {_ADDRESS}: (?:can't|Unable to) change power state from (?:D3cold to D0|"
+        r"\S+ to D0,? \(?(?:device|config space) inaccessible)",
         LOST,
         f"{LINUX_PCI}/pci.c",
         _REBOOT,
