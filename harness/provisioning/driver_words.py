@@ -887,7 +887,7 @@ NO_LIBRARY = _fault(
     name="the driver's library is missing",
     helps="build",
 )
-_NO_POWER = _fault(
+NO_POWER = _fault(
     r"Unable to communicate with GPU because it is insufficiently powered",
     "A GPU's power cables are not connected.",
     SMI,
@@ -905,7 +905,7 @@ TOOL_WORDS = (
     CORRUPT_INFOROM,
     LOST_GPU,
     RESET_REQUIRED,
-    _NO_POWER,
+    NO_POWER,
     MISMATCH,
     NO_LIBRARY,
     _fault(
@@ -960,5 +960,5 @@ TOOL_WORDS = (
 )
 """Texts of `nvidia-smi` and of programs that load modules, anywhere in their output."""
 
-SMI_EXIT_CODES = {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
+SMI_EXIT_CODES = {8: NO_POWER, 14: CORRUPT_INFOROM, 15: LOST_GPU, 16: RESET_REQUIRED, 18: MISMATCH}
 """The meanings of `nvidia-smi`'s exit codes, used if its output has no known text."""

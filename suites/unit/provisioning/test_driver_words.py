@@ -10,6 +10,8 @@ from harness.provisioning.driver_words import (
     KERNEL_WORDS,
     LOST_GPU,
     MISMATCH,
+    NO_POWER,
+    RESET_REQUIRED,
     SMI_EXIT_CODES,
     TOOL_WORDS,
     Severity,
@@ -568,9 +570,15 @@ def test_cause_of_a_message_in_the_output_of_a_program_is_found() -> None:
         assert (said, None if words is None else words.name) == (said, name)
 
 
-def test_exit_codes_14_15_and_18_of_nvidia_smi_have_an_explanation() -> None:
-    """9 means that no driver is loaded, 8 that external power is not attached."""
-    assert SMI_EXIT_CODES == {14: CORRUPT_INFOROM, 15: LOST_GPU, 18: MISMATCH}
+def test_exit_codes_of_nvidia_smi_that_no_retry_changes_have_an_explanation() -> None:
+    """9 means that no driver is loaded, 6 that there is no GPU."""
+    assert SMI_EXIT_CODES == {
+        8: NO_POWER,
+        14: CORRUPT_INFOROM,
+        15: LOST_GPU,
+        16: RESET_REQUIRED,
+        18: MISMATCH,
+    }
     assert [words for words in SMI_EXIT_CODES.values() if words.can_retry_help] == []
     assert [words for words in SMI_EXIT_CODES.values() if words.can_rebuild_help] == [MISMATCH]
 
