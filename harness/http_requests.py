@@ -6,6 +6,8 @@ before a deadline. Redirects are followed only to http and https, and never from
 
 from __future__ import annotations
 
+# socket imports this codec at the first connection, for which there may be no memory left.
+import encodings.idna  # noqa: F401
 import functools
 import http.client
 import io

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -98,7 +97,7 @@ class ManifestFormat(Generic[M]):
         return pydantic.TypeAdapter(self._manifest)
 
     def write(self, folder: Path, manifest: M) -> None:
-        """Write the manifest to a temporary file, and rename that file into place."""
+        """Write the manifest into a staging folder."""
         _write_json(folder / MANIFEST, self._adapter.dump_python(manifest, mode="json"))
 
     def read(self, folder: Path) -> M:
@@ -202,13 +201,14 @@ def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
 
 
 def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
-    """Record that the files' digests were right; take `fingerprint` *before* reading the files."""
+    """Record that the files' digests were right; take `fingerprint` *before* reading the files.
+
+    No other file is written first and renamed, since a killed process would leave that file. If a
+    stamp is written only in part, the digests are verified again.
+    """
     _write_json(folder / STAMP, fingerprint)
 
 
 def _write_json(path: Path, value: Mapping[str, object]) -> None:
-    # Several processes may verify one folder at once, so each needs a temporary file of its own.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    temporary.rename(path)
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")

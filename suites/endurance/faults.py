@@ -47,9 +47,20 @@ FAULTS = (
     ),
     Fault(
         campaign="resources",
-        what="if no memory is left while Python loads its first modules, a command ends with a traceback",
-        why="The traceback ends with `MemoryError` or `failed to map segment`. At that time, no code of the harness runs "
-        "that could report the error.",
+        what="if no memory or file descriptor is left while Python loads a module, a command can end with a traceback",
+        why="The traceback ends with `MemoryError`, `failed to map segment` or `Too many open files`. While Python loads "
+        "its first modules, no code of the harness runs that could report the error. Later, Python itself fails to "
+        "report some of these errors.",
+    ),
+    Fault(
+        campaign="resources",
+        what="if no memory was left for the first connection of a process, a command ended with a traceback",
+        test="suites/host/image/test_hostile_downloads.py::test_request_needs_no_module_that_is_not_loaded_yet",
+    ),
+    Fault(
+        campaign="resources",
+        what="if the disk was full, an unfinished file stayed in the folder of a cached image or checkpoint",
+        test="suites/unit/image/test_manifest.py::test_full_disk_leaves_no_other_file_and_the_image_is_verified_again",
     ),
     Fault(
         campaign="resources",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 
 from harness.image import ImageFetchError
 from harness.image.cloud.download import Downloader, Patience
+from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 from suites.unit.image.imageserver import Handler, ImageServer, serving
 
@@ -290,3 +292,22 @@ def test_too_slow_download_of_a_list_ends(download: Download) -> None:
     download.fail_always(trickle)
 
     assert "sent fewer than 1000 bytes within 0.4 s, 2 times" in download.fail_to_read()
+
+
+def test_request_needs_no_module_that_is_not_loaded_yet() -> None:
+    # Such a module can't be loaded if the process has no memory or file descriptor left.
+    program = (
+        "import sys, urllib.error, urllib.request\n"
+        "from harness.http_requests import HttpOpener, Pace\n"
+        "from harness.provisioning.wait import Deadline\n"
+        "pace = Pace(stall_s=1.0, stall_bytes=1, deadline=Deadline.after(5.0))\n"
+        "sys.meta_path.clear()\n"
+        "try:\n"
+        "    HttpOpener().open(urllib.request.Request('http://127.0.0.1:1/'), pace)\n"
+        "except urllib.error.URLError as error:\n"
+        "    print(error.reason)\n"
+    )
+
+    result = LocalRunner().run([sys.executable, "-c", program], timeout_s=60.0)
+
+    assert "Connection refused" in result.check("The request").stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +75,21 @@ def test_image_with_a_broken_stamp_is_not_treated_as_verified(
     (tmp_path / "verified.json").write_text(stamp)
 
     assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
+
+
+def test_full_disk_leaves_no_other_file_and_the_image_is_verified_again(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    before = {path.name for path in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            IMAGE_FORMAT.check(tmp_path, manifest.key)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert {path.name for path in tmp_path.iterdir()} - before <= {"verified.json"}
+    assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
+    IMAGE_FORMAT.check(tmp_path, manifest.key)
+    assert IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
