@@ -12,11 +12,12 @@ from suites.docs.examples import Request, file_name
 from suites.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from suites.docs.examples import Answer, Sandbox
 
 PLACE = Place(page="page.md", line=1)
+ONE_FILE = "suites/e2e/test_boot.py"
 FAILING = Block(
     place=PLACE,
     language="python",
@@ -38,6 +39,13 @@ WRONG: Mapping[str, Request] = {
 }
 
 
+def narrowed(arguments: Sequence[str]) -> list[str]:
+    """Plan one file instead of all e2e tests, which takes seconds, unless the command selects tests."""
+    if any(argument.startswith(("-k", "-m", "--shard")) for argument in arguments):
+        return [*arguments]
+    return [ONE_FILE if argument == "suites/e2e" else argument for argument in arguments]
+
+
 @pytest.fixture(scope="module")
 def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
     """Return the command lines and tests on the pages: e2e tests are only planned, other tests run."""
@@ -50,7 +58,7 @@ def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
     tests = {str(file_name(block)): block for block in shown if file_name(block)}
     return [
         *(
-            Request.to_plan(place, arguments)
+            Request.to_plan(place, narrowed(arguments))
             for place, arguments in given
             if arguments is not None
         ),
