@@ -224,9 +224,9 @@ CAUSES = (
     ),
     _cause(
         "there are no inotify watches left",
-        r"inotify.*(no space left on device|resources exhausted|too many open files)|"
-        r"(?<![\w./-])watch(es|er|ing)?(?![\w./-]).*(no space left on device|too many open files)|"
-        r"limit of inotify (watches|instances)|(fs ?notify|FS watcher).*too many open files|limit for number of file watchers reached",
+        r"inotify.{0,300}(no space left on device|resources exhausted|too many open files)|"
+        r"(?<![\w./-])watch(es|er|ing)?(?![\w./-]).{0,300}(no space left on device|too many open files)|"
+        r"limit of inotify (watches|instances)|(fs ?notify|FS watcher).{0,300}too many open files|limit for number of file watchers reached",
         "raise fs.inotify.max_user_watches or max_user_instances in the machine (`sysctl`)",
     ),
     _cause(
