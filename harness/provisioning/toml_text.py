@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 Key = tuple[str, ...]
 
+_BYTE_ORDER_MARK = "\ufeff"
+
 _PART = re.compile(
     r"""\s*(?:(?P<bare>[A-Za-z0-9_-]+)|"(?P<basic>(?:[^"\\]|\\.)*)"|'(?P<literal>[^']*)')\s*"""
 )
@@ -74,7 +76,7 @@ class TomlEntry:
 @functools.lru_cache(maxsize=8)
 def read_entries(text: str) -> tuple[TomlEntry, ...]:
     """Return the headers and keys of a text, each with its full path."""
-    lines = text.split("\n")
+    lines = text.removeprefix(_BYTE_ORDER_MARK).split("\n")
     entries: list[TomlEntry] = []
     table: Key = ()
     number = 0
@@ -250,8 +252,11 @@ def read_strings(value: str) -> tuple[str, ...]:
 def set_value(text: str, path: Key, value: str) -> str:
     """Return the text with the value at `path` set and everything else unchanged.
 
+    A byte order mark is left out.
+
     Raises TomlTextError if the table is written inline, because lines cannot be added to it.
     """
+    text = text.removeprefix(_BYTE_ORDER_MARK)
     entries = read_entries(text)
     lines = text.split("\n")
     table = path[:-1]
@@ -307,7 +312,8 @@ def remove_tables(text: str, table: Key) -> str:
         if entry.path[: len(table)] == table:
             is_spaced = entry.is_header and entry.first > 0 and not lines[entry.first - 1].strip()
             del lines[entry.first - is_spaced : entry.last + 1]
-    return "\n".join(lines)
+    # The last line of a text with "\r\n" may lack its "\n", and TOML allows no "\r" without "\n".
+    return "\n".join(lines).removesuffix("\r")
 
 
 def render_key(path: Key) -> str:

@@ -361,12 +361,18 @@ def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
         ("a.b = 1\na.d = 1\n", ("a", "c"), "a.b = 1\na.c = 2\na.d = 1\n"),
         ("[a]\nb.x = 1\n[a.c]\n", ("a", "c", "y"), "[a]\nb.x = 1\n[a.c]\ny = 2\n"),
         ("[[a]]\n[[a]]\n", ("a", "y"), "[[a]]\ny = 2\n[[a]]\n"),
+        ("\ufeff[a]\nx = 1\n", ("a", "y"), "[a]\ny = 2\nx = 1\n"),
+        ("\ufeff[a]\nx = 1\n", ("y",), "y = 2\n[a]\nx = 1\n"),
     ],
 )
 def test_new_key_is_added_to_the_first_part_of_its_table(
     text: str, path: tuple[str, ...], edited: str
 ) -> None:
     assert set_value(text, path, "2") == edited
+
+
+def test_no_carriage_return_is_left_at_the_end() -> None:
+    assert remove_tables("a = 1\r\n[b]\r\nx = 1", ("b",)) == "a = 1"
 
 
 def test_only_the_line_before_a_header_is_removed_with_the_header() -> None:
