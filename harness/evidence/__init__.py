@@ -526,7 +526,7 @@ class Evidence:
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded."""
         rows = node_state.parse_units(self._full_answer_of("units"))
-        return {row[0]: row[2] for row in rows if len(row) > 2}
+        return {row[0]: row[2] for row in rows}
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:

@@ -65,6 +65,8 @@ _UNIT_MARKS = set(
 )
 #: The name of a unit of any type; other characters are escaped in a unit's name.
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
+#: The columns that the harness reads: a unit's name, load state and active state.
+_UNIT_COLUMNS = 3
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
@@ -180,11 +182,11 @@ def parse_units(text: str) -> list[list[str]]:
     """Return the columns of `systemctl list-units`; the first column is the unit's name.
 
     Some releases of systemd print a symbol before the name of a failed unit. Raises HarnessError if
-    a line does not begin with a unit's name.
+    a line does not begin with a unit's name and its load and active states.
     """
     rows = unit_rows(text)
     for row in rows:
-        if _UNIT.fullmatch(row[0]) is None:
+        if len(row) < _UNIT_COLUMNS or _UNIT.fullmatch(row[0]) is None:
             raise HarnessError(
                 f"'systemctl list-units' has a line of an unknown format: {' '.join(row)[:500]!r}."
             )

@@ -100,8 +100,9 @@ def _parse_unit(block: str) -> ShownUnit:
     lines = [line.partition("=") for line in _NEXT_PROPERTY.split(block.strip())]
     values = {name: value for name, _, value in lines}
     try:
+        (name,) = (value for key, _, value in lines if key == "Id")
         return ShownUnit(
-            name=values["Id"],
+            name=name,
             aliases=tuple(values.get("Names", "").split()),
             load=values["LoadState"],
             active=values["ActiveState"],

@@ -375,6 +375,7 @@ def test_description_of_a_unit_is_part_of_its_line() -> None:
         "\x1b[0;1;31m\N{BLACK CIRCLE}\x1b[0m b.service loaded failed failed B",
         "0 loaded units listed.",
         "b loaded failed failed B",
+        "b.service loaded",
         "*",
         "\0",
     ],

@@ -88,6 +88,7 @@ def test_script_in_a_command_has_its_line_breaks(script: str) -> None:
     "text",
     [
         EXPORTER.replace("LoadState=loaded\n", ""),
+        f"{EXPORTER}{ABSENT}",
         EXPORTER.replace("=92320066", "=soon"),
         EXPORTER.replace("; argv[]=", "; "),
         "Failed to connect to bus: No such file or directory\n",
