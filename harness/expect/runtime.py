@@ -48,10 +48,14 @@ _CRI_DOCKER = "cri-docker.service"
 OTHER_RUNTIMES = (
     _CRI_DOCKER,
     "crio.service",
+    "k0scontroller.service",
+    "k0sworker.service",
     "k3s.service",
     "k3s-agent.service",
     "rke2-agent.service",
     "rke2-server.service",
+    "snap.k8s.containerd.service",
+    "snap.microk8s.daemon-containerd.service",
 )
 #: The device node of one GPU.
 _GPU_NODE = re.compile(r"/dev/nvidia\d+")

@@ -126,6 +126,23 @@ REPORTS = (
         change=lambda f: beside(f, "rke2-agent.service", "nvidia-device-plugin.service"),
         state=MET,
     ),
+    Report(
+        source="NVIDIA/gpu-operator#173, MicroK8s runs its own containerd",
+        expectation="services",
+        change=lambda f: beside(
+            f, "snap.microk8s.daemon-containerd.service", "nvidia-device-plugin.service"
+        ),
+        state=MET,
+    ),
+    Report(
+        source="NVIDIA/gpu-operator#1323, k0s has a containerd in its own program",
+        expectation="runtime",
+        change=lambda f: beside(
+            f.command("containerd-config", "not found\n", 127), "k0sworker.service"
+        ),
+        state=UNKNOWN,
+        words="The unit 'k0sworker.service' runs the node's pods",
+    ),
     # -- CDI specs ------------------------------------------------------------------------------
     Report(
         source="kubernetes-sigs/dra-driver-nvidia-gpu#736, the driver's own spec",
