@@ -290,7 +290,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         )
     configuration = evidence.answer_of("containerd-config")
     try:
-        is_known = format_of(configuration) in CRI_PLUGINS
+        number = format_of(configuration)
         cri = cri_table(configuration)
         runtimes = read_runtimes(configuration, cri)
         is_disabled = is_cri_disabled(configuration)
@@ -303,7 +303,12 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         raise HarnessError(
             f"containerd's configuration has an unknown format: {error}.", evidence=evidence.folder
         ) from error
-    if not is_known and not runtimes:
+    if not configuration.strip():
+        raise HarnessError(
+            "`containerd config dump` printed nothing, so the runtimes are unknown.",
+            evidence=evidence.folder,
+        )
+    if number is None or (number not in CRI_PLUGINS and not runtimes):
         raise HarnessError(
             "containerd's configuration has a format that the harness does not know, so the "
             "runtimes are unknown.",

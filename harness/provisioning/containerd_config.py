@@ -49,6 +49,7 @@ _CRI_PLUGIN_NAMES = frozenset(
 )
 #: From format 2 on, containerd expects at least this number of parts in the name of a plugin.
 _PARTS_OF_A_URI = 4
+_FORMAT = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class CriRuntime:
 def format_of(text: str) -> int | None:
     """Return the `version` of a configuration: 1 if it is missing, or None if it is not a number."""
     version = get_value(text, ("version",)) or "1"
-    return int(version) if version.isdigit() else None
+    return int(version) if _FORMAT.fullmatch(version) else None
 
 
 def cri_table(text: str, dump: str | None = None) -> Key:

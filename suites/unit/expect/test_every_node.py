@@ -306,12 +306,29 @@ UNKNOWN = (
     ),
     Case(
         "runtime",
+        lambda f: f.command(
+            "containerd-config", CONTAINERD_CONFIG.replace("version = 2", "version = '2'")
+        ),
+        "has a format that the harness does not know",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "\n"),
+        "`containerd config dump` printed nothing",
+    ),
+    Case(
+        "runtime",
         lambda f: f.command("containerd-config", "timeout: failed to run command\n", 127).command(
             "units", "k3s.service loaded active running Lightweight Kubernetes\n"
         ),
         "The unit 'k3s.service' runs the node's pods",
     ),
     Case("services", lambda f: f.command("failed-units", "no bus\n", 1), "no bus"),
+    Case(
+        "services",
+        lambda f: f.command("units", "containerd.service loaded\n"),
+        "has a line of an unknown format: 'containerd.service loaded'",
+    ),
 )
 
 

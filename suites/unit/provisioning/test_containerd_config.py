@@ -296,6 +296,8 @@ def test_table_of_runtimes_depends_on_the_format_and_on_containerd() -> None:
         ("version = 3\n", None): new,
         ("version = 4\n", None): new,
         ("version = 'x'\n", None): TABLE,
+        ("version = \N{SUPERSCRIPT THREE}\n", None): TABLE,
+        (f"version = {'3' * 5000}\n", None): TABLE,
         ("", "version = 1\n"): old,
         ("", "version = 2\n"): old,
         ("", "version = 3\n"): new,
