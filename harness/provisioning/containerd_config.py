@@ -83,13 +83,18 @@ def cri_table(text: str, dump: str | None = None) -> Key:
     """Return the table of the CRI plugin's runtimes in a file, or in a dump.
 
     In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless these tables have
-    the names of format 3 (seen with 2.1.9). The `dump` shows whether the node has containerd 2.
+    the names of format 3 (seen with 2.1.9). In a file of format 2, runtimes in a table with the
+    name of format 3 count, and then no others do; AKS writes such files. The `dump` shows whether
+    the node has containerd 2.
     """
-    number = format_of(text)
-    if number == 1 and dump is not None:
-        printed = format_of(dump)
-        number = number if printed in {1, 2} else printed
-    return CRI_PLUGINS.get(2 if number is None else number, CRI_PLUGINS[max(CRI_PLUGINS)])
+    number, newest = format_of(text), CRI_PLUGINS[max(CRI_PLUGINS)]
+    printed = None if dump is None else format_of(dump)
+    if printed not in {1, 2}:
+        if read_runtimes(text, newest):
+            return newest
+        if number == 1 and dump is not None:
+            number = printed
+    return CRI_PLUGINS.get(2 if number is None else number, newest)
 
 
 def readable_dump(dump: str | None) -> str | None:

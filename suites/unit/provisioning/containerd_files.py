@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .simulated_containerd import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CRI = "io.containerd.grpc.v1.cri"
 _T = f'[plugins."{CRI}"'
@@ -44,6 +44,8 @@ oom_score = -999
     {_RUNTIMES}.untrusted.options]
       BinaryName = "/usr/bin/nvidia-container-runtime"
 """
+AKS_ON_2 = AKS.replace(CRI, "io.containerd.cri.v1.runtime").replace("sandbox_image", "#")
+"""With the names of format 3, as AgentBaker writes it for containerd 2."""
 EKS = f"""version = 2
 {_T}.containerd]
 default_runtime_name = "nvidia"
@@ -74,12 +76,16 @@ NO_TOML = "cannot be edited"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerdFiles:
-    """A configuration, and what each release says of what is made of it: None if it agrees."""
+    """A configuration, and what each release says of what is made of it: None if it agrees.
+
+    `releases` are those whose nodes have such a configuration.
+    """
 
     main: str | None
     files: Mapping[str, str] = field(default_factory=dict)
     gpu: Mapping[Release, str] = field(default_factory=dict)
     opted_out: Mapping[Release, str] = field(default_factory=dict)
+    releases: Sequence[Release] = tuple(Release)
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -114,6 +120,10 @@ KINDS: Mapping[str, ContainerdFiles] = {
     "tables of format 1": ContainerdFiles(main='[plugins.cri]\nsandbox_image = "pause"\n'),
     "names of format 2 without a version": ContainerdFiles(main=RUNC),
     "AKS": ContainerdFiles(main=AKS),
+    "AKS, containerd 2": ContainerdFiles(main=AKS_ON_2, releases=[Release.NEW]),
+    "AKS, containerd 2, without a GPU": ContainerdFiles(
+        main=AKS_ON_2.replace("nvidia-container-runtime", "runc"), releases=[Release.NEW]
+    ),
     "EKS": ContainerdFiles(main=EKS),
     "operator's three": ContainerdFiles(main=f"version = 2\n{RUNC}{NVIDIA}{NVIDIA_CDI}"),
     "CDI variant alone": ContainerdFiles(main=f"version = 2\n{RUNC}{NVIDIA_CDI}"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _OLDER_CRI = ("plugins", "io.containerd.grpc.v1.cri")
 _CRI = ("plugins", "io.containerd.cri.v1.runtime")
+_RUNTIMES = ("containerd", "runtimes")
 _LISTS = {("disabled_plugins",), ("required_plugins",), ("imports",)}
 
 
@@ -165,7 +166,11 @@ def _render(merged: _Merged, release: Release) -> str:
     values = _below(merged.values, source)
     headers = {path[2:] for path in merged.headers if path[:2] == source}
     if is_new and merged.version == 2:
-        values = {**_below(merged.values, _OLDER_CRI), **values}
+        older = _below(merged.values, _OLDER_CRI)
+        if any(path[:2] == _RUNTIMES for path in (*values, *headers)):
+            # The table of all runtimes is not merged.
+            older = {path: value for path, value in older.items() if path[:2] != _RUNTIMES}
+        values = {**older, **values}
     return "\n".join([*lines, *_cri_lines(values, headers, release)]) + "\n"
 
 
@@ -175,12 +180,11 @@ def _below(values: dict[Key, str], table: Key) -> dict[Key, str]:
 
 def _cri_lines(values: dict[Key, str], headers: set[Key], release: Release) -> list[str]:
     is_new = release is Release.NEW
-    runtimes = ("containerd", "runtimes")
     shown: dict[Key, str] = {("containerd", "default_runtime_name"): '"runc"'}
     if release is not Release.OLD:
         shown[("enable_cdi",)] = "true" if is_new else "false"
-    if is_new or not any(path[:2] == runtimes for path in (*values, *headers)):
-        runc = (*runtimes, "runc", "runtime_type")
+    if is_new or not any(path[:2] == _RUNTIMES for path in (*values, *headers)):
+        runc = (*_RUNTIMES, "runc", "runtime_type")
         shown[runc] = '"io.containerd.runc.v2"'
     shown.update(
         {

@@ -29,6 +29,7 @@ from harness.provisioning.toolkit import (
 )
 from suites.unit.provisioning.containerd_files import (
     AKS,
+    AKS_ON_2,
     CRI,
     EKS,
     IMPORTS,
@@ -58,7 +59,7 @@ def _releases(
     cases = []
     for number, (name, kind) in enumerate(KINDS.items()):
         verdicts = verdict_of(kind)
-        releases = [*Release]
+        releases = [*kind.releases]
         if len({verdicts.get(release) for release in Release}) == 1:
             releases = [releases[number % len(releases)]]
         cases += [(name, release) for release in releases]
@@ -304,6 +305,10 @@ def test_table_of_runtimes_depends_on_the_format_and_on_containerd() -> None:
         ("", "version = 4\n"): new,
         ("version = 2\n", "version = 3\n"): TABLE,
         ("version = 3\n", "version = 2\n"): new,
+        (AKS_ON_2, None): new,
+        (AKS_ON_2, "version = 2\n"): TABLE,
+        (AKS_ON_2, "version = 3\n"): new,
+        (AKS_ON_2 + RUNC, "version = 3\n"): new,
     }
 
     assert {(text, dump): cri_table(text, dump) for text, dump in rows} == rows
