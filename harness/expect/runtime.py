@@ -19,6 +19,7 @@ from harness.provisioning.containerd_config import (
     is_cri_disabled,
     read_runtimes,
 )
+from harness.provisioning.nvidia import BOTTLEROCKET_RUNTIME
 from harness.provisioning.toml_text import TomlTextError, get_value
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ _CLAIM = "k8s.gpu.nvidia.com/claim"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 #: The programs of NVIDIA's runtime, including the runtime's variants with a fixed mode. NVIDIA's
 #: hook is not a runtime.
-_PROGRAMS = (NVIDIA_RUNTIME, f"{NVIDIA_RUNTIME}.cdi", f"{NVIDIA_RUNTIME}.legacy")
+_PROGRAMS = (
+    NVIDIA_RUNTIME,
+    f"{NVIDIA_RUNTIME}.cdi",
+    f"{NVIDIA_RUNTIME}.legacy",
+    BOTTLEROCKET_RUNTIME,
+)
 #: The active state that systemd reports for a unit that does not run.
 _INACTIVE = "inactive"
 _ABSENT = "not-found"

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from .cdi import CRI_PLUGINS, CdiSupport, Engine, detect_support
-from .nvidia import CONTAINER_RUNTIME
+from .nvidia import BOTTLEROCKET_RUNTIME, CONTAINER_RUNTIME
 from .toml_text import (
     Key,
     TomlTextError,
@@ -70,7 +70,9 @@ class CriRuntime:
     def is_nvidia(self) -> bool:
         """Return whether the runtime starts a program of NVIDIA's container toolkit, under any name."""
         name = posixpath.basename(self.program or "")
-        return name.startswith(posixpath.basename(CONTAINER_RUNTIME))
+        return name == BOTTLEROCKET_RUNTIME or name.startswith(
+            posixpath.basename(CONTAINER_RUNTIME)
+        )
 
 
 def format_of(text: str) -> int | None:

@@ -25,6 +25,8 @@ STAGED_LIBRARIES = "/usr/bin/lib64"
 LINKER_CONFIGURATION = "/etc/ld.so.conf.d/nvidia.conf"
 PROBE_PROGRAM = "/usr/bin/nvidia-modprobe"
 CONTAINER_RUNTIME = "/usr/bin/nvidia-container-runtime"
+BOTTLEROCKET_RUNTIME = "nvidia-oci"
+"""The program that older images of Bottlerocket start in place of NVIDIA's own."""
 DRIVER_PROGRAMS = (
     "/usr/bin/nvidia-smi",
     "/usr/bin/nvidia-debugdump",

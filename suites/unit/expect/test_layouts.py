@@ -230,6 +230,7 @@ def test_cdi_spec_of_a_claim_need_not_offer_each_gpu(
     [
         ("nvidia-container-runtime.cdi", MET),
         ("nvidia-container-runtime.legacy", MET),
+        ("nvidia-oci", MET),
         ("nvidia-container-runtime.bak", NOT_MET),
         ("nvidia-container-runtime-hook", NOT_MET),
         ("x-nvidia-container-runtime", NOT_MET),

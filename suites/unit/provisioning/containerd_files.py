@@ -125,6 +125,9 @@ KINDS: Mapping[str, ContainerdFiles] = {
         main=AKS_ON_2.replace("nvidia-container-runtime", "runc"), releases=[Release.NEW]
     ),
     "EKS": ContainerdFiles(main=EKS),
+    "Bottlerocket": ContainerdFiles(
+        main=EKS.replace("/usr/bin/nvidia-container-runtime", "nvidia-oci")
+    ),
     "operator's three": ContainerdFiles(main=f"version = 2\n{RUNC}{NVIDIA}{NVIDIA_CDI}"),
     "CDI variant alone": ContainerdFiles(main=f"version = 2\n{RUNC}{NVIDIA_CDI}"),
     "commented out": ContainerdFiles(

@@ -166,6 +166,7 @@ def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> 
         f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_engine = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.runtimes.gpu.options]\nBinaryName = "{PROGRAM}.cdi"\n',
+        f'[plugins."{CRI}".containerd.runtimes.gpu.options]\nBinaryName = "nvidia-oci"\n',
         f'[plugins."{CRI}".containerd.runtimes]\nnvidia.options.BinaryName = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.runtimes.nvidia]\noptions = {{ BinaryName = "{PROGRAM}" }}\n',
         f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/local{PROGRAM}'\n",
