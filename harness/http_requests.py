@@ -235,7 +235,11 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
             joined(req.full_url, newurl)
         except RefusedUrlError:
             return None
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is not None and req.get_method() == "HEAD":
+            # Before Python 3.13, urllib would request the whole body by GET.
+            made.method = "HEAD"
+        return made
 
     @override
     def http_error_302(

@@ -40,7 +40,9 @@ NEEDS = "gpu-node-harness.needs"
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 #: A token of visible ASCII characters, which include all characters that RFC 6750 allows.
 _TOKEN = re.compile(r"[!-~]{1,16384}")
-_NEXT_PAGE = re.compile(r"\s*<([^>]*)>")
+#: A link, and its parameters (RFC 8288); a quoted value may contain commas.
+_LINK = re.compile(r'<([^<>]*)>((?:[^,<"]|"[^"]*")*)')
+_RELATIONS = re.compile(r';\s*rel\s*=\s*"?([^";]*)', re.IGNORECASE)
 #: Files that are never layers: the manifest is the config, and the others are only for this host.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
@@ -246,7 +248,9 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
 
 def read_page(raw: bytes, problem: str) -> Sequence[str]:
     """Parse one page of a list of tags; raises StoreError, which begins with `problem`."""
-    tags = _items(read_object(raw, problem).get("tags") or [], list, "tags", STORE_TAGS, problem)
+    # Some registries write null for an empty list.
+    known = {"tags": "", **read_object(raw, problem)}["tags"]
+    tags = _items([] if known is None else known, list, "tags", STORE_TAGS, problem)
     for tag in tags:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             # A malformed tag is refused, since the tag becomes the name of a folder.
@@ -256,10 +260,13 @@ def read_page(raw: bytes, problem: str) -> Sequence[str]:
     return tags
 
 
-def next_page(link: str | None) -> str | None:
-    """Return the URL of a list's next page, from the value of the header `Link`."""
-    found = _NEXT_PAGE.match(link or "")
-    return None if found is None else found[1]
+def next_page(links: str) -> str | None:
+    """Return the URL of a list's next page, from the values of the headers `Link`."""
+    for url, parameters in _LINK.findall(links):
+        found = _RELATIONS.search(parameters)
+        if found is None or "next" in found[1].lower().split():
+            return str(url)
+    return None
 
 
 def read_token(raw: bytes) -> str:

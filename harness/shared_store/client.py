@@ -70,7 +70,7 @@ class Patience:
 
 
 class _PlainRedirects(NoDowngrade):
-    """Follows redirects, and omits the registry's credentials, which other servers may refuse."""
+    """Follows redirects; other servers do not get the registry's credentials."""
 
     @override
     def redirect_request(
@@ -83,7 +83,7 @@ class _PlainRedirects(NoDowngrade):
         newurl: str,
     ) -> urllib.request.Request | None:
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None:
+        if made is not None and origin(made.full_url) != origin(req.full_url):
             made.remove_header("Authorization")
         return made
 
@@ -224,11 +224,15 @@ class RegistryClient:
         deadline = deadline or self.deadline()
         if self._ask("HEAD", url, what, allowed={404}, deadline=deadline).status != 404:
             return
-        started = self._ask(
-            "POST", self.address.url(repository, "blobs/uploads/"), what, deadline=deadline
-        )
+        url = self.address.url(repository, "blobs/uploads/")
+        started = self._ask("POST", url, what, deadline=deadline).headers.get("Location")
+        if not started:
+            raise StoreError(
+                f"The store '{self.address}' does not say to which URL {what} is to be pushed; look "
+                "into the registry's log."
+            )
         try:
-            location = joined(url, started.headers.get("Location") or "")
+            location = joined(url, started)
         except RefusedUrlError as error:
             raise StoreError(
                 f"The store '{self.address}' redirects the push of {what} to a URL that is refused: {error}."
@@ -273,7 +277,7 @@ class RegistryClient:
                 answer.body,
                 f"The list of '{repository}' in the store '{self.address}' is not a list of tags in JSON",
             )
-            following = next_page(answer.headers.get("Link"))
+            following = next_page(", ".join(answer.headers.get_all("Link") or ()))
             # Without this check, a page without new tags would be requested again and again.
             is_end = following is None or found.issuperset(page)
             found.update(page)
@@ -419,7 +423,7 @@ class RegistryClient:
                     if error.code in (allowed or ()):
                         return error  # type: ignore[return-value]
                     error.close()
-                    challenge = error.headers.get("WWW-Authenticate") or ""
+                    challenge = ", ".join(error.headers.get_all("WWW-Authenticate") or ())
                     if (
                         error.code == http.HTTPStatus.UNAUTHORIZED
                         and not has_answered
@@ -519,7 +523,7 @@ def _reason(error: Exception) -> str:
     """Return a clause that says why a try failed."""
     if isinstance(error, StalledError):
         return f"it {error}"
-    return str(getattr(error, "reason", error)) or type(error).__name__
+    return str(getattr(error, "reason", error)).strip() or type(error).__name__
 
 
 def _start(what: str) -> str:

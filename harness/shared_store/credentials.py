@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,13 @@ from harness.shared_store.answers import read_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_FIELD = re.compile(r'(\w+)="([^"]*)"')
+#: A scheme, or a parameter with a token or a quoted string as its value (RFC 9110, section 11.3).
+_PART = re.compile(
+    r"""(?P<name>[\w!#$%&'*+.^`|~-]+)"""
+    r"""(?:\s*(?P<is>=)\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[\w!#$%&'*+.^`|~-]+)))?""",
+    re.ASCII,
+)
+_ESCAPED = re.compile(r"\\(.)")
 
 
 def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str | None:
@@ -63,23 +70,29 @@ class Authorizer:
         return self._headers if origin(url) == self._registry else {}
 
     def answer(self, challenge: str, *, url: str) -> bool:
-        """Process a `WWW-Authenticate` header from `url`; return whether a retry can succeed."""
+        """Process a `WWW-Authenticate` header from `url`; return whether a retry can succeed.
+
+        If the registry offers several schemes, a token is preferred to the password.
+        """
         try:
             if origin(url) != self._registry:
                 return False
-            return self._answer(challenge)
-        except (OSError, ValueError, StoreError):
+        except ValueError:
             return False
+        schemes = _schemes(challenge)
+        for scheme in ("bearer", "basic"):
+            with contextlib.suppress(OSError, ValueError, StoreError):
+                if scheme in schemes and self._answer(scheme, schemes[scheme]):
+                    return True
+        return False
 
-    def _answer(self, challenge: str) -> bool:
-        scheme, _, rest = challenge.partition(" ")
+    def _answer(self, scheme: str, fields: Mapping[str, str]) -> bool:
         proof = {} if self._basic is None else {"Authorization": f"Basic {self._basic}"}
-        if scheme.lower() == "basic":
+        if scheme == "basic":
             is_new = bool(proof) and self._headers != proof
             self._headers = proof
             return is_new
-        fields = dict(_FIELD.findall(rest))
-        if scheme.lower() != "bearer" or "realm" not in fields:
+        if "realm" not in fields:
             return False
         service = origin(fields["realm"])
         is_encrypted = self._registry[0] == service[0] == "https"
@@ -95,3 +108,18 @@ class Authorizer:
         )
         self._headers = {"Authorization": f"Bearer {read_token(answer)}"}
         return True
+
+
+def _schemes(challenge: str) -> dict[str, dict[str, str]]:
+    """Return the parameters of each scheme in a `WWW-Authenticate` header, with names in lower case."""
+    schemes: dict[str, dict[str, str]] = {}
+    fields: dict[str, str] = {}
+    for part in _PART.finditer(challenge):
+        name = part["name"].lower()
+        if part["is"] is None:
+            fields = schemes.setdefault(name, {})
+        elif part["quoted"] is None:
+            fields[name] = part["plain"]
+        else:
+            fields[name] = _ESCAPED.sub(r"\1", part["quoted"])
+    return schemes

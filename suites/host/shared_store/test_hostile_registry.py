@@ -126,6 +126,80 @@ def test_password_reaches_the_registry(registry: Adversary, puller: Puller) -> N
     assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
 
 
+def test_several_challenges_in_headers_of_their_own_are_read(
+    registry: Adversary, puller: Puller
+) -> None:
+    def lie(request: Request) -> bool:
+        if request.headers.get("Authorization") is not None:
+            return False
+        request.send_response(401)
+        for challenge in ("Negotiate", 'Basic realm="r"'):
+            request.send_header("WWW-Authenticate", challenge)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+        return True
+
+    registry.lie = lie
+
+    assert puller.pull()
+
+    assert registry.proofs == {BASIC}
+
+
+def test_password_is_sent_again_after_a_redirect_within_the_registry(
+    registry: Adversary, puller: Puller
+) -> None:
+    def lie(request: Request) -> bool:
+        if request.path.startswith("/v2/t/images/tags"):
+            return request.reply(307, Location="/v2/canonical/tags/list")
+        return request.reply(200, b'{"tags": ["a"]}')
+
+    registry.lie = wants_login(lie)
+
+    assert puller.client.tags("images") == ["a"]
+
+
+def test_blob_that_the_registry_stores_elsewhere_is_not_requested_before_a_push(
+    registry: Adversary, other: Adversary, puller: Puller
+) -> None:
+    """A signed URL of a blob in a cloud's storage is valid for one method only."""
+    registry.lie = lambda request: request.reply(307, Location=f"{other.url}/x")
+    other.lie = lambda request: request.reply(200 if request.command == "HEAD" else 403)
+
+    _push(puller)
+
+    assert [command for command, _, _ in other.seen] == ["HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("location", "pushed"),
+    [
+        ("/v2/u?_state=a", "/v2/u?_state=a&digest=sha256:1"),
+        ("id", "/v2/t/images/blobs/uploads/id?digest=sha256:1"),
+        ("", None),
+    ],
+)
+def test_upload_goes_to_the_location_that_the_registry_names(
+    registry: Adversary, puller: Puller, location: str, pushed: str | None
+) -> None:
+    def lie(request: Request) -> bool:
+        request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        status = {"HEAD": 404, "POST": 202}.get(request.command, 201)
+        return request.reply(status, Location=location)
+
+    registry.lie = lie
+
+    if pushed is None:
+        with pytest.raises(StoreError, match="does not say to which URL it is to be pushed"):
+            _push(puller)
+    else:
+        _push(puller)
+
+    assert [path for command, path, _ in registry.seen if command == "PUT"] == [
+        each for each in (pushed,) if each is not None
+    ]
+
+
 def _upload(other: str) -> Answer:
     def answer(request: Request) -> bool:
         if request.command == "HEAD":

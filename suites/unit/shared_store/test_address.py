@@ -160,6 +160,14 @@ def test_tag_that_is_empty_or_a_path_is_refused(tag: str) -> None:
         client.tags("images")
 
 
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"errors": [{"code": "DENIED"}]}', b'{"tags": ""}', b'{"tags": false}']
+)
+def test_answer_without_a_list_of_tags_is_refused(body: bytes) -> None:
+    with pytest.raises(StoreError, match="'tags' is not a JSON list"):
+        a_client(OneAnswer(body)).tags("images")
+
+
 def test_repository_whose_list_of_tags_is_null_has_no_tags() -> None:
     assert a_client(OneAnswer(b'{"name": "images", "tags": null}')).tags("images") == []
 

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import struct
 import time
 import zipfile
 from email.message import Message
@@ -208,7 +209,7 @@ def test_any_page_of_tags_gives_valid_tags_and_an_https_link_or_an_error(
 @given(
     st.text()
     | st.builds(
-        lambda scheme, realm, more: f'{scheme} realm="{realm}",{more}',
+        lambda scheme, realm, more: f'{scheme} realm="{realm}", {more}',
         st.sampled_from(["Bearer", "bearer", "Basic"]),
         st.sampled_from([REGISTRY, "http://registry.example", "https://a?b=c"]) | st.text(),
         st.text() | st.just('service="s",scope="repository:a:pull"'),
@@ -320,6 +321,22 @@ def _written(part: Path, into: Path) -> None:
     except OSError as error:
         # A pull makes a StoreError of it.
         raise StoreError(str(error)) from error
+
+
+def test_archive_whose_entry_begins_beyond_any_file_is_refused(tmp_path: Path) -> None:
+    raw = a_zip([("a", b"x")])
+    begin = raw.index(b"PK\1\2")
+    # The entry's offset is in an extra field of zip64: 16 bytes after the name of one byte.
+    entry = bytearray(raw[begin : begin + 47])
+    entry[30:32] = (12).to_bytes(2, "little")
+    entry[42:46] = b"\xff" * 4
+    extra = struct.pack("<HHQ", 1, 8, (1 << 64) - 1)
+    end = bytearray(raw[begin + 47 :])
+    end[12:16] = (47 + len(extra)).to_bytes(4, "little")
+    (tmp_path / "part").write_bytes(raw[:begin] + entry + extra + end)
+
+    with pytest.raises(StoreError, match="The other files of 'x' can't be unpacked"):
+        unpack_rest(tmp_path / "part", tmp_path, "x", {"disk.qcow2"})
 
 
 CONTENT = bytes(40_000) + bytes(range(256)) * 20

@@ -114,6 +114,37 @@ def test_challenge_of_another_host_is_not_answered(url: str) -> None:
     assert authorizer.headers("https://R.example:443/v2/a") != {}
 
 
+SERVICE = 'Bearer realm="https://r.example/token",service="s"'
+
+
+@pytest.mark.parametrize(
+    ("challenge", "query"),
+    [
+        (f'Basic realm="r", {SERVICE}', "service=s"),
+        (f'{SERVICE}, Basic realm="r", charset="UTF-8"', "service=s"),
+        (f"Negotiate YIIab==, {SERVICE}", "service=s"),
+        ('bearer\tRealm = "https://r.example/token" , SERVICE = s', "service=s"),
+        (r'Bearer realm="https://r.example/token",service="a \"b\", c"', "service=a+%22b%22%2C+c"),
+        ('Bearer error="x, realm=y",realm="https://r.example/token",service=""', "service="),
+        ('Digest realm="r", nonce="x,", Basic realm="Bearer realm=x"', None),
+        ('Negotiate, Basic realm="r"', None),
+        ('Bearer realm="http://evil.example/token", Basic realm="r"', None),
+    ],
+)
+def test_token_is_preferred_if_the_registry_offers_several_schemes(
+    challenge: str, query: str | None
+) -> None:
+    services = Services()
+    authorizer = Authorizer(OURS, registry="https://r.example/v2/", get=services.get)
+
+    assert authorizer.answer(challenge, url="https://r.example/v2/a")
+
+    asked = [] if query is None else [(f"https://r.example/token?{query}", True)]
+    assert services.asked == asked
+    proof = f"Basic {OURS}" if query is None else "Bearer t0k"
+    assert authorizer.headers("https://r.example/v2/a") == {"Authorization": proof}
+
+
 @pytest.mark.parametrize(
     ("challenge", "content"),
     [("", b"{}"), ("Bearer x", b"{}"), ('Bearer realm="https://a"', b"<html>")],

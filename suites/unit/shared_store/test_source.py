@@ -93,13 +93,15 @@ def test_time_of_a_push_is_read_in_its_zone_or_in_utc(
     [
         ('</v2/t/tags/list?last=a>; rel="next"', "/v2/t/tags/list?last=a"),
         (" <https://r/x>", "https://r/x"),
-        (None, None),
+        ('<?first>; rel="prev first", <?last=a>; title="a, <b>"; REL = next', "?last=a"),
+        ('</style.css>; rel=preload; as=style, <?a>;rel="last NEXT"', "?a"),
+        ('<?first>; rel="prev"', None),
+        ("<" * 60_000, None),
+        ("", None),
         ("/v2/x", None),
     ],
 )
-def test_url_of_the_next_page_is_read_from_angle_brackets(
-    link: str | None, page: str | None
-) -> None:
+def test_url_of_the_next_page_is_read_from_angle_brackets(link: str, page: str | None) -> None:
     assert next_page(link) == page
 
 
