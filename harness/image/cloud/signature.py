@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _GPGV_S = 30.0
+#: apt refuses signatures with these hashes too; gpgv itself refuses MD5.
+_WEAK = ("SHA1", "RIPEMD160")
 _BEGIN, _END = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KEY BLOCK-----"
 
 #: gpgv's status words for a bad signature; if gpgv prints no status word, the file has no signature.
 _REASONS = {
     "BADSIG": "is not one of this list",
-    "ERRSIG": "was made by another key",
+    "NO_PUBKEY": "was made by another key",
+    "ERRSIG": "was made by an algorithm that is weak or unknown",
     "EXPSIG": "has expired",
     "EXPKEYSIG": "was made by a key that has expired",
     "REVKEYSIG": "was made by a key that was revoked",
@@ -52,7 +55,9 @@ def check_signature(
                 "gpgv",
                 *("--homedir", str(folder)),
                 *("--status-fd", "1"),
-                *("--keyring", f"{folder}/keyring.gpg"),
+                # gpgv would take a path with a colon for a URL; this name is a file in its home.
+                *("--keyring", "keyring.gpg"),
+                *(f"--weak-digest={each}" for each in _WEAK),
                 f"{folder}/list.sig",
                 f"{folder}/list",
             ],

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -164,6 +165,17 @@ def test_list_of_digests_that_lacks_the_image_is_refused(
 
     assert why in fetching.fail()
     assert server.asked(FILE) == []
+
+
+def test_signature_is_verified_in_a_temporary_folder_with_a_colon(
+    fetching: Fetching, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For gpgv, a keyring with a colon in its path is a URL."""
+    folder = tmp_path / "job:1 a"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    assert fetching.run().digest == f"sha256:{DIGEST}"
 
 
 def test_list_changed_after_signing_is_refused(fetching: Fetching, server: ImageServer) -> None:

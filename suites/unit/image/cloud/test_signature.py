@@ -39,6 +39,7 @@ class FakeGpgv:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         assert argv[0] == "gpgv"
+        assert "--weak-digest=SHA1" in argv
         assert timeout_s > 0
         assert (stdin, env) == (None, None)
         return CommandResult(
@@ -107,6 +108,8 @@ def test_list_with_a_good_signature_of_the_publisher_is_accepted(status: str) ->
         (OF_A_STRANGER + said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
         (said("EXPSIG", PUBLISHER) + OF_A_STRANGER, "has expired"),
         (said("BADSIG", PUBLISHER) + OF_A_STRANGER, "is not one of this list"),
+        (said("ERRSIG", PUBLISHER), "was made by an algorithm that is weak or unknown"),
+        (said("ERRSIG", STRANGER) + f"[GNUPG:] NO_PUBKEY {STRANGER}\n", "made by another key"),
         (said("GOODSIG", STRANGER, by=PUBLISHER), f"it is by the key {STRANGER}"),
         (
             said("GOODSIG", STRANGER, name=f"[GNUPG:] VALIDSIG {PUBLISHER}"),
