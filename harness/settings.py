@@ -159,11 +159,22 @@ class MachineShell(OptionValue):
     FAILED = "failed"
 
 
+def _expanded(text: str, *, source: str) -> Path:
+    """Return a path with the home folder in place of `~`; raises BadInputError if there is none."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise BadInputError(
+            f"The home folder in '{text}' is not known; set HOME, or give a path without '~'.",
+            source=source,
+        ) from error
+
+
 def user_cache_folder(application: str) -> Path:
     """Return the cache folder of `application`, as the XDG Base Directory Specification defines it."""
     caches = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
     # The path is absolute, since QEMU and ssh run in other working directories.
-    return Path(caches).expanduser().absolute() / application
+    return _expanded(caches, source="XDG_CACHE_HOME").absolute() / application
 
 
 def _cache() -> Path:
@@ -353,9 +364,10 @@ def first_path(
     """Return the path from the option, else from the environment, else from the ini file.
 
     The returned path is absolute; a path in an option or the ini file may be relative to `root`.
+    Raises BadInputError for a path in an unknown home folder.
     """
     text = first_of(option, variable, ini, environment)
-    return None if text is None else (root or Path.cwd()) / Path(text).expanduser()
+    return None if text is None else (root or Path.cwd()) / _expanded(text, source=variable)
 
 
 def machine_driver(

@@ -152,8 +152,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], *, is_known: bool) -> int:
-    arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
-    return exit_code_of(lambda: arguments.run(arguments), command=f"harness {words[0]}")
+    def act() -> int:
+        arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
+        code: int = arguments.run(arguments)
+        return code
+
+    return exit_code_of(act, command=" ".join(["harness", *words[:1]]))
 
 
 def exit_code_of(act: Callable[[], int], *, command: str) -> int:

@@ -97,7 +97,11 @@ def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
 def descriptor_folders() -> tuple[Path, ...]:
     """Return the folders of descriptors, from the distribution's to the user's."""
     config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return (*_SYSTEM_FOLDERS, Path(config).expanduser() / "qemu/firmware")
+    try:
+        return (*_SYSTEM_FOLDERS, Path(config).expanduser() / "qemu/firmware")
+    except RuntimeError:
+        # The user has no home folder.
+        return _SYSTEM_FOLDERS
 
 
 def _read(file: Path) -> bytes:

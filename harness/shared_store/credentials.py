@@ -34,13 +34,14 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
     not used.
     """
     variables = os.environ if environment is None else environment
-    folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
     try:
+        folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
         auths = json.loads((folder / "config.json").read_bytes())["auths"]
         entry = auths.get(host) or auths.get(f"https://{host}") or {}
         known = entry.get("auth")
         base64.b64decode(known or "", validate=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+        # RuntimeError means a home folder that is not known, or values that are nested too deeply.
         return None
     return known if isinstance(known, str) and known else None
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.errors import BadInputError
+from harness.machine.uefi_firmware import descriptor_folders
 from harness.settings import (
     EvidenceMode,
     MachineDriver,
     Settings,
     accepted_licences,
+    first_path,
     image_ids,
     is_ci,
     machine_driver,
     timeout_multiplier,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from harness.shared_store.credentials import read_basic
 
 
 def test_ci_is_strict_unless_its_variable_says_no() -> None:
@@ -121,6 +122,27 @@ def test_relative_path_of_a_cache_becomes_absolute(
         found.append(Settings().cache.parent)
 
     assert found == [tmp_path / "cache", *[tmp_path / "home/.cache"] * 2]
+
+
+def test_path_in_a_home_folder_that_is_not_known_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container may run as a user whom no file lists, without HOME."""
+
+    def unknown(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    with pytest.raises(BadInputError, match=r"^XDG_CACHE_HOME: The home folder in '~/\.cache' is"):
+        Settings()
+    with pytest.raises(
+        BadInputError, match=r"^HARNESS_X: The home folder in '~ann/x' is not known"
+    ):
+        first_path("~ann/x", "HARNESS_X")
+    assert read_basic("r.example", {}) is None
+    assert descriptor_folders() == (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 
 
 def test_licences_are_accepted_by_option_and_environment() -> None:

@@ -127,6 +127,17 @@ def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
     assert (code, replaced) == (141, [1])
 
 
+def test_command_whose_cache_has_no_known_folder_reports_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command's options have defaults in the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "~no-such-user/cache")
+
+    assert main(["ps"]) == 2
+
+    assert "XDG_CACHE_HOME: The home folder in" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [[], ["image"], ["doctor", "--accelerator=xen"]])
 def test_exit_code_is_2_for_an_invalid_command_line(
     argv: list[str], capsys: pytest.CaptureFixture[str]
