@@ -57,7 +57,8 @@ def make_private_folder(folder: Path) -> Path:
 def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
     """Hold the lock file `path`.
 
-    Raises HarnessError if another process holds the lock for longer than `timeout_s` seconds.
+    Raises HarnessError if another process holds the lock for longer than `timeout_s` seconds, or if
+    there can be no such file.
     """
     lock = FileLock(path)
     try:
@@ -66,6 +67,11 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
         raise HarnessError(
             f"Waited {timeout_s:.0f} s for {what}, which another process has locked by "
             f"'{path}'; end that process (`fuser '{path}'` prints its id) or wait for it."
+        ) from error
+    except OSError as error:
+        raise HarnessError(
+            f"The lock file '{path}' can't be opened ({error.strerror}); let user {os.geteuid()} write to "
+            f"'{path.parent}', free some space there, or remove what is in the file's place."
         ) from error
     try:
         yield

@@ -184,6 +184,18 @@ def test_timeout_error_has_the_path_of_the_locked_gate_file(
     )
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("x")])
+def test_lock_file_that_cannot_be_opened_is_reported_with_a_remedy(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / ".gate")
+
+    with pytest.raises(
+        HarnessError, match=r"The lock file '.*/\.gate' can't be opened \(.*\); let"
+    ):
+        sweep(tmp_path)
+
+
 def test_sweep_skips_a_folder_without_permission(tmp_path: Path) -> None:
     # A folder in the lock's place is refused by the kernel to root, too.
     (tmp_path / "a" / "lease").mkdir(parents=True)

@@ -216,20 +216,20 @@ def _raise(error: HarnessError) -> None:
 def _is_let_in(item: SpecItem) -> bool:
     """Start the first shell of this process; return whether this host can run specs.
 
-    If the host cannot run specs, a run without xdist ends here, and an xdist worker reports the
-    refusal and no examples.
+    If the host cannot run specs, or there is no place for their files, a run without xdist ends
+    here, and an xdist worker reports the refusal and no examples.
     """
     config = item.config
     try:
         runs = runs_of(config)
         if not runs.has_entered and not item.case.todo and not item.case.is_skipped:
             runs.enter(item.file)
-    except RequirementError as error:
+    except HarnessError as error:
+        if existing_runs_of(config) is not None and not isinstance(error, RequirementError):
+            return True  # the example fails with this error
         if not hasattr(config, "workeroutput"):
             pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
         config.stash[_REFUSAL] = str(error)
-    except HarnessError:
-        return True  # the example fails with this error
     return _REFUSAL not in config.stash
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import RequirementError
+from harness.errors import RequirementError, naming
 from harness.shell.coverage import Hits, any_uses_trace, merge, parse_trace
 from harness.shell.mocks.allowed_commands import (
     ALLOWED_COMMANDS,
@@ -160,16 +160,17 @@ class WarmShellPool:
         The shell may run the `allowed` commands, besides the commands that all tests may run. With
         `mocks` the code runs with these mocks in a new shell, which no other test uses.
         """
-        start = self._start_with(allowed) if allowed else self._start
-        found = self._idle.pop((code, virtual, start), None) if mocks is None else None
-        if found is not None:
-            return found
-        self._count += 1
-        scratch = self.scratch / str(self._count)
-        scratch.mkdir(mode=0o700)
-        return WarmShell(
-            code=code, start=start, scratch=scratch, virtual=virtual, mocks=mocks
-        )  # fmt: skip
+        with naming(self.scratch):
+            start = self._start_with(allowed) if allowed else self._start
+            found = self._idle.pop((code, virtual, start), None) if mocks is None else None
+            if found is not None:
+                return found
+            self._count += 1
+            scratch = self.scratch / str(self._count)
+            scratch.mkdir(mode=0o700)
+            return WarmShell(
+                code=code, start=start, scratch=scratch, virtual=virtual, mocks=mocks
+            )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
         """Keep the shell if other tests may share it and its state can be reset, or else end it."""

@@ -72,6 +72,23 @@ def test_sandbox_that_the_kernel_refuses_is_reported_once(
 
 
 @_EACH_WAY
+def test_work_folder_that_cannot_be_locked_is_reported_once(
+    project: SpecProject, tmp_path: Path, workers: str
+) -> None:
+    for name in "ab":
+        project.write(f"{name}_spec.sh", "".join(_FINE.format(number) for number in range(5)))
+    taken = tmp_path / f"harness-shells-{os.geteuid()}/.gate"
+    taken.mkdir(parents=True)
+    taken.parent.chmod(0o700)
+
+    result = _run_after(f"export TMPDIR={tmp_path}", project, "-n", workers)
+
+    _check_sentences(result)
+    assert result.exit_code == pytest.ExitCode.USAGE_ERROR, result.render()
+    assert result.stdout.count(f"The lock file '{taken}' can't be opened") == 1, result.render()
+
+
+@_EACH_WAY
 def test_deleted_work_folder_fails_only_tests_that_need_it(
     project: SpecProject, workers: str
 ) -> None:
