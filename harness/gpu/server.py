@@ -361,6 +361,7 @@ class DeviceServer(abc.ABC, Generic[R]):
             if self._violation is not None:
                 raise self._violation
             data, descriptors = _receive(connection)
+            earlier = len(self._descriptors)
             self._descriptors += descriptors
             if len(self._descriptors) > _MOST_DESCRIPTORS:
                 raise ProtocolViolationError(
@@ -376,10 +377,14 @@ class DeviceServer(abc.ABC, Generic[R]):
             except ProtocolViolationError as error:
                 self._violation = error
             if len(self._incoming) > before:
-                # The kernel ends a read after a message with descriptors, so they belong to the
-                # last request.
-                self._incoming[-1][1].extend(self._descriptors)
-                self._descriptors = []
+                # Earlier descriptors belong to the message that was incomplete then.
+                self._incoming[before][1].extend(self._descriptors[:earlier])
+                del self._descriptors[:earlier]
+                # The kernel ends a read after the data that was sent with descriptors, so the new
+                # descriptors belong to the last message, which may be incomplete.
+                if not reader.pending_bytes:
+                    self._incoming[-1][1].extend(self._descriptors)
+                    self._descriptors = []
         return self._incoming.popleft()
 
     def _handle(self, request: R, descriptors: list[int], connection: socket.socket) -> bool:

@@ -15,6 +15,7 @@ from harness.gpu.mpqemu import Command as MpqemuCommand
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.server import EndKind
 from harness.gpu.vfio_user import POSTED, Command, VfioUserServer
+from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu import qemuside, vfioside
 from suites.unit.gpu.fake_engine import CopyingEngine
 from suites.unit.gpu.models import BAR_0, a_model
@@ -219,6 +220,35 @@ def test_interrupt_is_not_signalled_through_the_descriptor_that_unmasks_it(vfio:
         os.eventfd_read(unmasks)
     for fd in (signals, unmasks):
         os.close(fd)
+
+
+@pytest.mark.parametrize("cut", [1, 15, 16, 35])
+def test_descriptor_belongs_to_the_message_that_was_sent_with_it(vfio: Vfio, cut: int) -> None:
+    """If a socket's buffer is full, QEMU sends the descriptors with the first part of a message."""
+    event = os.eventfd(0, os.EFD_NONBLOCK)
+    read = vfioside.read_message(0, 0, 4)
+    setting = vfioside.message(
+        Command.DEVICE_SET_IRQS, struct.pack("<IIIII", 20, _SET_TRIGGER, MSI, 0, 1)
+    )
+    vfio.server.gpu.stall(60)
+    vfio.qemu.post(read)
+    wait_for(
+        "the request that is stalled",
+        lambda: Observation(vfio.server.state.pending_since_s, "no request"),
+        Deadline.after(_END_S),
+    )
+    # The server receives the next message and the first part of the message after it at once.
+    vfio.qemu.post(read)
+    vfio.qemu.post(setting[:cut], [event])
+    vfio.server.gpu.end_stall()
+    vfio.qemu.post(setting[cut:] + read)
+    answers = [vfio.qemu.answer().command for _ in range(4)]
+    assert answers == [9, 9, Command.DEVICE_SET_IRQS, 9]
+
+    vfio.engine.signal()
+
+    assert os.eventfd_read(event) == 1
+    os.close(event)
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
