@@ -31,7 +31,7 @@ _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
 _GATE_TIMEOUT_S = 60.0
 #: The flags for opening a lock file: a link is not followed, and opening a FIFO does not block.
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_private_folder(folder: Path) -> Path:
@@ -159,7 +159,7 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
     """
 
     def poll() -> Observation[int]:
-        descriptor = os.open(path, _FLAGS)
+        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
         if _try_lock(path, descriptor, fcntl.LOCK_SH):
             return Observation(descriptor, "shared")
         os.close(descriptor)
@@ -179,7 +179,8 @@ def try_exclusive(path: Path) -> Iterator[bool]:
     If the file is missing, nobody uses it, so yield True.
     """
     try:
-        descriptor = os.open(path, _FLAGS)
+        # NFS grants an exclusive lock only on a file that was opened for writing.
+        descriptor = os.open(path, os.O_RDWR | _FLAGS)
     except FileNotFoundError:
         yield True
         return

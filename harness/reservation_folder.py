@@ -113,14 +113,13 @@ class ReservationFolder(Generic[E]):
 
         def poll() -> Observation[int]:
             descriptor = self._open_folder()
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return Observation(None, "another process holds it")
-            if os.fstat(descriptor).st_nlink == 0:
-                os.close(descriptor)
-                return Observation(None, "it was removed")
+            with contextlib.ExitStack() as closing:
+                closing.callback(os.close, descriptor)
+                if not _try_lock(descriptor, self.folder):
+                    return Observation(None, "another process holds it")
+                if os.fstat(descriptor).st_nlink == 0:
+                    return Observation(None, "it was removed")
+                closing.pop_all()
             return Observation(descriptor, "free")
 
         what = f"the lock on '{self.folder}'"
@@ -255,12 +254,10 @@ class OpenReservations(Generic[E]):
                 contextlib.suppress(FileNotFoundError, StrangeFileError),
                 self._opened(name) as file,
             ):
-                try:
-                    fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    entries.append((name, self._parsed(file)))
-                else:
+                if _try_lock(file.descriptor, self.folder):
                     os.unlink(name, dir_fd=self.descriptor)
+                else:
+                    entries.append((name, self._parsed(file)))
         return entries
 
     def strange_files(self) -> list[str]:
@@ -290,13 +287,19 @@ class OpenReservations(Generic[E]):
         try:
             # The umask may have removed the permissions of the group that shares the folder.
             os.fchmod(file, self.file_mode)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(file, name)
             self.write(name, entry)
         except BaseException:
             os.unlink(name, dir_fd=self.descriptor)
             os.close(file)
             raise
         return name, file
+
+    def _lock(self, file: int, name: str) -> None:
+        if not _try_lock(file, self.folder):
+            raise HarnessError(
+                f"Another process has locked the new reservation '{self.folder / name}'; try again."
+            )
 
     def write(self, name: str, entry: E) -> None:
         """Write `entry` into the file `name`.
@@ -353,6 +356,20 @@ class OpenReservations(Generic[E]):
             f"The reservation of '{entry.who}' can't be written ({error.strerror}); free some space in "
             f"'{self.folder.parent}'."
         )
+
+
+def _try_lock(descriptor: int, folder: Path) -> bool:
+    """Try to lock a file in `folder` or the folder itself; return whether this succeeded."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise RequirementError(
+            f"Reservations in '{folder}' can't be locked ({error.strerror}), as on many network file "
+            "systems; name a folder on a local disk."
+        ) from error
+    return True
 
 
 def ticket_of(name: str) -> int:

@@ -316,6 +316,27 @@ def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
+def test_file_on_nfs_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of an NFS client refuses locks for which a file was not opened."""
+    path = tmp_path / "used"
+    path.touch()
+    lock = fcntl.flock
+    ways = {fcntl.LOCK_SH: (os.O_RDONLY, os.O_RDWR), fcntl.LOCK_EX: (os.O_WRONLY, os.O_RDWR)}
+
+    def lock_on_nfs(descriptor: int, how: int) -> None:
+        opened = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if opened not in ways[how & ~fcntl.LOCK_NB]:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_on_nfs)
+
+    with try_exclusive(path) as is_alone:
+        assert is_alone
+    with hold_shared(path, deadline=Deadline.after(1)), try_exclusive(path) as is_alone:
+        assert not is_alone
+
+
 def test_missing_file_has_no_users_and_cannot_get_a_shared_lock(tmp_path: Path) -> None:
     path = tmp_path / "used"
 

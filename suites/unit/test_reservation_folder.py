@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,34 @@ def test_folder_that_is_removed_while_it_is_locked_is_made_again(
 
     with shared(folder).enter(Note("a")) as name:
         assert (folder / name).exists()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.EBADF, r"can't be locked \(Bad file descriptor\), as on many network file systems"),
+        (errno.ENOLCK, r"can't be locked \(No locks available\), as on many network file systems"),
+        (errno.EAGAIN, "has locked the new reservation|another process holds it"),
+    ],
+)
+@pytest.mark.usefixtures("fake_time")
+def test_folder_in_which_no_file_can_be_locked_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, why: str, *, is_folder: bool
+) -> None:
+    lock = fcntl.flock
+
+    def refuse(descriptor: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == is_folder and how & fcntl.LOCK_EX:
+            raise OSError(number, os.strerror(number))
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    with pytest.raises(HarnessError, match=why), shared(folder).enter(Note("a")):
+        pass
+
+    assert list(folder.iterdir()) == []
 
 
 def test_held_file_that_is_not_an_entry_is_an_error(folder: Path) -> None:
