@@ -64,13 +64,15 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
             content = Path(script_name).read_bytes()
             context = f"{tier.value} (sha256 {digest_of(content)})"
             _add_lines(data, context, script_name, executed_lines(_text(content), places))
-    _write(data)
-
-
-def _write(data: coverage.CoverageData) -> None:
-    try:
+    with _writing():
         data.write()
-    except coverage.CoverageException as error:
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except (coverage.CoverageException, sqlite3.Error) as error:
         # The error's text includes SQLite's message, for example about a full disk.
         raise HarnessError(f"The coverage of shell code can't be written: {error}.") from error
 
@@ -150,7 +152,8 @@ def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
     for path, recorded in roots.items():
         with _foreign_data(path) as data:
             _move_lines(data, gathered, recorded, root)
-    _write(gathered)
+    with _writing():
+        gathered.write()
 
 
 def _move_lines(
@@ -202,9 +205,10 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
 def _add_lines(
     data: coverage.CoverageData, context: str | None, script: str, lines: Iterable[int]
 ) -> None:
-    data.set_context(context)
-    data.add_lines({script: set(lines)})
-    data.touch_file(script, _PLUGIN)
+    with _writing():
+        data.set_context(context)
+        data.add_lines({script: set(lines)})
+        data.touch_file(script, _PLUGIN)
 
 
 def report(data: coverage.CoverageData, *, html: Path | None, lcov: Path | None) -> str:

@@ -10,7 +10,7 @@ import coverage
 import pytest
 
 from harness.cli import main
-from harness.errors import BadInputError
+from harness.errors import BadInputError, HarnessError
 from harness.shell.coverage import Hits, Place, Tier, scripts_in
 from harness.shell.coverage_data import combine, gather, report, write_data
 
@@ -142,6 +142,25 @@ def test_missing_coverage_file_is_refused(tmp_path: Path) -> None:
 def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--shell-cov: There is no bash script at"):
         write_data({}, [tmp_path], tmp_path / "data")
+
+
+def test_full_disk_is_named_in_the_error_about_the_data(
+    tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of the files that are combined is at fault."""
+    data = written(tmp_path, script, "data", Tier.MOCKED, 2)
+
+    def fail(*_words: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(coverage.CoverageData, "add_lines", fail)
+
+    with pytest.raises(HarnessError, match="can't be written: database or disk is full") as caught:
+        written(tmp_path, script, "other", Tier.MOCKED, 2)
+    with pytest.raises(HarnessError, match="can't be written: database or disk is full"):
+        gather({data: str(tmp_path)}, tmp_path / "all", tmp_path)
+
+    assert not isinstance(caught.value, BadInputError)
 
 
 def test_scripts_are_recognised_by_suffix_or_shebang(tmp_path: Path) -> None:
