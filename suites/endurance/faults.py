@@ -23,12 +23,12 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="after a process with a lock was killed, the file with the name of the lock's holder stayed in the cache",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_files_that_a_killed_run_left_of_any_artifact",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_leftovers_of_all_artifacts_that_a_killed_run_made",
     ),
     Fault(
         campaign="resources",
         what="unfinished files of a killed process stayed in a cache until the same artifact was made again or `gc` ran",
-        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_files_that_a_killed_run_left_of_any_artifact",
+        test="suites/unit/artifact_cache/test_store.py::test_next_run_removes_the_leftovers_of_all_artifacts_that_a_killed_run_made",
     ),
     Fault(
         campaign="resources",
@@ -97,7 +97,7 @@ FAULTS = (
     Fault(
         campaign="crash",
         what="the campaign counted the reports of a killed run as leftovers, although the harness keeps them on purpose",
-        test="suites/unit/endurance/test_operations.py::test_collect_removes_the_reports_of_a_killed_run",
+        test="suites/unit/endurance/test_operations.py::test_reports_of_a_killed_run_are_removed_when_its_results_are_collected",
     ),
     Fault(
         campaign="many",

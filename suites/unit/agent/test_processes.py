@@ -212,7 +212,7 @@ def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> Non
 
 
 @pytest.mark.parametrize("stdin", [False, True])
-def test_agent_closes_its_copies_of_the_stream_ends_that_a_command_uses(
+def test_agent_closes_its_copies_of_the_descriptors_that_a_command_uses(
     kernel: FakeKernel, *, stdin: bool
 ) -> None:
     """Otherwise the agent would not see the end of a stream."""

@@ -126,7 +126,7 @@ def test_ping_is_answered_before_queued_output_but_a_result_is_sent_after_all_ou
     assert sum(len(payload) for kind, _, payload in got if kind == frames.STDOUT) == 6 * 65_536
 
 
-def test_command_ends_when_no_process_has_its_output_open(bench: Bench) -> None:
+def test_command_ends_when_no_process_has_the_output_of_the_command_open(bench: Bench) -> None:
     process = start(bench)
     process.exits(0)
 
@@ -825,7 +825,7 @@ def test_folder_cannot_be_overwritten_by_a_file(bench: Bench, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_wait_for_a_file_ends_although_its_folders_are_created_later(
+def test_wait_for_a_file_may_begin_before_the_folders_of_the_file_exist(
     bench: Bench, tmp_path: Path
 ) -> None:
     path = tmp_path / "a" / "b" / "file"
@@ -839,7 +839,7 @@ def test_wait_for_a_file_ends_although_its_folders_are_created_later(
     assert len(bench.server.loop._callbacks) == 1
 
 
-def test_reading_ranges_of_a_missing_file_is_an_error_with_its_path(
+def test_error_for_requested_ranges_of_a_missing_file_has_the_path(
     bench: Bench, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "no")

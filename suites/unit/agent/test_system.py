@@ -101,7 +101,7 @@ def test_machine_that_is_not_a_guest_is_not_changed(change: Callable[[System], N
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 1])
-def test_signal_to_a_process_group_below_2_is_refused(
+def test_signal_to_a_process_group_whose_id_is_below_2_is_refused(
     pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int, _number: int) -> None:
@@ -112,7 +112,7 @@ def test_signal_to_a_process_group_below_2_is_refused(
         Processes.signal_group(object.__new__(Processes), pid, 9)
 
 
-def test_environment_of_commands_is_like_the_environment_of_a_login_shell_of_root() -> None:
+def test_commands_have_the_same_environment_as_a_login_shell_of_root() -> None:
     """Variables that systemd sets for the agent are not passed on."""
     systemd = (
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),

@@ -145,7 +145,7 @@ def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     started.closes_output()
 
 
-def test_command_ends_when_a_process_without_output_ends_although_the_terminal_is_still_open(
+def test_command_ends_with_its_process_even_if_the_terminal_stays_open(
     bench: Bench,
 ) -> None:
     started = start_in_terminal(bench)

@@ -184,7 +184,7 @@ def ensure_one(
 NO_CONTENT = HarnessError("There is no content.")
 
 
-def test_damaged_folder_is_moved_away_within_the_guard_of_its_removal_and_made_again(
+def test_damaged_folder_is_moved_away_while_the_removal_guard_is_held_and_is_then_made_again(
     tmp_path: Path,
 ) -> None:
     there: list[bool] = []
@@ -254,7 +254,7 @@ def test_artifact_is_made_despite_a_leftover_that_cannot_be_removed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_next_run_removes_the_files_that_a_killed_run_left_of_any_artifact(
+def test_next_run_removes_the_leftovers_of_all_artifacts_that_a_killed_run_made(
     tmp_path: Path, *, is_made: bool
 ) -> None:
     """Leftovers are also removed if the killed run had already published its folder."""

@@ -14,5 +14,5 @@ def test_median_and_95th_percentile_of_20_runs_are_interpolated() -> None:
     assert spread.p95 == pytest.approx(19.05)
 
 
-def test_median_and_95th_percentile_of_one_run_are_its_result() -> None:
+def test_median_and_95th_percentile_of_a_single_run_equal_the_result_of_that_run() -> None:
     assert Spread.of([0.5]) == Spread(median=0.5, p95=0.5, runs=1)

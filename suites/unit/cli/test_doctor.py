@@ -174,7 +174,9 @@ def _which(name: str, folder: Path) -> str | None:
     return str(folder / name) if (folder / name).exists() else None
 
 
-def test_missing_qemu_skips_checks_that_depend_on_it(host: Host, settings: Settings) -> None:
+def test_checks_that_depend_on_qemu_are_skipped_if_qemu_is_missing(
+    host: Host, settings: Settings
+) -> None:
     host.remove("qemu-system-x86_64")
 
     found = missing(examine(settings, host))
@@ -327,7 +329,7 @@ def test_libvirt_is_not_required_by_the_qemu_driver(
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_exit_code_of_the_doctor_is_2_if_the_host_lacks_a_needed_requirement(
+def test_exit_code_of_the_doctor_is_2_if_the_host_does_not_meet_a_needed_requirement(
     monkeypatch: pytest.MonkeyPatch,
     findings: list[tuple[bool, bool]],
     code: int,

@@ -234,7 +234,7 @@ def test_mistake_in_the_inventory_is_a_failed_requirement(
     assert "gpus.yaml:1: key 'gpu'" in found["GPUs of this host"].found
 
 
-def test_gpu_requirement_is_needed_only_if_an_inventory_gives_gpus_to_tests(
+def test_gpu_requirement_is_mandatory_only_if_an_inventory_gives_gpus_to_tests(
     host: FakeHost, settings: Settings, inventory: Settings, tmp_path: Path
 ) -> None:
     iommu_off(host, "GenuineIntel")

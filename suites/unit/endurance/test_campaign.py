@@ -41,7 +41,7 @@ def test_each_case_is_tried_once_in_each_round() -> None:
     assert all(sorted(cases[at : at + 3]) == sorted(_CASES) for at in range(0, 30, 3))
 
 
-def test_run_begins_tries_until_its_time_is_over(tmp_path: Path) -> None:
+def test_run_starts_new_tries_until_its_time_is_over(tmp_path: Path) -> None:
     clock = FakeClock()
     said: list[str] = []
     tried: list[Attempt] = []

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_collect_removes_the_reports_of_a_killed_run(tmp_path: Path) -> None:
+def test_reports_of_a_killed_run_are_removed_when_its_results_are_collected(
+    tmp_path: Path,
+) -> None:
     for operation in pytest_runs(tmp_path).values():
         report = operation.cwd / "reports/reports/start-1/allure/one-result.json"
         report.parent.mkdir(parents=True)

@@ -126,7 +126,9 @@ def test_cause_is_recognised_in_a_driver_message_of_several_lines(tmp_path: Path
     assert found.cause.name == "the driver does not support the GPU"
 
 
-def test_line_of_provisioning_is_preferred_to_a_line_of_the_kernel(tmp_path: Path) -> None:
+def test_line_of_the_provisioning_log_is_preferred_to_a_line_of_the_kernel_log(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, "commands/dmesg", f"[ 9.1] {LINES['the GPU is lost']}\n")
     write(
         tmp_path,
@@ -1098,7 +1100,9 @@ def test_last_line_of_the_console_that_is_not_empty_is_quoted(tmp_path: Path) ->
     assert explain(tmp_path) == []
 
 
-def test_journal_line_of_a_service_is_not_quoted_for_a_timer_of_its_name(tmp_path: Path) -> None:
+def test_journal_line_of_a_service_is_not_quoted_for_a_timer_of_the_same_name(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, "commands/failed-units", "a.timer loaded failed failed A\n")
     write(tmp_path, "commands/journal", "Nov 23 06:22:51.1 node a[9]: of the service\n")
 

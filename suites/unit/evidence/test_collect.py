@@ -155,7 +155,9 @@ def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:
     assert "in the guest (the stream has an exit code before any command).\n" in message
 
 
-def test_frame_with_another_nonce_in_a_file_is_kept_as_content(tmp_path: Path) -> None:
+def test_content_of_a_file_that_looks_like_a_frame_with_another_nonce_is_kept(
+    tmp_path: Path,
+) -> None:
     """A frame begins with the nonce, which the guest's files cannot contain."""
     forged = b"\n0000000000000000 file /x\0forged"
 
@@ -373,7 +375,9 @@ def test_evidence_of_the_host_is_kept_with_a_manifest(tmp_path: Path) -> None:
     }
 
 
-def test_request_lists_the_declared_evidence_of_a_provisioner_and_none_of_gpu_node() -> None:
+def test_request_for_a_provisioner_lists_its_declared_evidence_and_no_evidence_of_gpu_node() -> (
+    None
+):
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],

@@ -67,7 +67,7 @@ def test_exit_code_is_none_if_its_file_is_empty(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
 
 
-def test_each_run_has_its_own_results_and_the_latest_run_has_results_of_this_boot_only(
+def test_each_run_has_its_own_results_and_the_latest_run_has_only_results_of_this_boot(
     tmp_path: Path,
 ) -> None:
     folder = EvidenceFolder(tmp_path).file(EXIT_CODE_PATH, "9\n")
@@ -366,7 +366,7 @@ def test_absence_of_a_command_is_unknown_if_a_folder_of_path_is_unreadable(
         folder.evidence.is_command_absent("ctr")
 
 
-def test_paths_behave_as_a_mapping(tmp_path: Path) -> None:
+def test_gathered_paths_can_be_used_like_a_dictionary(tmp_path: Path) -> None:
     paths = a_gpu_node(tmp_path).paths("f 644 1 1.0 /a/x", "d 755 2 2.0 /a/y").evidence.paths
 
     assert (len(paths), list(paths), "/a/x" in paths, "/a/z" in paths) == (

@@ -186,7 +186,7 @@ def test_name_of_a_modinfo_field_is_not_treated_as_a_pattern() -> None:
     assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
 
 
-def test_prebake_lines_are_read_by_key_even_after_a_prefix() -> None:
+def test_prebake_line_is_read_by_key_even_if_other_text_precedes_it_on_its_line() -> None:
     text = (
         "AKS_GPU_PREBAKE event=decision reason=ok action=install-skip-build\n"
         "noise\nAKS_GPU_PREBAKED a=b\nAKS_GPU_PREBAKE\nAKS_GPU_PREBAKE_LOG a=b\naks_gpu_prebake a=b\n"
@@ -201,7 +201,7 @@ def test_prebake_lines_are_read_by_key_even_after_a_prefix() -> None:
     ]
 
 
-def test_prebake_line_with_an_unmatched_quote_is_split_at_spaces() -> None:
+def test_prebake_line_with_an_unclosed_quote_is_split_at_spaces() -> None:
     """A shell trace quotes the whole line, and a full disk truncates it."""
     (line,) = parse_prebake_lines("+ echo 'AKS_GPU_PREBAKE event=decision reason=ok'\n")
 
@@ -209,7 +209,7 @@ def test_prebake_line_with_an_unmatched_quote_is_split_at_spaces() -> None:
 
 
 @given(st.text())
-def test_prebake_line_is_read_after_any_other_prebake_text(noise: str) -> None:
+def test_prebake_line_is_read_whatever_the_prebake_line_above_it_contains(noise: str) -> None:
     line = "AKS_GPU_PREBAKE event=teardown status=cleaned"
 
     lines = parse_prebake_lines(f"AKS_GPU_PREBAKE {noise}\n{line}\n")

@@ -88,7 +88,7 @@ def test_events_have_the_declared_times() -> None:
         parse_timed_events(event.replace("1970", "then"), declared, "e")
 
 
-def test_lines_end_only_where_a_line_of_json_may_end() -> None:
+def test_line_separators_that_json_strings_may_contain_do_not_end_a_line() -> None:
     declared = EventFiles(path="/e", name="/name", format=EventFormat.JSON_LINES)
     text = '{"name": "a\u2028b"}\r\n\n{"name": "c\x85"}\n'
 

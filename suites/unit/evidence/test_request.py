@@ -106,7 +106,9 @@ def test_incomplete_stream_is_refused_with_the_reason(stream: bytes, why: str) -
     assert str(caught.value) == why
 
 
-def test_merged_evidence_requests_have_each_file_once_and_the_later_command_of_each_name() -> None:
+def test_merged_evidence_request_has_each_file_once_and_the_later_of_two_commands_with_one_name() -> (
+    None
+):
     one = AdditionalEvidence(
         files=["/b", "/a"], commands={"x": ["one"], "y": ["one"]}, source="one"
     )

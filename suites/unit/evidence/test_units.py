@@ -42,7 +42,7 @@ def test_text_in_a_command_is_not_read_as_a_property() -> None:
     assert unit.active == "activating"
 
 
-def test_shown_units_are_separated_and_listed_under_each_of_their_names() -> None:
+def test_each_shown_unit_is_listed_under_each_of_its_names() -> None:
     units = parse_shown_units(f"{EXPORTER}\n{ABSENT}")
 
     exporter, other, absent = units.values()

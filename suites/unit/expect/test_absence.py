@@ -35,7 +35,7 @@ def test_absence_of_an_event_is_unknown_if_there_are_no_events(tmp_path: Path) -
         expect.no_event_recorded(folder.evidence, "x")
 
 
-def test_error_of_expectation_no_log_line_quotes_the_line_that_was_found(tmp_path: Path) -> None:
+def test_error_for_an_unwanted_log_line_quotes_the_line(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "a\nbad luck\n").evidence
 
     with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):

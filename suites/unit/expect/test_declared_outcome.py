@@ -411,7 +411,7 @@ def test_decision_without_a_reason_does_not_match_an_expected_reason(
         expect.decided(evidence, "skip-build", reason="kernel")
 
 
-def test_expectation_run_ended_at_is_refused_if_the_provisioner_declares_no_error(
+def test_expected_end_of_a_run_is_refused_if_the_provisioner_declares_no_error(
     tmp_path: Path,
 ) -> None:
     evidence = evidence_of(tmp_path, PATTERNS)
@@ -436,7 +436,7 @@ def _undeclared(ask: Callable[[Evidence], object], message: str) -> Case:
     ],
     ids=["refused", "undecided", "undeclared"],
 )
-def test_each_unmet_or_undecided_or_undeclared_case_raises_the_expected_error_and_message(
+def test_unmet_or_unknown_or_undeclared_outcome_raises_the_expected_error_and_message(
     tmp_path: Path, cases: Mapping[str, Case], error: type[Exception]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):
@@ -492,7 +492,7 @@ def test_evidence_contains_the_declaration_of_the_provisioner(tmp_path: Path) ->
     assert (found.files, found.commands) == (("/var/log/my/*",), ("mounts",))
 
 
-def test_evidence_without_a_declaration_is_read_with_the_harnesss_own_declaration(
+def test_evidence_without_a_declaration_is_read_as_evidence_of_the_provisioner_gpu_node(
     tmp_path: Path,
 ) -> None:
     assert read_declaration(tmp_path) == GPU_NODE

@@ -28,7 +28,9 @@ CONTAINER = "f 755 0 1.0 /run/nvidia/driver/usr/bin/nvidia-smi"
 OTHER_MODULE = f"version: 535.1.1\nvermagic: {KERNEL} SMP\n"
 
 
-def test_module_of_another_version_beside_a_driver_container_is_unknown(tmp_path: Path) -> None:
+def test_verdict_on_a_module_of_another_version_is_unknown_if_there_is_a_driver_container(
+    tmp_path: Path,
+) -> None:
     folder = a_serving_node(tmp_path).more_paths(CONTAINER)
 
     assert "is loaded" in expect.module_fits_kernel(folder.evidence)
@@ -221,7 +223,7 @@ def test_build_time_ignores_modules_of_another_kernel_or_folder_or_name(tmp_path
     expect.module_built_since_boot(folder.evidence, OTHER_KERNEL)
 
 
-def test_module_that_is_not_of_the_driver_may_be_loaded(tmp_path: Path) -> None:
+def test_module_that_does_not_belong_to_the_driver_may_be_loaded(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path).modules("drm", "nvidia_cspmu", "nvidia_uvm_x")
     expect.no_module_loaded(folder.paths("c 666 0 1.0 /dev/nvram").evidence)
 
@@ -240,9 +242,7 @@ def test_only_a_file_at_the_exact_path_is_taken_for_a_record(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "path", ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"]
 )
-def test_expectation_driver_installed_requires_each_file_of_the_driver(
-    tmp_path: Path, path: str
-) -> None:
+def test_driver_is_not_installed_if_one_of_its_files_is_missing(tmp_path: Path, path: str) -> None:
     folder = a_serving_node(tmp_path)
     expect.driver_installed(folder.evidence)
     lines = (folder.root / "stat.txt").read_text().splitlines()

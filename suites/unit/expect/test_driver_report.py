@@ -237,7 +237,7 @@ def test_gpus_with_a_healthy_fabric_have_no_fault(tmp_path: Path) -> None:
         ("Recovery       : False", "Recovery       : True", "is degraded"),
     ],
 )  # fmt: skip
-def test_gpu_that_is_not_registered_with_a_healthy_fabric_has_a_fault(
+def test_gpu_has_a_fault_if_it_is_not_registered_with_its_fabric_or_the_fabric_is_not_healthy(
     tmp_path: Path, old: str, new: str, words: str
 ) -> None:
     """Until the GPU is registered, CUDA fails with 'system not yet initialized' (802)."""
@@ -309,7 +309,7 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
         ("Unable to determine the device handle for GPU 0000:66:00.0: Unable to communicate with GPU because it is insufficiently powered.", "power cables"),
     ],
 )  # fmt: skip
-def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_it_exits_with_0(
+def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_with_0(
     tmp_path: Path, count: int, warning: str, words: str
 ) -> None:
     """The report goes on with the other GPUs."""
@@ -342,7 +342,7 @@ def test_failure_of_nvidia_smi_is_explained_by_its_message_or_exit_code(
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", None])
-def test_gpu_that_nvidias_driver_does_not_drive_need_not_be_in_the_report(
+def test_gpu_that_is_not_bound_to_nvidias_driver_need_not_be_in_the_report(
     tmp_path: Path, driver: str | None
 ) -> None:
     other = BUS.replace("65:", "77:").partition("66:00.0")[0]

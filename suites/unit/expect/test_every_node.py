@@ -389,7 +389,9 @@ def test_only_the_record_expectation_fails_for_a_customers_own_driver(tmp_path: 
     assert wrong == ["record"]
 
 
-def test_verdicts_on_record_and_module_are_met_if_the_driver_is_not_loaded(tmp_path: Path) -> None:
+def test_record_and_module_on_disk_are_accepted_even_if_the_driver_is_not_loaded(
+    tmp_path: Path,
+) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)
 
     assert verdict_on(folder, "record") == (

@@ -34,7 +34,7 @@ def test_every_public_expectation_has_a_test_case(cases: dict[str, Case]) -> Non
     assert seen == set(expect.__all__) - of_nodes - TESTED_APART
 
 
-def test_function_step_of_returns_a_step_with_status_and_duration_and_detail(
+def test_step_that_is_looked_up_by_its_name_has_a_status_and_a_duration_and_a_detail(
     tmp_path: Path,
 ) -> None:
     step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")

@@ -85,7 +85,9 @@ def test_second_gpu_of_the_vendor_is_refused(tmp_path: Path, acme: GpuModel) -> 
         expect.gpus_on_bus(on_bus(tmp_path, _OTHER, other).evidence, acme)
 
 
-def test_expectation_no_gpu_accepts_a_bus_that_has_only_other_functions(tmp_path: Path) -> None:
+def test_bus_without_a_gpu_is_accepted_even_if_it_has_other_functions_of_the_vendor(
+    tmp_path: Path,
+) -> None:
     expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _OTHER).evidence)
     with pytest.raises(ExpectationError, match=r"No GPU was expected, but .*device='2330'"):
         expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _NVIDIA).evidence)
@@ -125,7 +127,7 @@ def test_each_display_controller_of_the_vendor_is_a_gpu(
         ("1303", "10de:2330"),
     ],
 )
-def test_function_that_is_no_display_controller_of_nvidia_is_not_a_gpu(
+def test_pci_function_that_is_not_a_display_controller_of_nvidia_is_not_a_gpu(
     tmp_path: Path, class_code: str, device: str
 ) -> None:
     other = a_function("02:00.0", class_code, device, None)
@@ -149,7 +151,7 @@ def test_error_lists_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_error_lists_each_wrong_driver_once_although_two_gpus_are_bound_to_it(
+def test_error_lists_a_wrong_driver_only_once_if_two_gpus_are_bound_to_it(
     tmp_path: Path,
 ) -> None:
     drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
@@ -244,7 +246,9 @@ def test_refusals_are_unknown_only_if_an_unknown_message_is_about_a_gpu(tmp_path
         "Open nvidia.ko likes no consumer GPUs",
     ],
 )
-def test_each_form_of_a_message_about_a_gpu_may_be_a_refusal(tmp_path: Path, line: str) -> None:
+def test_refused_gpus_are_unknown_after_an_unknown_message_about_a_gpu_in_any_form(
+    tmp_path: Path, line: str
+) -> None:
     evidence = a_serving_node(tmp_path).command("dmesg", f"[ 1.1] NVRM: {line}\n").evidence
 
     with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):

@@ -140,7 +140,9 @@ def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
     )
 
 
-def test_expectation_gpus_refused_requires_exactly_the_refused_gpus(tmp_path: Path) -> None:
+def test_expected_refused_gpus_must_be_exactly_the_gpus_that_the_driver_refused(
+    tmp_path: Path,
+) -> None:
     log = "".join(
         f"NVRM: The NVIDIA GPU 0000:0{n}:00.0 (PCI ID: 10de:2bb{n})\n"
         "NVRM: installed in this system is not supported by the\n"

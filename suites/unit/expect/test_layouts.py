@@ -189,7 +189,9 @@ def test_programs_in_a_container_are_accepted_only_if_all_are_there_and_a_driver
     assert state_of(unloaded, "module") is NOT_MET
 
 
-def test_verdict_on_the_module_covers_nvidia_current_of_debians_packages(tmp_path: Path) -> None:
+def test_verdict_on_the_module_also_depends_on_the_module_nvidia_current_of_debians_packages(
+    tmp_path: Path,
+) -> None:
     layout = LAYOUTS["Debian's packages"]
     other = modinfo(CURRENT).replace(VERSION, "535.1.1")
     folder = replace(layout, modinfo={"nvidia-current": other}).write(a_serving_node(tmp_path))
@@ -216,7 +218,7 @@ def test_module_of_another_kernel_is_accepted_only_as_a_weak_module(
     ("kind", "state"),
     [("k8s.gpu.nvidia.com/claim", MET), ("k8s.gpu.nvidia.com/device", NOT_MET)],
 )
-def test_cdi_spec_of_a_claim_need_not_offer_each_gpu(
+def test_cdi_spec_for_a_resource_claim_need_not_offer_each_gpu(
     tmp_path: Path, kind: str, state: VerdictState
 ) -> None:
     folder = a_serving_node(tmp_path).without("files/run/cdi/nvidia.yaml")

@@ -691,7 +691,7 @@ def test_cdi_spec_that_is_not_for_gpus_is_not_listed(tmp_path: Path) -> None:
     assert "vendor.example" not in expect.cdi_offers_gpus(folder.evidence)
 
 
-def test_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
+def test_verdict_on_a_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
     tmp_path: Path,
 ) -> None:
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
@@ -885,9 +885,7 @@ def test_step_and_event_with_a_similar_name_are_refused(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_expectation_run_ended_at_refuses_a_similar_error_of_the_run(
-    tmp_path: Path, error: str
-) -> None:
+def test_run_that_ended_with_a_similar_error_is_refused(tmp_path: Path, error: str) -> None:
     steps = [{"name": "install-driver", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps, exit_code=84, error=error).evidence
 

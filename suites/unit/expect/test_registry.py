@@ -29,13 +29,13 @@ def with_request(
     return log
 
 
-def test_expectation_no_request_fails_if_there_was_a_request() -> None:
+def test_error_for_an_unwanted_request_to_the_registry_shows_the_request() -> None:
     expect.no_request(RegistryLog())
     with pytest.raises(ExpectationError, match=r"there were 1:\n1\.000 2\.000 pull 1 .* HEAD mcr"):
         expect.no_request(a_log((1, 2, 200)))
 
 
-def test_expectation_no_request_fails_if_there_was_a_connection_without_a_request() -> None:
+def test_connection_without_a_request_is_refused_if_no_request_was_expected() -> None:
     log = RegistryLog()
     log.connected()
     log.refused("the TLS handshake failed: unknown CA")
@@ -44,7 +44,7 @@ def test_expectation_no_request_fails_if_there_was_a_connection_without_a_reques
         expect.no_request(log)
 
 
-def test_expectation_pulls_tried_requires_the_exact_number_of_tries() -> None:
+def test_more_or_fewer_tries_of_a_pull_than_expected_are_refused() -> None:
     log = a_log((1, 2, 500), (7, 8, 200))
 
     expect.pulls_tried(log, 2)
@@ -60,7 +60,7 @@ def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next_try() 
 
 
 @pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (200, None)])
-def test_expectation_pull_answered_requires_the_same_status_for_each_request_of_the_pull(
+def test_pull_is_refused_if_one_of_its_requests_got_another_status_than_expected(
     statuses: tuple[int, int | None],
 ) -> None:
     first, second = statuses
@@ -74,7 +74,7 @@ def test_expectation_pull_answered_requires_the_same_status_for_each_request_of_
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
-def test_expectation_pull_answered_checks_only_the_pull_with_the_given_number() -> None:
+def test_only_the_status_of_the_pull_with_the_given_number_is_checked() -> None:
     log = a_log((1, 2, 200), (7, 8, 429), (13, 14, 500))
 
     for number, status in ((1, 200), (2, 429), (3, 500)):
@@ -86,7 +86,7 @@ def test_expectation_pull_answered_checks_only_the_pull_with_the_given_number() 
             expect.pull_answered(log, number, status=status)
 
 
-def test_expectation_pulls_paused_checks_the_shortest_pause_between_tries() -> None:
+def test_pauses_are_refused_if_the_shortest_pause_between_tries_is_too_short() -> None:
     with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
         expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 

@@ -30,7 +30,7 @@ def difference(before: NodeState, after: NodeState, allow: AllowedChanges | None
     return caught.value.sentence
 
 
-def test_unchanged_accepts_two_equal_states() -> None:
+def test_two_equal_states_are_accepted_as_unchanged() -> None:
     file, folder = a_file(), a_file(kind="d", size=0)
     link = a_file(kind="l", target="tool", size=0)
     items = {StateKind.MODULES: {"nvidia": BUSY}}
@@ -96,7 +96,7 @@ def test_file_is_compared_by_identity_if_only_one_state_has_its_checksum() -> No
 
 
 @pytest.mark.parametrize("ago_ns", [0, 999_999_999])
-def test_identity_of_a_file_changed_less_than_1_s_ago_does_not_prove_it_unchanged(
+def test_equal_identity_does_not_prove_that_a_file_changed_less_than_1_s_ago_is_unchanged(
     ago_ns: int,
 ) -> None:
     """Two changes within one tick of the clock have the same ctime."""

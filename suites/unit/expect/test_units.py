@@ -51,7 +51,7 @@ def evidence(folder: Path, *units: str, jobs: str = "") -> Evidence:
     )
 
 
-def test_expectation_unit_ready_before_accepts_a_unit_that_was_ready_before_the_other_started(
+def test_unit_that_was_ready_before_the_other_unit_started_is_accepted(
     tmp_path: Path,
 ) -> None:
     seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, 201, 300))
@@ -62,7 +62,7 @@ def test_expectation_unit_ready_before_accepts_a_unit_that_was_ready_before_the_
 
 
 @pytest.mark.parametrize("started", [200, 150])
-def test_expectation_unit_ready_before_refuses_a_unit_that_was_ready_after_the_other_started(
+def test_unit_that_was_ready_after_the_other_unit_started_is_refused(
     tmp_path: Path, started: int
 ) -> None:
     seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, started, 300))
@@ -96,14 +96,12 @@ def test_start_order_of_units_without_a_timestamp_is_unknown(
         unit(DCGM, 100, 50, active="activating"),
     ],
 )
-def test_expectation_unit_not_awaited_accepts_a_unit_that_is_still_starting(
-    tmp_path: Path, dcgm: str
-) -> None:
+def test_unit_that_is_still_starting_was_not_awaited(tmp_path: Path, dcgm: str) -> None:
     expect.unit_not_awaited(evidence(tmp_path, dcgm, unit(KUBELET, 200, 300)), DCGM, by=KUBELET)
 
 
 @pytest.mark.parametrize("ready", [150, 300])
-def test_expectation_unit_not_awaited_refuses_a_unit_that_was_ready_first(
+def test_unit_that_was_ready_first_is_refused_because_it_may_have_been_awaited(
     tmp_path: Path, ready: int
 ) -> None:
     seen = evidence(tmp_path, unit(DCGM, 100, ready), unit(KUBELET, 200, 300))
@@ -123,7 +121,7 @@ def test_expectation_unit_not_awaited_refuses_a_unit_that_was_ready_first(
         (unit(DCGM, 301, 400), unit(KUBELET, 200, 300), "started only after"),
     ],
 )
-def test_expectation_unit_not_awaited_is_unknown_if_a_start_is_missing_or_too_late(
+def test_verdict_on_an_unawaited_unit_is_unknown_if_a_start_is_missing_or_too_late(
     tmp_path: Path, dcgm: str, kubelet: str, words: str
 ) -> None:
     with pytest.raises(HarnessError, match=words):
@@ -139,7 +137,7 @@ def test_state_of_a_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> Non
         expect.unit_runs(EvidenceFolder(tmp_path / "empty").evidence, PLUGIN, "x")
 
 
-def test_expectation_unit_job_requires_the_exact_kind_of_the_job(tmp_path: Path) -> None:
+def test_job_of_another_kind_than_the_expected_kind_is_refused(tmp_path: Path) -> None:
     seen = evidence(tmp_path, jobs="7 dcgm.service start running\n")
 
     expect.unit_job(seen, DCGM, "start")
@@ -149,7 +147,7 @@ def test_expectation_unit_job_requires_the_exact_kind_of_the_job(tmp_path: Path)
             expect.unit_job(seen, name, kind)
 
 
-def test_expectation_unit_enablement_compares_the_state_of_the_unit_file(tmp_path: Path) -> None:
+def test_unit_file_in_another_enablement_state_than_expected_is_refused(tmp_path: Path) -> None:
     seen = evidence(tmp_path, unit(DCGM, enablement="masked"))
 
     expect.unit_enablement(seen, DCGM, "masked")
@@ -186,7 +184,7 @@ def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("started", [299, 300])
-def test_expectation_unit_not_awaited_accepts_a_unit_that_had_started_when_the_other_was_ready(
+def test_unit_that_was_still_starting_when_the_other_unit_was_ready_was_not_awaited(
     tmp_path: Path, started: int
 ) -> None:
     seen = evidence(tmp_path, unit(DCGM, started, 301), unit(KUBELET, 200, 300))
@@ -194,7 +192,7 @@ def test_expectation_unit_not_awaited_accepts_a_unit_that_had_started_when_the_o
     expect.unit_not_awaited(seen, DCGM, by=KUBELET)
 
 
-def test_expectation_unit_not_awaited_is_unknown_if_a_unit_restarted_after_the_other_was_ready(
+def test_verdict_on_an_unawaited_unit_is_unknown_if_it_restarted_after_the_other_was_ready(
     tmp_path: Path,
 ) -> None:
     again = unit(DCGM, 301, 0, active="activating")
@@ -254,7 +252,7 @@ def test_invalid_name_of_a_unit_is_refused(
             expectation(seen, name)
 
 
-def test_expectation_unit_job_ignores_jobs_of_other_units(tmp_path: Path) -> None:
+def test_jobs_of_other_units_are_ignored(tmp_path: Path) -> None:
     jobs = "7 dcgm@1.service start waiting\n8 nvidia-dcgm.service stop running\n"
     seen = evidence(tmp_path, jobs=jobs)
 

@@ -283,7 +283,7 @@ def test_root_port_window_has_room_for_every_bar() -> None:
     } == windows
 
 
-def test_64bit_bars_enlarge_the_aperture_and_not_the_window_of_a_root_port() -> None:
+def test_64bit_bars_enlarge_the_aperture_of_a_root_port_but_not_its_window() -> None:
     bars = load_catalogue().get("a100-sxm4-40gb").bars.vfio_user
 
     assert (root_port_window_mib(bars), aperture_mib(bars)) == (64, 128 << 10)

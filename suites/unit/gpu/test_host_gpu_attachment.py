@@ -36,7 +36,7 @@ def test_pci_function_zero_of_a_group_is_plugged_last() -> None:
     assert all(each["multifunction"] is True for each in devices)
 
 
-def test_gpu_that_is_not_pci_function_zero_of_its_group_keeps_the_device_id() -> None:
+def test_gpu_keeps_the_device_id_even_if_it_is_not_pci_function_zero_of_its_group() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.1", "0000:65:00.0"))
 
     assert [each["id"] for each in gpu.to_device_add("rp0", None)] == ["gpu0", "gpu0-0"]

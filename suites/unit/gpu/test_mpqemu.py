@@ -112,7 +112,9 @@ def test_messages_that_arrive_together_are_answered_in_order(qemu: QemuSide) -> 
     assert answers == [qemu.config_read(offset) for offset in offsets]
 
 
-def test_every_received_file_descriptor_is_closed_without_a_write(qemu: QemuSide) -> None:
+def test_every_received_file_descriptor_is_closed_and_nothing_is_written_to_it(
+    qemu: QemuSide,
+) -> None:
     ours, theirs = os.pipe()
 
     qemu.post(_SYSMEM, [theirs] * 8)

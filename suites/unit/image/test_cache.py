@@ -174,7 +174,7 @@ def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [child.folder, parent.folder]
 
 
-def test_size_limit_includes_an_image_in_use_which_is_kept_with_its_parent(
+def test_image_in_use_and_its_parent_are_kept_and_their_sizes_are_part_of_the_total_size(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image in use was opened longest ago, so it would be removed first."""

@@ -127,7 +127,9 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.instead.strip())
-def test_error_for_an_invalid_recipe_has_its_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
+def test_error_for_an_invalid_recipe_names_the_file_and_the_line_and_the_key(
+    tmp_path: Path, slip: Slip
+) -> None:
     assert slip.said in RECIPE
     file = write_catalogue(tmp_path, recipe=RECIPE.replace(slip.said, slip.instead))
 
@@ -265,7 +267,7 @@ CLOUD_IMAGE_SLIPS = [
 
 
 @pytest.mark.parametrize("slip", CLOUD_IMAGE_SLIPS, ids=lambda slip: slip.key)
-def test_error_for_an_invalid_cloud_image_recipe_has_its_file_line_and_key(
+def test_error_for_an_invalid_cloud_image_recipe_names_the_file_and_the_line_and_the_key(
     tmp_path: Path, slip: Slip
 ) -> None:
     assert slip.said in ENTRY
@@ -439,7 +441,7 @@ def test_unit_of_the_guest_agent_is_enabled_and_wanted_by_its_virtio_port() -> N
     assert entries["usr/lib/harness/agent-loader"].mode == 0o755
 
 
-def test_shipped_images_contain_no_links_empty_folders_or_backslashes() -> None:
+def test_shipped_images_contain_no_links_and_no_empty_folders_and_no_backslashes() -> None:
     """A wheel can contain only regular files, and an installer may read a backslash as a separator."""
     for path in (REPOSITORY / "images").rglob("*"):
         assert not path.is_symlink(), f"{path} is a link; a script of the image can make it."

@@ -66,7 +66,7 @@ def test_lists_are_appended_and_mappings_are_merged_and_other_values_are_replace
     assert recipe.file.release == "trixie"
 
 
-def test_lists_named_in_replace_replace_lists_of_the_base_and_null_removes_a_value(
+def test_list_that_the_key_replace_names_overrides_the_list_of_the_base_and_null_removes_a_value(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(
@@ -206,7 +206,7 @@ def test_error_for_an_invalid_extending_recipe_has_its_line_and_key(
     assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
 
 
-def test_error_for_an_invalid_base_recipe_has_its_file_line_and_key(
+def test_error_for_an_invalid_base_recipe_names_the_file_and_the_line_and_the_key(
     shipped: Path, own: Path
 ) -> None:
     file = shipped / "node.yaml"

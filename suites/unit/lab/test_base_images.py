@@ -152,7 +152,7 @@ def test_base_image_whose_parent_or_grandparent_was_rebuilt_is_refused(
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"parent": null}', None])
-def test_parent_with_a_damaged_manifest_is_accepted_without_a_pinned_digest(
+def test_parent_with_a_damaged_manifest_is_accepted_if_no_digest_is_pinned(
     tmp_path: Path, content: str | None
 ) -> None:
     an_image(tmp_path, "56" * 32)

@@ -103,7 +103,7 @@ def test_checkpoint_of_a_derived_state_refers_to_the_checkpoint_of_the_parent_st
     assert checkpoint.parent.key == checkpoint_of(lab, booted(an_image()))[0].key
 
 
-def test_checkpoint_is_requested_from_the_store_only_once_before_the_builder_closes(
+def test_second_request_for_a_checkpoint_is_answered_without_the_store_until_the_builder_closes(
     lab: Lab,
 ) -> None:
     store = FakeStore()

@@ -81,7 +81,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernels", [["6.1.0-56"], None])
-def test_kernels_are_listed_by_the_guest_if_the_caller_gives_none(
+def test_kernels_are_listed_by_the_guest_if_the_caller_names_no_kernels(
     tmp_path: Path, asked: list[EvidenceRequest], kernels: list[str] | None
 ) -> None:
     evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"), kernels=kernels)

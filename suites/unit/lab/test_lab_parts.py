@@ -234,7 +234,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     ],
     ids=["clone by setting", "cold by request", "own disk"],
 )
-def test_machine_start_setting_applies_unless_a_cold_start_or_a_disk_is_requested(
+def test_configured_start_of_machines_applies_unless_a_cold_start_or_a_disk_is_requested(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -295,7 +295,7 @@ def test_node_that_may_reboot_is_not_cloned(
     assert states == []
 
 
-def test_node_that_skips_cloud_init_is_cloned_after_cloud_init_with_its_own_hostname(
+def test_node_that_skips_cloud_init_is_a_clone_of_a_state_after_cloud_init_with_its_own_hostname(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -370,7 +370,7 @@ def test_node_is_cloned_from_the_saved_state_that_its_request_derives(
     assert [state.name for state in states] == ["ready"]
 
 
-def test_node_that_skips_cloud_init_in_a_cold_boot_gets_its_name_from_a_seed(
+def test_node_that_skips_cloud_init_and_boots_cold_gets_its_name_from_a_seed(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     machine = machine_of(lab, created, a_request(skip_cloud_init=True))

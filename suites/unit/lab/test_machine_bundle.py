@@ -103,7 +103,7 @@ def test_implausible_description_is_refused(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 99 else "",
 )
-def test_description_within_its_limits_is_accepted_and_beyond_them_refused(
+def test_description_at_its_limits_is_accepted_and_a_description_beyond_them_is_refused(
     tmp_path: Path, key: str, most: Any, beyond: object
 ) -> None:
     folder = a_bundle(tmp_path / "checkpoint")

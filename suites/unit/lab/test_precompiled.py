@@ -150,7 +150,7 @@ def test_compiled_modules_are_cached_by_image_and_kernel(
 
 
 @pytest.mark.usefixtures("asked")
-def test_driver_of_which_dkms_builds_only_some_modules_is_refused(lab: Lab, built: Stage) -> None:
+def test_driver_is_refused_if_dkms_builds_only_some_of_its_modules(lab: Lab, built: Stage) -> None:
     built.agent.answers["find"] = "nvidia.ko.xz\n"
     image = an_image()
 

@@ -312,7 +312,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return folders
 
 
-def test_driver_is_baked_into_a_cloud_image_that_its_own_boot_loader_starts(
+def test_driver_is_baked_into_a_cloud_image_that_is_booted_by_its_own_boot_loader(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],
@@ -398,7 +398,7 @@ def test_failed_bake_reports_the_reason_and_keeps_its_evidence_and_publishes_not
 @both
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_bake_that_never_ends_keeps_available_evidence_and_its_first_error(
+def test_bake_that_never_ends_keeps_the_available_evidence_and_reports_its_first_error(
     lab: Lab,
     workshop: Workshop,
     monkeypatch: pytest.MonkeyPatch,

@@ -134,7 +134,7 @@ def told(report: Titles) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.usefixtures("inner")
-def test_steps_from_the_latest_runs_in_the_evidence_replace_those_of_recorded_runs(
+def test_steps_of_the_latest_runs_in_the_evidence_replace_the_steps_of_the_recorded_runs(
     report: Titles,
 ) -> None:
     """The test started the first run without the harness."""

@@ -65,16 +65,18 @@ def facts(
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_facts_of_a_state_under_kvm_are_the_qemu_version_and_the_processor() -> None:
+def test_saved_state_under_kvm_is_valid_for_one_qemu_version_and_one_processor() -> None:
     assert facts(Accelerator.KVM) == {"qemu": VERSION, "processor": "Some CPU @ 3 GHz"}
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_facts_of_a_state_under_tcg_give_any_processor_as_the_processor() -> None:
+def test_saved_state_under_tcg_is_valid_for_any_processor() -> None:
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
 
 
-def test_unreadable_qemu_version_and_processor_are_given_as_unknown(cpu_info: Path) -> None:
+def test_qemu_version_and_processor_that_cannot_be_read_are_shown_as_unknown(
+    cpu_info: Path,
+) -> None:
     cpu_info.write_text("")
 
     assert facts(Accelerator.KVM, "") == {

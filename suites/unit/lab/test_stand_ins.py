@@ -65,7 +65,7 @@ def test_error_for_an_unknown_variable_of_a_stand_in_names_the_field(
         a_request(stand_ins=stand_ins)
 
 
-def test_users_unit_with_a_stand_in_environment_file_is_a_stand_in() -> None:
+def test_unit_of_a_user_with_the_environment_file_of_a_stand_in_is_a_stand_in() -> None:
     unit = GuestFile(
         path="/etc/systemd/system/agent.service",
         content=f"[Service]\nEnvironmentFile=-{STAND_INS}/agent.env\n".encode(),

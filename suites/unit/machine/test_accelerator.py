@@ -300,7 +300,7 @@ def test_unwritable_cache_file_is_ignored(cache: Path, device: Path) -> None:
         (Accelerator.TCG, "tcg,thread=single", Accelerator.TCG.cpu_model),
     ],
 )
-def test_proof_program_is_the_firmware_of_a_small_machine_that_dies_with_the_harness(
+def test_proof_program_is_the_firmware_of_a_small_machine_that_ends_when_the_harness_ends(
     under: Accelerator, accel: str, cpu: str
 ) -> None:
     """A hanging guest would outlive a harness that is killed during the proof."""

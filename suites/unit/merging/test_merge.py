@@ -1038,7 +1038,7 @@ def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_merge(
     assert [path.name for path in (tmp_path / "to").iterdir() if path.is_file()] == [".summary.md"]
 
 
-def test_result_that_can_not_be_written_is_no_error_of_the_shard_s_file(
+def test_failed_write_of_a_result_is_not_reported_as_an_error_in_the_file_of_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_shard(tmp_path, 1, TESTS, count=1)

@@ -251,7 +251,7 @@ SAME = (
 )  # fmt: skip
 
 
-def test_change_without_effect_is_no_mutant() -> None:
+def test_change_without_an_effect_is_not_a_mutant() -> None:
     assert [why for why, script, same in SAME if same.encode() in planted(script.encode())] == []
 
 

@@ -73,7 +73,7 @@ def test_unknown_allure_severity_is_refused(line: str) -> None:
         _severities(a_config(line))
 
 
-def test_environment_file_has_a_line_for_each_fact_with_values_of_all_workers(
+def test_environment_file_has_a_line_for_each_fact_with_the_values_from_all_workers(
     tmp_path: Path,
 ) -> None:
     config: Any = None

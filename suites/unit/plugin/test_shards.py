@@ -119,7 +119,7 @@ def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
         ({"state": ("image_name",)}, {}, "state debian-12"),
     ],
 )
-def test_family_of_a_test_has_its_saved_states_and_its_image_and_its_provisioner(
+def test_family_of_a_test_is_named_by_the_saved_states_and_image_and_provisioner_of_the_test(
     fixtures: Mapping[str, tuple[str, ...]], scopes: Mapping[str, str], family: str
 ) -> None:
     item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")

@@ -174,7 +174,7 @@ def test_report_of_a_flooding_console_has_only_its_last_lines_truncated(told: _T
     assert max(map(len, message.splitlines())) <= 170
 
 
-def test_thread_that_reports_a_machine_ends_when_the_machine_ends_or_fails() -> None:
+def test_reporting_thread_of_a_machine_ends_when_the_machine_ends_or_fails() -> None:
     machine = Activities(lambda _event: None).of("node-1")
 
     threads: list[threading.Thread] = []

@@ -252,7 +252,7 @@ def test_label_value_of_a_kernel_has_only_allowed_characters(kernel: str, spelle
     assert label_value(kernel) == spelled
 
 
-def test_minor_versions_of_a_system_that_share_a_driver_share_a_group() -> None:
+def test_minor_versions_of_a_system_are_in_one_group_if_they_use_the_same_driver() -> None:
     nodes = [
         labelled(version, "6.12", "rhel10", system="rhel", version=version)
         for version in ("10.0", "10.0", "10.1")

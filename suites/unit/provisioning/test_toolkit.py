@@ -277,7 +277,9 @@ def test_invalid_toolkit_toml_fails_the_step(tmp_path: Path) -> None:
     )
 
 
-def test_early_failures_of_the_refresh_unit_are_tolerated(tmp_path: Path) -> None:
+def test_failures_of_the_refresh_unit_before_the_driver_is_ready_are_tolerated(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     path = "/etc/systemd/system/nvidia-cdi-refresh.service.d/10-aks-tolerate-generate-failure.conf"
     read: list[str | None] = []

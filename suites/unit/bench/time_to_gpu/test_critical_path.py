@@ -77,7 +77,7 @@ def test_failure_in_the_guest_ends_the_wait() -> None:
         moments_of(events_of(("node-ready", 1.0), ("error", 2.0)))
 
 
-def test_measurement_is_refused_if_a_gpu_was_allocated_without_a_capacity() -> None:
+def test_measurement_is_refused_if_a_gpu_was_allocated_before_a_capacity_appeared() -> None:
     """The events may be out of order."""
     begin = events_of(("node-ready", 1.0), ("mark", 2.0))
 
@@ -97,19 +97,19 @@ def _events_of_a_refusal(name: str) -> list[dict[str, object]]:
     return events
 
 
-def test_error_is_of_the_node_if_the_stand_in_driver_cannot_open_its_gpu() -> None:
+def test_gpu_that_the_stand_in_driver_cannot_open_is_an_error_of_the_node() -> None:
     with pytest.raises(ExpectationError, match=r"'/dev/nvidia0'.*answered EIO"):
         moments_of(_events_of_a_refusal("EIO"))
 
 
-def test_wait_ends_at_the_capacity_if_nvidias_driver_refuses_the_emulated_gpu() -> None:
+def test_wait_ends_when_the_capacity_appears_if_nvidias_driver_refuses_the_emulated_gpu() -> None:
     """The GPU has no engine: the driver makes its device node but cannot open it."""
     assert moments_of(_events_of_a_refusal("EIO"), Payload.NVIDIA) == Moments(
         ready_s=10.0, ready_wall_s=1010.0, ended_s=19.0, capacity_s=20.0, allocated_s=None
     )
 
 
-def test_other_refusal_of_nvidias_driver_is_an_error_of_the_node() -> None:
+def test_gpu_that_nvidias_driver_refuses_with_another_error_is_an_error_of_the_node() -> None:
     with pytest.raises(ExpectationError, match="answered ENXIO"):
         moments_of(_events_of_a_refusal("ENXIO"), Payload.NVIDIA)
 
@@ -158,7 +158,7 @@ def test_steps_without_timestamps_are_placed_one_after_the_other() -> None:
     ]
 
 
-def test_time_after_the_last_step_is_not_a_gap_if_a_step_has_a_timestamp() -> None:
+def test_time_after_the_last_step_is_not_counted_as_a_gap_if_one_step_has_a_timestamp() -> None:
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
         TimedStep(name="two", duration_s=3.0),
@@ -180,7 +180,7 @@ def test_critical_path_of_a_provisioner_without_steps_has_one_part() -> None:
     ]
 
 
-def test_share_of_a_part_is_a_share_of_the_wait_of_the_same_sample() -> None:
+def test_duration_of_a_part_is_divided_by_the_wait_of_the_same_sample() -> None:
     def sample(build_s: float, rest_s: float) -> Sample:
         return Sample(
             experiment=Experiment.SCALE_UP,

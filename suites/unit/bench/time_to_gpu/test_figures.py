@@ -58,7 +58,7 @@ def test_unmeasured_values_are_null_in_the_json_document() -> None:
     )
 
 
-def test_share_of_the_compilation_is_a_share_of_the_wait() -> None:
+def test_compilation_share_is_the_compilation_time_divided_by_the_wait() -> None:
     """In each sample, the install is 0.8 of the wait, and half of the install is compilation."""
     given = benchmark()
     found = figures_of(given).mode(Experiment.SCALE_UP, Mode.BUILD)

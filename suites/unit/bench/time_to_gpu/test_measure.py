@@ -138,7 +138,7 @@ def result_of(
     )
 
 
-def test_wait_of_a_fresh_node_and_wait_after_its_policy_reset_are_two_samples(
+def test_fresh_node_gives_one_sample_and_its_policy_reset_gives_another_sample(
     tmp_path: Path,
 ) -> None:
     """Each sample has its own events. The capacity counts as cleared until it appears again."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_report_of_seconds_under_emulation_has_a_warning() -> None:
+def test_report_has_a_warning_if_the_seconds_were_measured_under_emulation() -> None:
     text = render_markdown(figures_of(benchmark()))
 
     assert "read the ratios" in text
@@ -34,7 +34,7 @@ def test_report_of_seconds_under_emulation_has_a_warning() -> None:
     assert "40.0 %" in text
 
 
-def test_report_of_real_seconds_has_no_warning() -> None:
+def test_report_has_no_warning_if_the_seconds_were_measured_without_emulation() -> None:
     text = render_markdown(figures_of(benchmark(is_emulated=False)))
 
     assert "emulated" not in text
@@ -57,7 +57,7 @@ def test_advice_is_in_seconds_if_a_real_build_is_known() -> None:
     assert "0.53 x |" in render_markdown(figures)
 
 
-def test_report_shows_the_payload_and_its_compilation_share_with_interval_and_sample_count() -> (
+def test_report_shows_the_payload_and_the_compilation_share_with_its_interval_and_sample_count() -> (
     None
 ):
     figures = figures_of(benchmark(payload=Payload.NVIDIA))

@@ -644,7 +644,7 @@ class LateRam(Ram):
             super().write(address, data)
 
 
-def test_message_is_in_memory_before_its_interrupt() -> None:
+def test_message_is_in_memory_before_its_interrupt_is_raised() -> None:
     driver = Driver(a_device())
     driver.ram = ram = LateRam()
     driver.side = DriverSide(ram)

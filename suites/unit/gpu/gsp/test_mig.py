@@ -226,7 +226,7 @@ def test_instance_without_room_or_of_an_unknown_profile_is_refused(a100: Driver)
     assert a100.control(CAPACITY, struct.pack("<I", 0x1F).ljust(0x118, b"\0"))[0] == INVALID
 
 
-def test_request_with_an_instance_count_beyond_the_size_of_its_list_succeeds(
+def test_request_whose_instance_count_exceeds_the_size_of_its_list_succeeds(
     a100: Driver,
 ) -> None:
     asked = bytearray(0x188)

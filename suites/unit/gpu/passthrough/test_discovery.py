@@ -545,7 +545,7 @@ def test_reason_names_the_process_that_has_the_vfio_group_file_open(host: FakeHo
     assert verdict(host, SECOND).is_usable
 
 
-def test_open_file_that_only_has_the_path_of_a_device_makes_no_gpu_busy(
+def test_gpu_is_not_busy_if_an_open_file_has_the_path_but_not_the_number_of_its_device(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Users may mount any file at '/dev/vfio' in their own mount namespace."""
@@ -603,7 +603,7 @@ def test_reason_names_the_process_that_uses_the_gpu_through_nvidias_driver(host:
     assert "process 13 ('python3'" in verdict(host, "0000:af:00.0").reason
 
 
-def test_verdict_is_unknown_if_an_open_nvidia_file_may_be_that_of_the_gpu(
+def test_verdict_is_unknown_if_an_open_nvidia_file_may_belong_to_the_gpu(
     host: FakeHost,
 ) -> None:
     host.bind(GPU, "nvidia")
@@ -620,7 +620,7 @@ def test_verdict_is_unknown_if_an_open_nvidia_file_may_be_that_of_the_gpu(
     assert verdict(host).is_usable
 
 
-def test_gpu_in_use_is_found_if_nvidias_driver_writes_the_gpus_address_in_capitals(
+def test_gpu_in_use_is_found_even_if_nvidias_driver_writes_its_address_in_capitals(
     host: FakeHost,
 ) -> None:
     host.add_driver("nvidia")
@@ -631,7 +631,7 @@ def test_gpu_in_use_is_found_if_nvidias_driver_writes_the_gpus_address_in_capita
     assert verdict(host, "0000:9a:00.0").kind is VerdictKind.BUSY
 
 
-def test_verdict_on_a_gpu_that_is_not_function_0_is_unknown_if_its_nvidia_file_may_be_open(
+def test_verdict_is_unknown_if_the_nvidia_file_of_a_gpu_that_is_not_function_0_may_be_open(
     host: FakeHost,
 ) -> None:
     """Without access to the processes of other users, only a GPU without a driver is free."""
@@ -720,7 +720,7 @@ def test_reasons_of_one_kind_are_shown_in_the_order_in_which_they_were_found(
     assert refused.reasons == (("One.", "No.") if kind is refused.kind else ("No.", "One."))
 
 
-def test_verdict_refused_overrides_unknown_and_verdict_unknown_overrides_busy(
+def test_verdict_is_refused_rather_than_unknown_and_unknown_rather_than_busy(
     host: FakeHost,
 ) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)

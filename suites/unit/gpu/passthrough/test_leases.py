@@ -69,7 +69,7 @@ def test_held_gpu_is_skipped() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B))) == (B,)
 
 
-def test_two_requests_get_different_gpus_even_if_one_gpu_fits_both() -> None:
+def test_two_requests_get_different_gpus_even_if_one_gpu_matches_both_requests() -> None:
     assert turn(1, entry(1, (A, B), (A,))) == (B, A)
 
 

@@ -299,7 +299,9 @@ def test_gpu_that_looked_broken_once_is_checked_again(
         assert gpu.gpu.address == SECOND
 
 
-def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool: GpuPool) -> None:
+def test_lease_of_several_gpus_holds_no_gpu_while_it_waits(
+    pool: GpuPool, other_pool: GpuPool
+) -> None:
     with (
         lease(pool, FIRST),
         pytest.raises(HarnessError, match="is held by"),
@@ -447,7 +449,7 @@ def test_vfio_file_of_an_excluded_gpu_is_not_opened(
 
 
 @pytest.mark.parametrize(("count", "busy_group"), [(1, 5), (2, 5), (2, 6)])
-def test_lease_gets_other_gpus_if_the_vfio_file_of_one_gpu_turns_out_to_be_open(
+def test_lease_takes_another_gpu_if_the_vfio_file_of_one_gpu_turns_out_to_be_open(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch, count: int, busy_group: int
 ) -> None:
     third = "0000:67:00.0"
@@ -531,7 +533,7 @@ def test_gpu_whose_vfio_file_stays_open_stays_on_vfio_until_the_file_is_closed(
     assert drivers(host) == BEFORE
 
 
-def test_gpu_whose_machine_ends_a_moment_after_the_lease_is_given_back(
+def test_gpu_is_returned_even_if_its_machine_ends_a_moment_after_the_lease(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = lease(pool, FIRST)
@@ -578,7 +580,7 @@ def test_drivers_of_a_gpu_are_restored_if_taking_the_gpu_is_interrupted(
     assert drivers(host) == BEFORE
 
 
-def test_error_from_taking_a_gpu_is_raised_rather_than_the_error_from_returning_it(
+def test_error_while_a_gpu_is_taken_is_raised_rather_than_a_later_error_while_it_is_returned(
     kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probe(*_: object) -> VfioFile:
@@ -940,7 +942,7 @@ def test_abandoned_gpu_with_a_dead_pci_function_is_quarantined(
 
 
 @pytest.mark.parametrize("state", [VfioFile.BUSY, VfioFile.FORBIDDEN])
-def test_abandoned_gpu_with_a_pci_function_that_may_be_open_stays_unchanged(
+def test_abandoned_gpu_stays_unchanged_if_one_of_its_pci_functions_may_be_open(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, state: VfioFile
 ) -> None:
     """A run was killed while it returned the functions, and its machine still runs."""

@@ -124,7 +124,7 @@ def test_list_without_a_valid_signature_is_refused(status: str, why: str) -> Non
         check(FakeGpgv(status, exit_code=0))
 
 
-def test_error_is_not_an_error_of_the_list_if_gpgv_does_not_end() -> None:
+def test_gpgv_that_does_not_end_is_not_reported_as_an_error_in_the_list() -> None:
     with pytest.raises(HarnessError, match="gpgv did not end") as caught:
         check(FakeGpgv(GOOD, timed_out=True))
 

@@ -148,7 +148,7 @@ def a_disk(
         ({"backing_at": 104, "method": 1}, "has a backing file"),
     ],
 )
-def test_qcow2_that_is_truncated_encrypted_or_refers_to_other_files_is_unusable(
+def test_qcow2_that_is_truncated_or_encrypted_or_refers_to_other_files_is_unusable(
     tmp_path: Path, fields: dict[str, int], why: str | None
 ) -> None:
     found = why_unusable(a_disk(tmp_path / "disk", **fields))

@@ -144,7 +144,7 @@ def test_memory_that_is_not_available_is_not_reserved(host: FakeHost) -> None:
         pass
 
 
-def test_reserved_memory_that_no_process_touched_is_not_reserved_again(host: FakeHost) -> None:
+def test_memory_that_is_reserved_but_not_yet_used_is_not_reserved_again(host: FakeHost) -> None:
     host.has(available_mib=2500)
 
     with (
@@ -155,7 +155,7 @@ def test_reserved_memory_that_no_process_touched_is_not_reserved_again(host: Fak
         pass
 
 
-def test_memory_that_a_process_touched_of_its_reservation_is_subtracted_only_once(
+def test_reserved_memory_that_its_process_already_uses_is_subtracted_only_once(
     host: FakeHost,
 ) -> None:
     host.has(available_mib=2500)
@@ -173,7 +173,7 @@ def test_memory_that_a_process_touched_of_its_reservation_is_subtracted_only_onc
             pass
 
 
-def test_no_memory_is_kept_for_a_process_that_touched_more_than_its_reservation(
+def test_no_memory_is_kept_for_a_process_that_uses_more_than_it_reserved(
     host: FakeHost,
 ) -> None:
     host.touches(4711, 1600)
@@ -184,7 +184,9 @@ def test_no_memory_is_kept_for_a_process_that_touched_more_than_its_reservation(
         reservations.enter_context(at_once(host.broker(2), "b", mib(1000)))
 
 
-def test_memory_kept_for_one_process_is_not_reserved_by_another(host: FakeHost) -> None:
+def test_memory_that_is_kept_for_one_process_is_not_reserved_by_another_process(
+    host: FakeHost,
+) -> None:
     """One process touched more than it reserved, and the other touched nothing."""
     host.touches(4711, 1600)
     host.has(available_mib=1000)

@@ -62,7 +62,7 @@ def test_ports_are_outside_the_kernels_range_of_ephemeral_ports(host: FakeHost) 
 
 
 @pytest.mark.parametrize(("found", "cpus"), [(16, 64), (None, 8)])
-def test_number_of_vcpus_depends_on_the_number_of_cores_if_the_system_reports_it(
+def test_number_of_vcpus_depends_on_the_number_of_cores_if_the_system_reports_that_number(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, found: int | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: found)

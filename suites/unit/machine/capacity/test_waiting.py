@@ -44,7 +44,7 @@ def test_wait_reports_the_holders_of_the_capacity_once(host: FakeHost) -> None:
     )
 
 
-def test_wait_reports_all_missing_capacity_and_all_holders(host: FakeHost) -> None:
+def test_wait_reports_every_kind_of_missing_capacity_and_every_holder(host: FakeHost) -> None:
     with (
         at_once(host.broker(7), "node-a", mib(3000, cpus=2)),
         at_once(host.broker(8), "node-b", mib(500, cpus=5)),

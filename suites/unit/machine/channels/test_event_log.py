@@ -70,7 +70,7 @@ def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None
 
 
 @pytest.mark.parametrize("name", ["add", "wake", "end"])
-def test_all_waits_check_again_after_an_event_or_a_wake_up_or_the_end_of_the_log(
+def test_each_wait_checks_its_condition_again_after_an_event_or_a_wake_up_or_the_end_of_the_log(
     log: EventLog, name: str
 ) -> None:
     looks = threading.Semaphore(0)

@@ -100,7 +100,7 @@ def test_commas_in_the_path_of_the_kernel_are_not_doubled() -> None:
     assert values_of(argv, "-initrd") == ["/my cache, really/initrd"]
 
 
-def test_seed_at_boot_is_read_only_and_in_the_slot_that_a_hot_plugged_seed_would_take() -> None:
+def test_seed_at_boot_is_read_only_and_takes_the_same_slot_as_a_hot_plugged_seed() -> None:
     argv = render_argv(a_machine_spec(seed=Path("/runs/seed.iso")), CHANNELS, serial_log=LOG)
 
     assert values_of(argv, "-blockdev") == [

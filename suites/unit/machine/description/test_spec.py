@@ -80,9 +80,7 @@ def test_machine_value_that_is_too_small_is_refused(key: str, least: int) -> Non
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(1, "tcg,thread=single"), (2, "tcg,thread=multi")])
-def test_vcpus_of_a_machine_without_kvm_run_in_parallel_if_there_are_several(
-    cpus: int, threads: str
-) -> None:
+def test_several_vcpus_of_a_machine_without_kvm_run_in_parallel(cpus: int, threads: str) -> None:
     assert Accelerator.TCG.to_qemu(cpus) == threads
 
 

@@ -118,7 +118,7 @@ def test_folder_of_the_machine_list_does_not_depend_on_the_environment(
     assert roster_folder() == tmp_path / f"gpu-node-harness-machines-{os.geteuid()}"
 
 
-def test_purpose_of_a_machine_is_the_current_test_or_else_the_command(
+def test_purpose_of_a_machine_is_the_current_test_or_the_command_if_no_test_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "suites/a.py::test_b[x y] (call)")

@@ -97,7 +97,7 @@ def test_event_loop_is_started_before_the_connection_is_opened(
 
 
 @pytest.mark.parametrize("error", [None, KeyError, OSError])
-def test_error_has_the_name_of_a_refused_user_or_else_the_uid(
+def test_error_has_the_name_of_a_refused_user_or_the_uid_if_the_user_has_no_name(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
 ) -> None:
     def user() -> str:

@@ -210,7 +210,7 @@ def test_refused_start_leaves_no_callback_and_its_error_has_the_remedy(
     assert host.callbacks == {}
 
 
-def test_end_of_a_domain_whose_start_was_refused_needs_no_libvirtd(
+def test_domain_whose_start_was_refused_is_closed_without_libvirtd(
     domain: Domain, host: FakeHost
 ) -> None:
     host.refusal = FakeLibvirtError("no", code=OPERATION_FAILED)
@@ -294,7 +294,7 @@ def test_domain_that_started_late_and_has_already_ended_is_not_reported(
     assert log.warnings == []
 
 
-def test_domain_is_ended_if_libvirt_has_it_although_the_start_call_hangs(
+def test_domain_that_appeared_during_a_hanging_start_call_is_ended(
     domain: Domain, host: FakeHost, hang: Hang, log: Log
 ) -> None:
     host.after_start = hang
@@ -324,7 +324,7 @@ def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: FakeH
     assert host.living == []
 
 
-def test_domain_whose_libvirtd_ended_during_the_start_is_ended_through_the_next_libvirtd(
+def test_domain_is_ended_through_a_new_libvirtd_if_libvirtd_ended_while_the_domain_started(
     domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
     successor = FakeHost()
@@ -339,7 +339,7 @@ def test_domain_whose_libvirtd_ended_during_the_start_is_ended_through_the_next_
     assert successor.living == []
 
 
-def test_close_ends_a_domain_that_was_destroyed_before_its_start(
+def test_domain_that_starts_after_a_request_to_destroy_it_is_ended_when_it_is_closed(
     domain: Domain, host: FakeHost
 ) -> None:
     """A machine that is killed during its start has no domain yet."""

@@ -80,7 +80,7 @@ def test_error_for_a_refused_destroy_names_the_machine_that_still_runs(
 
 
 @pytest.mark.parametrize("trouble", ["refuses_end", "is_stubborn", "refuses_calls"])
-def test_close_tries_again_to_end_a_domain_and_removes_all_callbacks(
+def test_closing_a_domain_tries_again_to_end_the_domain_and_removes_all_callbacks(
     domain: Domain, host: FakeHost, qemu: FakeLibvirtQemu, trouble: str
 ) -> None:
     """`kill` hides the first error, so the close of the machine checks again."""
@@ -96,7 +96,9 @@ def test_close_tries_again_to_end_a_domain_and_removes_all_callbacks(
     assert qemu.callbacks == {}
 
 
-def test_close_does_not_end_a_domain_that_was_ended_before(domain: Domain, host: FakeHost) -> None:
+def test_closing_a_domain_that_has_already_ended_does_not_end_it_again(
+    domain: Domain, host: FakeHost
+) -> None:
     domain.destroy()
     assert not domain.is_running
 

@@ -114,7 +114,9 @@ def test_more_root_ports_than_slots_are_refused() -> None:
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
 
 
-def test_port_of_the_host_is_refused_because_qemu_under_libvirt_may_start_no_program() -> None:
+def test_forwarded_port_of_the_host_is_refused_because_qemu_under_libvirt_may_start_no_program() -> (
+    None
+):
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
     with pytest.raises(RequirementError, match=r"port of this host.*--machine-driver=qemu"):

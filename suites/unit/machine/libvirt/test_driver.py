@@ -73,7 +73,7 @@ def test_saved_state_does_not_depend_on_names_and_paths(driver: LibvirtDriver) -
     assert driver.state_parts(moved) == driver.state_parts(spec)
 
 
-def test_transport_that_needs_a_socket_by_its_path_is_refused(
+def test_transport_whose_socket_qemu_opens_by_its_path_is_refused(
     driver: LibvirtDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "find_transport", lambda *_: Transport.VFIO_USER)

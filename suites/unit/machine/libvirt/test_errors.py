@@ -41,7 +41,7 @@ def test_host_without_a_daemon_is_reported_with_the_remedy() -> None:
     )
 
 
-def test_remedy_for_a_missing_session_daemon_is_that_the_user_starts_the_daemon() -> None:
+def test_remedy_for_a_missing_session_daemon_tells_the_user_to_start_it() -> None:
     said = _connecting("qemu:///session", "nobody.", number=errno.ECONNREFUSED)
 
     assert said == (

@@ -37,7 +37,7 @@ def a_worker(note: str, place: Place, refusal: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("refusing", [None, 0, 1])
-def test_covered_lines_and_notes_and_refusals_of_all_workers_are_merged(
+def test_covered_lines_and_notes_and_refusals_that_workers_report_are_merged(
     refusing: int | None,
 ) -> None:
     config = a_config()

@@ -89,7 +89,7 @@ def test_examples_of_a_file_stay_together_in_the_order_of_the_file() -> None:
     assert in_file_order([b1, a2, python, a0, b0, a1]) == [b0, b1, a0, a1, a2, python]
 
 
-def test_python_tests_keep_their_order_beside_spec_files() -> None:
+def test_python_tests_keep_their_order_in_a_run_with_spec_files() -> None:
     tests = [_python_test() for _ in range(5)]
 
     assert in_file_order(tests) == tests

@@ -34,7 +34,7 @@ def a_batch(*starts: float) -> ReportBatch:
         ([100.0] * 50, True),
     ],
 )
-def test_batch_of_reports_is_due_when_it_is_full_or_its_oldest_report_has_waited(
+def test_batch_of_reports_is_due_when_it_is_full_or_its_oldest_report_has_waited_long_enough(
     starts: list[float], *, is_due: bool
 ) -> None:
     assert a_batch(*starts).is_due(100.0) is is_due

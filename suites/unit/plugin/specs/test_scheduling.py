@@ -39,7 +39,7 @@ def _file(name: str, count: int, group: str = "g") -> list[str]:
     return [f"{name}_spec.sh::{group}::{number}" for number in range(count)]
 
 
-def test_chunk_of_tests_continues_to_the_end_of_its_spec_file() -> None:
+def test_chunk_of_tests_is_extended_to_the_end_of_its_last_spec_file() -> None:
     files = [_file(name, 5) for name in "abcdefgh"]
     scheduling = _Scheduling([nodeid for ids in files for nodeid in ids])
 
@@ -63,7 +63,7 @@ def test_spec_file_is_split_if_it_exceeds_half_of_a_workers_share(size: int, sen
     assert scheduling.send(2) == large[:sent]
 
 
-def test_chunk_of_tests_may_end_at_any_python_test() -> None:
+def test_chunk_of_tests_may_end_after_any_python_test() -> None:
     scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
 
     assert len(scheduling.send(7)) == 7
