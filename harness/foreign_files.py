@@ -1,7 +1,7 @@
 """Reads files in folders that a guest, another person or another host filled.
 
-Such a folder may contain links to files of this host, FIFOs, whose content never ends, and sparse
-files, whose content may be larger than memory.
+Such a folder may contain links to files of this host, FIFOs whose content never ends, and sparse
+files whose content is larger than memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_plain(
 
 
 def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> bytes:
-    """Return the content of a regular file; see `open_plain`."""
+    """Return the content of a regular file, which `open_plain` opens."""
     with open_plain(path, limit=limit, below=below) as file:
         most = limit.bytes
         content = file.read(most + 1)
@@ -57,7 +57,7 @@ def last_bytes(path: Path, most: int) -> bytes:
 
 
 def read_plain_text(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> str:
-    """Return a regular file as text, with a replacement for each byte that is not UTF-8; see `read_plain`."""
+    """Return a regular file, read by `read_plain`, as text; replace each byte that is not UTF-8."""
     return read_plain(path, limit=limit, below=below).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Parses the HTTP headers that resumed downloads and retries need (RFC 9110); pure."""
+"""Pure functions that parse the HTTP headers that resumed downloads and retries need (RFC 9110)."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def joined(base: str, reference: str) -> str:
 class Pace:
     """Ends an exchange at a deadline, or if fewer than `stall_bytes` are transferred within `stall_s`.
 
-    Only the time that is spent waiting for the other side counts.
+    Only the time that is spent waiting for the other side is measured.
     """
 
     def __init__(self, *, stall_s: float, stall_bytes: int, deadline: Deadline) -> None:

@@ -320,8 +320,8 @@ class OpenReservations(Generic[E]):
     def _last_ticket(self) -> int:
         names = self._names()
         if names and ticket_of(names[-1]) >= _LAST_TICKET:
-            # No queue is that long, so the file with the last number counts only if a process holds
-            # it.
+            # No queue is that long, so the file with the last number is a reservation only if a
+            # process holds it.
             names = [name for name, _ in self.entries()]
         last = ticket_of(names[-1]) if names else 0
         if last >= _LAST_TICKET:

@@ -41,7 +41,7 @@ RESIZE = 0x1C
 MORE, DATA, DATA_END, CREDIT = 0x20, 0x21, 0x22, 0x23
 # Answers.
 STDOUT, STDERR, RESULT, ERROR = 0x30, 0x31, 0x32, 0x33
-# Synchronization of the stream.
+# Frames that synchronize the stream.
 SYNC = 0xFF
 
 NAMES = {

@@ -71,7 +71,7 @@ class ParentPin:
 
 @dataclass(frozen=True, kw_only=True)
 class StagingFolder:
-    """Where a folder is made: `content` will be published, `work` may have temporary files too."""
+    """The folder in which `content` is made before it is published; `work` is for temporary files."""
 
     work: Path
     content: Path

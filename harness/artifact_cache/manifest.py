@@ -178,7 +178,7 @@ class ManifestFormat(Generic[M]):
         """Return whether all digests were verified since the host's boot, and no file changed since.
 
         A change of a file's content changes its ctime, which no program can set back. A stamp from
-        before a reboot does not count, since a crash of the host may have lost the last writes.
+        before a reboot is not accepted, since a crash of the host may have lost the last writes.
         """
         try:
             stamp = json.loads((folder / STAMP).read_text())

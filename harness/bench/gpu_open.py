@@ -140,6 +140,6 @@ def _accesses(gpu: EmulatedGpu) -> int:
 
 
 def _memory_bytes() -> int:
-    """Return the memory of this process, in which the GPU is served."""
+    """Return how much memory this process, which serves the GPU, uses."""
     resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(resident) * os.sysconf("SC_PAGE_SIZE")

@@ -61,8 +61,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _pages() -> dict[str, Callable[[], str]]:
-    # Imported by name: the pages list the options of pytest too, and commands must not import that
-    # module.
+    # This module is imported by its name, since the pages also list the options of pytest, and
+    # commands must not import a module of the plugin.
     documentation: _Documentation = importlib.import_module("harness.reference")
     return documentation.pages()
 

@@ -29,8 +29,8 @@ _SET_PARAMETER = "in GRUB_CMDLINE_LINUX of '/etc/default/grub', run `update-grub
 def examine_host_gpus(settings: Settings, root: Path = Path("/")) -> list[RequirementCheck]:
     """Check the host below `root`; check nothing if the host has no GPU for tests.
 
-    A missing requirement counts as a fault only if the host has an inventory, since an inventory
-    says that the host's GPUs are for tests.
+    A missing requirement is a fault only if the host has an inventory, since an inventory says that
+    the host's GPUs are for tests.
     """
     is_needed = settings.gpu_inventory is not None or INVENTORY.exists()
     try:
@@ -64,7 +64,7 @@ def _checks(
 
 
 def _is_wanted(gpu: HostGpu, kinds: frozenset[GpuKind]) -> bool:
-    """Return whether tests could use the GPU; the display of a laptop or of a BMC is of no use."""
+    """Return whether tests could use the GPU; they cannot use the display of a laptop or of a BMC."""
     if gpu.model is not None:
         return True
     function = gpu.function

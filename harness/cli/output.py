@@ -26,7 +26,8 @@ _MESSAGES = "messages"
 def guarded(command: str) -> Iterator[None]:
     """Escape the unprintable characters in the output of a command in this context.
 
-    Shells, consoles and logs of machines write to the descriptors directly, past this gate.
+    Shells, consoles and logs of machines write to the descriptors directly, so this output is not
+    escaped.
     """
     with contextlib.ExitStack() as open_streams:
         if command not in _VERBATIM:

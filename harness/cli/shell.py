@@ -117,7 +117,8 @@ def _in_clone(arguments: argparse.Namespace) -> int:
     with Lab.open(settings, show_event) as lab:
         if arguments.state == _PROVISIONED:
             return _in_node(lab, _models(arguments.gpu, lab), arguments.argv)
-        # Refuse a wrong name before the machine starts. The default needs no check, and takes time to load.
+        # Refuse a wrong name before the machine starts. The default model needs no check, and
+        # loading it takes time.
         named = None if arguments.gpu is None else _models(arguments.gpu, lab)
         # These modules take time to load too, so they are imported after the check.
         from harness.lab.recent_clones import recent_clone  # noqa: PLC0415

@@ -160,9 +160,9 @@ def unpack(
 ) -> None:
     """Write the files and folders of a tar archive below `folder`, which is new and private.
 
-    A sparse file counts with its full size. Raises LimitError for more bytes, entries or levels
-    than allowed. Raises BadInputError for a damaged archive, and for links and devices, since
-    readers of the folder would open their targets on this host.
+    The full size of a sparse file is counted, including its holes. Raises LimitError for more
+    bytes, entries or levels than allowed. Raises BadInputError for a damaged archive, and for links
+    and devices, since readers of the folder would open their targets on this host.
     """
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:

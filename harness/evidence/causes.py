@@ -1,4 +1,4 @@
-"""Finds common causes of failures in the evidence of a node, and their remedies; pure."""
+"""Pure functions that find common causes of failures in the evidence of a node, with remedies."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
 
 
 def _failed_steps(folder: Path) -> Iterator[str]:
-    # Damaged evidence must not hide the failure itself.
+    # Evidence may be damaged, but this must not hide the failure itself.
     with contextlib.suppress(HarnessError, OSError):
         outcome = Evidence(folder).outcome
         if outcome is None:
@@ -485,7 +485,7 @@ def _last_of_console(logs: _Logs) -> str | None:
 
 
 def _declared_log(folder: Path) -> Sequence[str]:
-    """Return a list with the pattern for the log that the provisioner declares; empty without such a log."""
+    """Return a list with the pattern for the declared log, or an empty list if no log is declared."""
     with contextlib.suppress(HarnessError, OSError):
         log = Evidence(folder).provisioner.outcome.log
         return [] if log is None or log.path is None else [f"files{glob.escape(log.path)}"]

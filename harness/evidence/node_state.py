@@ -1,4 +1,4 @@
-"""Parses the output of a node's tools and kernel; pure."""
+"""Pure functions that parse the output of a node's tools and kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DKMS = re.compile(
     r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*"
     r"(?P<state>added|built|installed|broken)"
 )
-#: After a module without its source, DKMS goes on with its list.
+#: DKMS prints this for a module whose source is missing, and then continues its list.
 _DKMS_NOTICE = re.compile(
     r"Deprecated feature: |Warning: |Error! \S+: Missing the module source directory"
 )

@@ -1,4 +1,4 @@
-"""Reads a provisioner's outcome file, events and log lines as the provisioner's declaration says; pure."""
+"""Pure functions that read a provisioner's outcome file, events and log lines, as declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paths that were found on a node; a path that could not be seen does not count as absent."""
+"""The paths that were found on a node; a path that could not be seen is not treated as absent."""
 
 from __future__ import annotations
 

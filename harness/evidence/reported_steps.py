@@ -1,4 +1,4 @@
-"""Converts a provisioner's timed steps and events to steps of a report; pure."""
+"""Pure functions that convert a provisioner's timed steps and events to steps of a report."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     """Return whether everything in the guest that matches `pattern` (`*`, `?`) was requested.
 
     `kind` selects the texts of files, or the paths and their attributes. Evidence from earlier
-    versions has no such record, and counts as complete. Raises HarnessError if the record has
+    versions has no such record, and is treated as complete. Raises HarnessError if the record has
     another form.
     """
     file = folder / REQUESTED_NAME

@@ -52,8 +52,8 @@ def bundles_in(evidence: Path) -> list[Bundle]:
     """Return the bundles of failed tests in a folder of evidence, the latest first.
 
     Callers may remove the bundles, and other files in the folder may belong to a person. So a
-    folder counts only if its `versions.json` is the harness's own, and an archive only beside such
-    a folder.
+    folder is returned only if the harness wrote its `versions.json`, and an archive is returned
+    only if such a folder is beside it.
     """
     if not evidence.is_dir():
         return []

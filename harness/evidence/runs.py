@@ -1,4 +1,4 @@
-"""The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
+"""Pure functions for the numbered runs of a node's provisioner, which `run-provisioner.sh` stores.
 
 The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and
 `failed-command` if `set -e` ended a bash script. The folder also records files from before the run:
@@ -69,7 +69,7 @@ class Runs:
         """Return the part of the output of all runs that one run printed.
 
         In a baked image, the output begins with the runs of the bake. These runs have the same
-        numbers as later runs, so the last run with this number counts.
+        numbers as later runs, so the last run with this number is used.
         """
         parts = _BEGINNING.split(text)
         printed = {int(run): lines for run, lines in zip(parts[1::2], parts[2::2], strict=True)}

@@ -1,4 +1,4 @@
-"""Finds the differences between two states of nodes; pure."""
+"""Pure functions that find the differences between two states of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses what tools and the kernel print about parts of a node's state; pure."""
+"""Pure functions that parse what tools and the kernel print about parts of a node's state."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def ports(files: Mapping[str, list[str]]) -> Items:
     """Return the ports on which processes listen, from /proc/net.
 
     Ports that the kernel assigns differ each time, so only their count is returned. UDP has no
-    listening state, so a UDP port counts if its socket is not connected and the kernel did not
+    listening state, so a UDP port is returned if its socket is not connected and the kernel did not
     assign the port.
     """
     low, high = (int(each) for each in files["/proc/sys/net/ipv4/ip_local_port_range"][0].split())

@@ -1,4 +1,4 @@
-"""Parses systemd's descriptions of units, with the units' timestamps, and systemd's queue of jobs; pure.
+"""Pure functions that parse systemd's descriptions and timestamps of units, and its queue of jobs.
 
 Timestamps are microseconds of the node's monotonic clock. They show the order in which units
 started, however slow the machine is.

@@ -221,7 +221,8 @@ def _judge(values: list[_Value]) -> _Judged:
     for each in (each for each in values if "Processes" not in each.blocks):
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
-        # Values about the fabric do not count: the tool prints them for a GPU without a fabric too.
+        # Values about the fabric are not used here: the tool also prints them for a GPU without a
+        # fabric.
         is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []

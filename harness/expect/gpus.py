@@ -186,8 +186,8 @@ def every_gpu_driven(evidence: Evidence) -> str:
 def no_gpu_error_logged(evidence: Evidence) -> str:
     """Expect no GPU error in the kernel log of this boot.
 
-    An error that an application caused does not count as a GPU error. Raises HarnessError if the
-    driver printed an unknown line.
+    An error that an application caused is not a GPU error. Raises HarnessError if the driver
+    printed an unknown line.
     """
     messages = parse_messages(evidence.kernel_log)
     refused = evidence.refused_gpus
@@ -262,8 +262,8 @@ def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> li
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
     """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
 
-    The ids of the named models count too. Raises PluginError if an installed package has models
-    that can't be read, unless the named models state the vendor.
+    Functions with the ids of the named models are returned too. Raises PluginError if an installed
+    package has models that can't be read, unless the named models state the vendor.
     """
     named = tuple(named)
     models = [gpu for gpu in named if isinstance(gpu, GpuModel)]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def no_request(log: RegistryLog) -> None:
-    """Expect no connection to the registry, not even one without a request."""
+    """Expect no connection to the registry, not even a connection without a request."""
     if log.connections:
         raise ExpectationError(
             f"No connection to the registry was expected, but there were {log.connections}:\n"

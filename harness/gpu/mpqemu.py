@@ -58,7 +58,8 @@ PAYLOAD_BYTES = {
     Command.DEVICE_RESET: 0,
 }
 
-#: Commands that must not be answered: QEMU would mistake the answer for that to its next request.
+#: Commands that must not be answered: QEMU would mistake the answer for the answer to its next
+#: request.
 UNANSWERED = frozenset({Command.SYNC_SYSMEM, Command.SET_IRQFD})
 
 

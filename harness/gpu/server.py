@@ -162,7 +162,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         self._wake: int | None = None
         self._violation: ProtocolViolationError | None = None
 
-    # Implemented by each transport.
+    # Each transport implements the following methods.
 
     @abc.abstractmethod
     def attachment(self) -> GpuAttachment:
@@ -173,7 +173,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Create the sockets; called before the thread starts."""
+        """Create the sockets; this method is called before the thread starts."""
 
     @abc.abstractmethod
     def _connection(self) -> socket.socket | None:
@@ -181,15 +181,15 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _on_data(self) -> None:
-        """Handle the arrival of data, which proves that QEMU has connected; runs in the thread."""
+        """Note, in the server's thread, that data arrived: this proves that QEMU has connected."""
 
     @abc.abstractmethod
     def _hang_up(self) -> None:
-        """Shut down the connection, which wakes the thread and informs QEMU; may run twice."""
+        """Shut down the connection, which wakes the thread and informs QEMU; a second call is harmless."""
 
     @abc.abstractmethod
     def _release(self) -> None:
-        """Close the sockets of `_open` and `_connection`; called when the thread has ended."""
+        """Close the sockets of `_open` and `_connection`; this method is called when the thread has ended."""
 
     @abc.abstractmethod
     def _reader(self) -> Reader[R]:
@@ -205,13 +205,13 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _forget_descriptors(self) -> None:
-        """Close the stored descriptors; called when the connection has ended."""
+        """Close the stored descriptors; this method is called when the connection has ended."""
 
     @abc.abstractmethod
     def _guest_memory(self, connection: socket.socket) -> GuestMemory:
         """Return the guest's memory, for the engine's DMA."""
 
-    # Common to all transports.
+    # All transports share the following methods.
 
     def __enter__(self) -> Self:
         self.start()

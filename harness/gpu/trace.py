@@ -56,7 +56,7 @@ class Access:
     """One access by the guest.
 
     `at_s` is monotonic time in seconds. `sequence` counts all entries of the trace from 0. `bar` is
-    None for configuration space, and NO_BAR if no BAR claimed the access; `offset` is then the
+    None for configuration space. If no BAR claimed the access, `bar` is NO_BAR and `offset` is the
     address. `value` is the value that was read or written.
     """
 

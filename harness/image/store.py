@@ -94,7 +94,7 @@ class ImageStore:
     def _builder(self) -> ImageBuilder:
         if self._given_builder is not None:
             return self._given_builder
-        # Imported late: few images are built.
+        # The import is inside the function, because few runs build images.
         from harness.image.build.builder import MmdebstrapBuilder  # noqa: PLC0415
 
         return MmdebstrapBuilder()
@@ -156,7 +156,7 @@ class ImageStore:
         shuts the machine down cleanly; the overlay is then published. `key_parts` name everything on which
         the result depends in addition to the parent, such as a payload's digest. If `make` installs
         a kernel and writes `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk, that kernel
-        can be booted, and counts as the newest kernel.
+        can be booted, and becomes the newest kernel of the image.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
         pin = ParentPin(

@@ -191,8 +191,8 @@ class Lab(LabImages):
     @functools.cached_property
     def provisioner(self) -> Provisioner:
         """Return the provisioner that the settings name. Raises BadInputError if they name none."""
-        # Imported late: this import takes longer than restoring a clone, and a clone needs no
-        # provisioner.
+        # The import is inside the function, because it takes longer than restoring a clone, which
+        # needs no provisioner.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
         return choose_provisioner(self.settings.provisioner)
@@ -212,7 +212,8 @@ class Lab(LabImages):
         agent and the stand-ins, and so becomes a node image. The default for `name` is the first
         image in the settings.
         """
-        # Imported late: this import takes longer than starting a clone of a known checkpoint.
+        # The import is inside the function, because it takes longer than starting a clone of a
+        # known checkpoint.
         from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415
 
         name = name or self.settings.images[0]
@@ -240,7 +241,8 @@ class Lab(LabImages):
 
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
-        # Imported late: loading the readers of evidence takes longer than starting a clone.
+        # The import is inside the function, because loading the readers of evidence takes longer
+        # than starting a clone.
         from harness.lab.node import (  # noqa: PLC0415
             Node,
             describe_node,

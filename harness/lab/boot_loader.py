@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION = "/boot/grub/grub.cfg"
 #: grub-mkconfig of Debian and Ubuntu reads this file after /etc/default/grub, so settings in this
-#: file win.
+#: file override settings there.
 DROP_IN = "/etc/default/grub.d/zz-harness.cfg"
 _SAVED = "GRUB_DEFAULT=saved\n"
 #: A long time limit: grub-mkconfig starts hundreds of programs to examine every disk and kernel.

@@ -220,7 +220,8 @@ def cloud_image_booted(image: CloudImage, *, boot: CloudImageBoot | None = None)
 
 
 def _firmware() -> UefiFirmware:
-    # Imported late: a machine that boots a kernel directly starts faster than this module loads.
+    # The import is inside the function, because it takes longer than starting a machine that boots
+    # a kernel directly.
     from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
 
     return find_uefi_firmware()

@@ -133,7 +133,7 @@ def describe(
     disk: Path | None = None,
     seed: SeedFiles | None = None,
 ) -> MachineDescription:
-    """Return the description of a machine whose files lie in `folder`; pure.
+    """Return the description of a machine whose files are in `folder`; this function is pure.
 
     With a `checkpoint` the machine continues from it, and maps the checkpoint's memory privately
     unless a `memory_file` is named. Without a checkpoint the machine boots `source`. `disk`

@@ -99,7 +99,7 @@ class GuestChannels:
 
     @property
     def vm(self) -> Machine:
-        """Return the VM itself. Raises HarnessError before the VM has been started."""
+        """Return the VM itself. Raises HarnessError if the VM has not been started yet."""
         if self._vm is None:
             raise HarnessError(f"Machine '{self.name}' has not been started.")
         return self._vm
@@ -181,8 +181,8 @@ class GuestChannels:
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
         """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
 
-        Time in which the host keeps the machine waiting does not count. With `follows_progress`,
-        the deadline is extended while the guest prints lines.
+        The limit does not include time in which the host keeps the machine waiting. With
+        `follows_progress`, the deadline is extended while the guest prints lines.
         """
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 

@@ -194,7 +194,7 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 
 
 def read_bundle(folder: Path) -> MachineBundle:
-    """Return the machine saved in `folder` or its subfolder `checkpoint`, or the only one below.
+    """Return the machine saved in `folder` or `folder`/checkpoint, or the only machine saved below it.
 
     Raises BadInputError if no saved machine or several are found, and for a bundle of another
     schema.
@@ -371,7 +371,7 @@ def qemu_version(qemu: str) -> str:
 
 
 def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
-    """Return `spec` with writable variables of the firmware in `folder`; pure."""
+    """Return `spec` with writable variables of the firmware in `folder`; this function is pure."""
     kernel = spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return spec

@@ -167,7 +167,8 @@ class MachineGpus:
         Raises HarnessError if the transport would hang a machine with as many vCPUs as this one
         has.
         """
-        # Imported late: a machine without GPUs starts faster than this module loads.
+        # The import is inside the function, because it takes longer than starting a machine without
+        # GPUs.
         from harness.gpu.serving import serve_gpu  # noqa: PLC0415
 
         transport = self._transport()
@@ -284,7 +285,7 @@ _PCI_FUNCTIONS = "/proc/bus/pci/devices"
 #: Seconds to wait for the addresses of a hot-plugged GPU before the guest has to list its PCI
 #: functions.
 _PLACED_KVM_S = 1.0
-#: Seconds after which a guest that is blocked on its GPU counts as stuck.
+#: Seconds after which a guest that is blocked on its GPU is reported as stuck.
 _STALL_S = 60.0
 
 

@@ -284,7 +284,7 @@ def describe_node(
     saved: tuple[SavedState, Checkpoint] | None = None,
     disk: Path | None = None,
 ) -> MachineDescription:
-    """Describe the machine of a requested node; pure, except that it looks up the host's UEFI firmware.
+    """Describe the machine of a requested node; the only side effect is a look-up of UEFI firmware.
 
     The machine continues from `saved`, the state from `state_of` with its checkpoint, or boots from
     cold. `access` are the SSH keys that cloud-init gives to the guest.
@@ -525,7 +525,7 @@ class Node:
         )
 
     def collect_available(self) -> Evidence:
-        """Gather what evidence is available of a node that might not answer, within a short time.
+        """Gather within a short time the available evidence of a node that might not answer.
 
         The evidence has the files and commands of all earlier calls of `evidence`.
         """

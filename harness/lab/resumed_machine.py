@@ -91,7 +91,7 @@ def require_firmware_of(bundle: MachineBundle) -> None:
     kernel = bundle.spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return
-    # Imported late: few machines have UEFI firmware.
+    # The import is inside the function, because few machines have UEFI firmware.
     from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
 
     found = find_uefi_firmware().code

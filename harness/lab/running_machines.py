@@ -39,7 +39,8 @@ def host_evidence_kept(
     except (BadInputError, RequirementError):
         raise
     except HarnessError as error:
-        # Imported late: only a failure needs the readers of evidence, which would delay a clone.
+        # The import is inside the function, because loading the readers of evidence would delay a
+        # clone, and only a failure needs them.
         from harness.lab.evidence_collection import try_save_host_evidence  # noqa: PLC0415
 
         if error.evidence is None and not unless():

@@ -212,7 +212,7 @@ def describe_clone(
     memory_file: MemoryFile | None = None,
     seed: SeedFiles | None = None,
 ) -> MachineDescription:
-    """Describe a machine that continues from a `checkpoint`, or boots the state's origin; pure.
+    """Describe, without side effects, a machine that continues from a `checkpoint` or boots the origin.
 
     Without a `checkpoint` the machine boots. Its name is by default the name of the state.
     """
@@ -416,6 +416,6 @@ def _sentence_of(error: Exception) -> str:
 
 
 def _reserve(ram: Path, memory_mib: int) -> None:
-    """Allocate all blocks of a memory file: QEMU dies of SIGBUS at a page without a block."""
+    """Allocate all blocks of a memory file: SIGBUS would kill QEMU at a page without a block."""
     with ram.open("ab") as file:
         os.posix_fallocate(file.fileno(), 0, memory_mib << 20)

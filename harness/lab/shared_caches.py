@@ -30,7 +30,8 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
     """
     if settings.store is None:
         return {}
-    # Imported late: the HTTP client loads more slowly than a clone starts.
+    # The import is inside the function, because loading the HTTP client takes longer than starting
+    # a clone.
     from harness.shared_store import Address  # noqa: PLC0415
     from harness.shared_store.client import RegistryClient  # noqa: PLC0415
     from harness.shared_store.source import shared_caches  # noqa: PLC0415

@@ -46,7 +46,7 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
         case MachineDriver.QEMU:
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case MachineDriver.LIBVIRT:
-            # Imported late: this import would delay runs under QEMU, which do not need libvirt.
+            # The import is here, because it would delay runs under QEMU, which do not need libvirt.
             from harness.machine.libvirt.driver import LibvirtDriver  # noqa: PLC0415
 
             with LibvirtDriver.open(

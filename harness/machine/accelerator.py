@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: rdtsc; shl rdx, 32; or rax, rdx; ret
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 _INTERVAL_S = 0.02
-#: How often both clocks are read; only the quickest reading counts, since any other reading may
+#: How often both clocks are read; only the quickest reading is used, since any other reading may
 #: have been interrupted.
 _LOOKS = 200
 #: The frequency is rounded, since each different kernel command line needs checkpoints of its own.
@@ -272,7 +272,7 @@ def _verdict_key(qemu: str) -> str:
 
 
 def _read_verdicts(path: Path) -> dict[str, str]:
-    """Read the stored verdicts; an unreadable file counts as empty, so KVM is tested again."""
+    """Read the stored verdicts; an unreadable file gives no verdicts, so KVM is tested again."""
     try:
         content = parse_json(path.read_text())
     except (OSError, ValueError):

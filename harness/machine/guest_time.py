@@ -2,9 +2,9 @@
 
 The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for
 a processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
-(`sched-stats.rst` of the kernel's documentation). While the host keeps QEMU waiting, its guest
-makes no progress, so that time does not count. The time while the host is suspended does not count
-either, since the monotonic clock stands still.
+(`sched-stats.rst` of the kernel's documentation). While the host keeps QEMU waiting, QEMU's guest
+makes no progress, so that time is not included. The time while the host is suspended is not
+included either, since the monotonic clock then stops.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class GuestTime:
     """The time that the host gave a machine since its start, in seconds.
 
     `ran_s` is the processor time of all threads of the machine's QEMU. `kept_waiting_s` is the time
-    that does not count: for each interval between two measurements, the wait of the thread that
-    waited longest.
+    that deadlines leave out: for each interval between two measurements, the wait of the thread
+    that waited longest.
     """
 
     ran_s: float = 0.0
@@ -45,7 +45,7 @@ class GuestTime:
 
 
 class GuestClock:
-    """The clock for waits on a machine; it stands still while the host keeps the machine waiting.
+    """The clock for waits on a machine; it stops while the host keeps the machine waiting.
 
     If the kernel does not report waits, for example without CONFIG_SCHED_INFO, this clock equals
     the host's clock.

@@ -25,9 +25,9 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
     Names of Allure's files are unique, except for the files about the whole run. If the
     environments of shards have different values for one name, all values are listed. If a test ran
-    again in its shard, Allure shows the earlier result as a retry, by the history id. If a test has
-    results in two folders, only the folder with the latest result counts. Raises BadInputError, which names
-    the file, for a file that is not a result.
+    again in its shard, Allure shows the earlier result as a retry, by the history id. If a test
+    has results in two folders, only the results in the folder with the latest result are copied.
+    Raises BadInputError, which names the file, for a file that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}

@@ -144,8 +144,8 @@ def read_suite(path: Path) -> list[ET.Element]:
 def cases_of(suites: Iterable[ET.Element], shard: str) -> list[Case]:
     """Return the tests of a shard's suites, each once.
 
-    For a repeated test, the last result counts. If both a test and its teardown failed, the first of
-    its two results counts.
+    For a repeated test, the last result is used. If both a test and its teardown failed, the first
+    of the two results is used.
     """
     found: dict[str, list[ET.Element]] = {}
     for element in (each for suite in suites for each in suite.iter("testcase")):

@@ -45,7 +45,7 @@ _PLAIN_DEFAULT = re.compile(rb"""["']?\$\{\w+:?[-=]["']?[\w./:=@%+,-]+["']?\}["'
 class Script:
     """A script and its parse tree; positions are in bytes.
 
-    With `messages`, no statement counts as a message.
+    With `messages`, no statement is treated as a message.
     """
 
     def __init__(self, text: bytes, *, messages: bool = False) -> None:
@@ -186,8 +186,8 @@ class Script:
     def in_message(self, node: Node, *, whole: bool = False) -> bool:
         """Return whether `node` is a part of a message, or of the text of a command that exits.
 
-        With `whole`, the mutant changes the whole statement, so the text of a command that exits
-        does not count.
+        With `whole`, the mutant changes the whole statement, so the text of a command that exits is
+        not regarded as a message.
         """
         if not self._knows_messages:
             return False

@@ -32,7 +32,8 @@ main(sys.argv[1:])
 _LOG_CHARACTERS = 3000
 _STARTING_S = 600.0
 _READING_S = 60.0
-#: A test counts as an endless loop if it takes this many times the CPU time of the slowest test.
+#: A test is assumed to be in an endless loop if it takes this many times the CPU time of the
+#: slowest test.
 _CPU_FACTOR, _CPU_MORE_S = 5.0, 1.0
 _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 

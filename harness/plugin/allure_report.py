@@ -234,8 +234,8 @@ class AllureReport:
         present = {parameter.name for parameter in result.parameters}
         for name, value in facts.items():
             if name not in present:
-                # In Allure's history, a test counts as another test under another VM driver, but as
-                # the same test on another host.
+                # In Allure's history, a test under another VM driver is another test, but a test on
+                # another host is the same test.
                 is_variant = name == "machine_driver" and value != MachineDriver.QEMU.value
                 result.parameters.append(
                     Parameter(name=name, value=value, excluded=None if is_variant else True)

@@ -134,7 +134,8 @@ def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
 
 def _declaration(folder: Path) -> Declaration | None:
     """Return the provisioner's declaration from the evidence, or None if the declaration is damaged."""
-    # Imported here, since a run of specs has no evidence and should not load pydantic.
+    # The import is inside the function, since a run of specs has no evidence and should not load
+    # pydantic.
     from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
 
     try:

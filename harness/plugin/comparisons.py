@@ -40,7 +40,7 @@ def _state_lines(left: object, right: object) -> Iterator[str]:
     assert isinstance(right, NodeState)  # noqa: S101
     yield f"two states of node '{left.node}'; `expect.unchanged` compares them"
     found = StateDiff.between(left, right, CHANGES_AT_REST)
-    # The line above counts towards the limit too.
+    # The limit includes the line above.
     yield from (
         found.render(_MOST_LINES - 1) or "only values that change on an idle node differ"
     ).split("\n")

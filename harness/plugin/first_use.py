@@ -79,7 +79,7 @@ class FirstUse:
         on_machines = [item for item in items if "lab" in getattr(item, "fixturenames", ())]
         if not on_machines:
             return []
-        # Imported here, since most runs have no tests on machines.
+        # The import is inside the function, since most runs have no tests on machines.
         from harness.image.catalogue import load_catalogue  # noqa: PLC0415
         from harness.plugin.machine_plan import needs_of, open_to_look  # noqa: PLC0415
 

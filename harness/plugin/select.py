@@ -85,8 +85,8 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 def requirements(settings: Settings) -> Iterator[None]:
     """If the host lacks something, skip the test with the reason; under CI, let the test fail.
 
-    A skipped suite looks like a passed suite. Nobody reads the list of skips in CI, or in a lab
-    that requires a GPU.
+    If all tests of a suite are skipped, the suite looks as if it had passed. Nobody reads the list
+    of skips in CI, or in a lab that requires a GPU.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def requirements(settings: Settings) -> Iterator[None]:
 
 
 def gpu_scripts(item: pytest.Item) -> Mapping[str, GpuScript]:
-    """Return the scripts of a test's markers `gpu_script` by device id; the closest marker wins.
+    """Return the scripts of a test's markers `gpu_script` by device id; the closest marker is used.
 
     Raises BadInputError, which names the test, if a script is not valid.
     """

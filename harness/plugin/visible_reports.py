@@ -1,7 +1,8 @@
-"""The gate for pytest's reports, which makes reports safe to show and limits their size.
+"""Makes pytest's reports safe to show, and limits their size.
 
-The terminal, xdist and JUnit's file get reports only through this gate, so that text of guests,
-files and shell code can't control a terminal. Text that tests print under `-s` bypasses the gate.
+The terminal, xdist and JUnit's file get reports only after this module has changed them, so that
+text of guests, files and shell code can't control a terminal. Text that tests print under `-s` is
+not changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records and reads the command at which `set -e` ended a provisioner that is a bash script; pure.
+"""Pure functions about the command at which `set -e` ended a provisioner that is a bash script.
 
 `set -e` ends a script without a message. So `run-provisioner.sh` writes a file that sets a trap on
 ERR, and bash reads that file before the script. The trap records the command in the folder of the

@@ -353,7 +353,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))
-        # Set before any data is sent, since a test may read the log as soon as the client has data.
+        # This field is set before any data is sent, since a test may read the log as soon as the
+        # client has data.
         request.status, request.ended_s = status, time.monotonic()
         self.end_headers()
 

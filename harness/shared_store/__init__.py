@@ -19,7 +19,7 @@ _ADDRESS = re.compile(
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
-#: The most characters that an address may have; no host name with a path is so long.
+#: The most characters that an address may have, more than any host name with a path needs.
 _ADDRESS_CHARACTERS = 1024
 
 

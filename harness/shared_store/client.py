@@ -448,7 +448,7 @@ class RegistryClient:
         *,
         has_answered: bool,
     ) -> None:
-        """Pause before the request is sent again; raise StoreError if another try is no use."""
+        """Pause before the request is sent again; raise StoreError if another try can't succeed."""
         not_followed = why_not_followed(error)
         # The reason that urllib gives for a redirect has several lines, so it is left out.
         reason = (

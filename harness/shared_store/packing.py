@@ -111,7 +111,7 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
 class DataBudget:
     """A limit on the unpacked bytes of an artifact; the limit grows with the artifact's packed size.
 
-    Bytes in holes do not count. `take` raises StoreError when the limit is exceeded.
+    The limit does not include bytes in holes. `take` raises StoreError when the limit is exceeded.
     """
 
     def __init__(self, name: str, packed_bytes: int) -> None:

@@ -71,7 +71,7 @@ def plain_commands(text: str) -> list[str]:
 def commands_of(text: str) -> list[Command]:
     """Return the commands of a bash script, in their order, without the commands inside `$(...)`.
 
-    In `for` and `case` the first line counts as a command too, since bash traces it.
+    The first line of a `for` or `case` is a command too, since bash traces it.
     """
     found: list[Command] = []
     scopes = 0

@@ -133,7 +133,7 @@ def _read_word(line: str, start: int) -> tuple[Word, int]:
 
 
 def _skip_blanks(line: str, at: int) -> int:
-    """Return where the next word begins; an escaped line break counts as a blank."""
+    """Return where the next word begins; an escaped line break is treated as a blank."""
     while True:
         if line.startswith("\\\n", at):
             at += 2

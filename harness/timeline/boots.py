@@ -1,4 +1,4 @@
-"""Reads the boots of a machine from its journal, and joins them to one time axis; pure."""
+"""Pure functions that read the boots of a machine from its journal, and join them to one time axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads DKMS's builds from their logs; the second line of a log has the start time; pure."""
+"""Pure functions that read DKMS's builds from their logs; a log's second line has the start time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads when containers ran from containerd's messages in the journal; pure."""
+"""Pure functions that read from containerd's messages in the journal when containers ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads when systemd units started, from systemd's own timestamps or from the journal; pure."""
+"""Pure functions that read from systemd's timestamps or from the journal when units started."""
 
 from __future__ import annotations
 

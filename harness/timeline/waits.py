@@ -1,4 +1,4 @@
-"""Finds the unit for which each unit waited, and the critical path through these waits; pure."""
+"""Pure functions that find the unit for which each unit waited, and the critical path."""
 
 from __future__ import annotations
 

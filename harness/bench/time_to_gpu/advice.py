@@ -35,7 +35,8 @@ class Advice:
 def advise(node_starts: Sequence[float], *, q: float = QUANTILE, margin: float = MARGIN) -> Advice:
     """Return the timeouts for nodes that start as the measured nodes did.
 
-    `q` is a share between 0 and 1, and `margin` is added as a share. Raises ValueError without samples.
+    `q` is the quantile, from 0 to 1; each timeout is increased by the share `margin` of itself.
+    Raises ValueError if there are no samples.
     """
     if not node_starts:
         raise ValueError("There is no advice without samples.")

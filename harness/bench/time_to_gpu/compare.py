@@ -81,8 +81,8 @@ def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Com
     """Compare all groups that both runs have.
 
     If a processor was emulated, waits are compared as multiples of the build at boot in the same
-    experiment of the same run, so the build itself is not compared. Raises BadInputError for a
-    wait that is not a time.
+    experiment of the same run, so the build itself is not compared. Raises BadInputError if a wait
+    is not a number above 0.
     """
     for which, benchmark in (("the first run", before), ("the second run", after)):
         for sample in benchmark.samples:

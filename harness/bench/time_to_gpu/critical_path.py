@@ -105,7 +105,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
     Steps run one after another; the gaps between steps are the provisioner's own time. The time after
     the last step that began before the end of the wait is the registration with the kubelet. A step
     without a start begins when the step before it ends. A step that began after the end of the wait
-    does not count; a step that overlaps the end counts up to the end.
+    is left out; a step that overlaps the end is cut at the end.
     """
     end = moments.capacity_s - moments.ready_s
     ended = min(end, moments.ended_s - moments.ready_s)

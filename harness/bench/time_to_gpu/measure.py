@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.lab.node import Node
 
-#: The time limit under KVM from the provisioner's end to the allocation; under TCG, times TCG's factor.
+#: The time limit under KVM from the provisioner's end to the allocation; for TCG it is multiplied
+#: by TCG's factor.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
 #: The units that provisioning starts on a GPU node; a unit that does not exist has no timestamps.
@@ -119,7 +120,7 @@ def _fresh_node(
 ) -> Measured:
     """Provision a fresh node and, if resets are measured, once more after a policy reset.
 
-    The first set-up counts as a fresh node; the published experiment on policies drops that set-up.
+    The first set-up is the sample of a fresh node; the published experiment on policies drops it.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
         fresh, evidence = _provision(

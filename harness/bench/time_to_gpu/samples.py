@@ -92,13 +92,13 @@ class UnitTimes:
     ready_s: float
 
 
-#: A time above 0, from which ratios are computed; checked when a file is read.
+#: A time from which ratios are computed; reading a file refuses a time that is not above 0.
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The wait of a ready node until its GPU capacity is advertised for good, by the guest's clock."""
+    """The wait of a ready node until its GPU capacity is advertised for the last time (guest's clock)."""
 
     experiment: Experiment
     variant: str
@@ -174,11 +174,11 @@ class Benchmark:
     oracle: tuple[OracleResult, ...] = field(default=())
 
     def waits(self, experiment: Experiment, variant: str) -> list[float]:
-        """Return the waits in the order of measurement; empty if there are none."""
+        """Return the waits in the order of measurement, or an empty list if there are no waits."""
         return [sample.wait_s for sample in self.of(experiment, variant)]
 
     def of(self, experiment: Experiment, variant: str) -> list[Sample]:
-        """Return the samples in the order of measurement; empty if there are none."""
+        """Return the samples in the order of measurement, or an empty list if there are no samples."""
         return [
             sample
             for sample in self.samples

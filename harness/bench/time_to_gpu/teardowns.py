@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _REMOVAL_KVM_S = 60.0
 FAST, DKMS_REMOVE = "fast", "dkms-remove"
 _REMOVAL_STEP = "clean-up-driver"
-#: Runs a command without its output, and prints the guest's uptime before and after it.
+#: Runs a command, hides its output, and prints the guest's uptime before and after the command.
 _TIMED = (
     'read -r before _ </proc/uptime; "$@" >/run/timed.log 2>&1; code=$?; '
     'read -r after _ </proc/uptime; echo "$before $after"; exit "$code"'

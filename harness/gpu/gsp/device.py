@@ -105,7 +105,7 @@ class GspDevice:
         self._read_config = read_config
         self._order = sorted(state.bars)
         self._frame_buffer = FrameBuffer(source=f"GPU of model '{state.model.name}'")
-        # Used during accesses, when the guest's memory can't be read.
+        # This memory is used during accesses, when the guest's memory can't be read.
         self._local = Memories(self._frame_buffer, NoMemory())
         self._interrupts = InterruptTree()
         self._vbios = (

@@ -29,7 +29,7 @@ class GuestMemory(Protocol):
         ...
 
     def post(self, address: int, data: bytes) -> None:
-        """Write `data` before any later write, without waiting for the end of this write.
+        """Write `data` without waiting; later writes reach the guest's memory only after this write.
 
         If there is no memory, nothing is written, or GuestMemoryError is raised.
         """
@@ -37,7 +37,7 @@ class GuestMemory(Protocol):
 
 
 class NoMemory:
-    """Used as guest memory while the transport has not described it; each access is an error."""
+    """Stands for the guest's memory until the transport has described it; each access is an error."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)

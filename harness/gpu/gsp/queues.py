@@ -98,7 +98,7 @@ class Pages:
         self._memory.write(self._pages[offset // PAGE] + offset % PAGE, data)
 
     def post(self, offset: int, data: bytes) -> None:
-        """Write data into one page, before any later write."""
+        """Write data into one page without waiting; later writes reach the memory only after this write."""
         self._memory.post(self._pages[offset // PAGE] + offset % PAGE, data)
 
 

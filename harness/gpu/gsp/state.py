@@ -69,7 +69,7 @@ class ComputeInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInstance:
-    """A GPU instance of MIG: the flag of its profile, and its slices of the memory's eight."""
+    """A GPU instance of MIG: the flag of its profile, and the first and last of its memory slices."""
 
     flag: int
     first: int

@@ -129,7 +129,7 @@ class IommuGroup:
 
 
 class VerdictKind(IntEnum):
-    """The possible verdicts on a GPU; if several apply, the one with the largest value counts."""
+    """The possible verdicts on a GPU; if several apply, the verdict with the largest value is used."""
 
     USABLE = 0
     BUSY = 1

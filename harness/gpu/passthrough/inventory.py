@@ -52,7 +52,7 @@ class InventoryFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """An administrator's entries for the host's GPUs, by address; empty if there is no file."""
+    """An administrator's entries for the host's GPUs, by address; no entries if there is no file."""
 
     gpus: Mapping[str, GpuKeys] = field(default_factory=dict)
     takes_others: bool = True

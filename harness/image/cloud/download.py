@@ -69,8 +69,8 @@ class Patience:
 class _TransferError(Exception):
     """A try failed; the message is a sentence without the full stop.
 
-    If `is_final`, every further try would fail too. If `is_slow`, the received bytes do not count
-    as progress. If `is_useless`, the partial file can't become the right file.
+    If `is_final`, every further try would fail too. If `is_slow`, the received bytes are not
+    regarded as progress. If `is_useless`, the partial file can't become the right file.
     """
 
     def __init__(

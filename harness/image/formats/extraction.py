@@ -97,7 +97,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the sizes of a folder's regular files, by name; empty if there is no such folder.
+        """Return the sizes of a folder's regular files, by name; no sizes if there is no such folder.
 
         Names with special characters are left out, since names become part of debugfs requests.
         """

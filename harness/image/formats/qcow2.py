@@ -77,8 +77,8 @@ def virtual_bytes(path: Path) -> int:
 def why_unusable(path: Path) -> str | None:
     """Return why a disk from another host is unusable or unsafe, or None if it can be used.
 
-    A raw file counts as a disk only if it has partitions, since any file could be a raw disk. A
-    backing file or data file in a qcow2 header is refused, since QEMU would open any file of this
+    A raw file is accepted as a disk only if it has partitions, since any file could be a raw disk.
+    A backing file or data file in a qcow2 header is refused, since QEMU would open any file of this
     host with that name.
     """
     size = path.stat().st_size

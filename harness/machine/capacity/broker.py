@@ -5,12 +5,12 @@ the wait is reported, with the holders of the capacity. `reservations` stores th
 module decides when a reservation is granted.
 
 **Memory** has two rules, and both must hold. First, all reservations together stay within the
-host's memory less a reserve. Second, the kernel's MemAvailable must cover the demand *and* the part
-of earlier reservations that has not been touched yet. MemAvailable accounts for all other use of
-the host, but memory that was reserved a moment ago still looks free. Once `Reservation.used_by`
+host's memory minus a reserve. Second, the kernel's MemAvailable must cover the demand *and* the
+part of earlier reservations that has not been touched yet. MemAvailable accounts for all other use
+of the host, but memory that was reserved a moment ago still looks free. Once `Reservation.used_by`
 names the process that uses a reservation, the touched part is known: the resident memory of that
-process, without files. Until then the whole reservation counts as untouched. Memory that several
-processes map, such as a template's memory in tmpfs, counts once for each process.
+process, without files. Until then, the whole reservation is assumed to be untouched. Memory that
+several processes map, such as a template's memory in tmpfs, is counted once for each process.
 
 **Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
 kernel's range of ephemeral ports.
@@ -124,8 +124,8 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
-#: Besides its vCPUs, a running machine counts as this many tasks, for its controller and its
-#: device server.
+#: In addition to its vCPUs, a running machine is assumed to run this many tasks: its controller and
+#: its device server.
 _BESIDE_VCPUS = 1
 #: If each processor has more other tasks than this, a machine gets less than a third of a
 #: processor.

@@ -54,7 +54,7 @@ class QmpSession:
         fd: int | None = None,
         limit_s: float = COMMAND_S,
     ) -> object:
-        """Run one QMP command and return its result; see `Monitor.execute`."""
+        """Run one QMP command and return its result, as `Monitor.execute` describes."""
 
         async def send() -> object:
             if fd is not None:

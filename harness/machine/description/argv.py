@@ -1,4 +1,4 @@
-"""Renders a machine's QEMU command line; pure."""
+"""Pure functions that render a machine's QEMU command line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def render_argv(
     serial_log: Path,
     attachments: Sequence[Attachment] = (),
 ) -> list[str]:
-    """Render QEMU's command line; pure.
+    """Render QEMU's command line; this function is pure.
 
     The attachments use the root ports in order. The guest's network is restricted to one forward
     from the host's loopback to the guest's SSH port, and to the ports of the host that the spec

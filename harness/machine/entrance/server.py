@@ -220,7 +220,7 @@ class _Visit:
         send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
 
     def _pass_input(self, started: StartedCommand) -> None:
-        # A client that sends an invalid message or size counts as disconnected.
+        # A client that sends an invalid message or size is treated as disconnected.
         with contextlib.suppress(OSError, HarnessError):
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:

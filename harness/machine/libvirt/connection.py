@@ -99,7 +99,8 @@ T = TypeVar("T")
 
 #: The oldest supported libvirt: the version of Ubuntu 22.04.
 OLDEST = (8, 0, 0)
-#: Seconds after which a call counts as hanging; the start of a domain on a busy host takes a few.
+#: Seconds after which a call is assumed to hang; on a busy host, the start of a domain takes a few
+#: seconds.
 CALL_S = 90.0
 _OPEN_S = 20.0
 _CLOSE_S = 10.0

@@ -1,4 +1,4 @@
-"""Renders a machine's domain XML; pure.
+"""Pure functions that render a machine's domain XML.
 
 The domain has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks
 are passed to QEMU by libvirt's `qemu:` extension. Parts that this extension lacks too raise

@@ -1,4 +1,4 @@
-"""libvirt's errors as sentences that end with a remedy; pure data, no libvirt."""
+"""libvirt's errors as sentences that end with a remedy; this module does not import libvirt."""
 
 from __future__ import annotations
 

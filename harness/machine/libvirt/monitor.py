@@ -111,7 +111,7 @@ class DomainMonitor:
         fd: int | None = None,
         limit_s: float = COMMAND_S,
     ) -> object:
-        """Run one QMP command and return its result; see `Monitor.execute`."""
+        """Run one QMP command and return its result, as `Monitor.execute` describes."""
         text = json.dumps({"execute": command, "arguments": dict(arguments or {})})
 
         def run() -> str:

@@ -60,7 +60,8 @@ def watched(
         with contextlib.suppress(concurrent.futures.TimeoutError):
             future.exception(timeout=limit_s)
     finally:
-        # This line runs after Ctrl-C too. A result that has not arrived by now counts as late.
+        # This line also runs after Ctrl-C. A result that has not arrived yet is passed to `late`
+        # when it arrives.
         is_left = future.cancel()
     if not is_left:
         return future.result()

@@ -130,7 +130,7 @@ class QemuMachine(MonitoredMachine):
 
     @property
     def pid(self) -> int:
-        """Return the PID of QEMU. Raises HarnessError before the machine has been started."""
+        """Return the PID of QEMU. Raises HarnessError if the machine has not been started yet."""
         if self._process is None:
             raise HarnessError(f"Machine '{self.spec.name}' was never started.")
         return self._process.pid
@@ -187,7 +187,8 @@ class QemuMachine(MonitoredMachine):
                     ],
                     cwd=self.folder,
                 )
-        # Imported here, so that these modules load while QEMU starts, which takes longer.
+        # The imports are here, so that these modules load while QEMU starts; QEMU's start takes
+        # longer.
         from harness.machine.channels.agent import Agent  # noqa: PLC0415
         from harness.machine.channels.console import Console  # noqa: PLC0415
         from harness.machine.channels.qmp import QmpSession  # noqa: PLC0415

@@ -213,7 +213,7 @@ def chosen_sandbox(config: pytest.Config) -> Sandbox:
 def _others_follow_the_protocol(config: pytest.Config) -> bool:
     """Return whether a plugin implements hooks that an example without phases does not call.
 
-    Wrappers of `pytest_runtest_protocol` do not count: pytest calls them for every example.
+    Wrappers of `pytest_runtest_protocol` are ignored, since pytest calls them for every example.
     """
     implementations = [
         implementation

@@ -81,7 +81,7 @@ class Fake(ABC):
         return self.commands[call.name](call)
 
     def path(self, path: str) -> Path:
-        """Return the path on the host of a file of the code under test; valid while no code runs.
+        """Return the path on the host of a file of the code under test; use the path only while no code runs.
 
         Raises HarnessError if the code under test has no throw-away root.
         """

@@ -90,7 +90,7 @@ class PackageState:
         self.lock_attempts: float = 0
 
     def is_locked(self) -> bool:
-        """Return whether another process holds the lock; each call counts as an attempt to lock."""
+        """Return whether another process holds the lock; each call is counted as one attempt to take it."""
         is_held = self.lock_attempts > 0
         self.lock_attempts -= is_held
         return is_held

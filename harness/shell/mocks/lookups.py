@@ -33,7 +33,7 @@ def looked_up(text: str) -> frozenset[str]:
     """Return the names of commands whose path `text` looks up and uses.
 
     The set contains `ANY_NAME` if the code computes a name. A lookup whose output goes to
-    `/dev/null` does not count: such code only checks whether the command exists.
+    `/dev/null` is ignored: such code only checks whether the command exists.
     """
     if not any(word in text for word in _HOLDS_ONE):
         return frozenset()

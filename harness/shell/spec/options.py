@@ -182,8 +182,8 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
 def is_spec(path: Path) -> bool:
     """Return whether a file is a spec: by the pattern in its project's options, or by its name.
 
-    A Python file is not a spec. If the project's options cannot be read, files of the usual name
-    count as specs; collecting such a file reports the error.
+    A Python file is not a spec. If the project's options cannot be read, files with the usual name
+    are treated as specs; collecting such a file reports the error.
     """
     if path.suffix == ".py":
         return False

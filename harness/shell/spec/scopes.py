@@ -33,8 +33,8 @@ class Statement:
 class Scope:
     """A group or example that is being read; the file itself is the outermost group.
 
-    `by_hand` lists the lines without a translation, each with the reason. If there are any, the
-    examples in this scope count as not translated.
+    `by_hand` lists the lines without a translation, each with the reason. If there are such lines,
+    the examples in this scope are treated as not translated.
     """
 
     name: str = ""

@@ -36,7 +36,7 @@ def options_of(text: str) -> str:
 def extract_function(script: Path, name: str, runner: Runner | None = None) -> tuple[str, int]:
     """Return the definition of a function in the script, and its line.
 
-    If the script defines the function more than once, the last definition counts. Raises
+    If the script defines the function more than once, the last definition is used. Raises
     BadInputError if the script does not define the function.
     """
     runner = runner or LocalRunner()

@@ -195,7 +195,7 @@ class Shell:
 
     @property
     def files(self) -> RootFiles:
-        """Return the files that the code sees; safe to read and change while the code runs."""
+        """Return the files that the code sees; they can be read and changed even while the code runs."""
         return RootFiles(self.root)
 
     def _put_files(self, warm_shell: WarmShell) -> None:
@@ -218,7 +218,7 @@ class Shell:
 
     @property
     def root(self) -> Path:
-        """Return the path on the host of the code's root directory; see also `path`."""
+        """Return the path on the host of the code's root directory; `path` returns the path of one file."""
         return self.warm_shell.root
 
     # --- evaluation ----------------------------------------------------------------------
