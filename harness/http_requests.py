@@ -57,7 +57,7 @@ def origin(url: str) -> tuple[str, str, int]:
     if parts.scheme not in _PORTS:
         raise RefusedUrlError(f"'{url}' is not a URL of http or https")
     if not parts.hostname or "@" in parts.netloc or not _URL.fullmatch(url) or port == 0:
-        raise RefusedUrlError(f"'{url}' is not a URL of a host")
+        raise RefusedUrlError(f"'{url}' is not the URL of a host")
     return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
 
 

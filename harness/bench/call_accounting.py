@@ -63,7 +63,7 @@ class CallAccounting:
                 found.append(Call(name=running.pop(pid), cpu_s=int(value) / 1e6))
         if not found:
             raise HarnessError(
-                "No shell of the run called a measured command; is the shell linked statically?"
+                "No shell of the run called a measured command; perhaps the shell is linked statically."
             )
         return found
 
@@ -88,8 +88,8 @@ def _compile(library: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         raise RequirementError(
-            "A small library accounts for calls, and there is no C compiler 'cc' on PATH to build "
-            "the library; install a compiler (apt-get install gcc libc6-dev)."
+            "The library that measures calls has to be compiled, but there is no C compiler 'cc' on "
+            "PATH; install a compiler (apt-get install gcc libc6-dev)."
         )
     ran = LocalRunner().run(
         [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)],

@@ -63,7 +63,7 @@ def require_openable(settings: Settings, model: GpuModel) -> None:
     if model.gsp is None:
         raise BadInputError(
             f"NVIDIA's driver can't open an emulated '{model.name}', whose file has no key 'gsp'; choose "
-            "another model. `harness gpu ls --json` shows the keys of each.",
+            "another model. `harness gpu ls --json` shows the keys of each model.",
             source="--model",
         )
     if (settings.gpu_emulation or model.emulation) is not GpuEmulation.GSP:

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         files = around_scripts(files, folder, arguments.provisioner, arguments.script)
     elif arguments.script is not None:
         raise BadInputError(
-            "This option needs --provisioner, since --run selects a script of that folder.",
+            "This option needs --provisioner, since --run selects a script of the folder that --provisioner names.",
             source="--run",
         )
     write_project(folder, files)

@@ -162,7 +162,7 @@ def _gc(arguments: argparse.Namespace) -> int:
     if missing := named - {each.id for each in kept}:
         raise BadInputError(
             (
-                f"{listed(missing)} is not kept; kept machines are: "
+                f"There is no kept machine {listed(missing)}; the kept machines are "
                 f"{listed((each.id for each in kept))}."
             ),
             source="MACHINE",

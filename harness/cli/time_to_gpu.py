@@ -224,8 +224,8 @@ def _options(arguments: argparse.Namespace) -> Options:
     is_nvidia = arguments.payload == Payload.NVIDIA.value
     if arguments.quick and is_nvidia:
         raise BadInputError(
-            "NVIDIA's own driver is not compiled within the minutes of '--quick'; leave one of the two "
-            "options out, or measure one node with '--samples=1'.",
+            "Compiling NVIDIA's own driver takes longer than '--quick' allows; leave out one of the "
+            "two options, or measure one node with '--samples=1'.",
             source="--quick",
         )
     if arguments.quick:

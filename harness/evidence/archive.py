@@ -149,7 +149,9 @@ def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
         # tarfile stops before the padding after the last block; the padding is still in the pipe.
         is_whole = len(process.stdout.read(_CHUNK_BYTES)) < _CHUNK_BYTES
         if is_whole and end(process, grace_s=_END_S) != 0:
-            raise OSError(errno.EINVAL, f"`{packer}` says that it is damaged, or no archive")
+            raise OSError(
+                errno.EINVAL, f"`{packer}` says that the file is damaged, or is not an archive"
+            )
     finally:
         end(process)
         process.stdout.close()
@@ -183,8 +185,8 @@ def unpack(
         *(OSError, MemoryError),
     ) as error:
         raise BadInputError(
-            f"The archive can't be unpacked into '{folder}': it is damaged, or no archive, or the disk "
-            f"is full ({error}).",
+            f"The archive can't be unpacked into '{folder}': the archive is damaged, the file is "
+            f"not an archive, or the disk is full ({error}).",
             source=source,
         ) from error
 
@@ -255,7 +257,9 @@ class _ForwardOnly:
         tarfile stops without an error at a damaged header, and at the end of a truncated archive.
         """
         if self._last_read != bytes(tarfile.BLOCKSIZE):
-            raise tarfile.ReadError(f"no header and no end was found at byte {self._at}")
+            raise tarfile.ReadError(
+                f"neither a header nor the end of the archive was found at byte {self._at}"
+            )
 
     def tell(self) -> int:
         return self._at

@@ -253,7 +253,7 @@ def module_fits_kernel(evidence: Evidence) -> str:
         raise HarnessError(
             f"The driver {loaded} is loaded, and a driver container shares its files in "
             f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk may not be "
-            "the loaded one.",
+            "the loaded module.",
             evidence=evidence.folder,
         )
     require(

@@ -210,9 +210,9 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     unknown = [message.line for message in messages if message.words is None]
     if unknown:
         raise HarnessError(
-            f"The kernel log has no known GPU error, but {len(unknown)} lines of the driver that the "
+            f"The kernel log has no known GPU error, but {len(unknown)} messages of the driver that the "
             f"harness does not know, so there may be an error; the last is {unknown[-1]!r}. "
-            "Look this line up in NVIDIA's documentation.",
+            "Look this message up in NVIDIA's documentation.",
             evidence=evidence.folder,
         )
     caused = [

@@ -321,7 +321,7 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
         if narrow[index].mib == 1:
             raise BadInputError(
                 f"BARs of {[bar.mib for bar in narrow.values()]} MiB do not fit into a window of "
-                f"{window_mib} MiB; increase it.",
+                f"{window_mib} MiB; increase the window.",
                 source="MachineSpec",
                 key="root_port_window_mib",
             )
@@ -341,7 +341,7 @@ def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
         if wide[index].mib == 1:
             raise BadInputError(
                 f"BARs of {[bar.mib for bar in wide.values()]} MiB do not fit into a window of "
-                f"{aperture_mib} MiB; increase it.",
+                f"{aperture_mib} MiB; increase the window.",
                 source="MachineSpec",
                 key="root_port_aperture_mib",
             )

@@ -381,8 +381,8 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
     key_file = None
     if content.sums is None and (content.digest is None or content.signature is not None):
         raise document.refusal(
-            "This key is missing. Without 'sums', no list can be signed, and 'digest' is needed to "
-            "verify the file.",
+            "This key is missing. Without 'sums', the recipe must have 'digest', which verifies the "
+            "file, and can't have 'signature', which signs the list.",
             ("sums",),
         )
     if content.signature is not None:

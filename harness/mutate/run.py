@@ -252,7 +252,7 @@ class _Run:
         if unfit and not fit:
             test, why = next(iter(unfit.items()))
             raise RequirementError(
-                f"No test passes without a defect; '{test}' does not, because {why}. Run the tests with pytest first."
+                f"All tests fail even without a planted defect; '{test}' fails: {why}. Run the tests with pytest first."
             )
         chosen = [(script, mutant) for script in self.texts for mutant in self._mutants(script)]
         # shuffle, so that the results of an interrupted run are a sample of all results

@@ -378,8 +378,8 @@ class RegistryClient:
             except WaitTimeoutError as error:
                 raise self._late(what) from error
         raise StoreError(
-            f"The store '{self.address}' can't be reached for {what}: {failure}, "
-            f"{self._patience.tries} times; check the address and the network."
+            f"The store '{self.address}' can't be reached for {what} in "
+            f"{self._patience.tries} tries: {failure}; check the address and the network."
         )
 
     def _read(self, answer: http.client.HTTPResponse, what: str) -> bytes:

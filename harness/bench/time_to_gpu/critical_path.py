@@ -80,8 +80,8 @@ def moments_of(
     ]
     if not capacities:
         raise HarnessError(
-            "The kubelet allocated a GPU in the guest, but advertised none since its last start; its "
-            f"events are {', '.join(sorted(name for name in named if named[name]))}."
+            "The kubelet allocated a GPU in the guest, but has advertised no GPU since the kubelet's "
+            f"last start; the events are {', '.join(sorted(name for name in named if named[name]))}."
         )
     ready, end = events[named["node-ready"][0]], events[allocated[0]]
     refused = end.get("refused")

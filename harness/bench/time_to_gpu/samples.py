@@ -210,7 +210,7 @@ def read_benchmark(file: Path) -> Benchmark:
     if document.get("schema") != SCHEMA:
         raise BadInputError(
             f"A result of `harness bench time-to-gpu` with the schema {SCHEMA} was expected, but this "
-            f"file says {document.get('schema')!r}; run the benchmark again with this version.",
+            f"file has the schema {document.get('schema')!r}; run the benchmark again with this version.",
             source=str(file),
             key="schema",
         )

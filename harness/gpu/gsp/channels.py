@@ -92,7 +92,9 @@ class Channel:
         place = self._place
         put = int.from_bytes(self._state(_GP_PUT), "little")
         if put >= place.entries:
-            raise ChannelError(f"Entry {put} was put into a ring of {place.entries} entries.")
+            raise ChannelError(
+                f"The put pointer is {put}, but the ring has {place.entries} entries."
+            )
         done = 0
         while self._next != put and done < _MOST_ENTRIES:
             entries = self._read_entries(put)
@@ -118,7 +120,7 @@ class Channel:
 
     def _push(self, address: int, dwords: int) -> None:
         if dwords > _MOST_DWORDS:
-            raise ChannelError(f"A push buffer has {dwords} words.")
+            raise ChannelError(f"A push buffer has {dwords} words, more than {_MOST_DWORDS}.")
         words = struct.unpack(f"<{dwords}I", self._space.read(address, 4 * dwords))
         index = 0
         while index < dwords:

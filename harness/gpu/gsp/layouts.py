@@ -158,7 +158,7 @@ def read_release_file(file: Path) -> Layouts:
     if content.release != file.stem:
         raise BadInputError(
             (
-                f"The file's name has release {file.stem!r}, but its content has release "
+                f"The name of the file has the release {file.stem!r}, but the content has the release "
                 f"{content.release!r}."
             ),
             source=str(file),

@@ -112,7 +112,7 @@ def _parse(units: bytes) -> Rpc:
         raise RpcError(f"A message has only {len(units)} bytes.")
     _, signature, size, function, _, _, sequence, _ = HEADER.unpack_from(units)
     if signature != SIGNATURE:
-        raise RpcError(f"A message has the signature {signature:#x}.")
+        raise RpcError(f"A message has the wrong signature {signature:#x}.")
     if function == Function.GSP_RM_ALLOC and len(units) >= HEADER.size + ALLOC.size:
         # The header's size does not include the parameters.
         parameters = ALLOC.unpack_from(units, HEADER.size)[5]
@@ -132,5 +132,7 @@ def _whole_size(rpc: Rpc) -> int:
         raise RpcError(f"A control call has only {len(rpc.body)} bytes.")
     parameters: int = CONTROL.unpack_from(rpc.body)[4]
     if parameters > MOST_PARAMETERS:
-        raise RpcError(f"A control call has {parameters} bytes of parameters.")
+        raise RpcError(
+            f"A control call has {parameters} bytes of parameters, more than {MOST_PARAMETERS}."
+        )
     return CONTROL.size + parameters

@@ -70,8 +70,8 @@ class Fetch:
                 return listed
             if wanted.algorithm is not listed.digest.algorithm:
                 raise BadInputError(
-                    f"The image is pinned by {wanted.algorithm.value}, but its list has "
-                    f"{listed.digest.algorithm.value}; give the digest of the list.",
+                    f"The image is pinned by a {wanted.algorithm.value} digest, but the publisher's list has "
+                    f"a {listed.digest.algorithm.value} digest; pin the image by the digest in the list.",
                     source=str(entry),
                     key="digest",
                 )

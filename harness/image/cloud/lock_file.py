@@ -52,8 +52,8 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
     lock = read_data_file(path, Lock)
     if lock.file != recipe.file.file:
         raise BadInputError(
-            f"The lock is for '{lock.file}', but the image '{recipe.name}' is '{recipe.file.file}'; "
-            "renew the lock with `harness image fetch --update`.",
+            f"The lock file is for '{lock.file}', but the file of the image '{recipe.name}' is "
+            f"'{recipe.file.file}'; renew the lock file with `harness image fetch --update`.",
             source=str(path),
             key="file",
         )

@@ -65,7 +65,7 @@ def check_signature(
         )
     if result.exit_code == 127:
         raise RequirementError(
-            "Verifying an image's signature needs 'gpgv', not found on this host; install with "
+            "Verifying an image's signature needs 'gpgv', which this host lacks; install it with "
             "'apt-get install --no-install-recommends gpgv'."
         )
     if result.timed_out:

@@ -305,7 +305,9 @@ def _read_mapped_blocks(read: ReadRanges, block: int, inodes: Mapping[int, Inode
             leaves, below = _parse_extents(node)
             mapped += sum(map(len, leaves)) + len(below)
             if mapped > _MOST_BLOCKS:
-                raise Ext4Error("its folders have more blocks than any file system's")
+                raise Ext4Error(
+                    "its folders have more blocks than the folders of any real file system"
+                )
             of_inode[number] += itertools.chain(*leaves)
             wanted.update(*leaves)
             indexes += [(number, each) for each in below]
@@ -321,7 +323,7 @@ def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
     """Return the blocks that a node of an extent tree maps, and the numbers of the nodes below it."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", node)
     if magic != _EXTENTS_MAGIC:
-        raise Ext4Error("a file is mapped by no extents")
+        raise Ext4Error("a file is not mapped by extents")
     leaves: list[range] = []
     below: list[int] = []
     for at in range(12, 12 + 12 * entries, 12):
@@ -372,7 +374,7 @@ def _walk(
                     # A folder has one parent. Without this check, a cycle of folders would be read
                     # for ever.
                     if number in entered or path.count("/") > PATH_LEVELS.value:
-                        raise Ext4Error(f"its folders never end, at '{path[:200]}'")
+                        raise Ext4Error(f"its folders are nested without end, at '{path[:200]}'")
                     entered.add(number)
                     folders.append((path, inode))
 

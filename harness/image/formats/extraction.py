@@ -43,8 +43,8 @@ class Extractor:
         for tool, package in _TOOLS.items():
             if find_program(tool) is None:
                 raise RequirementError(
-                    f"Extracting kernels from an image needs '{tool}', not found on this host; "
-                    f"install with 'apt-get install --no-install-recommends {package}'."
+                    f"Extracting kernels from an image needs '{tool}', which this host lacks; "
+                    f"install it with 'apt-get install --no-install-recommends {package}'."
                 )
 
     def partitions(self) -> tuple[Partition, ...]:

@@ -203,9 +203,7 @@ def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None
 
 
 def _lost(machine: RunningMachine) -> NoReturn:
-    raise HarnessError(
-        f"Machine '{machine.id}' has ended, or its process (PID {machine.process}) has."
-    )
+    raise HarnessError(f"Machine '{machine.id}' or its process (PID {machine.process}) has ended.")
 
 
 def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:

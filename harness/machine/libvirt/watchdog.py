@@ -69,7 +69,7 @@ def watched(
     _LOG.info("libvirt did not answer %s within %.0f s\n%s", what, limit_s, stacks)
     raise LibvirtHangsError(
         f"libvirt did not answer {what} within {limit_s:.0f} s. Check libvirtd, "
-        "and restart it if it hangs. The stacks of this process's threads, including the call's:\n"
+        "and restart it if it hangs. The stacks of all threads of this process:\n"
         f"{stacks}"
     )
 

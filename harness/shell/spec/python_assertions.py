@@ -274,7 +274,7 @@ class AssertionWriter:
             commands = ['spec_value "$__status"']
         elif subject.kind is SubjectKind.FUNCTION:
             if not modifiers or modifiers.pop(0).name != "result":
-                raise NoEquivalentError("a function has only a result")
+                raise NoEquivalentError("only the result of a function has an equivalent")
             commands = [f"spec_result {self._word(subject.argument, unknown)}"]
         elif subject.kind is SubjectKind.VARIABLE:
             commands = [f"spec_variable {self._word(subject.argument, unknown)}"]

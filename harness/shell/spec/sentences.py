@@ -272,7 +272,7 @@ def _read_unit(reader: _Reader) -> Subject | Modifier:
     if entire:
         word = reader.keyword("'output', 'error' or 'contents'")
         if word not in {"output", "stdout", "error", "stderr", "contents"}:
-            raise SentenceError(f"'entire' does not go with '{word}'")
+            raise SentenceError(f"'entire' can't precede '{word}'")
     kind = _SUBJECT_WORDS.get(word)
     if kind is not None:
         return _finish_subject(reader, word, kind, entire=entire)
@@ -300,7 +300,7 @@ def _finish_modifier(reader: _Reader, word: str) -> Modifier:
         raise SentenceError(f"there is no subject or modifier '{word}'")
     noun = reader.keyword("'line' or 'word'")
     if noun not in {"line", "word"}:
-        raise SentenceError(f"'{word}' goes with 'line' and 'word', not with '{noun}'")
+        raise SentenceError(f"'{word}' can precede only 'line' or 'word', not '{noun}'")
     return Modifier(noun, ordinal)
 
 

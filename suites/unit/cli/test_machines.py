@@ -212,7 +212,10 @@ def test_gc_command_refuses_to_end_the_machine_of_a_running_test(
 
     assert main(["gc", "busy", "one"]) == 2
 
-    assert "'busy' is not kept; kept machines are: 'one', 'two'" in capsys.readouterr().err
+    assert (
+        "There is no kept machine 'busy'; the kept machines are 'one', 'two'"
+        in capsys.readouterr().err
+    )
     assert removing.done == []
 
 

@@ -279,7 +279,7 @@ def test_refusal_in_undecodable_bytes_is_shown(tmp_path: Path) -> None:
 def test_error_for_a_machine_that_has_ended_has_its_name_and_its_process_id(
     tmp_path: Path,
 ) -> None:
-    expected = "Machine 'node-1' has ended, or its process (PID 4711) has."
+    expected = "Machine 'node-1' or its process (PID 4711) has ended."
 
     with (
         answered_by(tmp_path, b"") as machine,
