@@ -10,7 +10,7 @@ from .processes import Processes
 from .server import Server
 from .system import BorrowedSystem, System
 
-#: Python collects garbage after this many new objects; some hundred commands create as many.
+#: Python collects garbage after this many new objects, which is after several hundred commands.
 _GARBAGE = 10_000
 
 

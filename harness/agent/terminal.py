@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .processes import Child, Processes
 
-#: Ctrl-D. At the beginning of a line, it means the end of input to a terminal's driver.
+#: Ctrl-D. A terminal's driver takes it as the end of input if it is at the beginning of a line.
 _END_OF_INPUT = b"\x04"
 
 

@@ -89,7 +89,7 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the disks below a disk; the last might not exist. Raises HarnessError for a cycle."""
+    """Yield the disks below a disk; the lowest might not exist. Raises HarnessError for a cycle."""
     seen = {disk.resolve()}
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()

@@ -363,7 +363,7 @@ def _changed(folder: Path) -> float:
 
 
 def qemu_version(qemu: str) -> str:
-    """Return the version of a QEMU program of this host. Raises HarnessError if it prints none."""
+    """Return the version of a QEMU program. Raises HarnessError if the program prints no version."""
     answer = LocalRunner().run([qemu, "--version"], timeout_s=_QUERY_S)
     if not answer.ok:
         raise HarnessError(f"'{qemu}' printed no version.\n{answer.render()}")

@@ -36,7 +36,7 @@ _WARM_UP = (
 
 
 def savable_machine(vm: Machine) -> SavableMachine:
-    """Return `vm` as a machine that can be saved. Raises HarnessError if its driver can't save it."""
+    """Return `vm` as a machine that can be saved. Raises HarnessError if its driver saves no machines."""
     if isinstance(vm, SavableMachine):
         return vm
     raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")

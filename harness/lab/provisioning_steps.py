@@ -22,8 +22,8 @@ from harness.steps import Step
 class ProvisioningSteps:
     """The runs of a provisioner on one node, oldest first.
 
-    The evidence tells more about a run than the console does, but of a guest that does not answer
-    there is only the console.
+    The evidence tells more about a run than the console does, but if a guest does not answer, only
+    the console is available.
     """
 
     def __init__(self, provisioner: Provisioner) -> None:
@@ -58,7 +58,8 @@ class ProvisioningSteps:
         if self._runs and is_followed():
             from harness.evidence.reported_steps import inner_steps  # noqa: PLC0415 - only for reports
 
-            # An error is ignored: only the report suffers, and expectations check the evidence.
+            # An error is ignored: it only makes the report incomplete, and expectations check the
+            # evidence.
             with contextlib.suppress(HarnessError, OSError):
                 of_runs = [evidence.of_run(number) for number in evidence.runs] or [evidence]
                 for taken, one in zip(reversed(self._runs), reversed(of_runs), strict=False):

@@ -104,7 +104,7 @@ def _read(
 
 
 def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> None:
-    """Store the state of a clone. After a failure, which raises nothing, the next clone takes longer."""
+    """Store the state of a clone. If this fails, nothing is raised, and the next clone takes longer."""
     source, folders = state.origin, _recipe_folders(lab)
     if folders is None or not isinstance(source, BuiltImageSource):
         return

@@ -77,7 +77,7 @@ def traced(
 
 
 def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
-    """Return the lines of `scripts` that ran in a machine, and a sentence on each uncounted file.
+    """Return the lines of `scripts` that ran in a machine, and a sentence on each file that was left out.
 
     A script of the machine is recognized by its content, at any path. Raises HarnessError if
     the machine does not answer.

@@ -91,7 +91,8 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     if problems and not is_partial:
         raise BadInputError(" ".join([*problems, *bad_ends]), source="the set of shards")
     to.mkdir(parents=True, exist_ok=True)
-    # If this merge ends early, the reports of an earlier merge must not look like its results.
+    # If this merge ends early, nobody may take the reports of an earlier merge for those of this
+    # one.
     (to / _SUMMARY_PART).write_text(render_summary(shards, cases, problems, bad_ends))
     for name in (SUMMARY, *_FILES):
         (to / name).unlink(missing_ok=True)

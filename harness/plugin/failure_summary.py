@@ -130,7 +130,7 @@ def hide_own_frames() -> None:
         return isinstance(excinfo.value, EvidencedError)
 
     for name, module in list(sys.modules.items()):
-        # Frames of contextlib stand between two frames of the harness.
+        # Some frames between two frames of the harness are frames of contextlib.
         if name.startswith("harness.") or name == "contextlib":
             # pytest looks for this name in the globals of each frame.
             module.__dict__["__tracebackhide__"] = is_explained

@@ -36,7 +36,7 @@ _USUAL_SIZE = (80, 24)
 
 
 class ProgressReporter:
-    """Shows progress, or sends events to the process that shows them; is idle before the first event."""
+    """Shows progress, or sends events to the process that shows it; does nothing before the first event."""
 
     def __init__(self, config: pytest.Config, *, is_ci: bool) -> None:
         self._config = config

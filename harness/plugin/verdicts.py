@@ -13,7 +13,7 @@ _ATTRIBUTE = "harness_could_not_tell"
 
 
 def is_verdict(error: BaseException) -> bool:
-    """Return whether an error means that the node is wrong; in a group, every error must mean so."""
+    """Return whether an error, or every error of a group, means that the node is wrong."""
     parts = getattr(error, "exceptions", ())
     return isinstance(error, _VERDICTS) or (bool(parts) and all(map(is_verdict, parts)))
 

@@ -1,4 +1,4 @@
-"""The log of a test's container registry, and the faults by which a test disturbs its answers."""
+"""The log of a test's container registry, and the faults that a test injects into its answers."""
 
 from __future__ import annotations
 

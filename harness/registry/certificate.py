@@ -1,4 +1,4 @@
-"""The TLS certificate by which a test's registry poses as another registry, such as Microsoft's."""
+"""The TLS certificate with which a test's registry takes the place of another, such as Microsoft's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A self-signed certificate and its key; a client that trusts it trusts only this server."""
+    """A self-signed certificate and its key; a client that trusts the certificate trusts no other server."""
 
     certificate: Path
     key: Path

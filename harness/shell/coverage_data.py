@@ -99,7 +99,7 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
     """Yield another run's data. Raises BadInputError or LimitError, also inside the `with` block.
 
-    Coverage.py opens the file with SQLite, which may create files beside it: so this reads a copy.
+    Coverage.py opens the file with SQLite, which may create files beside it, so a copy is read.
     """
     with temporary_folder("harness-coverage") as folder:
         copy = folder / "data"
@@ -123,7 +123,7 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
 
 
 def _require_bounded(copy: Path, path: Path) -> None:
-    """Refuse a large database, and one with computed content, such as a view that never ends."""
+    """Refuse a database that is large, or that computes its content, such as in a view that never ends."""
     with contextlib.closing(sqlite3.connect(copy)) as database:
         for kind, name, sql in database.execute(
             "SELECT type, name, sql FROM sqlite_master"

@@ -62,7 +62,7 @@ def test_list_of_images_with_a_gap_or_a_repetition_is_refused(value: str) -> Non
         ("1000", {}, 1000.0),
     ],
 )
-def test_timeout_multiplier_comes_from_the_option_else_the_environment_else_is_1(
+def test_timeout_multiplier_is_the_option_or_else_the_variable_or_else_1(
     option: str | None, environment: dict[str, str], expected: float
 ) -> None:
     assert timeout_multiplier(option, environment) == expected
@@ -153,7 +153,7 @@ def test_licences_are_accepted_by_option_and_environment() -> None:
     }
 
 
-def test_driver_comes_from_the_option_else_the_environment_else_the_ini_file() -> None:
+def test_option_overrides_environment_and_environment_overrides_ini_file() -> None:
     environment = {"HARNESS_MACHINE_DRIVER": "libvirt"}
 
     assert machine_driver("node", "qemu", environment) is MachineDriver.NODE

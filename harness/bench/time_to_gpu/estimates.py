@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 RESAMPLES = 4000
-#: With fewer samples, the interval of a median cannot reach a confidence near 95 %; see `reached_confidence`.
+#: With fewer samples, the `reached_confidence` of a median's interval is below 90 %.
 FEWEST_FOR_CLAIM = 5
 _SEED = 20260801
 

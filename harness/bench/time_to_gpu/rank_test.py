@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: If there are more pairs of samples, the normal approximation is used.
+#: Above this number of pairs of samples, the normal approximation is used.
 _EXACT_PAIRS = 400
 
 

@@ -529,7 +529,8 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
-    # Page retirement: only GPUs without row remapping retire pages, in the catalogue only the T4.
+    # Page retirement: only GPUs without row remapping retire pages. In the catalogue, this is only
+    # the T4.
     0x20801322: _refuse,
     0x20801344: _remapped_rows,
     0x20801347: _row_histogram,

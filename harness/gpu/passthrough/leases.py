@@ -75,8 +75,9 @@ def grant(
 
     A process gets all GPUs that it wants or none, so that no two processes wait for each other. The
     first process in the queue reserves all GPUs that it could use. So a process that wants several
-    GPUs gets them at last, however many processes want one GPU. A process that wants a particular
-    GPU does not delay processes that want other GPUs. `why_not` says why other GPUs are not usable.
+    GPUs gets them at some time, even if many processes want one GPU. A process that wants a
+    particular GPU does not delay processes that want other GPUs. `why_not` says why other GPUs are
+    not usable.
     """
     mine = next(entry for each, entry in entries if each == name)
     held = {address: entry for _, entry in entries for address in entry.taken}

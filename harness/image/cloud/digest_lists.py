@@ -24,7 +24,8 @@ def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]
     """
     line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
     digests: dict[str, Digest] = {}
-    # Not splitlines(), which splits also at characters that do not end a line of sha256sum.
+    # splitlines() is not used, since it also splits at characters that do not end a line of
+    # sha256sum.
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         found = line_shape.fullmatch(line)

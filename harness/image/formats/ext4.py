@@ -26,7 +26,8 @@ _MAGIC = 0xEF53
 #: The features that this module handles, or that need no handling: filetype, recover, extents,
 #: 64bit, flex_bg, ea_inode, csum_seed, largedir.
 _UNDERSTOOD = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
-#: The features uninit_bg and metadata_csum: each group has a count of its never used inodes.
+#: With the feature uninit_bg or metadata_csum, each group has a count of the inodes that were never
+#: used.
 _HAS_UNUSED_COUNT = 0x10 | 0x400
 _GROUP_WITHOUT_INODES = 0x1
 _ROOT = 2
@@ -40,7 +41,7 @@ _LARGEST_BLOCK_LOG = 6
 _SMALLEST_INODE = 128
 _SMALLEST_DESCRIPTOR = 32
 _DEEPEST_TREE = 6
-#: The most blocks that folders and long links may have: 4 GiB.
+#: Folders and long links may have at most this many blocks, which is 4 GiB.
 _MOST_BLOCKS = 1 << 20
 _NO_XATTRS: Mapping[str, bytes] = {}
 _XATTR_PREFIXES = {

@@ -21,8 +21,8 @@ limit exists because the load may never end.
 
 **Order**: first come, first served, so that many small demands can't starve a large one. A process
 that already holds a reservation precedes processes without a reservation, because it does not
-release its reservation while it waits. Two processes that each hold a reservation and wait for
-another one may still wait for each other until their deadlines; one reservation for all machines of
+release its reservation while it waits. Two processes that each hold a reservation and wait for a
+second one may still wait for each other until their deadlines; one reservation for all machines of
 a test avoids that.
 """
 

@@ -1,7 +1,7 @@
 """Checkpoints: saved states of machines, made once, from which any number of clones start.
 
 A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its key
-covers everything on which its bytes depend, the parent's key included. Its manifest pins the
+covers everything on which its bytes depend, including the parent's key. Its manifest pins the
 parent's disk by digest, since that disk is the backing file of the overlay. A process that uses a
 checkpoint holds a shared lock, which the kernel releases at the end of the process. A checkpoint
 without a lock may be removed.

@@ -244,7 +244,7 @@ class LibvirtMachine(MonitoredMachine):
 
     @override
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
-        # libvirt also reports a shutdown when the guest of a machine that may not reboot resets.
+        # If a machine may not reboot, libvirt also reports a shutdown when its guest resets.
         ending = self._domain.wait_for_end(deadline)
         return None if ending == POWERED_OFF else ending
 

@@ -23,7 +23,7 @@ class HostUri:
 
     @classmethod
     def parse(cls, text: str, *, source: str = OPTION) -> HostUri:
-        """Parse a URI. Raises BadInputError if it does not name a libvirtd of this host."""
+        """Parse a URI. Raises BadInputError if the URI does not name a libvirtd of this host."""
         try:
             parts = urlsplit(text)
         except ValueError as error:

@@ -130,7 +130,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _write_coverage(config: pytest.Config) -> None:
-    # coverage.py is slow to import, and most runs do without it
+    # coverage.py is slow to import, and most runs do not need it
     data = importlib.import_module("harness.shell.coverage_data")
     path = config.rootpath / config.getoption("--shell-cov-data")
     hits = {tier: hits_of(config, tier) for tier in Tier}

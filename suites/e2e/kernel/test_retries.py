@@ -309,7 +309,7 @@ def test_driver_is_not_built_again_if_no_build_can_help(
         ),
     ],
 )
-def test_gpu_refusal_that_another_driver_release_logged_does_not_end_the_run(
+def test_gpu_refusal_logged_by_another_driver_release_does_not_end_the_run(
     start_node: StartNode, before: Argv
 ) -> None:
     """The kernel log of a boot may contain messages of a driver that was replaced since."""

@@ -46,7 +46,7 @@ def test_teardown_keeps_a_driver_that_a_program_uses_and_reports_this(
     expect.no_driver_artefact(node.evidence())
 
 
-def test_four_gpus_have_different_names_uuids_and_pci_addresses(
+def test_each_of_four_gpus_has_its_model_name_and_its_own_uuid_and_pci_address(
     node_with_driver: NodeWithDriver, a100: GpuModel, h100: GpuModel
 ) -> None:
     models = [a100, h100, a100, h100]

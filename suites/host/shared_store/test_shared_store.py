@@ -207,7 +207,7 @@ def test_unreachable_registry_is_reported_in_one_sentence(filled: Shop) -> None:
     assert "can't be reached for the manifest of 'booted-" in second.said(Stage.REFUSED)
 
 
-def test_store_commands_list_pull_push_and_remove_artifacts(
+def test_store_commands_list_and_pull_and_push_and_remove_artifacts(
     filled: Shop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -40,7 +40,7 @@ REGRESSIONS = (
         name="kinds are compared without their family",
         before='[ "$(driver_family "$kind")" != "$(driver_family "$DRIVER_KIND")" ]',
         after='[ "$kind" != "$DRIVER_KIND" ]',
-        caught_by="test_baked_driver_is_used_only_if_kind_version_and_kernel_match",
+        caught_by="test_baked_driver_is_used_only_if_kind_and_version_and_kernel_match",
     ),
     Regression(
         name="a module that is only built counts as installed",

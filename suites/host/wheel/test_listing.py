@@ -55,7 +55,7 @@ def test_wheel_has_every_file_of_the_package(installed_wheel: InstalledWheel) ->
     } == set()
 
 
-def test_wheel_has_only_the_package_the_documentation_and_the_licence(
+def test_wheel_has_only_the_package_and_its_pages_and_its_licence(
     installed_wheel: InstalledWheel,
 ) -> None:
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]

@@ -225,7 +225,7 @@ def test_script_whose_name_only_contains_a_known_word_is_not_the_program_to_run(
 
 
 @pytest.mark.parametrize("name", ["gpu-setup", "node_installer.sh", "setUp.sh", "run-all.sh"])
-def test_executable_script_named_like_setup_install_or_run_is_the_program_to_run(
+def test_init_takes_an_executable_script_of_a_usual_name_as_the_program(
     project: Path, name: str
 ) -> None:
     for each, mode in (("provision.sh", 0o644), ("library.sh", 0o755), (name, 0o755)):

@@ -87,7 +87,7 @@ def test_runtime_with_native_cdi_needs_no_nvidia_runtime_by_default() -> None:
     }
 
 
-def test_older_runtime_gets_devices_through_the_default_nvidia_runtime() -> None:
+def test_runtime_without_native_cdi_uses_the_runtime_class_nvidia() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=False)
 
     assert choice.runtime_class == "nvidia"

@@ -63,7 +63,7 @@ def test_two_steps_with_the_same_name_are_refused() -> None:
         Plan.order([step("a"), step("b"), step("b")])
 
 
-def test_reported_command_of_a_step_is_its_first_command_or_else_its_name() -> None:
+def test_step_is_reported_with_its_first_command_or_else_with_its_name() -> None:
     run = Run(argv=("a", "b c"), retry=Retry(timeout_s=1))
     other = Run(argv=("d",), retry=Retry(timeout_s=1))
     with_run = Step(name="n", actions=(Remove(path="/x"), run, other), exit_code=None)

@@ -98,7 +98,7 @@ def test_record_that_is_not_a_file_is_corrupt(node: Node) -> None:
         ("cuda", VERSION, "6.1.0-55-cloud-amd64", "install kernel"),
     ],
 )
-def test_baked_driver_is_used_only_if_kind_version_and_kernel_match(
+def test_baked_driver_is_used_only_if_kind_and_version_and_kernel_match(
     node: Node, kind: str, version: str, kernel: str, expected: str
 ) -> None:
     node.bake(kind=kind, version=version, kernel=kernel)
@@ -257,7 +257,7 @@ def test_modules_are_unloaded_before_their_dependencies(node: Node) -> None:
     assert node.modules.loaded == ()
 
 
-def test_no_module_is_unloaded_if_one_is_in_use(node: Node) -> None:
+def test_if_one_module_is_in_use_all_modules_stay_loaded(node: Node) -> None:
     node.bake()
     node.modules.hold("nvidia_uvm")
 

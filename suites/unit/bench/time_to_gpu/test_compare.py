@@ -101,7 +101,9 @@ def test_emulated_runs_are_compared_by_their_ratios() -> None:
 
 
 @pytest.mark.parametrize("emulated", [(True, False), (False, True)])
-def test_runs_are_compared_by_ratios_if_either_was_emulated(emulated: tuple[bool, bool]) -> None:
+def test_two_runs_are_compared_by_ratios_if_one_of_them_was_emulated(
+    emulated: tuple[bool, bool],
+) -> None:
     before, after = (_with([*PREBAKED], is_emulated=each) for each in emulated)
 
     assert compare(before, after).is_relative

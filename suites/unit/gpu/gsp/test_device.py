@@ -338,7 +338,7 @@ def test_driver_release_without_data_is_refused_with_a_sentence() -> None:
     assert "driver 999.12.34 opened" in driver.device.state.refusal
 
 
-def test_xid_reaches_the_driver_with_an_interrupt(opened: Driver) -> None:
+def test_raised_xid_sends_the_driver_an_event_and_an_interrupt(opened: Driver) -> None:
     raised = []
     opened.device.signal = lambda: raised.append(True)
     opened.write(0xB81200 + 4 * 4, 1 << 25)

@@ -64,7 +64,9 @@ def test_pattern_split_across_reads_is_found(guest: _Guest, console: Console) ->
     assert _wait(console, "cloud-init has finished") == "cloud-init has finished"
 
 
-def test_character_split_across_reads_is_whole(guest: _Guest, console: Console) -> None:
+def test_character_that_arrives_in_two_reads_is_decoded_as_one(
+    guest: _Guest, console: Console
+) -> None:
     first, second = "é".encode()[:1], "é".encode()[1:]
     guest.prints(b"caf" + first)
     with pytest.raises(HarnessError):
