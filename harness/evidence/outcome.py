@@ -99,7 +99,7 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
 
 
 def parse_stamp(text: str) -> float | None:
-    """Return an ISO time in seconds since the epoch, or None for another form.
+    """Return an ISO time in seconds since the epoch, or None if the text has another form.
 
     A time without a zone is in UTC.
     """

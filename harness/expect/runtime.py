@@ -288,7 +288,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
 
 
 def _runtime_refusal(evidence: Evidence) -> str | None:
-    """Return why containerd can't give pods GPUs through NVIDIA's runtime, or None if it can."""
+    """Return why containerd can't give pods GPUs through NVIDIA's runtime, or None if containerd can do it."""
     if evidence.is_command_absent("containerd-config"):
         return (
             "containerd was expected to run the node's containers, but it is not installed. Install "

@@ -91,7 +91,7 @@ _CAPABILITIES: Final = json.dumps(
         }
     }
 ).encode()
-#: The bytes of data in each write of a message that has several writes.
+#: A message can contain several writes; each of them has this many bytes of data.
 _ONE_OF_MULTI_BYTES = 8
 _BAR_SIZES = frozenset({1, 2, 4, 8})
 

@@ -139,8 +139,8 @@ class NodeRequest:
             )
         if self.derive is not None and not self.skip_cloud_init:
             raise BadInputError(
-                "'derive' needs a node that continues after cloud-init; set 'skip_cloud_init' "
-                "too.",
+                "'derive' changes the saved state after cloud-init; set 'skip_cloud_init' too, so that "
+                "the node continues from this state.",
                 source="NodeRequest",
                 key="derive",
             )

@@ -67,7 +67,7 @@ def time_stamp_counter_khz(clock: Clock = SYSTEM_CLOCK) -> int | None:
 def measure_khz(
     counter: Callable[[], int], nanoseconds: Callable[[], int], clock: Clock
 ) -> int | None:
-    """Return the rate of `counter` in kHz, rounded to thousands, or None if it does not change."""
+    """Return the rate of `counter` in kHz, rounded to thousands, or None if `counter` does not change."""
     began, from_count = _look(counter, nanoseconds)
     clock.sleep(_INTERVAL_S)
     ended, to_count = _look(counter, nanoseconds)
@@ -205,8 +205,8 @@ def choose_accelerator(
 ) -> AcceleratorChoice:
     """Choose the accelerator that `option` selects.
 
-    The proof's verdict is kept in `cache` for this boot of the host and this QEMU binary. Raises
-    RequirementError if `option` is `KVM` and KVM does not work.
+    The result of the proof is kept in `cache`, for this QEMU binary and until the host is booted
+    again. Raises RequirementError if `option` is `KVM` and KVM does not work.
     """
     if option is AcceleratorOption.TCG:
         return _tcg("TCG was requested.", clock)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: How far progress can extend a deadline at most, as a multiple of the deadline's limit.
 MOST_TIMES = 3
-#: Each sign of progress extends a deadline by this fraction of its limit.
+#: Each sign of progress extends a deadline by this fraction of the deadline's limit.
 _PATIENCE = 0.5
 _NS = 1e9
 

@@ -31,7 +31,7 @@ _MARK = "harness_error_in_call"
 
 
 def register(config: pytest.Config) -> None:
-    """Tell failures and errors apart in this run's JUnit file, if any; workers of xdist write none."""
+    """Tell failures and errors apart in this run's JUnit file, if it writes one; xdist's workers write none."""
     path = config.getoption("xmlpath", None)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(JUnitErrors(Path(path), config), "harness-junit")

@@ -45,7 +45,7 @@ class ForeignTests:
                 or not reason
             ):
                 raise BadInputError(
-                    f"The marker takes any of {listed(MachineDriver.words())} and a 'reason', but got "
+                    f"The marker takes one or more of {listed(MachineDriver.words())} and a 'reason', but got "
                     f"{drivers} and {reason!r}.",
                     source=item.nodeid,
                     key="vm_driver",

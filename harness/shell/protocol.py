@@ -36,7 +36,8 @@ def make_pipes(count: int) -> list[tuple[int, int]]:
 
 
 class Memory:
-    """An anonymous file (memfd) that a child writes and this process reads, or vice versa.
+    """An anonymous file (memfd) that one of two processes, a child and this process, writes and the
+    other reads.
 
     The child opens the file again through `/proc/self/fd`, so each side has its own position in
     the file.

@@ -72,7 +72,7 @@ def test_each_sample_is_a_complete_critical_path_measured_by_the_guests_clock(
     }
 
 
-def test_critical_path_has_one_part_for_a_users_provisioner_that_reports_no_steps(
+def test_critical_path_shows_a_provisioner_without_steps_as_one_part(
     measure: Callable[[Options], Benchmark],
 ) -> None:
     """The provisioner makes device nodes and starts no plugin.

@@ -69,8 +69,9 @@ class Options:
     """The driver to measure; the lab's image has to contain this driver."""
 
 
-#: The options with NVIDIA's own driver. Its image has the module, so no node can be compared with a node that
-#: never had the driver. The registry's images have the stand-in's modules only.
+#: The options for a run with NVIDIA's own driver. Its image has the module, so no node can be
+#: compared with a node that never had the driver. The registry's images have the stand-in's
+#: modules only.
 NVIDIA = Options(
     payload=Payload.NVIDIA,
     samples=3,

@@ -1,4 +1,4 @@
-"""Reads and writes, in bytes, the fields of a driver release's structures; a path names a field."""
+"""Reads and writes fields of a driver release's structures in a string of bytes; a path names a field."""
 
 from __future__ import annotations
 

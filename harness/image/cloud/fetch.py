@@ -114,8 +114,8 @@ class Fetch:
     def download(self, listed: ListedImage, part: Path, *, refused: Path) -> str:
         """Download the image to `part`, from the first location with the listed digest; return the URL.
 
-        A partial file `part` is completed. A file with another digest is moved to the folder
-        `refused`. Raises ImageFetchError.
+        If `part` is a partial file, the download continues it. A file with another digest is moved
+        to the folder `refused`. Raises ImageFetchError.
         """
         preferred = (listed.location, *self.mirrors)
         left = [f"{each}{self.recipe.file.file}" for each in self.recipe.locations(preferred)]

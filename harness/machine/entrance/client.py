@@ -188,7 +188,7 @@ def _pass(
 
 
 def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None:
-    """Write output; return how the request ended, or None if it has not ended."""
+    """Write output; return how the request ended, or None if the request has not ended."""
     for kind, content in messages:
         if kind is Kind.OUTPUT:
             _write(1, content)

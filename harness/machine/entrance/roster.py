@@ -60,7 +60,7 @@ class RunningMachine:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the machine was kept after its test, until `harness gc` or `until` ends it."""
+        """Return whether the machine was kept after its test: `harness gc` ends it, or the time `until`."""
         return self.until is not None
 
     @property

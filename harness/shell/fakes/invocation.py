@@ -75,7 +75,7 @@ class Syntax:
     def _split_short(
         self, call: Call, known: Mapping[str, tuple[str, bool]], word: str, rest: list[str]
     ) -> None:
-        """Insert the text after the first letter of `word` into `rest`: a value or more options."""
+        """Insert into `rest` what follows the first option letter of `word`: a value, or further options."""
         self._expect_known(call, known, word[:2])
         takes_value = known[word[:2]][1]
         rest.insert(0, word[2:].removeprefix("=") if takes_value else f"-{word[2:]}")

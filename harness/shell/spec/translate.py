@@ -57,8 +57,8 @@ def translate(
 ) -> SpecFile:
     """Translate `text`, the content of the file `path`, for `shell`.
 
-    `lookups_of` gets the word by which the spec names a script that it sources, and returns the
-    names of commands whose path that script looks up.
+    A script that a spec sources may look up the paths of commands. `lookups_of` returns the names
+    of these commands; its argument is the word for the script in the spec.
 
     Raises BadInputError, with the line, for a block that is not closed or not allowed at its
     position, and for an unknown construct.

@@ -127,7 +127,8 @@ class WarmShell:
             clock = write_clock_commands(self.scratch / "clock")
             env.update(clock_environment(clock, path))
             path = env.pop("PATH")
-        # not PATH: the program that starts the shell needs commands that the shell may not run
+        # PATH is not set here: the shell may not run some commands that the program which starts it
+        # needs
         env["HX_PATH"] = f"{self.mocked}:{path}"
         self._files.script.replace("\n".join([*self.code, "__hx_serve", ""]))
         setting = ShellSetting(

@@ -323,7 +323,7 @@ def test_gpu_refusal_logged_by_another_driver_release_does_not_end_the_run(
 
 
 @promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
-def test_gpu_that_the_release_does_not_support_stops_no_node_with_a_working_gpu(
+def test_unsupported_gpu_does_not_stop_a_node_that_also_has_a_working_gpu(
     start_node: StartNode,
 ) -> None:
     """The driver refuses one GPU of the node, but its commands succeed with another GPU."""

@@ -67,7 +67,7 @@ def test_gpu_of_a_killed_holder_is_restored_by_the_next_lease(start_host: StartH
     assert driver_of(host, gpu) == DRIVER
 
 
-def test_gpu_that_leaves_the_bus_is_quarantined_until_it_answers_and_is_released(
+def test_gpu_that_left_the_bus_is_quarantined_and_can_be_released_after_it_returns(
     start_host: StartHost,
 ) -> None:
     host = start_host(2)

@@ -111,7 +111,7 @@ def test_prebaked_driver_that_opens_the_gpu_drives_it_and_is_torn_down(
     check_fast_path_and_teardown(boot_node, opened_gpu_image, a100)
 
 
-def test_driver_that_opens_the_gpu_is_absent_on_a_kernel_that_it_was_not_built_for(
+def test_opened_gpu_has_no_driver_on_a_kernel_without_a_built_module(
     boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
 ) -> None:
     check_other_kernel(boot_node, opened_gpu_image, a100)

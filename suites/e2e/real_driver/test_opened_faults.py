@@ -101,7 +101,7 @@ def test_remapped_rows_are_shown_by_nvidia_smi(a100_node: Node) -> None:
     assert rows["remapped_row_failure"] == "No"
 
 
-def test_gpu_that_fell_off_the_bus_is_opened_again_after_it_was_plugged_again(
+def test_gpu_that_fell_off_the_bus_is_opened_after_an_unplug_and_a_plug(
     a100_node: Node, a100: GpuModel
 ) -> None:
     guest = a100_node.guest

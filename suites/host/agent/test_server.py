@@ -126,7 +126,7 @@ def test_unit_is_queried_without_signals_after_systemd_executes_itself_again(
         answer(bench, show("activating"), number)
 
 
-def test_query_that_lacks_memory_is_retried_and_is_killed_when_its_wait_is_cancelled(
+def test_query_is_retried_after_a_lack_of_memory_and_killed_at_a_cancellation(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     bench.processes.refusal = OSError(errno.ENOMEM, "Cannot allocate memory")

@@ -431,7 +431,7 @@ def test_digest_that_another_process_locked_is_kept(fetching: Fetching) -> None:
 
 
 @pytest.mark.parametrize("is_renewal", [False, True])
-def test_lock_that_another_process_writes_during_the_fetch_is_replaced_only_by_a_renewal(
+def test_fetch_does_not_replace_a_lock_written_meanwhile_but_a_renewal_does(
     fetching: Fetching, server: ImageServer, *, is_renewal: bool
 ) -> None:
     def lock_meanwhile(handler: Handler) -> None:

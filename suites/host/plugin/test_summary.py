@@ -130,7 +130,7 @@ def test_run_whose_options_name_a_missing_image_or_qemu_ends_at_its_start(
     not entry_points(group="pytest11", name="gpu-node-harness"),
     reason="only options of an installed plugin are unknown when pytest looks for its ini file",
 )
-def test_option_path_that_pytest_took_for_a_test_is_refused_if_the_ini_file_was_not_read(
+def test_path_of_an_option_is_refused_if_pytest_took_it_for_a_test_and_read_no_ini_file(
     inner: Inner, tmp_path: Path
 ) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")

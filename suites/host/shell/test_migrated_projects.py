@@ -101,7 +101,7 @@ End
 
 
 @pytest.mark.parametrize("option", ["-eu", "-o errexit"])
-def test_errexit_of_a_helper_module_applies_to_when_run_but_not_to_when_call(
+def test_errexit_of_a_helper_module_affects_run_examples_but_not_call_examples(
     project: SpecProject, option: str
 ) -> None:
     project.write(".shellspec", "--require spec_helper\n")

@@ -504,7 +504,7 @@ def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
         assert (chosen.kind, chosen.network) == (SandboxKind.THROWAWAY, network)
 
 
-def test_user_without_namespaces_gets_the_sandbox_that_refuses_writes_and_a_warning() -> None:
+def test_user_without_namespaces_gets_a_warning_and_a_sandbox_that_refuses_writes() -> None:
     chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
 
     assert chosen.kind is SandboxKind.REFUSE

@@ -528,7 +528,7 @@ def test_short_writes_lose_no_bytes_of_a_file_or_of_stdin(
     process.ends()
 
 
-def test_agent_answers_a_host_that_reconnects_and_kills_the_earlier_command(
+def test_agent_kills_the_earlier_command_after_the_host_reconnected(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start(bench)
@@ -884,7 +884,7 @@ def test_timer_cancelled_in_the_round_in_which_it_is_due_is_not_called(bench: Be
     assert called == ["next"]
 
 
-def test_descriptor_removed_in_the_round_in_which_it_is_ready_is_not_called(
+def test_callback_of_a_ready_descriptor_is_not_called_after_its_removal(
     bench: Bench,
 ) -> None:
     called: list[int] = []

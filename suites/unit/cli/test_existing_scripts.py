@@ -51,7 +51,7 @@ def test_init_writes_a_provisioner_and_tests_for_the_scripts(project: Path) -> N
     assert not (project / "tests/e2e/test_first_node.py").exists()
 
 
-def test_project_for_scripts_without_further_tools_boots_the_shipped_image(
+def test_init_uses_the_shipped_image_if_the_scripts_need_no_further_tools(
     project: Path,
 ) -> None:
     main(["init", "--provisioner", "ops/scripts"])

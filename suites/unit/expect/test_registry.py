@@ -86,7 +86,7 @@ def test_only_the_status_of_the_pull_with_the_given_number_is_checked() -> None:
             expect.pull_answered(log, number, status=status)
 
 
-def test_pauses_are_refused_if_the_shortest_pause_between_tries_is_too_short() -> None:
+def test_pauses_between_tries_are_refused_if_one_pause_is_too_short() -> None:
     with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
         expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 

@@ -101,7 +101,7 @@ def test_unit_that_is_still_starting_was_not_awaited(tmp_path: Path, dcgm: str) 
 
 
 @pytest.mark.parametrize("ready", [150, 300])
-def test_unit_that_was_ready_first_is_refused_because_it_may_have_been_awaited(
+def test_unit_not_awaited_refuses_a_unit_that_was_ready_before_the_other_unit(
     tmp_path: Path, ready: int
 ) -> None:
     seen = evidence(tmp_path, unit(DCGM, 100, ready), unit(KUBELET, 200, 300))
@@ -184,7 +184,7 @@ def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("started", [299, 300])
-def test_unit_that_was_still_starting_when_the_other_unit_was_ready_was_not_awaited(
+def test_unit_was_not_awaited_if_it_was_ready_later_than_the_other_unit(
     tmp_path: Path, started: int
 ) -> None:
     seen = evidence(tmp_path, unit(DCGM, started, 301), unit(KUBELET, 200, 300))

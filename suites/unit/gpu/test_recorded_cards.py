@@ -128,7 +128,7 @@ def test_pci_ids_of_the_model_match_the_recorded_nvml_answers(card: str) -> None
 
 
 @each_card
-def test_mig_profiles_that_provisioning_creates_exist_on_the_recorded_card_and_fill_it(
+def test_recorded_card_has_the_mig_profiles_of_provisioning_and_is_full_with_them(
     card: str,
 ) -> None:
     """Each profile id exists on the card, and the number of instances is the card's maximum."""

@@ -66,7 +66,7 @@ def test_lists_are_appended_and_mappings_are_merged_and_other_values_are_replace
     assert recipe.file.release == "trixie"
 
 
-def test_list_that_the_key_replace_names_overrides_the_list_of_the_base_and_null_removes_a_value(
+def test_recipe_replaces_the_lists_that_it_names_and_removes_values_that_are_null(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(
@@ -146,7 +146,7 @@ def test_key_of_an_extending_recipe_depends_on_its_merged_content(tmp_path: Path
     assert extending.key(builder="one") == complete.key(builder="one") != other.key(builder="one")
 
 
-def test_cloud_image_that_pins_its_base_keeps_the_signing_key_but_has_its_own_folder(
+def test_recipe_that_extends_a_cloud_image_keeps_its_key_but_has_another_folder(
     tmp_path: Path, own: Path
 ) -> None:
     digest = f"sha256:{'0' * 64}"

@@ -124,7 +124,7 @@ def test_no_argument_is_added_to_the_kernel_command_line_of_a_boot_loader() -> N
     assert described.spec.kernel_command_line == "ro"
 
 
-def test_aperture_of_a_slot_is_the_largest_power_of_two_that_fits_all_slots() -> None:
+def test_each_slot_gets_the_largest_possible_power_of_two_of_address_space() -> None:
     shares_gib = {1: 256, 4: 64, 5: 32, 8: 32}
 
     assert {slots: slot_aperture_mib(256 << 10, slots) >> 10 for slots in shares_gib} == shares_gib

@@ -295,7 +295,7 @@ def test_node_that_may_reboot_is_not_cloned(
     assert states == []
 
 
-def test_node_that_skips_cloud_init_is_a_clone_of_a_state_after_cloud_init_with_its_own_hostname(
+def test_node_without_cloud_init_is_a_clone_but_has_its_own_hostname(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],

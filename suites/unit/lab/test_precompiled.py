@@ -97,7 +97,7 @@ def built(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["other kernel", "newest kernel"])
-def test_modules_are_read_from_a_machine_that_builds_them_unless_the_bake_has_built_them(
+def test_modules_that_the_bake_has_not_built_are_built_in_a_machine(
     lab: Lab, built: Stage, asked: list[dict[str, Any]], number: int
 ) -> None:
     image = an_image()

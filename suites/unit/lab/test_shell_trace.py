@@ -153,7 +153,7 @@ def test_relative_script_path_starts_at_the_folder_in_which_the_script_was_start
     assert refused == []
 
 
-def test_relative_script_path_is_found_in_the_folder_that_its_process_has_left(
+def test_relative_script_path_is_found_although_its_process_has_left_the_folder(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("opt/provision.sh", TEXT)

@@ -66,7 +66,7 @@ def test_only_the_longest_of_simultaneous_waits_is_subtracted(host: Host) -> Non
     assert guest.monotonic() - began == pytest.approx(2)
 
 
-def test_wait_that_the_kernel_reports_only_at_the_end_of_the_wait_is_subtracted_in_full(
+def test_wait_for_a_processor_is_subtracted_in_full_even_if_it_is_reported_late(
     host: Host,
 ) -> None:
     """The kernel reports a long wait only after it has ended."""

@@ -34,7 +34,7 @@ def test_machine_that_does_not_start_is_closed(tmp_path: Path, error: BaseExcept
     assert machine.steps == ["close"]
 
 
-def test_device_is_plugged_into_the_first_free_port_which_is_named_by_its_id_in_qemu(
+def test_device_is_plugged_into_the_first_free_port_by_the_qemu_id_of_the_port(
     tmp_path: Path,
 ) -> None:
     monitor = FakeMonitor({"device_add": HarnessError("Bus 'rp0' is gone.")})

@@ -101,7 +101,7 @@ def test_descriptor_whose_file_name_sorts_first_in_all_folders_is_used(
     assert find(general, specific) == specific.firmware
 
 
-def test_descriptor_whose_file_name_sorts_later_is_not_preferred_even_in_a_specific_folder(
+def test_firmware_descriptors_are_ordered_by_file_name_and_not_by_folder(
     general: Folder, specific: Folder
 ) -> None:
     general.describe("60-edk2.json")

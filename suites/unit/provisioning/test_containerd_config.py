@@ -351,7 +351,7 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
 
 
 @pytest.mark.parametrize("key", ["options.Runtime", "runtime_engine"])
-def test_program_that_the_oldest_keys_name_is_started_only_by_the_oldest_shim(key: str) -> None:
+def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys(key: str) -> None:
     text = f'{RUNC}{key} = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
@@ -705,7 +705,7 @@ def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
 
 
 @pytest.mark.parametrize("release", Release)
-def test_opted_out_node_whose_imported_file_starts_pods_with_nvidias_program_is_not_ready(
+def test_opted_out_node_is_not_ready_if_an_imported_file_makes_nvidia_the_default(
     simulated: SimulatedNode, invocation: Invocation, release: Release
 ) -> None:
     """The main file has no NVIDIA runtime and is kept; `nvidia-ctk` wrote the drop-in."""

@@ -75,7 +75,7 @@ def test_commands_of_a_function_called_at_two_levels_are_covered() -> None:
     assert executed_lines(text, traced) == {2, 3, 4}
 
 
-def test_lowest_level_is_used_for_a_function_that_begins_with_a_multi_line_command() -> None:
+def test_lines_of_a_function_are_found_even_if_its_first_command_has_two_lines() -> None:
     text = "f() {\n  a \\\n    x\n  y=$(b)\n  c\n}\n"
     traced = {Place(3, 2, 1), Place(4, 2, 2), Place(4, 2, 1), Place(5, 2, 2)}
 

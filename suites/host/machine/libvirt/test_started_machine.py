@@ -273,7 +273,7 @@ def test_gpus_of_the_host_take_free_root_ports(
     ]
 
 
-def test_gpu_of_the_host_that_needs_more_than_its_root_port_reserves_is_refused(
+def test_host_gpu_that_is_too_large_for_the_space_of_its_root_port_is_refused(
     machine: LibvirtMachine, host: HostWithStreams
 ) -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=GPU.addresses, aperture_mib=65536)

@@ -109,7 +109,7 @@ def test_wait_ends_when_the_capacity_appears_if_nvidias_driver_refuses_the_emula
     )
 
 
-def test_gpu_that_nvidias_driver_refuses_with_another_error_is_an_error_of_the_node() -> None:
+def test_refusal_of_a_gpu_with_an_unexpected_error_is_an_expectation_error() -> None:
     with pytest.raises(ExpectationError, match="answered ENXIO"):
         moments_of(_events_of_a_refusal("ENXIO"), Payload.NVIDIA)
 

@@ -631,7 +631,7 @@ def test_gpu_in_use_is_found_even_if_nvidias_driver_writes_its_address_in_capita
     assert verdict(host, "0000:9a:00.0").kind is VerdictKind.BUSY
 
 
-def test_verdict_is_unknown_if_the_nvidia_file_of_a_gpu_that_is_not_function_0_may_be_open(
+def test_gpu_at_function_1_is_unknown_if_its_nvidia_file_may_be_open(
     host: FakeHost,
 ) -> None:
     """Without access to the processes of other users, only a GPU without a driver is free."""

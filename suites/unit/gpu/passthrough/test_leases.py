@@ -100,7 +100,7 @@ def test_request_for_one_gpu_does_not_delay_a_request_for_another_gpu() -> None:
     assert turn(4, *entries, entry(4, (A, B))) == ()
 
 
-def test_process_that_holds_a_gpu_gets_another_gpu_before_processes_that_wait_longer() -> None:
+def test_process_that_holds_a_gpu_gets_a_second_gpu_before_earlier_processes() -> None:
     """Otherwise it would keep its GPU while it waits behind processes that want this GPU."""
     entries = (
         entry(1, (A,), taken=(A,), process=7),

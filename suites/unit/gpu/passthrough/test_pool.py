@@ -981,7 +981,7 @@ BRIDGE = "0000:00:03.0"
 
 
 @pytest.mark.parametrize("named", [(GPU, SECOND), (GPU, BRIDGE), (AUDIO,), (NVME,)], ids=" ".join)
-def test_record_that_lists_pci_functions_that_no_run_takes_is_ignored(
+def test_record_of_pci_functions_that_no_run_takes_is_ignored(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, named: tuple[str, ...]
 ) -> None:
     """The user's own record may list a foreign group, a bridge, or functions without a GPU."""

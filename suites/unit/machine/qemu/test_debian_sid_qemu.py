@@ -312,7 +312,7 @@ def test_qemu_unpacked_from_another_list_of_packages_is_not_used(
     assert find_sid_qemu(cache) is None
 
 
-def test_wait_for_a_process_that_unpacks_qemu_times_out_and_keeps_the_unpacked_files(
+def test_timeout_of_a_wait_for_another_process_keeps_the_files_it_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian_sid_qemu, "UNPACK_S", 0.0)

@@ -542,7 +542,7 @@ def test_dpkg_lock_is_held_for_the_given_number_of_attempts(tmp_path: Path) -> N
     assert packages.is_installed("a")
 
 
-def test_apt_that_waits_gets_a_lock_that_is_released(tmp_path: Path) -> None:
+def test_waiting_apt_gets_the_lock_when_it_is_released(tmp_path: Path) -> None:
     package = fakes.Package(name="a", version="1")
     packages = fakes.Packages(repository=[package]).use_root(tmp_path)
     packages.lock(attempts=3)

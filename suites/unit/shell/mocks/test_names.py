@@ -74,7 +74,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def test_function_can_be_function_accepts_exactly_the_function_names_that_bash_accepts() -> None:
+def test_exactly_the_function_names_that_bash_accepts_can_be_mocked() -> None:
     assert {name: can_be_function(name) for name in FUNCTIONS} == FUNCTIONS
 
 
