@@ -303,7 +303,7 @@ class Script:
         )
 
     def leaks(self, variable: str, function: str) -> bool:
-        """Return whether a variable of `function`, without `local`, would change another variable.
+        """Return whether `variable` would change another variable if `function` did not declare it `local`.
 
         The other variable belongs to the top level, or to a direct or indirect caller that uses it
         after the call.

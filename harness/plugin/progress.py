@@ -90,7 +90,7 @@ class ProgressReporter:
         return region
 
     def _can_be_live(self, reporter: pytest.TerminalReporter) -> bool:
-        """Return whether changing rows can be shown; direct output of tests would overwrite them."""
+        """Return whether rows that change can be shown; they can't if tests print to the terminal directly."""
         return (
             bool(reporter.isatty)
             and os.isatty(self._errors)

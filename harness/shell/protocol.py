@@ -36,8 +36,7 @@ def make_pipes(count: int) -> list[tuple[int, int]]:
 
 
 class Memory:
-    """An anonymous file (memfd) that one of two processes, a child and this process, writes and the
-    other reads.
+    """An anonymous file (memfd) through which a child and this process pass data, in one direction.
 
     The child opens the file again through `/proc/self/fd`, so each side has its own position in
     the file.

@@ -1,11 +1,10 @@
 """Keeps shell code under test from changing the host.
 
 The code runs in a throw-away root: it can write anywhere and signal any process that it sees, and
-all changes are gone when the shell ends. If the kernel refuses namespaces to an ordinary user, the
-kernel refuses writes outside the test's own folders instead. The harness uses this weaker sandbox
-only after such a refusal, and never for root. The programs beside this module set up the isolation
-in the process that becomes the shell; that process checks its isolation again before it runs the
-code.
+all changes are gone when the shell ends. If the kernel allows an ordinary user no namespaces, a
+weaker sandbox is used: it refuses writes outside the test's own folders. The weaker sandbox is
+never used for root. The programs beside this module set up the isolation in the process that
+becomes the shell; that process checks its isolation again before it runs the code.
 """
 
 from __future__ import annotations

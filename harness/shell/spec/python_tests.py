@@ -118,7 +118,7 @@ class TestWriter:
             self.by_hand.append((line, why))
 
     def _without_evaluation(self, example: Scope) -> list[str]:
-        """Return the test of an example without evaluation and expectations: pending or skipped."""
+        """Return the test of an example that has no evaluation and no expectations; the test is skipped."""
         for statement in example.statements:
             self._set_up(statement)
         if not any(s.text.startswith("pytest.skip(") for s in example.statements):

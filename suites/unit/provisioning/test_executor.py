@@ -329,7 +329,7 @@ def test_events_have_the_start_and_end_of_their_step_or_group(tmp_path: Path) ->
     ]
 
 
-def test_event_of_a_group_is_written_after_a_failure(tmp_path: Path) -> None:
+def test_event_of_a_group_of_steps_is_written_even_if_a_step_fails(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1) as runner:
         executor = Executor(make_node(runner, tmp_path))
         with pytest.raises(ProvisioningError):

@@ -225,7 +225,9 @@ def test_optional_failure_is_only_logged(tmp_path: Path) -> None:
     assert console == []
 
 
-def test_warning_of_an_optional_failure_is_printed_and_returned(tmp_path: Path) -> None:
+def test_warning_about_the_failure_of_an_optional_command_is_printed_and_returned(
+    tmp_path: Path,
+) -> None:
     console: list[str] = []
     with ScriptedRunner().expect("work hard", exit_code=1) as runner:
         run = command(is_optional=True, warning="warning: no")

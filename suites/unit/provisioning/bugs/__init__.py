@@ -1,5 +1,6 @@
-"""Defects that others had in production, or that their reviewers found: each named, each a test.
+"""One test for each defect that other projects had in production, or that a review of them found.
 
-The number is that of the regression corpus; the name goes on with where it was found. AgentBaker,
-aks-gpu and kaito are the projects; *latent* is a defect that nobody had reported yet.
+A test's name begins with the number of its defect in the regression corpus. If a project
+(AgentBaker, aks-gpu or kaito) had a report of the defect, its name and the report's number follow.
+Nobody had reported the defects 25 to 29.
 """

@@ -140,7 +140,7 @@ def test_21_aks_gpu_bake_removes_staged_libraries_of_another_version(
     assert simulated.files.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
 
 
-def test_27_latent_readiness_line_of_an_unbaked_node_describes_the_node_before_the_install(
+def test_27_readiness_line_describes_the_unbaked_node_as_it_was_before_the_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0
@@ -152,7 +152,7 @@ def test_27_latent_readiness_line_of_an_unbaked_node_describes_the_node_before_t
     )
 
 
-def test_28_latent_two_events_in_one_millisecond_get_two_files(simulated: SimulatedNode) -> None:
+def test_28_two_events_in_one_millisecond_get_two_files(simulated: SimulatedNode) -> None:
     node = make_node(simulated, simulated.top, FakeClock())
 
     node.journal.event("outer", "x", EPOCH)

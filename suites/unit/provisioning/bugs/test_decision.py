@@ -161,7 +161,7 @@ def test_24_bake_fails_if_the_record_names_the_kernel_of_the_builder(
         ('{"compute": {"tagsList": [{"name": "EnableManagedGPUExperience"}]}}', 230),
     ],
 )
-def test_25_latent_exit_code_is_224_or_230_if_the_tag_cache_is_unreadable(
+def test_25_exit_code_is_224_or_230_if_the_tag_cache_is_unreadable(
     simulated: SimulatedNode, invocation: Invocation, text: str | None, exit_code: int
 ) -> None:
     if text is None:
@@ -172,7 +172,7 @@ def test_25_latent_exit_code_is_224_or_230_if_the_tag_cache_is_unreadable(
     assert invocation.run("boot", GPU_NODE) == exit_code
 
 
-def test_26_latent_tag_that_merely_contains_the_name_is_ignored(
+def test_26_tag_that_merely_contains_the_name_is_ignored(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     write_tags(

@@ -67,7 +67,7 @@ CODE = (
 )  # fmt: skip
 
 
-def test_data_directive_is_replaced_only_in_command_position() -> None:
+def test_data_directive_is_replaced_only_where_bash_expects_a_command() -> None:
     shell = Shell(("1",))
 
     rows_of("dynamic", [code.replace("_", "%data") for code in CODE], shell)
