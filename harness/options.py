@@ -328,8 +328,9 @@ def settings_from(
 ) -> Settings:
     """Return the settings that options, the environment and an ini file ask for.
 
-    `given` and `ini` return the given value, or None, for a destination; `decided` are settings
-    whose options the caller has read. Raises BadInputError if a value is wrong.
+    For the destination of an option, `given` returns the value from the command line, and `ini` the
+    value from the ini file; both return None if there is no value. `decided` has the settings that
+    the caller has decided already. Raises BadInputError if a value is wrong.
     """
     values: dict[str, Any] = {}
     for option in _ROWS:

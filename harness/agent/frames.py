@@ -24,8 +24,8 @@ STDIN_WINDOW = 256 << 10
 OUTPUT_WINDOW = 1 << 20
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-#: The core of `json.loads`, without its regular expressions. In a clone all code runs for the
-#: first time, so emulation must translate the code; that takes long for a regular expression.
+#: The part of `json.loads` that uses no regular expressions. In a clone all code runs for the first
+#: time, so emulation must translate the code; that takes long for a regular expression.
 _decode = json.JSONDecoder().raw_decode
 _HEADER = Struct(">BII")
 HEADER_BYTES = _HEADER.size

@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv, CommandResult
     from harness.provisioning.wait import Deadline
 
-#: Seconds under KVM, multiplied under TCG by the patience of the run, for the boot loader's
-#: delay and everything that a distribution does at its first boot.
+#: Seconds for the boot loader's delay and everything that a distribution does at its first boot.
+#: They apply under KVM; under TCG, they are multiplied by the patience of the run.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
 #: Seconds under KVM to write a node's files and run its commands; some compile kernel modules.

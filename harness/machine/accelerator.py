@@ -102,8 +102,8 @@ _NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
 
-# The proof, assembled once from this GNU as source. It lies at F000:0000, where the ROM is mapped
-# below 1 MiB:
+# The proof; it was assembled once by GNU as, from the following source. It lies at F000:0000, where
+# the ROM is mapped below 1 MiB:
 #   real mode:      cli; lgdt gdtr; cr0.PE = 1; ljmp 0x08:protected
 #   protected mode: PML4 at 0x1000 -> PDPT at 0x2000 -> one 2 MiB page at 0x3000, at address 0 and
 #                   at 0xffffffff80000000, where kernels live;

@@ -336,7 +336,7 @@ class MonitoredMachine(abc.ABC):
     def wait_for_power_off(self, deadline: Deadline) -> None:
         """Wait until the guest has powered itself off and its QEMU has ended.
 
-        Raises HarnessError if the guest reset instead, or is still up at the deadline.
+        Raises HarnessError if the guest has rebooted instead, or is still up at the deadline.
         """
         event = self.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
         ending, reason = self._wait_for_exit(deadline), event.data.get("reason")

@@ -44,7 +44,7 @@ class _FlashFile(pydantic.BaseModel):
 
 
 class _Mapping(pydantic.BaseModel):
-    """How firmware is mapped.
+    """How QEMU maps the firmware into memory.
 
     `mode` exists since QEMU 7.0; without `mode`, code and variables are two files.
     """

@@ -52,7 +52,7 @@ def broken(site: Site, group: Group, name: str = "one") -> str:
     )
 
 
-def test_error_of_an_entry_point_that_raises_on_import_has_distribution_and_group(
+def test_error_names_distribution_and_group_of_an_entry_point_that_fails_at_import(
     site: Site,
 ) -> None:
     sentence = broken(site, Group.IMAGES)

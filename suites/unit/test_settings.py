@@ -24,7 +24,7 @@ from harness.settings import (
 from harness.shared_store.credentials import read_basic
 
 
-def test_ci_is_strict_unless_its_variable_says_no() -> None:
+def test_run_is_in_ci_if_the_variable_ci_is_set_and_not_false() -> None:
     assert all(is_ci({"CI": value}) for value in ("true", "1", "YES"))
     assert not any(map(is_ci, ({}, {"CI": ""}, {"CI": "0"}, {"CI": "False"})))
 

@@ -61,8 +61,8 @@ def write_report(
 ) -> Mapping[str, Path]:
     """Write all forms of the report into `folder`; return their paths by name.
 
-    With `reference_s`, the seconds of a real build at boot, the advice is in seconds too, with
-    `ready_s` added.
+    If the seconds of a real build at boot are known (`reference_s`), the advice is also in seconds,
+    to which `ready_s` is added.
 
     Raises RequirementError if plots are wanted and matplotlib is missing.
     """

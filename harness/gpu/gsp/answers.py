@@ -420,7 +420,7 @@ def _chip_details(call: Call) -> int:
 
 
 def _inforom_object(call: Call) -> int:
-    """Answer with the version of OBD (shown as OEM by `nvidia-smi`) or ECC (for error counts)."""
+    """Answer with the version of the object OBD (`nvidia-smi` shows it as OEM) or ECC (error counts)."""
     facts = call.state.facts
     version = {b"OBD": facts.inforom_oem, b"ECC": facts.inforom_ecc}.get(
         bytes(call.parameters[:3])

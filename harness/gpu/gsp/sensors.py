@@ -106,7 +106,7 @@ def _operating_limit(state: GpuState) -> Mapping[int, int] | None:
     return None if limit is None else {0x10: _celsius(limit)}
 
 
-#: The index for no policy or no channel.
+#: The index that means that there is no policy or no channel.
 _NONE: Final = 0xFF
 
 

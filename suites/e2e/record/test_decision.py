@@ -150,7 +150,7 @@ ROWS: Mapping[str, Row] = {
         reason="corrupt",
     ),
     "record of a newer format": skips(f"sed -i '1i schema=2' {RECORD}; echo gcc=12 >>{RECORD}"),
-    "first of two values counts": skips(f"echo driver_version=1.0 >>{RECORD}"),
+    "first of two values is used": skips(f"echo driver_version=1.0 >>{RECORD}"),
     "first of two values is empty": corrupt(f"sed -i '1i driver_version=' {RECORD}"),
     "record at another path": skips(
         f"mv {RECORD} /opt/azure/another-marker", gpu_dkms_marker_file="/opt/azure/another-marker"
@@ -220,7 +220,7 @@ _LISTS_OF_DKMS = ("module of another name is registered", "list of an older DKMS
     ),
 )
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
-def test_node_decides_by_its_record_and_its_module(
+def test_plan_of_a_node_depends_on_its_record_and_its_module(
     start_node: StartNode, h100: GpuModel, row: Row
 ) -> None:
     """A node decides by the first matching row of the table and never aborts."""

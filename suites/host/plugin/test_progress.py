@@ -120,7 +120,7 @@ def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machine
 
 
 @pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
-def test_terminal_shows_progress_lines_but_no_rows_in_ci_and_without_output_capture(
+def test_terminal_shows_progress_lines_but_no_rows_in_ci_or_without_capture(
     machines: Path, word: str
 ) -> None:
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())

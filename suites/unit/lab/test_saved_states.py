@@ -105,7 +105,7 @@ def test_derived_state_refers_to_its_parent_and_the_source_of_its_function() -> 
     }
 
 
-def test_given_key_parts_replace_the_source_of_the_deriving_function() -> None:
+def test_derived_state_has_the_given_key_parts_instead_of_the_functions_source() -> None:
     for parts in ({"files": "1"}, {}):
         assert booted(an_image()).derive("ready", do_nothing, parts).parts == parts
 

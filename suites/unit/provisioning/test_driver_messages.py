@@ -290,7 +290,7 @@ def test_each_driver_message_is_shown_with_its_own_log_line(log: str, lines: lis
     assert [message.line for message in parse_messages(log)] == lines
 
 
-def test_message_of_several_lines_may_belong_to_the_releases_logged_before_and_after_it() -> None:
+def test_message_between_two_releases_belongs_to_both_and_a_later_message_to_one() -> None:
     log = "\n".join((loaded("1.1").strip(), *REFUSAL, loaded("2.2").strip(), LOST))
     refusal, lost = [message for message in parse_messages(log) if message.condemns_node]
 

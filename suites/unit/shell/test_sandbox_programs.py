@@ -19,7 +19,7 @@ NAMES = ("CANNOT_ENTER", "KERNEL_REFUSES", "MARK", "TOO_MANY_PROCESSES")
 @pytest.mark.parametrize(
     ("program", "names"), [(throwaway_root, NAMES), (write_refusal, NAMES[:3])]
 )
-def test_program_has_the_constants_of_the_sandbox(
+def test_programs_and_their_sandbox_module_have_equal_constants(
     program: ModuleType, names: tuple[str, ...]
 ) -> None:
     assert {each: getattr(program, each) for each in names} == {

@@ -335,7 +335,9 @@ def test_pause_beyond_the_deadline_is_not_started(server: ImageServer, download:
     assert download.clock.sleeps == [2.0]
 
 
-def test_wrong_range_ends_the_tries(server: ImageServer, download: Download) -> None:
+def test_download_fails_without_a_further_try_if_the_answer_has_a_wrong_range(
+    server: ImageServer, download: Download
+) -> None:
     download.part.write_bytes(CONTENT[:10])
     server.fail_with(FILE, answer(206, Content_Range="bytes 0-9/1000"))
 

@@ -204,7 +204,9 @@ def test_host_gives_credit_for_long_output_in_steps(
     assert guest.kinds() == ["hello", "run", "credit", "credit", "credit", "ping"]
 
 
-def test_host_gives_credit_for_a_long_file_in_steps(guest: PlayedGuest, ready: Agent) -> None:
+def test_host_lets_the_guest_send_a_long_file_one_step_after_the_other(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     content = b"block of a file." * (3 * _STEP // 16)
     chunks = [content[at : at + _CHUNK] for at in range(0, len(content), _CHUNK)]
     guest.answers[frames.READ] = says(*[(frames.DATA, chunk) for chunk in chunks])
