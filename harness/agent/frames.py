@@ -105,7 +105,7 @@ def to_json(value: object) -> bytes:
 
 
 def parse(payload: bytes) -> Any:
-    """Parse a payload as JSON. Raises ProtocolError for other data."""
+    """Parse a payload as JSON. Raises ProtocolError if the payload is not JSON."""
     try:
         text = payload.decode()
         value, end = _decode(text)
@@ -117,7 +117,7 @@ def parse(payload: bytes) -> Any:
 
 
 def from_json(payload: bytes) -> dict[str, object]:
-    """Parse a JSON object. Raises ProtocolError for other data."""
+    """Parse a JSON object. Raises ProtocolError if the payload is not a JSON object."""
     value = parse(payload)
     if not isinstance(value, dict):
         raise ProtocolError(f"A frame's payload is not a JSON object: {payload[:80]!r}.")

@@ -137,7 +137,7 @@ class TerminalCommand(Command):
 
 
 def size_of(fields: object) -> tuple[int, int]:
-    """Return the rows and columns in parsed JSON. Raises ProtocolError for other JSON."""
+    """Return the rows and columns in parsed JSON. Raises ProtocolError if the JSON lacks them."""
     if isinstance(fields, dict):
         rows, columns = fields.get("rows"), fields.get("columns")
         if isinstance(rows, int) and isinstance(columns, int):

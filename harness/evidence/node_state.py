@@ -203,7 +203,7 @@ def unit_rows(text: str) -> list[list[str]]:
 def parse_lspci(text: str) -> list[PciFunction]:
     """Parse `lspci -nnkv`.
 
-    Raises HarnessError for a function of an unknown format, and for other text without a function.
+    Raises HarnessError if a function has an unknown format, or if there is text but no function.
     """
     functions: list[PciFunction] = []
     listed = _PCI_ERROR.sub("", f"{text}\n").strip()

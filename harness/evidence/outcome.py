@@ -187,7 +187,7 @@ def parse_timed_events(
 def _moment(text: str | None) -> float | None:
     """Return a time in seconds since the epoch, from a number or from ISO 8601.
 
-    A time without a zone is in UTC. Raises ValueError for another form.
+    A time without a zone is in UTC. Raises ValueError if the text has another form.
     """
     if text is None:
         return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: As many descriptors as the kernel sends at once (SCM_MAX_FD), so that all are received.
+#: The kernel sends at most this many descriptors in one message (SCM_MAX_FD), so all are received.
 _MOST_DESCRIPTORS = 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
 _RECEIVE_BYTES = 4096

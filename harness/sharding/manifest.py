@@ -134,7 +134,8 @@ def reports_of(folder: Path, start: int) -> Path:
 def starts_of(folder: Path) -> int:
     """Return the number of the last start of the shard, or 0 if there was no start."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
-    # A folder whose name has more digits is not the folder of a start, but somebody else's.
+    # The folder of a start has a short number. A folder with a longer number was made by somebody
+    # else.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)
 
 

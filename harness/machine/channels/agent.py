@@ -398,7 +398,7 @@ class Agent:
     def wait_for_unit(self, unit: str, deadline: Deadline, active: str = "active") -> UnitStatus:
         """Wait until systemd's `unit` is in the state `active`.
 
-        Raises HarnessError at the deadline, and at once if the unit fails instead.
+        Raises HarnessError at the deadline, or at once if the unit fails.
         """
         asked = frames.to_json({"unit": unit, "active": active})
         render = functools.partial(_render_message, frames.WAIT_UNIT, asked)

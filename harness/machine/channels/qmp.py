@@ -73,7 +73,7 @@ class QmpSession:
     ) -> QmpEvent:
         """Wait for an event that `matches`, at position `since` of `events` or later.
 
-        Raises HarnessError at the deadline, and at once when QEMU has ended.
+        Raises HarnessError at the deadline, or at once when QEMU has ended.
         """
         return self._log.wait_for(what, matches, deadline, since=since)
 

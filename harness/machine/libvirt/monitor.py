@@ -142,7 +142,7 @@ class DomainMonitor:
     ) -> QmpEvent:
         """Wait for an event that `matches`, at position `since` of `events` or later.
 
-        Raises HarnessError at the deadline, and at once if QEMU or libvirtd has ended.
+        Raises HarnessError at the deadline, or at once if QEMU or libvirtd has ended.
         """
 
         def loss(seen: str) -> HarnessError | None:

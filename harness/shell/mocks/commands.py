@@ -249,7 +249,7 @@ class MockedCommand(_Answering):
     def add_rule(
         self, pattern: tuple[Argument, ...], answers: Sequence[Answer], *, repeats_last: bool
     ) -> MockedCommand:
-        """Add a rule for calls with these arguments. Tests call `when` instead."""
+        """Add a rule for calls with these arguments. Tests do not call this method; they call `when`."""
         self._rules.append(_Rule(pattern, answers, repeats_last=repeats_last, must_be_used=True))
         return self
 

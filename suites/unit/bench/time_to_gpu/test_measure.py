@@ -73,7 +73,7 @@ def test_only_a_compilation_within_the_wait_is_timed() -> None:
     assert _compilation([], MOMENTS) is None
 
 
-def test_units_that_were_started_within_the_wait_are_timed_once() -> None:
+def test_each_unit_that_was_started_during_the_wait_is_listed_once_with_its_times() -> None:
     blocks = [
         f"Id={name}.service\nNames={names}\nLoadState=loaded\nActiveState=active\n"
         f"UnitFileState=enabled\nInactiveExitTimestampMonotonic={started}\n"

@@ -156,7 +156,9 @@ def test_any_quarantine_file_has_printable_text_or_is_refused(pool: Path, conten
 
 
 @given(content=_files(_LEASES))
-def test_locked_lease_has_valid_addresses_or_is_refused(pool: Path, content: bytes) -> None:
+def test_lease_file_of_any_content_gives_valid_addresses_or_is_refused(
+    pool: Path, content: bytes
+) -> None:
     path = pool / "000000001-deadbeef"
     path.write_bytes(content)
     leases = ReservationFolder(pool, GpuLease.from_json, owner="GPU pool", sharing=Sharing.GROUP)
