@@ -30,7 +30,7 @@ class Surface(Protocol):
     """An output on which progress is shown."""
 
     def print_lines(self, lines: Sequence[str]) -> None:
-        """Print lines that stay."""
+        """Print lines that are not overwritten later."""
         ...
 
     def announce(self, lines: Sequence[str]) -> None:
@@ -147,12 +147,12 @@ class PlainLines:
         self._is_line_open = is_line_open
 
     def print_lines(self, lines: Sequence[str]) -> None:
-        """Print lines that stay."""
+        """Print lines that are not overwritten later."""
         newline = "\n" if self._is_line_open() else ""
         self._write(newline + "".join(f"{line}\n" for line in lines))
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Print lines that stay."""
+        """Print lines that are not overwritten later."""
         self.print_lines(lines)
 
     def draw(self, rows: Sequence[Row], now: float) -> None:

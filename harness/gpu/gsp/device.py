@@ -68,7 +68,8 @@ _DMA_IDLE: Final = 1 << 1
 _START: Final = 1 << 1
 _HALTED: Final = 1 << 4
 _SWGEN0: Final = 0x40
-#: Mask and destination of the GSP's interrupts, at the addresses of Turing and GA100, and of later chips.
+#: Mask and destination of the GSP's interrupts: first the addresses of Turing and GA100, then of
+#: later chips.
 _IRQ_DESTINATION: Final = dict.fromkeys((0x1112B4, 0x1112B8, 0x111528, 0x11152C), 0x50)
 _RISCV_STATUS: Final = 0x111240
 _RISCV_STATUS_FROM_AMPERE: Final = 0x111388

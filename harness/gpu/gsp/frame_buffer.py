@@ -14,7 +14,7 @@ class FrameBuffer:
     """Sparse memory; unwritten bytes read as zeros.
 
     Any address is valid, since the driver's page tables may be beyond the end of the memory that
-    the driver knows. How many pages are stored is limited.
+    the driver knows. The number of stored pages has a limit.
     """
 
     def __init__(self, *, source: str) -> None:

@@ -119,8 +119,9 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
     return ReservationFolder(folder, Entry.from_json, owner="broker")
 
 
-#: Limits in percent of the last ten seconds. `_MOST_CPU` limits the time in which some task waited
-#: for a processor; the other two limit the time in which all tasks waited for memory or the disk.
+#: Limits on the pressure, in percent of the last ten seconds. `_MOST_CPU` limits the time in which
+#: some task waited for a processor; the other two limit the time in which all tasks waited for
+#: memory or the disk.
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
