@@ -180,7 +180,7 @@ def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None
             for entry in entries:
                 path = to / entry.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # zipfile reads no more than the size in the entry, and checks the checksum there.
+                # zipfile reads no more than the size in the entry, and checks the entry's checksum.
                 with archive.open(entry) as opened, path.open("xb") as sink:
                     shutil.copyfileobj(opened, sink, _CHUNK)
                 path.chmod(0o600)

@@ -67,7 +67,8 @@ class Chip:
     has_frts: bool = False
     #: Whether programs of falcons are signed and loaded by DMA.
     loads_by_dma: bool = False
-    #: Whether the memory size register counts MiB; otherwise it has a magnitude and a scale.
+    #: Whether the register of the memory size has a number of MiB; otherwise it has a magnitude and
+    #: a scale.
     has_memory_in_mib: bool = False
     can_scrub: bool = False
     has_mig: bool = False

@@ -33,7 +33,9 @@ def test_unreachable_node_is_a_harness_error(tmp_path: Path) -> None:
     assert "expectations not met: 0; the harness could not tell: 9" in result.stdout
 
 
-def test_suite_without_machine_driver_node_fails_and_boots_no_machine(tmp_path: Path) -> None:
+def test_suite_for_existing_nodes_fails_and_boots_no_machine_with_another_driver(
+    tmp_path: Path,
+) -> None:
     result = judge(tmp_path)
 
     assert result.exit_code == 1

@@ -255,7 +255,7 @@ def test_pci_function_is_not_placed_while_the_guest_sizes_a_bar() -> None:
     assert not space.is_placed
 
 
-def test_64bit_bar_is_placed_by_an_address_in_its_upper_half_alone() -> None:
+def test_bar_of_128_gib_is_placed_if_only_its_upper_half_has_an_address() -> None:
     """The lower half of a BAR of 128 GiB has no address bits."""
     space = _express_space()
     for offset in (0x10, 0x18, 0x20):

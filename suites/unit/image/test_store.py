@@ -395,7 +395,7 @@ def test_node_image_of_a_cloud_image_keeps_its_kernels_and_their_command_lines(
             assert file.is_relative_to(image.folder)
 
 
-def test_bake_of_an_image_with_derived_kernels_has_the_images_kernels(cache: Cache) -> None:
+def test_baked_image_has_the_kernels_of_the_image_that_was_baked(cache: Cache) -> None:
     parent = _prepare(cache, "sha256:12")
 
     assert cache.derive(parent, lambda _disk: None).kernels == parent.kernels
