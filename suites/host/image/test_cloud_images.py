@@ -454,7 +454,10 @@ def test_pinned_digest_by_another_algorithm_than_the_list_is_refused(
 ) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha512:{'1' * 128}\n")
 
-    with pytest.raises(BadInputError, match="pinned by sha512, but its list has sha256"):
+    with pytest.raises(
+        BadInputError,
+        match="pinned by a sha512 digest, but the publisher's list has a sha256 digest",
+    ):
         fetching.run()
 
 
