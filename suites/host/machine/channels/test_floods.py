@@ -57,7 +57,7 @@ def test_loader_that_asks_repeatedly_gets_one_program_at_a_time(
     assert peak_mib() < 20
 
 
-def test_loader_that_asks_for_the_program_again_gets_it_from_the_start(
+def test_loader_that_requests_the_program_again_gets_the_whole_program(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     for each in range(20):

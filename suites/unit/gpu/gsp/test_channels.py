@@ -235,7 +235,7 @@ def test_put_pointer_beyond_the_end_of_the_ring_is_refused() -> None:
     work = Work()
     work.ram.write(STATE + 0x8C, struct.pack("<I", ENTRIES))
 
-    with pytest.raises(ChannelError, match=f"ring of {ENTRIES}"):
+    with pytest.raises(ChannelError, match=f"ring has {ENTRIES} entries"):
         work.channel.run()
 
 
