@@ -113,7 +113,7 @@ def test_each_request_to_a_worker_has_time_limits_and_its_own_answer(
     assert answering.request() == {
         "tests": ["t::a", "t::b"],
         "traces": True,
-        "cpu_limit_s": 8.0,
+        "cpu_limit_s": 6.0,
         "wall_limit_s": 90.0,
     }
     second, third = (worker.run([test], Cost(cpu_s=0.0, wall_s=0.0)) for test in ("u", "v"))
