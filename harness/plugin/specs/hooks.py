@@ -203,6 +203,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.note_jobs(verdict)
         _report(item, "call", lambda: raise_for(item, verdict))
     if runs.has_late_problems():
+        if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
+            _setup_report(item)
         _report(item, "teardown", item.teardown)
     if runs.batch is None:
         ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -262,15 +264,19 @@ def _sections(verdict: Verdict) -> list[tuple[str, str]]:
     return sections
 
 
+def _setup_report(item: SpecItem) -> pytest.TestReport:
+    # plugins that collect the reports of all phases expect a report of the set-up first
+    begun = pytest.CallInfo.from_call(lambda: None, when="setup")
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=begun)
+    return report
+
+
 def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[], None]) -> None:
     call = pytest.CallInfo.from_call(
         act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception)
     )
     if when == "call":
-        # plugins that collect the reports of all phases expect a report of the set-up first
-        begun = pytest.CallInfo.from_call(lambda: None, when="setup")
-        setup = item.ihook.pytest_runtest_makereport(item=item, call=begun)
-        item.ihook.pytest_runtest_logreport(report=setup)
+        item.ihook.pytest_runtest_logreport(report=_setup_report(item))
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     item.ihook.pytest_runtest_logreport(report=report)
     if report.failed:

@@ -215,10 +215,22 @@ def test_rerun_plugin_runs_a_failed_example_again(project: SpecProject, workers:
     assert "1 failed, 3 passed, 3 rerun" in result.stdout, result.render()
 
 
+_FAILING_AFTER_ALL = """\
+Describe 'clean-up'
+  AfterAll false
+  It 'passes before the clean-up fails'
+    When call true
+    The status should be success
+  End
+End
+"""
+
+
+@pytest.mark.parametrize("spec", [GREETING, _FAILING_AFTER_ALL + GREETING])
 def test_failed_example_is_reported_if_the_rerun_plugin_reruns_nothing(
-    project: SpecProject,
+    project: SpecProject, spec: str
 ) -> None:
-    project.write("a_spec.sh", GREETING)
+    project.write("a_spec.sh", spec)
 
     result = project.run("-p", "pytest_rerunfailures", "-n", "0", "--shell-sandbox=off")
 
