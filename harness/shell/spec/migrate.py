@@ -22,7 +22,14 @@ from harness.shell.spec.migrated_project import MOCKS, MigratedProject
 from harness.shell.spec.python_module import module_text
 from harness.shell.spec.python_tests import TestWriter
 from harness.shell.spec.scopes import Kind, Scope
-from harness.shell.spec.translate import FIRST_WORD, SELF_EXECUTING, continues, translate
+from harness.shell.spec.translate import (
+    EVALUATIONS,
+    FIRST_WORD,
+    SELF_EXECUTING,
+    continues,
+    translate,
+    without_articles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -223,12 +230,13 @@ class _Migration:
 
     def _name_paths(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del keyword, text
-        for word in words[1:]:
-            name = word.text.partition("=")[0]
-            raw = word.raw.partition("=")[2]
-            quoted = raw if word.raw.startswith(f"{name}=") else f'"{raw}'
+        for given in words[1:]:
+            name = given.text.partition("=")[0]
+            raw = given.raw.partition("=")[2]
+            quoted = raw if given.raw.startswith(f"{name}=") else f'"{raw}'
             found = split_words(quoted)
-            self.scopes[-1].aliases[name] = found[0] if found else Word("''", "", literal=True)
+            word = found[0] if found else Word("''", "", literal=True)
+            self.scopes[-1].aliases.setdefault(name, word)
 
     def _set(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del keyword, text
@@ -365,14 +373,16 @@ class _Migration:
     # --- examples ------------------------------------------------------------------------
 
     def _when(self, keyword: str, text: str, words: Sequence[Word]) -> None:
-        del keyword
+        del keyword, words
         scope = self.scopes[-1]
         if scope.has(Kind.EVALUATION, Kind.EXPECTATION, Kind.ASSERTION):
             scope.give_up(text, "'When' must come first, and only once")
             return
-        text = strip_comment(text)
-        kind = words[2].raw if words[1].raw == "run" else ""
-        if words[1].raw == "call":
+        text = strip_comment(without_articles(text))
+        words = split_words(text)
+        form = [word.raw for word in words[1:-1]]  # at least one word must follow
+        kind = form[1] if form[:1] == ["run"] and len(form) > 1 else ""
+        if form[:1] == ["call"]:
             code = f"Call {rest_after(text, 2)}"
         elif kind == "script":
             code = f"Run bash {rest_after(text, 3)}"
@@ -380,7 +390,10 @@ class _Migration:
             code = f"Run . {rest_after(text, 3)}"
         elif kind == "command":
             code = f"Run command {rest_after(text, 3)}"
-        elif words[1].raw == "run":
+        elif form == ["run"] and words[2].raw in EVALUATIONS:
+            scope.give_up(text, "it names nothing to run")
+            return
+        elif form[:1] == ["run"]:
             code = f"Run {rest_after(text, 2)}"
         else:
             scope.give_up(text, "there is no such evaluation")
@@ -388,6 +401,7 @@ class _Migration:
         scope.add(Kind.EVALUATION, code)
 
     def _expect(self, keyword: str, text: str, words: Sequence[Word]) -> None:
-        del words
+        if keyword == "Assert" and len(words) == 1:
+            self.scopes[-1].give_up(text, "it names no command")
         kind = Kind.ASSERTION if keyword == "Assert" else Kind.EXPECTATION
         self.scopes[-1].add(kind, strip_comment(text))

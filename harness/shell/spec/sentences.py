@@ -242,17 +242,14 @@ class _Reader:
 
 
 def _read_subject(reader: _Reader) -> tuple[Subject, tuple[Modifier, ...]]:
-    units: list[Subject | Modifier] = []
-    backwards = False
+    parts: list[list[Subject | Modifier]] = [[]]  # between them stands 'of'
     while True:
-        units.append(_read_unit(reader))
+        parts[-1].append(_read_unit(reader))
         if reader.take("of"):
-            backwards = True
-            continue
-        if reader.take("should"):
+            parts.append([])
+        elif reader.take("should"):
             break
-    if backwards:
-        units.reverse()
+    units = [unit for part in reversed(parts) for unit in part]
     first = units[0]
     if isinstance(first, Modifier) and first.name in {"line", "word"}:
         units.insert(0, Subject(SubjectKind.OUTPUT))

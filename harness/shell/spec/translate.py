@@ -8,6 +8,7 @@ The module is long because all directives read and change the state of one trans
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from harness.shell.shells import BASH
 from harness.shell.spec import directives, parameters
 from harness.shell.spec.dialects import dialect_of
 from harness.shell.spec.sentence_collector import fetcher
+from harness.shell.spec.sentences import ARTICLES
 from harness.shell.spec.spec_file import Case, Group, MockScript, SpecFile
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ _HOOKS = {
     "AfterRun": "after_run",
 }  # fmt: skip
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
-_EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
+EVALUATIONS = frozenset({"command", "script", "source"})
 FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
 _SOURCED = re.compile(
     r"""^[ \t]*(?:Include|When[ \t]+run[ \t]+source)[ \t]+["']?([^\s"']+)""", re.MULTILINE
@@ -320,13 +322,15 @@ class _Translator:
 
     def _when(self, keyword: str, text: str, line: int) -> str:
         self._needs_example(keyword, line)
+        text = without_articles(text)
         words = [word.raw for word in split_words(text)]
         if words[1:2] == ["call"] and len(words) > 2:
             return f"__hx_call {line} {rest_after(text, 2)}"
         if words[1:2] == ["run"] and len(words) > 2:
-            if words[2] in _EVALUATIONS and len(words) > 3:
+            if words[2] not in EVALUATIONS:
+                return f"__hx_run_function {line} {rest_after(text, 2)}"
+            if len(words) > 3:
                 return f"__hx_run_{words[2]} {line} {rest_after(text, 3)}"
-            return f"__hx_run_function {line} {rest_after(text, 2)}"
         return f"__hx_misuse {line} {quote(f'There is no evaluation {text!r}.')}"
 
     def _the(self, keyword: str, text: str, line: int) -> str:
@@ -471,6 +475,13 @@ class _Translator:
         is_file = name is not None and is_looked_up(name, self.looked_up)
         code = self.dialect.mock(number, words[1].raw, body, is_file=is_file)
         return f"__hx_block={block.path or 'file'} {code}" if block.has_path_mocks else code
+
+
+def without_articles(text: str) -> str:
+    """Leave out the words after `When` that have no meaning, as in `When I call f`."""
+    words = split_words(text)[1:]
+    count = len(list(itertools.takewhile(lambda word: word.raw in ARTICLES | {"I"}, words)))
+    return f"When {rest_after(text, 1 + count)}" if count else text
 
 
 def continues(line: str) -> bool:

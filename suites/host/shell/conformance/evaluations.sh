@@ -27,6 +27,23 @@ Describe 'When call'
     The status should equal 3
   End
 
+  It 'succeeded: words without meaning after When'
+    When I call echo a
+    The output should equal a
+  End
+
+  It 'succeeded: more words without meaning after When'
+    When the run command echo \
+      a
+    The output should equal a
+  End
+
+  It 'FAILED: run script names no script'
+    When run script
+    The value a should equal a
+    #> There is no evaluation 'When run script'
+  End
+
   It 'succeeded: variables that call sets survive'
     When call lib a
     The variable state should equal changed
@@ -298,7 +315,7 @@ Describe 'options that the code sets'
       no_such_command
     }
     When run lost
-    The stderr should include 'line 298: no_such_command'
+    The stderr should include 'line 315: no_such_command'
     The status should equal 127
   End
   It 'succeeded: IFS and nocasematch' bash

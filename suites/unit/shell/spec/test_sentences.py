@@ -73,6 +73,9 @@ VALUES = {
     "line 1 of stderr": None,
     "twentieth word of output": None,
     "result of f()": "17\n",
+    "first word of output line 1": "one",
+    "line 1 word 1 of output": "one",
+    "length of output line 1 word 1": "3",
 }
 
 
