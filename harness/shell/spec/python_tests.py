@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -135,7 +136,7 @@ class TestWriter:
             for hook in reversed(scope.hooks.get(kind, []))
         ]
         writer = AssertionWriter(
-            aliases={name: word for scope in self.chain for name, word in scope.aliases.items()},
+            aliases=dict(ChainMap(*(scope.aliases for scope in self.chain))),
             row_length=row_length,
             in_shell=bool(after) or _changes_what_was_looked_at(example),
         )

@@ -49,6 +49,7 @@ __hx_status=
 __hx_job_wait=1 # seconds
 __hx_stale= # whether a process that did not end has the pipes open
 __hx_broken=
+__hx_unused= # whether all examples of the group are skipped, so that it needs no BeforeAll
 __hx_has_data=
 __hx_nrows=0
 __hx_row_args=()
@@ -97,7 +98,7 @@ __hx_open() { # FIRST LAST: return whether the target is in the group with these
 
 __hx_enter() { # begin a group, in its subshell
   __hx_before_all=() __hx_after_all=()
-  __hx_seen=-1
+  __hx_seen=-1 __hx_unused=${__hx_skip_reason+1}
   builtin set -e
 }
 

@@ -181,7 +181,7 @@ def judge(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Streams)
             Outcome.PENDING, reported, streams, reported.pending_reason or NOT_IMPLEMENTED
         )
     failed = any(not problem.is_warning for problem in reported.problems)
-    aborted = reported.is_aborted or reported.has_failed_hook or bool(streams.stray_stderr)
+    aborted = reported.is_aborted or reported.has_failed_hook
     is_pending = reported.pending_reason is not None and reported.skip_reason is None
     if is_pending and not aborted and all(problem.is_warning for problem in early):
         outcome = Outcome.PENDING if reported.problems else Outcome.FIXED
@@ -245,7 +245,10 @@ def _judge_end(spec: SpecFile, case: Case, reported: ExampleRecord, streams: Str
         if reported.killed_by:
             how = f"was killed by signal {name_signal(reported.killed_by)}"
         _add_abort(spec, case, reported, streams, how)
-    if streams.stray_stderr:
+    # as in shellspec, an example that is skipped or pending may write to stderr
+    is_marked = reported.skip_reason is not None or reported.pending_reason is not None
+    has_failed = any(not problem.is_warning for problem in reported.problems)
+    if streams.stray_stderr and (has_failed or not is_marked):
         reported.add_problem(
             0, f"The example itself wrote to stderr:\n{shorten(streams.stray_stderr.rstrip())}"
         )

@@ -40,6 +40,7 @@ _ROOT_OF_ITS_OWN = {
     "after the inner group its hooks no longer run",
     "AfterAll hooks have run from the inner group to the outer group",
     "of the outer one alone: outer",
+    "BeforeAll and AfterAll have run only if their group had an example to run",
 }
 _NOT_TOLD = {
     "unset in call ends the example",
@@ -47,7 +48,8 @@ _NOT_TOLD = {
     "Skip if, with a command that expands to nothing",
     "plain statements after Skip still run",
     "stderr of a group fails a pending example",
-    "stderr of a pending example fails the example",
+    "Data from a function that fails",
+    "Data through a filter that fails",
     "a hook after a pending example fails",
 }
 _OTHER_SHELL_AROUND = {

@@ -24,7 +24,10 @@ __hx_begin() { # LINE: return whether an evaluation may run now
     (
       eval "set -- $__hx_row_args"
       __hx_data "$@"
-    ) >|"$__hx_stdin" || :
+    ) >|"$__hx_stdin" || {
+      __hx_report misuse "$1" "The command of 'Data' ended with status $?."
+      return 1
+    }
   fi
 }
 
@@ -186,6 +189,10 @@ __hx_intercept() { # NAME[:FUNC]...
 __hx_assert() { # LINE CMD...
   [ -z "$__hx_mute" ] || return 0
   __hx_expected=1
+  if [ $# -eq 1 ]; then
+    __hx_report misuse "$1" "'Assert' names no command."
+    return 0
+  fi
   local __hx_errexit=$- __hx_line="$1" __hx_answer
   shift
   set +e

@@ -52,7 +52,7 @@ __hx_run_after_each() {
 }
 
 __hx_run_before_all() {
-  [ -n "$__hx_before_all" ] || return 0
+  [ -n "$__hx_before_all" ] && [ -z "$__hx_unused" ] || return 0
   local __hx_errexit=$-
   set +e
   eval "set -- $__hx_before_all"
@@ -67,6 +67,7 @@ __hx_run_before_all() {
 }
 
 __hx_run_after_all() {
+  [ -z "$__hx_unused" ] || return 0
   eval "__hx_reversed $__hx_after_all"
   eval "set -- $__hx_list"
   for __hx_code in "$@"; do
@@ -85,6 +86,7 @@ __hx_skip() { # [REASON]
     __hx_mute=1
   else
     [ -n "${__hx_skip_reason+x}" ] || __hx_skip_reason=${1-}
+    [ "$__hx_seen" -ge 0 ] || __hx_unused=1
   fi
 }
 
@@ -92,7 +94,7 @@ __hx_skip_if() { # [REASON [CMD...]]: without a command, skip nothing
   [ $# -gt 1 ] || return 0
   local __hx_reason="$1"
   shift
-  if ("$@") >/dev/null 2>&1; then
+  if ("$@") >/dev/null; then
     __hx_skip "$__hx_reason"
   fi
 }
@@ -121,13 +123,20 @@ __hx_path() { # NAME=PATH...
     case $__hx_pair in
       *=*)
         __hx_quote_all "${__hx_pair%%=*}" "${__hx_pair#*=}"
-        __hx_aliases="$__hx_quoted$__hx_aliases"
+        __hx_aliases="$__hx_aliases$__hx_quoted"
         ;;
     esac
   done
 }
 
 __hx_set() { # OPTION:on|off...
+  local __hx_option
+  for __hx_option in "$@"; do
+    case $__hx_option in
+      *:on | *:off) ;;
+      *) printf "Set: '%s' ends neither in ':on' nor in ':off'\n" "$__hx_option" >&2 ;;
+    esac
+  done
   __hx_quote_all "$@"
   __hx_options="$__hx_options$__hx_quoted"
 }

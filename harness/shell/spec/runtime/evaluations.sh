@@ -21,7 +21,10 @@ __hx_begin() { # LINE: return whether an evaluation may run now
     if [[ -n ${SHELLSPEC_WORKDIR-} ]] && { : >|"$__hx_stdin_file"; } 2>/dev/null && [[ -r $__hx_stdin_file ]]; then
       __hx_stdin=$__hx_stdin_file
     fi
-    __hx_data "${__hx_row_args[@]}" >|"$__hx_stdin" || :
+    __hx_data "${__hx_row_args[@]}" >|"$__hx_stdin" || {
+      __hx_report misuse "$1" "The command of 'Data' ended with status $?."
+      return 1
+    }
   fi
 }
 
@@ -222,6 +225,10 @@ __hx_intercept() { # NAME[:FUNC]...
 __hx_assert() { # LINE CMD...
   [[ -z $__hx_mute ]] || return 0
   __hx_expected=1 __hx_special=expected
+  if (($# == 1)); then
+    __hx_report misuse "$1" "'Assert' names no command."
+    return 0
+  fi
   local __hx_errexit=$-
   builtin set +e
   (

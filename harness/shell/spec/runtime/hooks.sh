@@ -40,7 +40,7 @@ __hx_run_after_each() {
 }
 
 __hx_run_before_all() {
-  ((${#__hx_before_all[@]})) || return 0
+  ((${#__hx_before_all[@]})) && [[ -z $__hx_unused ]] || return 0
   local __hx_errexit=$-
   builtin set +e
   local __hx_hooks=("${__hx_before_all[@]}")
@@ -55,6 +55,7 @@ __hx_run_before_all() {
 }
 
 __hx_run_after_all() {
+  [[ -z $__hx_unused ]] || return 0
   for ((__hx_at = ${#__hx_after_all[@]} - 1; __hx_at >= 0; __hx_at--)); do
     __hx_code=${__hx_after_all[__hx_at]}
     __hx_try after_all || break

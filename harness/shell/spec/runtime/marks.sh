@@ -6,11 +6,12 @@ __hx_skip() { # [REASON]
     __hx_mute=1 __hx_special=skipped
   else
     [[ -n ${__hx_skip_reason+x} ]] || __hx_skip_reason=${1-}
+    ((__hx_seen >= 0)) || __hx_unused=1
   fi
 }
 
 __hx_skip_if() { # [REASON [CMD...]]: without a command, skip nothing
-  if (($# > 1)) && ("${@:2}") >/dev/null 2>&1; then
+  if (($# > 1)) && ("${@:2}") >/dev/null; then
     __hx_skip "$1"
   fi
 }
@@ -36,12 +37,16 @@ __hx_path() {
   local __hx_pair
   for __hx_pair in "$@"; do
     case $__hx_pair in
-      *=*) __hx_aliases[${__hx_pair%%=*}]=${__hx_pair#*=} ;;
+      *=*) : "${__hx_aliases[${__hx_pair%%=*}]=${__hx_pair#*=}}" ;; # the first definition counts
     esac
   done
 }
 
-__hx_set() {
+__hx_set() { # OPTION:on|off...
+  local __hx_option
+  for __hx_option in "$@"; do
+    [[ $__hx_option == *:o@(n|ff) ]] || builtin printf "Set: '%s' ends neither in ':on' nor in ':off'\n" "$__hx_option" >&2
+  done
   __hx_options+=("$@")
   __hx_special=options
 }

@@ -175,12 +175,21 @@ Describe 'marks'
       inside=1
       cd /
       echo out
-      echo err >&2
       false
     }
     Skip if 'never' changes
     The variable inside should be undefined
     The variable PWD should not equal /
+  End
+  It 'FAILED: the command of Skip if writes to stderr'
+    Skip if 'never' no_such_command
+    The value a should equal a
+    #> no_such_command
+  End
+  It 'SKIPPED: a statement after Skip writes to stderr'
+    Skip
+    echo err >&2
+    The value a should equal b
   End
   It 'FAILED: plain statements after Skip still run'
     Skip 'but'
@@ -413,6 +422,15 @@ after yes'
   End
 End
 
+Describe 'Set'
+  It 'FAILED: an option that is neither on nor off'
+    Set 'errexit:maybe'
+    When call true
+    The status should be success
+    #> 'errexit:maybe' ends neither in ':on' nor in ':off'
+  End
+End
+
 Describe 'Assert'
   It 'succeeded: status 0'
     Assert test a = a # b
@@ -423,6 +441,10 @@ Describe 'Assert'
   }
   It 'FAILED: a command in Assert fails'
     Assert fails_early
+  End
+  It 'FAILED: Assert without a command'
+    Assert
+    #> 'Assert' names no command
   End
   It 'succeeded: Assert runs in a subshell'
     changes() { inside=1; }

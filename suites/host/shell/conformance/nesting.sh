@@ -15,19 +15,19 @@ Describe 'aliases'
   Describe 'inner'
     File one=/etc/passwd
     File three=/no/such
-    It 'succeeded: aliases of the inner group hide outer aliases of the same name'
-      The path one should be file
-      The dir three should not be exist
+    It 'succeeded: an alias of the outer group hides inner aliases of the same name'
+      The path one should be directory
+      The dir three should be exist
       The file two should be directory
     End
-    It 'succeeded: the last alias of an example hides aliases of the group'
-      Path one=/no/such
-      Path one=/dev/null
-      The file one should be character device
-      The contents of file one should equal ''
+    It 'succeeded: the first alias of an example hides later aliases'
+      Path four=/dev/null
+      Path four=/no/such
+      The file four should be character device
+      The contents of file four should equal ''
     End
     It 'succeeded: aliases of an earlier example are gone'
-      The file one should not be character device
+      The file four should not be exist
     End
   End
   It 'succeeded: aliases of the inner group are gone after the group'
@@ -92,6 +92,37 @@ End
 It 'succeeded: AfterAll hooks have run from the inner group to the outer group'
   When call read_log
   The output should end with 'end3 each1 each2 after3 after2 after1 end2 end1 '
+End
+Describe 'a skipped group'
+  Skip if 'always' true
+  BeforeAll 'log never' false
+  AfterAll 'log never' false
+  It 'SKIPPED: an example whose group needs no BeforeAll'
+    The value a should equal b
+  End
+  Describe 'with an inner group'
+    BeforeAll 'log never' false
+    AfterAll 'log never' false
+    It 'SKIPPED: an example whose inner group needs no BeforeAll'
+      The value a should equal b
+    End
+  End
+End
+Describe 'a group that is skipped after its first example'
+  BeforeAll 'log all4'
+  AfterAll 'log end4'
+  It 'succeeded: the example before Skip'
+    The value a should equal a
+  End
+  Skip
+  It 'SKIPPED: an example after Skip'
+    The value a should equal b
+  End
+End
+It 'succeeded: BeforeAll and AfterAll have run only if their group had an example to run'
+  When call read_log
+  The output should end with 'end1 all4 end4 '
+  The output should not include never
 End
 
 Describe 'hooks around the evaluation'
@@ -233,7 +264,7 @@ Describe 'marks'
     It 'PENDING: stderr of a group does not fail the next pending example'
       The value a should equal b
     End
-    It 'FAILED: stderr of a pending example fails the example'
+    It 'PENDING: a pending example may write to stderr'
       echo leak >&2
       The value a should equal b
     End

@@ -76,6 +76,21 @@ last'
     When call counted
     The output should equal 3
   End
+  It 'FAILED: Data from a function that fails'
+    generate() { echo text; return 3; }
+    Data generate
+    When call cat
+    The output should equal text
+    #> The command of 'Data' ended with status 3
+  End
+  It 'FAILED: Data through a filter that fails'
+    Data | grep b
+      #|a
+    End
+    When run cat
+    The output should equal ''
+    #> The command of 'Data' ended with status 1
+  End
   It 'succeeded: run reads it too'
     Data 'text'
     When run reads
