@@ -18,6 +18,8 @@ _OPTIONS = re.compile(r"(?:set|shopt)\s+(?!--?\s|--?\Z)[-+][\w\s+-]*\Z")
 _SHEBANG_OPTIONS = re.compile(
     r"#!\S*/(?:env\s+-S\s+)?(?:bash|sh)\s+(-[A-Za-z]+)\s*$", re.MULTILINE
 )
+#: A bracket that begins the line, or that only redirections, operators or a comment follow.
+_CLOSES = re.compile(r"^\s*[})]|[})]\s*(?:\d*[<>&|;#].*)?$")
 _PARSE_S = 30.0
 
 
@@ -42,26 +44,26 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
     runner = runner or LocalRunner()
     lines = script.read_text(errors="surrogateescape").split("\n")
     begins = re.compile(
-        rf"(\s*)(?:function\s+{re.escape(name)}\s*(?:\(\s*\))?|{re.escape(name)}\s*\(\s*\))"
+        rf"\s*(?:function\s+{re.escape(name)}\s*(?:\(\s*\))?|{re.escape(name)}\s*\(\s*\))"
         r"\s*(?:[{(#]|$)"
     )
     for start in range(len(lines) - 1, -1, -1):
-        found = begins.match(lines[start])
-        if found is None:
+        if not begins.match(lines[start]):
             continue
-        for end in _possible_ends(lines, start, found[1]):
+        for end in _possible_ends(lines, start):
             text = "\n".join(lines[start:end])
             # for a heredoc without its end, bash prints only a warning
-            parsed = runner.run(["bash", "-n"], timeout_s=_PARSE_S, stdin=f"{text}\n")
+            parsed = runner.run(
+                ["bash", "-O", "extglob", "-n"], timeout_s=_PARSE_S, stdin=f"{text}\n"
+            )
             if parsed.ok and not parsed.stderr:
                 return text, start + 1
     raise BadInputError(f"The script has no function '{name}'.", source=str(script))
 
 
-def _possible_ends(lines: list[str], start: int, indent: str) -> Iterator[int]:
-    """Yield the possible ends of the definition, as of a slice of `lines`; likely ends come first."""
+def _possible_ends(lines: list[str], start: int) -> Iterator[int]:
+    """Yield the possible ends of the definition, as of a slice of `lines`, in order."""
     yield start + 1
-    closing = re.compile(r"\s*[})]")
-    ends = [n + 1 for n in range(start + 1, len(lines)) if closing.match(lines[n])]
-    yield from (n for n in ends if lines[n - 1].startswith((f"{indent}}}", f"{indent})")))
-    yield from (n for n in ends if not lines[n - 1].startswith((f"{indent}}}", f"{indent})")))
+    for number in range(start + 1, len(lines)):
+        if _CLOSES.search(lines[number]):
+            yield number + 1

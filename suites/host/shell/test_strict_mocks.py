@@ -306,11 +306,13 @@ def test_function_is_extracted_from_a_script_that_cannot_be_sourced(
         "#!/bin/bash\nset -e\nrm -rf /nonexistent\n"
         'install() {\n  cat <<EOF\n}\nEOF\n  if true; then\n    echo "in ${1}"\n  fi\n}\n'
         "one() { echo one; }\nfunction two\n{\n  echo two\n}\n"
+        "shopt -s extglob\nthree() {\n  case $1 in @(y|z)) echo three ;; esac; }\nexit 1\nfour() {\n  :\n}\n"
         "install; exit 1\n"
     )
-    shell.extract(script, "install", "one", "two")
+    shell.extract(script, "install", "one", "two", "three")
 
-    assert shell.evaluate("install x; one; two").check().stdout == "}\nin x\none\ntwo\n"
+    result = shell.evaluate("install x; one; two; three z")
+    assert result.check().stdout == "}\nin x\none\ntwo\nthree\n"
 
 
 @pytest.mark.parametrize("what", ["source", "extract"])

@@ -69,11 +69,13 @@ def test_last_definition_of_a_function_is_extracted_with_its_line(tmp_path: Path
         "  function f.x ( ) { # why\n    a\n  }",
         "f.x() (\n  a\n)",
         "  f.x() {\nif a; then { b\n}; fi\n  }",
+        "f.x() { a\n  b; } # why",
+        "f.x() { a\n  b; } 2>/dev/null",
     ],
 )
 def test_function_is_extracted_in_each_syntax(tmp_path: Path, definition: str) -> None:
     script = tmp_path / "a.sh"
-    script.write_text(f"a\n{definition}\nf.x a\nfunction f.xy {{ a; }}\nf-x() {{ a; }}\n")
+    script.write_text(f"a\n{definition}\nf.x a\nfunction f.xy {{\n a\n}}\nf-x() {{ a; }}\n")
 
     assert extract_function(script, "f.x", Bash()) == (definition, 2)
 
