@@ -32,16 +32,24 @@ if TYPE_CHECKING:
 
 _APT_GET = Syntax(
     options=(
-        "-y,--yes",
+        "-y,--assume-yes,--yes",
         "-q,--quiet",
         "-f,--fix-broken",
         "-o,--option=",
         "--purge",
         "--no-install-recommends",
+        "-m,--fix-missing",
+        "--allow-downgrades",
+        "--allow-change-held-packages",
+        "--allow-unauthenticated",
     )
 )
 _APT_MARK = Syntax()
-_LOCK_TIMEOUT = "DPkg::Lock::Timeout"
+_LOCK_TIMEOUT = "dpkg::lock::timeout="
+#: Options of the configuration that change nothing in the fake; apt compares them without case.
+_WITHOUT_EFFECT = (
+    "dpkg::options::=--force-conf", "dpkg::use-pty=", "dpkg::progress-fancy=", "acquire::",
+)  # fmt: skip
 _READING = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 _IMPOSSIBLE = """\
 Some packages could not be installed. This may mean that you have
@@ -112,11 +120,10 @@ class Apt:
 
     def _locked(self, invocation: Invocation) -> Answer | None:
         """Return apt-get's error if another process holds the lock longer than apt-get waits."""
-        waits = any(
-            option.startswith(f"{_LOCK_TIMEOUT}=") for option in invocation.all("--option")
-        )
-        for option in invocation.all("--option"):
-            if not option.startswith((f"{_LOCK_TIMEOUT}=", "Dpkg::Options::=--force-conf")):
+        options = invocation.all("--option")
+        waits = any(option.lower().startswith(_LOCK_TIMEOUT) for option in options)
+        for option in options:
+            if not option.lower().startswith((_LOCK_TIMEOUT, *_WITHOUT_EFFECT)):
                 raise unknown_use(invocation.call, f"the fake does not know the option '{option}'")
         if waits and math.isfinite(self._state.lock_attempts):
             self._state.lock_attempts = 0

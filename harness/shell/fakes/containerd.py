@@ -26,17 +26,32 @@ DEFAULT_NAMESPACE = "default"
 KUBERNETES_NAMESPACE = "k8s.io"
 
 _GLOBAL = Syntax(
-    options=("-n,--namespace=", "-a,--address=", "--debug", "--timeout=", "--connect-timeout="),
+    options=(
+        "-n,--namespace=",
+        "-a,--address=",
+        "--debug",
+        "--timeout=",
+        "--connect-timeout=",
+        "-v,--version",
+    ),
     is_posix=True,
 )
 _LIST = Syntax(options=("-q,--quiet",))
-_PULL = Syntax(options=("--plain-http", "--all-platforms", "--platform="))
+_PULL = Syntax(
+    options=(
+        "--plain-http", "--all-platforms", "--platform=", "--local", "-k,--skip-verify",
+        "-u,--user=", "--hosts-dir=", "--snapshotter=", "--label=",
+    )
+)  # fmt: skip
 _TAG = Syntax(options=("--force",))
 _REMOVE = Syntax(options=("--sync",))
 _RUN = Syntax(
-    options=("--rm", "--privileged", "--net-host", "--with-ns=", "--mount=", "--env="),
+    options=(
+        "--rm", "--privileged", "--net-host", "--with-ns=", "--mount=", "--env=", "-t,--tty",
+        "--runtime=", "--cwd=", "-u,--user=", "--gpus=",
+    ),
     is_posix=True,
-)
+)  # fmt: skip
 _PLAIN = Syntax()
 #: Matches a filter without commas: in ctr a comma joins two conditions.
 _FILTER = re.compile(r'name(?P<is>==|~=)(?:"(?P<quoted>[^"\\]+)"|(?P<plain>[^",]+))')
@@ -118,6 +133,9 @@ class Containerd(Fake):
 
     def _ctr(self, call: Call) -> Answer:
         invocation = _GLOBAL.parse(call)
+        if invocation.has("--version"):
+            module = "containerd/v2" if self.version.lstrip("v").startswith("2.") else "containerd"
+            return Answer(stdout=f"ctr github.com/containerd/{module} {self.version}\n")
         name = invocation.value("--namespace") or call.env.get("CONTAINERD_NAMESPACE")
         namespace = self._namespace(name or DEFAULT_NAMESPACE)
         group, *rest = invocation.operands or ("",)

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from harness.shell.mocks.commands import Call
 
 _SYNTAX = Syntax(
-    options=("-m,--module=", "-v,--version=", "-k,--kernelver=", "-a,--arch=", "--all")
-)
+    options=(
+        "-m,--module=", "-v,--version=", "-k,--kernelver=", "-a,--arch=", "--all", "-j=",
+        "--kernelsourcedir=",
+    )
+)  # fmt: skip
 
 
 class Dkms(Fake):
@@ -96,6 +99,8 @@ class Dkms(Fake):
         return "built" if self._tree.is_built(target) else "added"
 
     def _dkms(self, call: Call) -> Answer:
+        if call.arguments in {("--version",), ("-V",)}:
+            return Answer(stdout="dkms-3.0.10\n")
         invocation = _SYNTAX.parse(call)
         subcommands: dict[str, Callable[[Invocation], Answer]] = {
             "status": self._status,
@@ -288,12 +293,8 @@ class Dkms(Fake):
         module, version = _named(invocation)
         if module is None or version is None:
             raise unknown_use(invocation.call, "the fake of 'dkms' needs a module and a version")
-        return self._tree.target(
-            module,
-            version,
-            invocation.value("--kernelver") or self._kernels[0],
-            invocation.value("--arch"),
-        )
+        kernel, _, arch = (invocation.value("--kernelver") or self._kernels[0]).partition("/")
+        return self._tree.target(module, version, kernel, arch or invocation.value("--arch"))
 
     def _announce(self, target: Target) -> None:
         """Add the target's modules to the fake of kernel modules, if their kernel is running."""
@@ -310,6 +311,8 @@ class Dkms(Fake):
 def _named(invocation: Invocation) -> tuple[str | None, str | None]:
     """Return the module and version, given by options or as `module/version`."""
     module, version = invocation.value("--module"), invocation.value("--version")
+    if module is not None and version is None:
+        module, _, version = module.partition("/")
     for operand in invocation.operands[1:]:
         if operand.startswith((".", "/")):
             raise unknown_use(

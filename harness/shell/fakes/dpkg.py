@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from harness.shell.fakes.invocation import Syntax, unknown_use
-from harness.shell.fakes.package_state import Entry, Package, PackageState, Status, dependency_name
+from harness.shell.fakes.package_state import (
+    Entry,
+    Package,
+    PackageState,
+    Status,
+    dependency_name,
+    version_key,
+)
 from harness.shell.mocks.commands import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from harness.shell.fakes.invocation import Invocation
     from harness.shell.mocks.commands import Call
 
 _QUERIES = (
@@ -35,6 +44,7 @@ _DPKG = Syntax(
         "--configure",
         "-a,--pending",
         "--print-architecture",
+        "--compare-versions",
     )
 )
 _FIELD = re.compile(r"\$\{([^}]+)\}")
@@ -78,6 +88,8 @@ class Dpkg:
         invocation = _DPKG.parse(call)
         if invocation.has("--print-architecture"):
             return Answer(stdout=f"{self._architecture}\n")
+        if invocation.has("--compare-versions"):
+            return _compare(invocation)
         actions: dict[str, Callable[[Sequence[str]], Answer]] = {
             "--list": self._list,
             "--status": self._status,
@@ -300,6 +312,16 @@ def _outcome(shown: Sequence[str], errors: Sequence[str], failed: Sequence[str])
         stderr="".join(errors) + summary,
         exit_code=1 if failed else 0,
     )
+
+
+def _compare(invocation: Invocation) -> Answer:
+    """Answer 'dpkg --compare-versions'; an empty version is earlier than all others."""
+    relations = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "ge", "gt")}
+    left, relation, right, *rest = [*invocation.operands, "", "", ""]
+    if relation not in relations or rest != ["", "", ""]:
+        raise unknown_use(invocation.call, f"the fake of 'dpkg' needs one of {list(relations)}")
+    keys = [(each != "", version_key(each)) for each in (left, right)]
+    return Answer(exit_code=0 if relations[relation](*keys) else 1)
 
 
 def _abbreviation(entry: Entry) -> str:

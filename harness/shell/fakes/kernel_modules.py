@@ -25,13 +25,18 @@ _MODPROBE = Syntax(
         "-a,--all",
         "-n,--dry-run",
         "-D,--show-depends",
+        "-v,--verbose",
+        "-i,--ignore-install",
+        "-b,--use-blacklist",
+        "-V,--version",
     )
 )
 _RMMOD = Syntax(options=("-s,--syslog",))
 _MODINFO = Syntax(options=("-F,--field=", "-k,--set-version=", "-n,--filename"))
-_DEPMOD = Syntax(options=("-a,--all",))
+_DEPMOD = Syntax(options=("-a,--all", "-A,--quick"))
 _PLAIN = Syntax()
 _PROC_MODULES = "/proc/modules"
+_VERSION = "kmod version 30\n+ZSTD +XZ -ZLIB +LIBCRYPTO -EXPERIMENTAL\n"
 
 
 @dataclass(kw_only=True)
@@ -166,31 +171,43 @@ class KernelModules(Fake):
 
     def _modprobe(self, call: Call) -> Answer:
         invocation = _MODPROBE.parse(call)
+        if invocation.has("--version"):
+            return Answer(stdout=_VERSION)
         if not invocation.operands:
             return _failed("modprobe: ERROR: missing parameters. See -h.")
         if invocation.has("--remove"):
-            return self._modprobe_remove(invocation.operands)
+            before = self.loaded
+            answer = self._modprobe_remove(invocation.operands)
+            gone = [name for name in reversed(before) if name not in self._loaded]
+            removed = "".join(f"rmmod {name}\n" for name in gone)
+            return replace(answer, stdout=removed) if invocation.has("--verbose") else answer
         is_all = invocation.has("--all")
-        if len(invocation.operands) > 1 and not is_all:
-            raise unknown_use(
-                call, "the fake of 'modprobe' does not support parameters of modules"
-            )
+        names = invocation.operands if is_all else invocation.operands[:1]
+        parameters = " ".join(invocation.operands[len(names) :])
         lines: list[str] = []
         errors: list[str] = []
-        for name in map(canonical, invocation.operands):
-            missing = [n for n in [*self._needs(name), name] if self.module(n) is None]
-            if missing:
+        for name in map(canonical, names):
+            wanted = [*self._needs(name), name]
+            if not invocation.has("--show-depends"):
+                wanted = [each for each in wanted if each not in self._loaded]
+            shown = [
+                f"insmod {self._file(n)} {parameters if n == name else ''}\n"
+                for n in wanted
+                if self.module(n) is not None
+            ]
+            if any(self.module(n) is None for n in [*self._needs(name), name]):
                 level = "WARNING" if is_all else "FATAL"
                 errors.append(
                     f"modprobe: {level}: Module {name} not found in directory "
                     f"/lib/modules/{self.kernel}\n"
                 )
-            elif invocation.has("--show-depends"):
-                lines += [f"insmod {self._file(n)} \n" for n in [*self._needs(name), name]]
-            elif not invocation.has("--dry-run"):
+                continue
+            if invocation.has("--show-depends") or invocation.has("--verbose"):
+                lines += shown
+            if not invocation.has("--show-depends") and not invocation.has("--dry-run"):
                 self.load(name)
-        shown = "" if invocation.has("--quiet") else "".join(errors)
-        return Answer(stdout="".join(lines), stderr=shown, exit_code=1 if errors else 0)
+        complaint = "" if invocation.has("--quiet") else "".join(errors)
+        return Answer(stdout="".join(lines), stderr=complaint, exit_code=1 if errors else 0)
 
     def _modprobe_remove(self, names: Sequence[str]) -> Answer:
         """Remove modules, then their unused dependencies; like kmod, check each dependency once."""

@@ -41,6 +41,15 @@ _SYNTAX = Syntax(
         "--retry-delay=",
         "--retry-connrefused",
         "--noproxy=",
+        "-X,--request=",
+        "--url=",
+        "-g,--globoff",
+        "-4,--ipv4",
+        "-k,--insecure",
+        "-A,--user-agent=",
+        "--compressed",
+        "--retry-all-errors",
+        "--retry-max-time=",
     )
 )
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
@@ -94,9 +103,12 @@ class InstanceMetadata(Fake):
 
     def _curl(self, call: Call) -> Answer:
         invocation = _SYNTAX.parse(call)
-        if len(invocation.operands) != 1:
+        urls = [*invocation.operands, *invocation.all("--url")]
+        if len(urls) != 1:
             raise unknown_use(call, "the fake of 'curl' takes exactly one URL")
-        url = urlsplit(invocation.operands[0])
+        if invocation.value("--request") not in {None, "GET"}:
+            raise unknown_use(call, "the fake of 'curl' knows only the method 'GET'")
+        url = urlsplit(urls[0])
         if url.scheme != "http" or url.hostname != HOST:
             raise unknown_use(
                 call, f"the fake of 'curl' knows only 'http://{HOST}', the metadata service"
@@ -108,6 +120,7 @@ class InstanceMetadata(Fake):
         for attempt in range(retries + 1):
             answer, is_transient = self._attempt(invocation, url.path, url.query)
             errors += answer.stderr
+            is_transient |= bool(answer.exit_code) and invocation.has("--retry-all-errors")
             if not is_transient or attempt == retries:
                 return Answer(stdout=answer.stdout, stderr=errors, exit_code=answer.exit_code)
         raise AssertionError("unreachable")

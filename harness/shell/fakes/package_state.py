@@ -227,7 +227,7 @@ def version_key(version: str) -> tuple[object, ...]:
     rest = rest if colon else version
     upstream, dash, revision = rest.rpartition("-")
     if not dash:
-        upstream, revision = rest, ""
+        upstream, revision = rest, "0"
     return (int(epoch) if colon else 0, tuple(_parts(upstream)), tuple(_parts(revision)))
 
 

@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from harness.shell.mocks.commands import Call
 
 _MASK = "/dev/null"
+_VERSION = (
+    "systemd 252 (252.39-1~deb12u2)\n"
+    "+PAM +AUDIT +SELINUX +APPARMOR +IMA +SMACK +SECCOMP +GCRYPT -GNUTLS +OPENSSL +ACL "
+    "+BLKID +CURL +ELFUTILS +FIDO2 +IDN2 -IDN +IPTC +KMOD +LIBCRYPTSETUP +LIBFDISK +PCRE2 "
+    "-PWQUALITY +P11KIT +QRENCODE +TPM2 +BZIP2 +LZ4 +XZ +ZLIB +ZSTD -BPF_FRAMEWORK "
+    "-XKBCOMMON +UTMP +SYSVINIT default-hierarchy=unified\n"
+)
+_WITHOUT_NAMES = {"daemon-reload", "daemon-reexec", "reset-failed", "is-system-running"}
 
 _SYNTAX = Syntax(
     options=(
@@ -46,6 +54,10 @@ _SYNTAX = Syntax(
         "-n,--lines=",
         "-p,--property=",
         "--value",
+        "-P=",
+        "--system",
+        "--no-ask-password",
+        "--version",
     )
 )
 
@@ -70,6 +82,7 @@ class Systemd(Fake):
             "stop": lambda i, names: self._jobs(i, names, "stop"),
             "restart": lambda i, names: self._jobs(i, names, "restart"),
             "try-restart": lambda i, names: self._jobs(i, names, "try-restart"),
+            "condrestart": lambda i, names: self._jobs(i, names, "try-restart"),
             "reload": lambda i, names: self._jobs(i, names, "reload"),
             "reload-or-restart": lambda i, names: self._jobs(i, names, "reload-or-restart"),
             "enable": self._enable,
@@ -78,6 +91,8 @@ class Systemd(Fake):
             "unmask": self._unmask,
             "reset-failed": self._reset_failed,
             "daemon-reload": self._daemon_reload,
+            "daemon-reexec": self._daemon_reload,
+            "is-system-running": self._is_system_running,
             "is-active": self._is_active,
             "is-failed": self._is_failed,
             "is-enabled": self._is_enabled,
@@ -121,12 +136,14 @@ class Systemd(Fake):
 
     def _systemctl(self, call: Call) -> Answer:
         invocation = _SYNTAX.parse(call)
+        if invocation.has("--version"):
+            return Answer(stdout=_VERSION)
         if not invocation.operands:
             raise unknown_use(call, "the fake of 'systemctl' needs a subcommand")
         verb, *names = invocation.operands
         if verb not in self._verbs:
             raise unknown_subcommand(call, verb, tuple(self._verbs))
-        if not names and verb not in {"daemon-reload", "reset-failed"}:
+        if not names and verb not in _WITHOUT_NAMES:
             raise unknown_use(call, f"the fake of 'systemctl {verb}' needs the name of a unit")
         expect_no_pattern(call, names)
         return self._verbs[verb](invocation, [full_name(name) for name in names])
@@ -295,6 +312,11 @@ class Systemd(Fake):
 
     # Queries
 
+    def _is_system_running(self, invocation: Invocation, _: Sequence[str]) -> Answer:
+        has_failed = any(unit.is_failed for unit in self._units.values())
+        state = "degraded" if has_failed else "running"
+        return _states(invocation, [state], not has_failed, 1)
+
     def _is_active(self, invocation: Invocation, names: Sequence[str]) -> Answer:
         states = [self._state(name) for name in names]
         return _states(invocation, [s.value for s in states], ActiveState.ACTIVE in states, 3)
@@ -319,7 +341,7 @@ class Systemd(Fake):
         return _states(invocation, states, bool({"enabled", "static"} & set(states)), 1)
 
     def _show(self, invocation: Invocation, names: Sequence[str]) -> Answer:
-        wanted = [p for given in invocation.all("--property") for p in given.split(",")]
+        wanted = [p for given in _wanted(invocation) for p in given.split(",")]
         blocks: list[str] = []
         for name in names:
             known = properties(name, self._find(name))
@@ -330,7 +352,7 @@ class Systemd(Fake):
                     f"{', '.join(known)}",
                 )
             found = [(key, value) for key, value in known.items() if not wanted or key in wanted]
-            is_value = invocation.has("--value")
+            is_value = invocation.has("--value") or invocation.has("-P")
             blocks.append(
                 "".join(f"{value}\n" if is_value else f"{key}={value}\n" for key, value in found)
             )
@@ -382,6 +404,10 @@ def _starts(verb: str, unit: Unit, *, can_reload: bool) -> bool:
         "reload": False,
         "reload-or-restart": not can_reload or not unit.is_active,
     }[verb]
+
+
+def _wanted(invocation: Invocation) -> Sequence[str]:
+    return [*invocation.all("--property"), *invocation.all("-P")]
 
 
 def _failed(message: str, *, exit_code: int = 1) -> Answer:

@@ -68,11 +68,8 @@ def test_unknown_option_and_missing_or_extra_value_are_refused(
         (fakes.Systemd(), ["systemctl", "kexec"], "does not know the subcommand 'kexec'"),
         (fakes.Systemd(), ["systemctl", "--user", "start", "x"], "the option '--user'"),
         (fakes.Systemd(), ["systemctl", "show", "-p", "NRestarts", "x"], "property 'NRestarts'"),
-        (
-            fakes.KernelModules(),
-            ["modprobe", "x", "a=1"],
-            "does not support parameters of modules",
-        ),
+        (fakes.Packages(), ["dpkg", "--compare-versions", "1", "nearly", "2"], "one of"),
+        (fakes.InstanceMetadata({}), ["curl", "-sX", "PUT", "http://x"], "the method 'GET'"),
         (fakes.Containerd(), ["ctr", "images", "convert"], "subcommand 'images convert'"),
         (fakes.Containerd(), ["ctr", "images", "pull"], "takes 1 operand here, not 0"),
         (fakes.Containerd(), ["ctr", "run", "x"], "takes at least 2 operands here, not 1"),

@@ -830,6 +830,53 @@ def test_refused_request_has_a_status_and_a_head_request_has_no_body() -> None:
     assert head.stdout.endswith("Content-Length: 2\r\n\r\n")
 
 
+_MODULES = {"drm": fakes.Module(), "nvidia": fakes.Module(needs=["drm"])}
+_FILES = f"/lib/modules/{KERNEL}/kernel"
+
+
+@pytest.mark.parametrize(
+    ("fake", "line", "exit_code", "shown"),
+    [
+        (fakes.Containerd(version="1.7.24~ds1"), "ctr -v", 0, "ctr github.com/containerd/containerd 1.7.24~ds1\n"),
+        (fakes.Containerd(version="v2.0.1"), "ctr --version", 0, "ctr github.com/containerd/containerd/v2 v2.0.1\n"),
+        (fakes.Containerd(["a"]), "ctr -n k8s.io run --rm -t --runtime io.containerd.runc.v2 --gpus 0 a b", 0, ""),
+        (fakes.Systemd(), "systemctl is-system-running", 0, "running\n"),
+        (fakes.Systemd({"a": fakes.Unit(is_failed=True)}), "systemctl is-system-running", 1, "degraded\n"),
+        (fakes.Systemd({"a": fakes.Unit(is_active=True)}), "systemctl show -P ActiveState a", 0, "active\n"),
+        (fakes.KernelModules(_MODULES, kernel=KERNEL), "modprobe -v nvidia NVreg_X=1", 0,
+         f"insmod {_FILES}/drm.ko \ninsmod {_FILES}/nvidia.ko NVreg_X=1\n"),
+        (fakes.KernelModules(_MODULES, loaded=["drm"], kernel=KERNEL), "modprobe -nv nvidia", 0,
+         f"insmod {_FILES}/nvidia.ko \n"),
+        (fakes.KernelModules(_MODULES, loaded=["nvidia"]), "modprobe -rv nvidia", 0, "rmmod nvidia\nrmmod drm\n"),
+        (fakes.KernelModules(), "depmod -A", 0, ""),
+        (fakes.Dkms(), "dkms --version", 0, "dkms-3.0.10\n"),
+        (fakes.Packages(), "dpkg --compare-versions 5.15.0-1 ge 5.4", 0, ""),
+        (fakes.Packages(), "dpkg --compare-versions 1.0 eq 1.0-0", 0, ""),
+        (fakes.Packages(), "dpkg --compare-versions 1:1.0 lt 2.0", 1, ""),
+        (fakes.Packages(repository=[Package(name="a", version="1")]), ("apt-get install -qq --assume-yes -o Dpkg::Use-Pty=0 "
+         "-o DPkg::options::=--force-confdef --allow-downgrades b"), 100, ""),
+        (fakes.InstanceMetadata({}), ("curl -gsX GET --compressed --url "
+         "http://169.254.169.254/metadata/instance?api-version=1 -H Metadata:true"), 0, "{}"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_command_prints_the_text_of_the_real_tool(
+    fake: fakes.Fake, line: str, exit_code: int, shown: str
+) -> None:
+    answer = run(fake, line)
+
+    assert (answer.exit_code, answer.stdout) == (exit_code, shown)
+
+
+def test_dkms_takes_the_version_after_the_module_and_the_architecture_after_the_kernel(
+    tmp_path: Path,
+) -> None:
+    dkms = fakes.Dkms([fakes.Source(name="a", version="1")], kernels=[KERNEL]).use_root(tmp_path)
+
+    assert run(dkms, f"dkms install -j 4 -m a/1 -k {KERNEL}/x86_64").exit_code == 0
+    assert dkms.state("a", "1") == "installed"
+
+
 def test_fake_of_ctr_shows_the_recorded_version() -> None:
     recorded = load_recording("ctr/1.7.24-version").text
 
