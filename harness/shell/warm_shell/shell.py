@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
 from harness.shell.lexer import RESERVED_WORDS, quote, quote_on_lines
 from harness.shell.mocks import call_order
 from harness.shell.mocks.commands import MockedCommand, UnmockedCommandError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from harness.shell.warm_shell.warm_shell import WarmShell
 
 _COMMAND = re.compile(rf"(?!(?:{'|'.join(RESERVED_WORDS)})\Z)[\w./:+@,-]+\Z")
+_NEEDED_BUILTINS = frozenset({"builtin", "local", "return"})
 _NOT_REPLACED = frozenset({"bash"})
 """Commands whose files are not replaced by mocks: the scripts of the mocks need bash."""
 
@@ -128,6 +129,11 @@ class Shell:
         test fails, unless that mock is `optional`. Mocks in shared fixtures should be `optional`.
         """
         check_mock_name(name, source="the name of a mock")
+        if name in _NEEDED_BUILTINS:
+            raise BadInputError(
+                f"'{name}' can't be mocked, since the functions that answer for mocks run it.",
+                source="the name of a mock",
+            )
         command = MockedCommand(
             name, self._mocks.calls, reads_stdin=reads_stdin, optional=optional
         )

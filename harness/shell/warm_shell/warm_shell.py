@@ -37,6 +37,9 @@ _STDIN = ".stdin"
 _SYNTAX_ERROR = re.compile(
     r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
 )
+_SYNTAX_ERROR_OF_SCRIPT = re.compile(
+    r"^(?!.*: eval: line).+: line \d+: (?:syntax error|unexpected EOF).*$", re.MULTILINE
+)
 _END_OF_CODE = r"""
 {
   __hx_status=$? __hx_ended=$-
@@ -193,6 +196,10 @@ class WarmShell:
                 "argument 'mocked=True'; 'allow' works during sourcing only if it is called before "
                 f"the code is used.\n{self._sourced(process)}"
             )
+        # bash goes on after a script that it can't parse
+        found = _SYNTAX_ERROR_OF_SCRIPT.search(process.take_complaint())
+        if found is not None:
+            raise HarnessError(f"A script that was sourced has a syntax error: {found[0]}")
 
     def _sourced(self, process: ShellProcess) -> str:
         lines = "\n".join(line.partition("\n")[0] for line in self.code)

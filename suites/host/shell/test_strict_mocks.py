@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
 from harness.limits import SHELL_OUTPUT, LimitError
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 from harness.shell.sandbox import Sandbox, SandboxKind
@@ -254,6 +254,26 @@ def test_syntax_error_in_defined_code_raises_harness_error(shell: Shell, code: s
 def test_syntax_error_in_evaluated_code_raises_harness_error(shell: Shell) -> None:
     with pytest.raises(HarnessError, match=r"'evaluate' has a syntax error in line 2: .*fi"):
         shell.evaluate("echo a\nfi")
+
+
+@pytest.mark.parametrize("end", ["a=b() { :; }", "if true; then", "echo 'open"])
+def test_syntax_error_in_a_sourced_script_raises_harness_error(
+    shell: Shell, tmp_path: Path, end: str
+) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(f"f() {{ :; }}\n{end}\n")
+    shell.source(script)
+
+    with pytest.raises(
+        HarnessError, match=r"sourced has a syntax error: .*script.sh: line [23]: "
+    ):
+        shell.call("f")
+
+
+@pytest.mark.parametrize("name", ["builtin", "local", "return"])
+def test_builtin_that_answers_for_mocks_cannot_be_mocked(shell: Shell, name: str) -> None:
+    with pytest.raises(BadInputError, match=f"'{name}' can't be mocked"):
+        shell.mock(name)
 
 
 def test_defined_code_that_exits_raises_harness_error(shell: Shell) -> None:
