@@ -31,6 +31,32 @@ shellspec_syntax_param() {
   fi
 }
 
+shellspec_syntax_failure_message() { # +|- LINES...: define the message for `should` or `should not`
+  local __hx_message=shellspec_matcher__failure_message
+  [ "$1" = + ] || __hx_message=${__hx_message}_when_negated
+  shift
+  __hx_quote_all "$@"
+  eval "$__hx_message() { __hx_show_message \"\$1\" \"\$2\" $__hx_quoted; }"
+}
+
+__hx_show_message() { # SUBJECT EXPECTED LINES...
+  local __hx_one="$1" __hx_two="$2" __hx_before __hx_line
+  shift 2
+  for __hx_line in "$@"; do
+    while :; do
+      __hx_before=${__hx_line%%'$'[12]*}
+      [ "$__hx_before" != "$__hx_line" ] || break
+      __hx_line=${__hx_line#"$__hx_before"}
+      case $__hx_line in
+        '$1'*) __hx_puts "$__hx_before$__hx_one" ;;
+        *) __hx_puts "$__hx_before$__hx_two" ;;
+      esac
+      __hx_line=${__hx_line#??}
+    done
+    __hx_putsn "$__hx_line"
+  done
+}
+
 shellspec_matcher_do_match() {
   __hx_answer=0
   shellspec_matcher__match "$@" || __hx_answer=1

@@ -29,6 +29,26 @@ shellspec_syntax_param() {
   fi
 }
 
+shellspec_syntax_failure_message() { # +|- LINES...: define the message for `should` or `should not`
+  local __hx_lines __hx_message=shellspec_matcher__failure_message
+  [[ $1 == + ]] || __hx_message+=_when_negated
+  builtin printf -v __hx_lines '%q ' "${@:2}"
+  eval "$__hx_message() { __hx_show_message \"\$1\" \"\$2\" $__hx_lines; }"
+}
+
+__hx_show_message() { # SUBJECT EXPECTED LINES...
+  local __hx_line __hx_before __hx_number
+  for __hx_line in "${@:3}"; do
+    while [[ $__hx_line == *'$'[12]* ]]; do
+      __hx_before=${__hx_line%%'$'[12]*}
+      __hx_number=${__hx_line:${#__hx_before}+1:1}
+      __hx_puts "$__hx_before${!__hx_number}"
+      __hx_line=${__hx_line:${#__hx_before}+2}
+    done
+    __hx_putsn "$__hx_line"
+  done
+}
+
 shellspec_matcher_do_match() {
   __hx_answer=0
   shellspec_matcher__match "$@" || __hx_answer=1

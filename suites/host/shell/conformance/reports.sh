@@ -273,3 +273,30 @@ Describe 'a group that ends its shell'
     The value a should equal a
   End
 End
+
+Describe 'messages that a matcher of the spec gives by lines'
+  shellspec_syntax 'shellspec_matcher_be_listed'
+  shellspec_matcher_be_listed() {
+    shellspec_matcher__match() {
+      SHELLSPEC_EXPECT='a & b'
+      [ "$SHELLSPEC_SUBJECT" = 'a & b' ]
+    }
+    shellspec_syntax_failure_message + 'wanted: "$2"' 'found: $1 and $1'
+    shellspec_syntax_failure_message - 'unwanted: $1, $2'
+    shellspec_syntax_param count [ $# -eq 0 ] || return 0
+    shellspec_matcher_do_match
+  }
+  It 'succeeded: a matcher with messages matches'
+    The value 'a & b' should be listed
+    The value 'b & a' should not be listed
+  End
+  It 'FAILED: a matcher with messages does not match'
+    #> wanted: "a & b"
+    #> found: $2 & $1 and $2 & $1
+    The value '$2 & $1' should be listed
+  End
+  It 'FAILED: a matcher with messages matches under not'
+    #> unwanted: a & b, a & b
+    The value 'a & b' should not be listed
+  End
+End
