@@ -380,12 +380,15 @@ class SpecRun:
                 reported.hook = f"{name} exited"
 
     def _note_hook(self, fields: Sequence[str], reported: ExampleRecord) -> None:
-        kind, code, status, stderr = fields
+        kind, code, status, stderr, group_line = fields
         self._note_hook_start((), reported)
         shown = f"\n  stderr: {shorten(stderr.rstrip())}" if stderr else ""
-        text = f"{_hook_name(kind, code)} failed with status {status}.{shown}"
+        is_of_group = kind in {"before_all", "after_all"}
+        group = f" of the group that begins at line {group_line}" if group_line else ""
+        name = f"{_hook_name(kind, code)}{group if is_of_group else ''}"
+        text = f"{name} failed with status {status}.{shown}"
         reported.has_expectation = True
-        if kind in {"before_all", "after_all"}:
+        if is_of_group:
             self.late_problems.append(Problem(line=0, text=text))
         else:
             reported.has_failed_hook = True

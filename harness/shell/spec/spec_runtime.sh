@@ -49,6 +49,7 @@ __hx_status=
 __hx_job_wait=1 # seconds
 __hx_stale= # whether a process that did not end has the pipes open
 __hx_broken=
+__hx_group_line=
 __hx_unused= # whether all examples of the group are skipped, so that it needs no BeforeAll
 __hx_has_data=
 __hx_nrows=0

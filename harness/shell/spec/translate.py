@@ -281,7 +281,7 @@ class _Translator:
             )
         place = f"{block.first_number} {self.number - 1}"
         return (
-            f"if __hx_open {place}; then ( SHELLSPEC_GROUP_ID={block.path}; __hx_group() {{ {text}; }}; __hx_enter; __hx_group; "
+            f"if __hx_open {place}; then ( SHELLSPEC_GROUP_ID={block.path} __hx_group_line={block.begin}; __hx_group() {{ {text}; }}; __hx_enter; __hx_group; "
             f"__hx_close; ){stdin}; __hx_leave $? {place} {block.begin};{below} fi"
         )
 

@@ -80,7 +80,10 @@ def test_failing_group_hooks_are_reported_as_errors(project: SpecProject) -> Non
     result = project.run()
 
     assert "1 passed, 1 error" in result.stdout
-    assert "AfterAll 'false' failed with status 1." in result.stdout
+    assert (
+        "AfterAll 'false' of the group that begins at line 1 failed with status 1."
+        in result.stdout
+    )
 
 
 def test_stderr_of_a_file_after_its_last_example_is_an_error(

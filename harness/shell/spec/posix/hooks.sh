@@ -26,7 +26,7 @@ __hx_try() { # KIND: run __hx_code; a status other than 0 or any text on stderr 
   __hx_eval 2>|$__hx_fd/196 </dev/null || __hx_hook_status=$?
   if [ "$__hx_hook_status" -ne 0 ] || [ -s $__hx_fd/196 ]; then
     __hx_read_file $__hx_fd/196
-    __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text"
+    __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text" "$__hx_group_line"
     return 1
   fi
   __hx_report hooked

@@ -20,7 +20,7 @@ __hx_timeout=${HX_TIMEOUT:-$(command -v timeout)}
 __hx_sleep=${HX_SLEEP:-$(command -v sleep)}
 __hx_job_wait=1 # seconds
 __hx_stale=0 # grows by two if an example leaves a process running; from 16 on, do not wait
-__hx_target= __hx_set=0 __hx_id= __hx_seen=-1 __hx_in_example= __hx_mute= __hx_unused=
+__hx_target= __hx_set=0 __hx_id= __hx_seen=-1 __hx_in_example= __hx_mute= __hx_unused= __hx_group_line=
 __hx_when= __hx_expected= __hx_broken= __hx_has_data= __hx_nrows=0 __hx_row_args=
 __hx_before_each= __hx_after_each= __hx_before_all= __hx_after_all=
 __hx_before_call= __hx_after_call= __hx_before_run= __hx_after_run=

@@ -16,7 +16,7 @@ __hx_try() { # KIND: run __hx_code; a status other than 0 or any text on stderr 
   if ((__hx_hook_status)) || [[ -s /proc/self/fd/196 ]]; then
     local __hx_text # local, since the global variable has the bodies of blocks
     __hx_read_file /proc/self/fd/196
-    __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text"
+    __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text" "$__hx_group_line"
     return 1
   fi
   __hx_report hooked
