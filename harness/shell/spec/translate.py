@@ -240,10 +240,13 @@ class _Translator:
         name, tags = self._name_and_tags(text)
         self.blocks[-1].next_path()
         self._add_cases(
-            _Block(kind="example", begin=line, name=name, tags=tags, first_number=self.number),
+            _Block(
+                kind="example", begin=line, name=name, tags=tags, first_number=self.number,
+                rows=self.blocks[-1].rows,
+            ),
             line,
             todo=True,
-        )
+        )  # fmt: skip
         return ":"
 
     def _name_and_tags(self, text: str) -> tuple[str, tuple[str, ...]]:

@@ -68,17 +68,18 @@ def test_case_has_the_lines_and_the_groups_and_the_tags_of_its_example() -> None
 def test_examples_have_the_rows_and_marks_of_all_groups_around_them() -> None:
     rows = "Parameters\na 1\nb 1\nEnd\n"
     text = (
-        f"xDescribe 'o'\n{rows}fDescribe 'i'\nIt 'gets $1'\n:\nEnd\nIt 'is $2'\n:\nEnd\nEnd\nEnd\n"
+        f"xDescribe 'o'\n{rows}fDescribe 'i'\nIt 'gets $1'\n:\nEnd\nIt 'is $2'\n:\nEnd\n"
+        "Todo 'writes $1'\nEnd\nEnd\n"
     )
 
     cases = _translate(f"{text}It 'alone'\n:\nEnd\n").cases
 
     assert [(case.number, case.name, case.row) for case in cases] == [
         *((0, "gets a", 0), (1, "gets b", 1), (2, "is 1 [1]", 0), (3, "is 1 [2]", 1)),
-        (4, "alone", None),
+        *((4, "writes a", 0), (5, "writes b", 1), (6, "alone", None)),
     ]
     assert [(case.is_skipped, case.is_focused) for case in cases] == [
-        *[(True, True)] * 4,
+        *[(True, True)] * 6,
         (False, False),
     ]
 
