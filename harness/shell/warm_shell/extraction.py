@@ -18,8 +18,13 @@ _OPTIONS = re.compile(r"(?:set|shopt)\s+(?!--?\s|--?\Z)[-+][\w\s+-]*\Z")
 _SHEBANG_OPTIONS = re.compile(
     r"#!\S*/(?:env\s+-S\s+)?(?:bash|sh)\s+(-[A-Za-z]+)\s*$", re.MULTILINE
 )
-#: A bracket that begins the line, or that only redirections, operators or a comment follow.
-_CLOSES = re.compile(r"^\s*[})]|[})]\s*(?:\d*[<>&|;#].*)?$")
+#: A bracket that can end a function, by the function's first bracket: only redirections, operators
+#: or a comment follow it, unless it begins the line. A brace is a word of its own.
+_CLOSES = {
+    "{": re.compile(r"^\s*\}|[\s;&)}]\}\s*(?:\d*[<>&|;#].*)?$"),
+    "(": re.compile(r"^\s*\)|\)\s*(?:\d*[<>&|;#].*)?$"),
+}
+_OPENS = re.compile(r"(?:\s|#.*\n)*([{(])")
 _PARSE_S = 30.0
 
 
@@ -45,12 +50,14 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
     lines = script.read_text(errors="surrogateescape").split("\n")
     begins = re.compile(
         rf"\s*(?:function\s+{re.escape(name)}\s*(?:\(\s*\))?|{re.escape(name)}\s*\(\s*\))"
-        r"\s*(?:[{(#]|$)"
+        r"(?=\s*(?:[{(#]|$))"
     )
     for start in range(len(lines) - 1, -1, -1):
-        if not begins.match(lines[start]):
+        found = begins.match(lines[start])
+        opened = found and _OPENS.match("\n".join(lines[start:])[found.end() :])
+        if not opened:
             continue
-        for end in _possible_ends(lines, start):
+        for end in _possible_ends(lines, start, _CLOSES[opened[1]]):
             text = "\n".join(lines[start:end])
             # for a heredoc without its end, bash prints only a warning
             parsed = runner.run(
@@ -61,9 +68,9 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
     raise BadInputError(f"The script has no function '{name}'.", source=str(script))
 
 
-def _possible_ends(lines: list[str], start: int) -> Iterator[int]:
+def _possible_ends(lines: list[str], start: int, closes: re.Pattern[str]) -> Iterator[int]:
     """Yield the possible ends of the definition, as of a slice of `lines`, in order."""
     yield start + 1
     for number in range(start + 1, len(lines)):
-        if _CLOSES.search(lines[number]):
+        if closes.search(lines[number]):
             yield number + 1
