@@ -182,8 +182,9 @@ class SpecItem(pytest.Item):
         if tags and not tags & own:
             return False
         names = [self.case.name, *(group.name for group in self.case.groups)]
+        patterns = "|".join(options.examples).split("|")
         return not options.examples or any(
-            fnmatchcase(name, pattern) for name in names for pattern in options.examples
+            fnmatchcase(name, pattern) for name in names for pattern in patterns
         )
 
     @override

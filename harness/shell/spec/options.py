@@ -201,5 +201,12 @@ def _pattern_of(directory: Path) -> str:
 
 
 def _matches(pattern: str, path: Path) -> bool:
-    """Return whether a pattern matches a file's name or whole path, where `*` also matches `/`."""
-    return fnmatch.fnmatchcase(path.name, pattern) or fnmatch.fnmatchcase(str(path), pattern)
+    """Return whether a pattern matches a file's name or whole path, where `*` also matches `/`.
+
+    A bar separates alternatives.
+    """
+    return any(
+        fnmatch.fnmatchcase(text, each)
+        for each in pattern.split("|")
+        for text in (path.name, str(path))
+    )

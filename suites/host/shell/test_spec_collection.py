@@ -41,6 +41,8 @@ def test_examples_are_selected_by_keyword_or_tag_or_id(project: SpecProject) -> 
     assert set(outcomes(project.run("-k", "bob"))) == {"greets bob"}
     assert "is not slow" not in outcomes(project.run("-k", "slow and greets"))
     assert "is not slow" not in outcomes(project.run("--shell-tag", "slow"))
+    project.write(".shellspec", "--example '*bob|is not*'\n")
+    assert set(outcomes(project.run())) == {"greets bob", "is not slow"}
 
 
 def test_focused_examples_run_whatever_tags_are_selected(project: SpecProject) -> None:

@@ -131,14 +131,14 @@ def test_invalid_option_is_refused_with_its_line(
 def test_pattern_of_the_nearest_project_decides_which_files_are_specs(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / ".shellspec").write_text("--pattern '*_test.sh'\n")
-    (tmp_path / "inner/.shellspec").write_text("--pattern '*/inner/x*'\n")
+    (tmp_path / "inner/.shellspec").write_text("--pattern 'y.sh|*/inner/x*'\n")
 
     (tmp_path / "inner/deep").mkdir()
     assert Project.of(tmp_path / "inner/deep/a_spec.sh", tmp_path).root == tmp_path / "inner"
     assert Project.of(tmp_path / "a_spec.sh", tmp_path / "inner").root == tmp_path
     specs = {
         "a_test.sh": True, "a_spec.sh": False, "below/a_test.sh": True, "below/a_spec.sh": False,
-        "inner/x.sh": True, "inner/a_test.sh": False, "inner/x.py": False,
+        "inner/x.sh": True, "inner/y.sh": True, "inner/a_test.sh": False, "inner/x.py": False,
     }  # fmt: skip
     assert {name: is_spec(tmp_path / name) for name in specs} == specs
 
