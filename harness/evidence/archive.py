@@ -36,6 +36,10 @@ _RATIO = 32
 _MACHINE = re.compile(r"/checkpoint/memory\.[^/]*$|/disk\.qcow2$")
 #: The size limit of one header, which contains a file's name and the map of a sparse file.
 _HEADER_BYTES = 4 << 20
+#: The beginning of a record in an extended header: the record's length, and its keyword.
+_RECORD = re.compile(rb"(\d{1,7}) [^=\n]+=")
+#: A number that is longer than the longest name of a file; for such a number, tarfile may need hours.
+_LONG_NUMBER = re.compile(rb"\d{256}")
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
 
@@ -169,7 +173,9 @@ def unpack(
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:
         # Unlike the stream mode of tarfile, this mode reads no further than necessary.
-        with tarfile.open(fileobj=cast("BinaryIO", bounded), mode="r:") as archive:
+        with tarfile.open(
+            fileobj=cast("BinaryIO", bounded), mode="r:", tarinfo=_Member
+        ) as archive:
             for count in itertools.count(1):
                 bounded.begin_header()
                 member = archive.next()
@@ -224,6 +230,21 @@ def _unpack_member(
         archive.makefile(member, to)
 
 
+class _Member(tarfile.TarInfo):
+    """Announces the content of an extended header to the stream, and refuses headers for all files.
+
+    tarfile keeps the records for all files, and copies them for each file.
+    """
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type == tarfile.XGLTYPE:
+            raise tarfile.ReadError("it has a header for all files")
+        if self.type in {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}:
+            cast("_ForwardOnly", archive.fileobj).begin_records()
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return member
+
+
 class _ForwardOnly:
     """Makes a stream look like a file to tarfile; reads only forward, and within limits.
 
@@ -238,10 +259,15 @@ class _ForwardOnly:
         self._content_bytes = 0
         self._header_left: int | None = _HEADER_BYTES
         self._last_read = b""
+        self._has_records = False
 
     def begin_header(self) -> None:
         """Expect a header, or the part after the content of a file."""
         self._header_left = _HEADER_BYTES
+
+    def begin_records(self) -> None:
+        """Expect the content of an extended header."""
+        self._has_records = True
 
     def begin_content(self, size: int) -> None:
         """Expect the content of a file of `size` bytes; raises LimitError if the content is too long."""
@@ -279,6 +305,9 @@ class _ForwardOnly:
             if size < 0 or self._header_left < 0:
                 raise tarfile.ReadError(f"a header has more than {_HEADER_BYTES >> 20} MiB")
         self._last_read = self._read(min(size, _CHUNK_BYTES) if size >= 0 else _CHUNK_BYTES)
+        if self._has_records:
+            self._has_records = False
+            _require_records(self._last_read)
         return self._last_read
 
     def _read(self, size: int) -> bytes:
@@ -288,6 +317,22 @@ class _ForwardOnly:
         if self._at > 2 * self._limit_bytes:
             raise ARCHIVE.error(self.source)
         return content
+
+
+def _require_records(content: bytes) -> None:
+    """Raise ReadError unless an extended header has one record after the other, and then zeros.
+
+    Before Python 3.11.10, tarfile accepts records that overlap, and needs much time and memory.
+    """
+    at = 0
+    while content[at : at + 1].strip(b"\0"):
+        found = _RECORD.match(content, at)
+        end = at + int(found[1]) if found else 0
+        if found is None or found.end() >= end or content[end - 1 : end] != b"\n":
+            raise tarfile.ReadError("an extended header is damaged")
+        at = end
+    if _LONG_NUMBER.search(content):
+        raise tarfile.ReadError("an extended header has a very long number")
 
 
 def machine_folders(folder: Path) -> list[Path]:

@@ -136,7 +136,7 @@ def test_sparse_file_stays_sparse(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "t/sparse").st_blocks * 512 < _MIB  # noqa: PTH116
 
 
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
 def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path, kind: bytes) -> None:
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 1 << 40
@@ -156,6 +156,13 @@ def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path, kind: bytes)
         unpack(Endless(), tmp_path, source="t.tar", limit_bytes=1 << 50)  # type: ignore[arg-type]
 
 
+def extended(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, len(records)
+    padding = bytes(-len(records) % 512)
+    return header.tobuf(tarfile.GNU_FORMAT) + records + padding + tar_of(("t/a", b"x"))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -170,10 +177,15 @@ def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path, kind: bytes)
         (b"no archive", "can't be unpacked"),
         (b"", "can't be unpacked"),
         (tar_of(("t/a", bytes(600)))[:700], "can't be unpacked"),
+        (extended(b"2 2 2 a=b\n"), "an extended header is damaged"),
+        (extended(b"8 a=1234\n"), "an extended header is damaged"),
+        (extended(b"310 comment=" + b"1" * 297 + b"\n"), "a very long number"),
+        (extended(b"6 a=b\n", tarfile.XGLTYPE), "a header for all files"),
     ],
     ids=[
         *("up", "root", "up-inside", "up-at-the-end"),
         *("twice", "below-file", "long", "escape", "text", "empty", "cut"),
+        *("overlapping-records", "length-of-record", "long-number", "global-header"),
     ],
 )
 def test_error_for_an_invalid_archive_has_the_reason(
