@@ -87,7 +87,8 @@ def _resume(arguments: argparse.Namespace) -> int:
         settings_of(arguments),
         arguments.bundle,
         arguments.argv,
-        base=arguments.base,
+        # A disk names the image below it by a path that is relative to the disk's folder.
+        base=None if arguments.base is None else arguments.base.absolute(),
         uri=arguments.uri,
         until=until,
     )

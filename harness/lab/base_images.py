@@ -61,7 +61,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
         f"The machine's disk needs the image '{base.name}' with the digest {base.digest}, which is "
         "not in the cache of this host. A new build has another digest, so copy the image from "
         f"the host that made the bundle: {_copy_commands(missing, places)}. A cloud image can also "
-        f"be fetched: `harness image fetch --image {base.name}`."
+        f"be fetched: `harness image fetch --image {shlex.quote(base.name)}`."
     )
 
 
@@ -119,7 +119,7 @@ def _copy_commands(folders: Sequence[str], places: Sequence[Path]) -> str:
 def _digests(manifest: Path) -> set[str]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         fields = parse_json(manifest.read_text())
-        return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
+        return {fields["files"][DISK]["sha256"], fields.get("digest")}
     return set()
 
 

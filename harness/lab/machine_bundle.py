@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import re
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from harness.machine.description.spec import (
     Flash,
     MachineSpec,
 )
-from harness.machine.device_state import suffix
+from harness.machine.device_state import SUFFIXES, suffix
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineDriver
 
@@ -281,8 +280,8 @@ def _read_base(fields: Mapping[str, Any]) -> BaseImage:
 
 
 def _own_file(name: str) -> str:
-    """Return the name of a file in the bundle. Raises ValueError for a path outside the bundle."""
-    if not re.fullmatch(rf"{_MEMORY}[.\w]*", name):
+    """Return the name of the file with the memory. Raises ValueError for any other name or path."""
+    if name not in {f"{_MEMORY}{each}" for each in SUFFIXES}:
         raise ValueError(f"'{name}' is not a file of a saved machine")
     return name
 

@@ -157,6 +157,8 @@ _COMPRESSORS = {
     ".zst": (["zstd", "-q", "-3", "-T0", "-c"], ["zstd", "-q", "-d", "-c"]),
     ".gz": (["gzip", "-1", "-c"], ["gzip", "-d", "-c"]),
 }
+SUFFIXES = tuple(_COMPRESSORS)
+"""The suffixes of files with whole states."""
 
 
 def suffix() -> str:

@@ -118,7 +118,7 @@ def test_held_machine_is_kept_until_its_deadline_or_until_it_ends(
 
     assert main(["resume", str(tmp_path / "node"), f"--hold={hours}", "--base=b"]) == 0
 
-    options = {"base": Path("b"), "kept_until": until}
+    options = {"base": Path.cwd() / "b", "kept_until": until}
     assert held == [signal.SIGTERM, (Settings().qemu, None), ("node", options)]
     assert fake_time.elapsed_s == pytest.approx(seconds, abs=1)
     assert capsys.readouterr().out.endswith("node-1\n")

@@ -75,6 +75,9 @@ def test_error_for_missing_images_has_a_copy_command_for_each_image(tmp_path: Pa
     (images / "damaged/manifest.json").write_text("[]")
     base = replace(
         BASE,
+        name="debian 12; id",
+        # The manifests of built images have no digest of a publisher.
+        digest="None",
         folder="/there/derived/baked-0123",
         parents=("/there/images/built-0123", "/there/images/image-3434", "/elsewhere/odd-0123"),
     )
@@ -82,7 +85,8 @@ def test_error_for_missing_images_has_a_copy_command_for_each_image(tmp_path: Pa
     with pytest.raises(HarnessError) as caught:
         find_base(base, stores)
 
-    assert f"image 'debian-12' with the digest {BASE.digest}" in str(caught.value)
+    assert "image 'debian 12; id' with the digest None" in str(caught.value)
+    assert "`harness image fetch --image 'debian 12; id'`" in str(caught.value)
     assert re.findall(r"`rsync -a HOST:(\S+) (\S+)/`", str(caught.value)) == [
         ("/there/derived/baked-0123", str(derived)),
         ("/there/images/built-0123", str(images)),

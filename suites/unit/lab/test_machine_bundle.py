@@ -69,7 +69,7 @@ def test_implausible_description_is_refused(tmp_path: Path) -> None:
         ("name", "n" * 5000),
         ("name", 5),
         ("qemu", ["7.2"]),
-        ("memory", "memory\n"),
+        *(("memory", name) for name in ("memory\n", "memory", "memory.xz", "memory.zst.sh")),
         # Files of this host, which the guest could read.
         *(("memory", path) for path in ("/etc/hostname", "../other/memory.zst", "memory/../../x")),
         ("base", []),
