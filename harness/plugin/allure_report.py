@@ -295,13 +295,20 @@ class AllureReport:
 
 @contextlib.contextmanager
 def _digests_of_any_text() -> Iterator[None]:
-    """Let Allure accept parameters with a lone surrogate, for which Allure's digest function fails."""
+    """Let Allure accept parameters with a lone surrogate, for which Allure's digest function fails.
+
+    Allure's function replaces an object other than a text by its representation.
+    """
 
     def md5_of_bytes(*parts: object) -> str:
         return str(
             md5(  # type: ignore[no-untyped-call]
                 *(
-                    part.encode(errors="surrogatepass") if isinstance(part, str) else part
+                    part
+                    if isinstance(part, bytes)
+                    else (part if isinstance(part, str) else repr(part)).encode(
+                        errors="surrogatepass"
+                    )
                     for part in parts
                 )
             )

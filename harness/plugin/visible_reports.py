@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -36,6 +37,8 @@ _REPORTED_BYTES = MESSAGE_BYTES + 1024
 _MARK = "E "
 #: The packages of pytest's classes for tracebacks and errors of collection, whose fields contain text.
 _PARTS = ("_pytest._code.", "_pytest.reports")
+#: The module of the class for the message and the values of a subtest.
+_SUBTESTS = "_pytest.subtests"
 _PLAIN = frozenset({int, float, bool, type(None)})
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
@@ -221,6 +224,10 @@ def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
             changed = {
                 _changed(key, change): _changed(each, change) for key, each in value.items()
             }
+        case _ if is_dataclass(value) and type(value).__module__ == _SUBTESTS:
+            # The object is frozen, and a new object would quote the values again.
+            for each in fields(value):
+                object.__setattr__(value, each.name, _changed(getattr(value, each.name), change))
         case _ if type(value).__module__.startswith(_PARTS):
             # The lines of an error without a traceback are its message.
             most = _REPORTED_BYTES if getattr(value, "style", "") == "value" else TRACE_KIB.bytes

@@ -37,7 +37,11 @@ def test_assertion():
 def test_errors(error):
     raise error(EVIL)
 
-@pytest.mark.parametrize("text", [EVIL, "\udce9", "\\udce9", "a\nb"])
+class Named:
+    def __repr__(self):
+        return EVIL
+
+@pytest.mark.parametrize("text", [EVIL, "\udce9", "\\udce9", "a\nb", Named()])
 def test_parameters(text, record_property):
     record_property(EVIL, EVIL)
 
@@ -139,6 +143,7 @@ def test_control_characters_of_guests_and_tests_and_file_names_reach_no_report(
 
     assert result.exit_code == 1, result.render()
     assert "INTERNALERROR" not in result.stdout
+    assert "UnicodeEncodeError" not in result.stdout
     assert "Own: mine" in result.stdout
     require_visible([result.stdout, result.stderr])
     root = ET.parse(tmp_path / "r/start-1/junit.xml").getroot()  # noqa: S314 - our own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import errno
 import io
 import os
@@ -75,6 +76,25 @@ def test_control_characters_are_escaped_in_each_part_of_a_report(
     assert visible(evil) in shown
     assert shown.replace("\n", "").isprintable()
     assert report.user_properties[1][1] == 5
+
+
+def test_control_characters_are_escaped_in_the_message_and_values_of_a_subtest(
+    gate: ReportGate, request: pytest.FixtureRequest
+) -> None:
+    # Pytest before version 9 lacks this class.
+    context = dataclasses.make_dataclass(
+        "SubtestContext",
+        ["msg", "kwargs"],
+        namespace={"__module__": "_pytest.subtests"},
+        frozen=True,
+        slots=True,
+    )
+    report = a_report(AssertionError(""), request, context=context(EVIL, {EVIL: [EVIL]}))
+
+    gate.pytest_runtest_logreport(report)
+
+    shown = visible(EVIL)
+    assert vars(report)["context"] == context(shown, {shown: [shown]})
 
 
 @pytest.mark.parametrize(
