@@ -140,6 +140,12 @@ class ReportGate:
             # Most values are short words of pytest, which need no change.
             if not is_other and not _is_plain(value):
                 vars(report)[name] = _changed(value, _clean)
+        if isinstance(report, pytest.TestReport):
+            # xdist ends the run at an object that it can't send, such as a path.
+            report.user_properties = [
+                (name, value if isinstance(value, str) or _is_plain(value) else _text(value))
+                for name, value in report.user_properties
+            ]
         whole = ""
         if report.longrepr is not None and _is_long(report.longrepr):
             whole = self._keep(report.nodeid, f"message-{when}.txt", report.longreprtext)
@@ -188,6 +194,10 @@ def _is_plain(value: object) -> bool:
     if kind is list or kind is tuple:
         return all(map(_is_plain, cast("Sequence[object]", value)))
     return kind in _PLAIN
+
+
+def _text(value: object) -> str:
+    return _clean(str(value), _REPORTED_BYTES)
 
 
 def _is_long(longrepr: object) -> bool:

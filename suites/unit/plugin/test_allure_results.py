@@ -6,6 +6,7 @@ import enum
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from harness.plugin.allure_results import (
     history_id,
@@ -26,6 +27,14 @@ class Way(enum.Enum):
 
 class Unnamed:
     """A parameter whose text is Python's default, with a memory address."""
+
+
+class Untold:
+    """A parameter that has no text."""
+
+    @override
+    def __repr__(self) -> str:
+        raise RuntimeError
 
 
 @pytest.mark.parametrize(
@@ -92,6 +101,7 @@ def test_parameter_texts_are_the_same_in_each_process_and_checkout() -> None:
             "make": len,
             "count": 1,
             "class": Unnamed,
+            "without text": Untold(),
         },
         case="case-7",
         root=ROOT,
@@ -105,6 +115,7 @@ def test_parameter_texts_are_the_same_in_each_process_and_checkout() -> None:
         "make": "<built-in function len>",
         "count": "1",
         "class": f"<class '{__name__}.Unnamed'>",
+        "without text": "case-7",
     }
 
 

@@ -55,7 +55,12 @@ def test_control_characters_are_escaped_in_each_part_of_a_report(
         AssertionError(f"\x1b[8mhidden {evil}"),
         request,
         sections=[(f"Captured {evil}", evil)],
-        user_properties=[("behaviour", evil), (evil, 5), ("list", [evil])],
+        user_properties=[
+            ("behaviour", evil),
+            (evil, 5),
+            ("list", [evil]),
+            ("path", Path(f"/{evil}")),
+        ],
         keywords={evil: 1},
         location=(f"{evil}.py", 1, evil),
         of_a_plugin={"plain": evil},
@@ -76,6 +81,7 @@ def test_control_characters_are_escaped_in_each_part_of_a_report(
     assert visible(evil) in shown
     assert shown.replace("\n", "").isprintable()
     assert report.user_properties[1][1] == 5
+    assert report.user_properties[3][1] == f"/{visible(evil)}"
 
 
 def test_control_characters_are_escaped_in_the_message_and_values_of_a_subtest(
