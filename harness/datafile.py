@@ -164,10 +164,11 @@ def line_of(file: Path, location: Location) -> int:
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-class _Bounded(Composer):
-    """Composes YAML within the limits on nesting and on the digits of a number."""
+class _Bounded(Composer, SafeConstructor):
+    """Reads YAML within the limits on nesting, on the digits of a number, and on merged keys."""
 
     _level = 0
+    _keys = 0
 
     @functools.cached_property
     def _most_levels(self) -> int:
@@ -191,6 +192,14 @@ class _Bounded(Composer):
         ):
             raise DATA_DIGITS.error(f"YAML in line {node.start_mark.line + 1}")
         return node
+
+    @override
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        # Without aliases, a text has fewer keys than bytes.
+        self._keys += len(node.value)
+        if self._keys > DATA_FILE.bytes:
+            raise DATA_FILE.error("YAML with its merged keys")
 
 
 if yaml.__with_libyaml__:

@@ -73,6 +73,9 @@ _STAT = re.compile(
 )
 #: The name of a device in the specification of CDI.
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_LONGEST_CDI_KIND = 255
+#: The types of YAML's values that contain other values.
+_COLLECTIONS = (list, dict, set)
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
 
 
@@ -283,7 +286,12 @@ def parse_cdi_devices(text: str) -> list[str] | None:
         names = [device["name"] for device in spec.get("devices") or ()]
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    if not all(name is not None and _CDI_NAME.fullmatch(str(name)) for name in names):
+    # An alias makes a short text a huge list, whose text must not be made.
+    if isinstance(kind, _COLLECTIONS) or len(str(kind)) > _LONGEST_CDI_KIND:
+        return None
+    if any(name is None or isinstance(name, _COLLECTIONS) for name in names):
+        return None
+    if not all(_CDI_NAME.fullmatch(str(name)) for name in names):
         return None
     return [f"{kind}={name}" for name in names]
 
@@ -297,7 +305,11 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
             *(device.get("containerEdits") for device in spec.get("devices") or ()),
         ]
         return {
-            str(node["path"]) for edit in edits if edit for node in edit.get("deviceNodes") or ()
+            node["path"]
+            for edit in edits
+            if edit
+            for node in edit.get("deviceNodes") or ()
+            if isinstance(node["path"], str)
         }
     except (AttributeError, KeyError, TypeError, ValueError):
         return set()

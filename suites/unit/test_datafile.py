@@ -177,6 +177,9 @@ def test_error_for_a_too_long_number_or_key_or_file_is_short(
         "\0",
         "'" * 3,
         "x" * (1 << 20),
+        "".join(f"a{at}: &a{at} {{k{at}: 1, <<: *a{at - 1}}}\n" for at in range(1, 800)).replace(
+            ", <<: *a0", ""
+        ),
     ],
     ids=lambda value: value[:12],
 )

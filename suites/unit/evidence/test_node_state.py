@@ -273,6 +273,9 @@ def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -
         "kind: x\ndevices:\n- name: ''\n",
         "kind: x\ndevices:\n- name: a b\n",
         "kind: x\ndevices:\n- name: gpu-\n",
+        "kind: x\ndevices:\n- name: [0]\n",
+        "kind: {x: y}\n",
+        f"kind: {'x' * 300}\n",
     ],
 )
 def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None:
@@ -302,6 +305,7 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None
         ('{"devices": [{"containerEdits": {"deviceNodes": [{"type": "c"}]}}]}', set()),
         ('{"devices": 3}', set()),
         ('{"devices": ["a"]}', set()),
+        ('{"containerEdits": {"deviceNodes": [{"path": ["/dev/a"]}, {"path": "/b"}]}}', {"/b"}),
     ],
 )
 def test_device_nodes_of_a_cdi_spec_are_read(text: str, nodes: set[str]) -> None:
