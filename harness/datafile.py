@@ -270,6 +270,12 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
             line=node.start_mark.line + 1,
         )
     seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode) and "\0" in node.value:
+        raise BadInputError(
+            "A text contains the character NUL, which no path and no argument can have.",
+            source=str(file),
+            line=node.start_mark.line + 1,
+        )
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _refuse_surprises(item, file, seen)

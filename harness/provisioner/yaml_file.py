@@ -222,7 +222,7 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
             yield _guest_file(f"{target}/{each.relative_to(source).as_posix()}", each, None)
     except OSError as error:
         raise BadInputError(
-            f"The file '{error.filename}' cannot be read ({error.strerror}).",
+            f"The file '{error.filename or source}' cannot be read ({error.strerror}).",
             source=str(file),
             line=line_of(file, location),
             key=".".join(location),

@@ -74,6 +74,7 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
         ("name: &n a\nwheels: [*n]\n", 1, None, "An alias"),
         ("name: &n a\n? *n\n: b\n", 1, None, "An alias"),
         ("name: *n\n", 1, None, "undefined alias"),
+        ('name: a\nwheels: ["a\\0b"]\n', 2, None, "the character NUL"),
         ("name: [\n", 2, None, "not YAML"),
         ("", None, None, "mapping of keys"),
         ("- name\n", None, None, "mapping of keys"),
