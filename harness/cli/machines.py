@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness import lease
 from harness.cli.columns import duration, print_columns
-from harness.cli.console_text import without_commands
+from harness.cli.console_text import AS_BEFORE, without_commands
 from harness.cli.options import add_json_option, settings_of
 from harness.errors import BadInputError, listed
 from harness.machine.entrance.roster import Roster, roster_folder
@@ -135,10 +135,13 @@ def _logs(arguments: argparse.Namespace) -> int:
             sys.stdout.buffer.flush()
         return 0
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for _, text in without_commands((0.0, decoder.decode(chunk)) for chunk in chunks):
-        # On a terminal, keep the console's colours and cursor movements.
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.buffer.flush()
+    try:
+        for _, text in without_commands((0.0, decoder.decode(chunk)) for chunk in chunks):
+            # On a terminal, keep the console's colours and cursor movements.
+            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+    finally:
+        sys.stdout.buffer.write(AS_BEFORE.encode())
     return 0
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.console_text import without_commands
+from harness.cli.console_text import AS_BEFORE, without_commands
 from harness.cli.options import settings_of
 from harness.errors import BadInputError
 from harness.evidence.archive import machine_folders, opened, several_machines
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from harness.cli.options import Commands
 
 _LONGEST_PAUSE_S = 2.0
-#: Resets colours, cursor, line wrapping, scrolling region and character set.
-_AS_BEFORE = "\x1b[0m\x1b[?25h\x1b[?7h\x1b7\x1b[r\x1b8\x1b(B"
 
 
 def add_parser(commands: Commands) -> None:
@@ -79,7 +77,7 @@ def _play(recording: Path, speed: float) -> None:
     try:
         _print(without_commands(printed), speed)
     finally:
-        sys.stdout.write(_AS_BEFORE)
+        sys.stdout.write(AS_BEFORE)
 
 
 def _print(printed: Iterable[tuple[float, str]], speed: float) -> None:

@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from harness.cli import machines, main
+from harness.cli.console_text import AS_BEFORE
 from harness.evidence.retention import Bundle
 from harness.machine.entrance.roster import RunningMachine
 
@@ -34,7 +35,7 @@ class _Terminal(io.TextIOWrapper):
 
 @pytest.mark.parametrize(
     ("is_terminal", "expected"),
-    [(True, b"\x1b[32mok\x1b[0m  caf\xc3\xa9\n"), (False, PRINTED)],
+    [(True, b"\x1b[32mok\x1b[0m  caf\xc3\xa9\n" + AS_BEFORE.encode()), (False, PRINTED)],
     ids=["terminal", "pipe"],
 )
 def test_logs_command_removes_control_sequences_other_than_colours_on_a_terminal(
