@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The limit for reported times and durations, in seconds: some 3000 years.
 MOST_S = 1e11
+#: An expression is searched in this many characters of a line, since the time may grow with their square.
+_LONGEST_LINE = 16 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +248,7 @@ def _matches(text: str, pattern: str, main: str) -> Iterator[dict[str, str]]:
     """Yield the regular expression's groups for each line that matches, the last line first."""
     expression = re.compile(pattern)
     for line in reversed(re.split(r"[\r\n]+", text)):
-        found = expression.search(line)
+        found = expression.search(line, 0, _LONGEST_LINE)
         if found is not None:
             groups = found.groupdict() if expression.groupindex else {main: found[1]}
             present = {name: value for name, value in groups.items() if value is not None}

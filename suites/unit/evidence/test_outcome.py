@@ -9,6 +9,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.evidence.outcome import (
     ProvisioningOutcome,
+    ReportedDecision,
     ReportedStep,
     parse_events,
     parse_log_decision,
@@ -96,6 +97,12 @@ def test_line_separators_that_json_strings_may_contain_do_not_end_a_line() -> No
     decision = parse_log_decision("decided a\u2028b\r\n", r"decided (.+)$")
     assert decision is not None
     assert decision.decision == "a\u2028b"
+
+
+def test_expression_is_searched_only_at_the_beginning_of_a_very_long_line() -> None:
+    """The time of an expression with `.*` grows with the square of the line's length."""
+    for length, found in ((16_000, ReportedDecision(decision="a")), (17_000, None)):
+        assert parse_log_decision(f"{'x' * length} decided a\n", r"decided (.+)$") == found
 
 
 @pytest.mark.parametrize(
