@@ -154,7 +154,7 @@ def _write(arguments: argparse.Namespace, report: Report) -> None:
     for path, render in reports:
         if path is not None:
             with naming(path):
-                path.write_text(render())
+                path.write_text(render(), encoding="utf-8")
 
 
 def _progress() -> Callable[[str], None]:

@@ -77,7 +77,7 @@ def _play(recording: Path, speed: float) -> None:
     try:
         _print(without_commands(printed), speed)
     finally:
-        sys.stdout.write(AS_BEFORE)
+        sys.stdout.buffer.write(AS_BEFORE.encode())
 
 
 def _print(printed: Iterable[tuple[float, str]], speed: float) -> None:
@@ -87,5 +87,6 @@ def _print(printed: Iterable[tuple[float, str]], speed: float) -> None:
             # Shorten long pauses of the guest.
             SYSTEM_CLOCK.sleep(min(at - last, _LONGEST_PAUSE_S) / speed)
         last = at
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        # The locale may lack a character of the guest.
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()

@@ -49,7 +49,7 @@ def _merge(arguments: argparse.Namespace) -> int:
         merged = merge(
             arguments.folders, arguments.to, is_partial=arguments.partial, root=Path.cwd()
         )
-    print((arguments.to / SUMMARY).read_text(), end="")
+    print((arguments.to / SUMMARY).read_text(encoding="utf-8"), end="")
     if merged.problems or merged.bad_ends:
         return 2
     return 1 if merged.failed else 0

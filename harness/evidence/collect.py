@@ -60,7 +60,7 @@ def collect_guest(
             f"The evidence could not be gathered in the guest ({error}).\n{result.render()}"
         )
         failure.whole_text = folder / NOT_COLLECTED
-        failure.whole_text.write_text(failure.sentence)
+        failure.whole_text.write_text(failure.sentence, errors="backslashreplace")
         raise failure from error
     return Evidence(folder)
 

@@ -98,7 +98,7 @@ def collect_available(
             is_booted=False,
         )
     except HarnessError as error:
-        (folder / NOT_COLLECTED).write_text(f"{error}\n")
+        (folder / NOT_COLLECTED).write_text(f"{error}\n", errors="backslashreplace")
         return Evidence(folder)
 
 
@@ -121,7 +121,8 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
         (history / PACKED_JOURNAL).write_bytes(gzip.compress(read_plain(journal), 6))
         journal.unlink()
     except (HarnessError, WaitTimeoutError, OSError) as error:
-        (make_private_folder(history) / NOT_COLLECTED).write_text(f"{error}\n")
+        reason = make_private_folder(history) / NOT_COLLECTED
+        reason.write_text(f"{error}\n", errors="backslashreplace")
 
 
 def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:

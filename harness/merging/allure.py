@@ -62,7 +62,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
             latest[history] = stop, [path for _, path in results]
     if environment:
         lines = [f"{name}={', '.join(values)}\n" for name, values in environment.items()]
-        (to / _ENVIRONMENT).write_text("".join(lines), errors="backslashreplace")
+        (to / _ENVIRONMENT).write_bytes("".join(lines).encode(errors="backslashreplace"))
     return len(latest)
 
 

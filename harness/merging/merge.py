@@ -93,7 +93,8 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     to.mkdir(parents=True, exist_ok=True)
     # If this merge ends early, nobody may take the reports of an earlier merge for those of this
     # one.
-    (to / _SUMMARY_PART).write_text(render_summary(shards, cases, problems, bad_ends))
+    summary = render_summary(shards, cases, problems, bad_ends)
+    (to / _SUMMARY_PART).write_text(summary, encoding="utf-8")
     for name in (SUMMARY, *_FILES):
         (to / name).unlink(missing_ok=True)
     shutil.rmtree(to / ALLURE, ignore_errors=True)

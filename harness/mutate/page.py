@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.mutate.reports import by_function, diff_of, remarks, summary
 from harness.mutate.results import Outcome
-from harness.visible_text import visible_line
+from harness.visible_text import visible, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def _line(report: Report, number: int, line: str, results: list[Result]) -> Iter
         kind = "unreached"
     elif outcomes & {Outcome.KILLED, Outcome.TIMED_OUT}:
         kind = "noticed"
-    yield f'<div class="{kind}" id="L{number}"><span class="n">{number}</span><span>{_text(line)}</span></div>'
+    yield f'<div class="{kind}" id="L{number}"><span class="n">{number}</span><span>{html.escape(visible(line))}</span></div>'
     for each in results:
         if each.outcome is Outcome.SURVIVED:
             change = "\n".join(diff_of(report, each).splitlines()[3:])

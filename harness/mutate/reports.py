@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import os
 import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from harness.mutate.operators import Operator
 from harness.mutate.results import Outcome
@@ -131,7 +134,8 @@ def _markdown_lines(report: Report) -> Iterator[str]:
     yield ""
     survivors = [each for each in report.results if each.outcome is Outcome.SURVIVED]
     for result in survivors[:_SHOWN_IN_MARKDOWN]:
-        yield f"<details><summary>{result.script.name}:{result.mutant.line}: {result.mutant.operator.what}</summary>"
+        name = html.escape(visible_line(result.script.name))
+        yield f"<details><summary>{name}:{result.mutant.line}: {result.mutant.operator.what}</summary>"
         yield ""
         text = "\n".join(diff_of(report, result).splitlines()[2:])
         fence = "`" * (max([2, *(len(each) for each in _BACKTICKS.findall(text))]) + 1)
@@ -217,7 +221,7 @@ def to_sarif(report: Report, version: str) -> dict[str, object]:
                         "locations": [
                             {
                                 "physicalLocation": {
-                                    "artifactLocation": {"uri": each.script.as_posix()},
+                                    "artifactLocation": {"uri": quote(os.fsencode(each.script))},
                                     "region": {
                                         "startLine": each.mutant.line,
                                         "endLine": each.mutant.last_line,

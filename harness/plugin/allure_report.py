@@ -329,5 +329,5 @@ def _escaped(value: str) -> str:
 
 def _write(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}")
-    part.write_text(visible(text))
+    part.write_text(visible(text), encoding="utf-8")
     part.replace(path)

@@ -108,5 +108,5 @@ class RegistryLogSource:
         """Write the log."""
         del error
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "requests.txt").write_text(self.log.render())
+        (folder / "requests.txt").write_text(self.log.render(), encoding="utf-8")
         yield folder, folder

@@ -80,7 +80,8 @@ def _add_versions(machine: LabMachine, folder: Path) -> None:
 
 
 def _add_timeline(machine: LabMachine, folder: Path) -> None:
-    (folder / PAGE).write_text(render_page([read_timeline(folder, title=machine.name)]))
+    page = render_page([read_timeline(folder, title=machine.name)])
+    (folder / PAGE).write_text(page, encoding="utf-8")
 
 
 def finish_bundle(

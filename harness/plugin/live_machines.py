@@ -66,7 +66,7 @@ def save_machine(
         bundle = machine.save_bundle(folder, purpose=test)
     except (HarnessError, WaitTimeoutError, OSError) as error:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / NOT_SAVED).write_text(f"{error}\n")
+        (folder / NOT_SAVED).write_text(f"{error}\n", errors="backslashreplace")
         return SavedMachine(sentence=f"the machine could not be saved: {error}")
     prune(
         settings.evidence_folder,

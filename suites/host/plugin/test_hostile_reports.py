@@ -337,3 +337,32 @@ def test_junit_report_can_be_written_to_a_symbolic_link_or_a_device(
     else:
         assert ET.parse(tmp_path / place).getroot().tag == "testsuites"  # noqa: S314 - our own
     assert (tmp_path / "link.xml").is_symlink()
+
+
+def test_reports_of_any_text_are_written_and_merged_in_a_locale_without_utf8(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('text', ['\u2603'])\n"
+        "def test_it(text): assert text == 'x'\n"
+    )
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    result = run(tmp_path, "-n0", "--report-dir=r/1", "--shard=1/1", env=ascii_only)
+    merged = LocalRunner().run(
+        [
+            sys.executable,
+            "-m",
+            "harness.cli",
+            "report",
+            "merge",
+            f"{tmp_path}/r",
+            f"--to={tmp_path}/m",
+        ],
+        timeout_s=60,
+        env=ascii_only,
+    )
+
+    assert (result.exit_code, merged.exit_code) == (1, 1), merged.render()
+    assert "\u2603" in (tmp_path / "m/summary.md").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -36,6 +37,18 @@ def test_replay_keeps_the_pauses_of_the_console_but_shortens_long_pauses(
 
     assert capsys.readouterr().out == "\x1b[31mabc"
     assert sleeps == [0.5, 0.25, 1.0]
+
+
+def test_character_that_the_encoding_of_the_output_lacks_is_played(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (recording / "serial.cast").write_text('{"version": 2}\n[0, "o", "caf\\u00e9"]\n')
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+
+    assert main(["replay", "--speed=0", str(recording.parents[1])]) == 0
+
+    assert raw.getvalue() == "caf\xe9".encode()
 
 
 def test_interrupted_replay_restores_the_terminal(

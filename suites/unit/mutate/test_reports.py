@@ -70,6 +70,7 @@ def test_no_report_format_contains_a_bidirectional_control_character() -> None:
 
 def test_page_escapes_the_script_and_marks_each_line_with_its_outcome() -> None:
     assert "<b>" not in render_page(_report(*_EACH))
+    assert "<span>  c</span>" in render_page(_report(*_EACH))
     for outcomes, kind in (
         ((Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_REACHED), "survived"),
         ((Outcome.KILLED, Outcome.NOT_REACHED), "unreached"),
@@ -117,6 +118,10 @@ def test_json_report_has_each_mutant() -> None:
 def test_sarif_report_has_all_parts_that_its_schema_requires() -> None:
     """SARIF 2.1.0: version and runs; tool.driver.name; rules with an id; results with message.text."""
     report = _report(*_EACH)
+    path = Path("scripts/a #<b>.sh")
+    report.results = [replace(each, script=path) for each in report.results]
+    report.texts = {path: _TEXT}
+    assert "<summary>a #&lt;b&gt;.sh:2: " in render_markdown(report)
     survived, *others = report.results
     report.results = [replace(survived, mutant=replace(survived.mutant, last_line=3)), *others]
     sarif = cast("Any", to_sarif(report, "1.0"))
@@ -133,7 +138,7 @@ def test_sarif_report_has_all_parts_that_its_schema_requires() -> None:
         assert rules[result["ruleIndex"]] == result["ruleId"]
         [location] = result["locations"]
         place = location["physicalLocation"]
-        assert not place["artifactLocation"]["uri"].startswith("/")
+        assert place["artifactLocation"]["uri"] == "scripts/a%20%23%3Cb%3E.sh"
         assert place["region"]["startLine"] == 2
         assert place["region"]["endLine"] == (3 if result["level"] == "warning" else 2)
         assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
