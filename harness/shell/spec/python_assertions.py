@@ -21,6 +21,7 @@ from harness.shell.spec.sentences import (
     SubjectKind,
     parse_sentence,
 )
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +76,12 @@ _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _SHELL_PARTS = {"line", "word", "lines", "length"}
 _CONTENTS = ("contents", "entire contents")
 _OF_ANY_VALUE = {"be present", "be blank", "be defined", "be undefined", "be successful"}
+
+
+def docstring(text: str) -> str:
+    """Return a docstring with a text from a spec, or the path of a spec."""
+    quoted = text.replace("\\", "\\\\").replace('"', "'")
+    return f'"""{visible(quoted)}"""'
 
 
 class NoEquivalentError(ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.shell.spec.python_assertions import AT
+from harness.shell.spec.python_assertions import AT, docstring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,4 +39,4 @@ def module_text(path: str, functions: Sequence[str]) -> str:
         f"from harness.shell.testing import {', '.join(names)}",
     ]
     imports = "\n\n".join(block for block in blocks if block)
-    return f'"""Tests the shell code that {path} tested."""\n\n{imports}\n\n\n{body}\n'
+    return f"{docstring(f'Tests the shell code that {path} tested.')}\n\n{imports}\n\n\n{body}\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.shell.lexer import quote_on_lines, rest_after, split_words
-from harness.shell.spec.python_assertions import AssertionWriter, NoEquivalentError
+from harness.shell.spec.python_assertions import AssertionWriter, NoEquivalentError, docstring
 from harness.shell.spec.scopes import Kind, Scope, Statement
 from harness.shell.spec.sentences import Stream
 from harness.shell.spec.shell_syntax import is_complete, may_fail
@@ -54,7 +54,8 @@ class TestWriter:
             marks.extend(f"# {comment}" for comment in comments)
             marks.append(self._parametrize(rows, length))
             arguments += f", row: {'tuple[str, ...]' if length else 'str'}"
-        text = [f'"""{_docstring(self.chain)}"""', *body]
+        names = ": ".join(scope.name for scope in self.chain if scope.name)
+        text = [docstring(names), *body]
         head = "".join(f"{mark}\n" for mark in dict.fromkeys(marks))
         return f"{head}def {name}({arguments}) -> None:\n" + "\n".join(f"    {t}" for t in text)
 
@@ -233,11 +234,6 @@ def _guarded(code: str) -> str:
 def _by_hand(line: str, why: str) -> str:
     """Return the call of `pytest.fail` for a line that has to be translated by hand."""
     return f"pytest.fail({f'to be translated by hand ({why}): {line}'!r})"
-
-
-def _docstring(chain: Sequence[Scope]) -> str:
-    text = ": ".join(scope.name for scope in chain if scope.name)
-    return text.replace("\\", "\\\\").replace('"', "'")
 
 
 def literal(code: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from harness.shell.spec.migrate import migrate
@@ -128,6 +129,21 @@ def test_files_and_variables_are_read_after_the_evaluation(
         "is_pending": "xfail",
         "runs_hooks_around_the_call": "passed",
     }, result.render()
+
+
+def test_docstrings_escape_the_names_of_the_spec_and_of_its_file() -> None:
+    name = 'a"""\\N{x}\x1b[2J\u202e'
+    text = f"It '{name}'\n  When call true\n  The status should equal 0\nEnd\n"
+
+    module = migrate(f"{name}_spec.sh", text, row_evaluator("a_spec.sh"))
+
+    assert module.replace("\n", "").isprintable()
+    shown = name.replace('"', "'")
+    parsed = ast.parse(module)
+    [test] = [each for each in parsed.body if getattr(each, "name", "").startswith("test")]
+    assert isinstance(test, ast.FunctionDef)
+    docstrings = [ast.get_docstring(parsed), ast.get_docstring(test)]
+    assert docstrings == [f"Tests the shell code that {shown}_spec.sh tested.", shown]
 
 
 def test_line_without_equivalent_makes_the_translated_test_fail() -> None:
