@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,9 @@ def render_figure(
         "svg.hashsalt": salt,
         "svg.fonttype": "path" if has_glyphs else "none",
     }
-    with mpl.rc_context(style):
+    with mpl.rc_context(style), warnings.catch_warnings():
+        # matplotlib's font may lack a character, but the reader's font has it.
+        warnings.simplefilter("ignore", UserWarning)
         figure = Figure(figsize=size_in, layout="constrained")
         draw(figure)
         buffer = io.BytesIO()

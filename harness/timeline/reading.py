@@ -6,7 +6,7 @@ import contextlib
 import re
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+_Found = TypeVar("_Found")
 
 _STATES = {
     "failed": SpanState.FAILED,
@@ -95,6 +96,11 @@ class _Reader:
         except _UNREADABLE as error:
             self.gaps.append(Gap(what=what, reason=_first_sentence(str(error))))
 
+    def bounded(self, found: list[_Found]) -> list[_Found]:
+        """Return entries of the timeline; raises LimitError if there are too many."""
+        TIMELINE_ENTRIES.check(len(found), f"'{self.folder}'")
+        return found
+
 
 def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     """Return the timeline of the machine whose evidence is in `folder`.
@@ -120,15 +126,20 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
         spans += _steps(reader, boots, end_s)
     with reader.reading("DKMS builds"):
         spans += _builds(reader, boots, end_s)
-    spans += [span for boot in boots.all for span in containers_of(boot, end_s)]
+    with reader.reading("containers"):
+        spans += reader.bounded(
+            [span for boot in boots.all for span in containers_of(boot, end_s)]
+        )
     if not spans:
         with reader.reading("serial console"):
             spans += _console(folder)
     # Without a journal, only the latest work shows when the evidence was gathered.
     end_s = max([end_s, 0.001, *(span.end_s for span in spans)])
-    moments = boots.moments()
+    moments: list[Moment] = []
+    with reader.reading("reboots and changes of the clock"):
+        moments += reader.bounded(boots.moments())
     with reader.reading("panics and power off"):
-        moments += _panics(reader, boots)
+        moments += reader.bounded(list(_panics(reader, boots)))
     continued_s = _continued(reader, boots)
     if continued_s is not None:
         # Until the guest's clock is set, the clock shows the time of the checkpoint, so all
@@ -266,11 +277,11 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
     if not (reader.folder / HISTORY / "commands" / UNIT_TIMES).is_file():
         if boots.all:
             spans += starts_in_journal(boots.all[-1], end_s)
+        spans = reader.bounded(spans)
         reader.gaps.append(Gap(what="who waits for whom", reason=_why_no_history(reader.folder)))
         return spans
     history = reader.history
-    units = parse_unit_times(history.answer_of(UNIT_TIMES))
-    TIMELINE_ENTRIES.check(len(units), f"'{reader.folder}'")
+    units = reader.bounded([*parse_unit_times(history.answer_of(UNIT_TIMES))])
     began_s = parse_manager_times(history.answer_of(MANAGER_TIMES))
     jobs = parse_unit_jobs(history.answer_of(UNIT_JOBS))
     offset_s = boots.all[-1].offset_s if boots.all else 0.0
@@ -280,7 +291,9 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
         for unit in units
         if (span := start_of(unit, offset_s, end_s, has_job=unit.name in jobs)) is not None
     ]
-    return with_blockers(spans, units, began_s=offset_s + began_s, offset_s=offset_s)
+    return with_blockers(
+        reader.bounded(spans), units, began_s=offset_s + began_s, offset_s=offset_s
+    )
 
 
 def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
@@ -376,7 +389,7 @@ def _builds(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
     except HarnessError:
         ends, logs = {}, _texts(reader.node, _NODE_DKMS_LOGS)
     spans = []
-    for path, text in logs.items():
+    for path, text in reader.bounded([*logs.items()]):
         span = build_of(path, text, ends.get(path), boots, end_s)
         if span is not None:
             spans.append(span)

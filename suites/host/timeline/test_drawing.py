@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,14 @@ def test_picture_has_the_colours_of_its_scheme(timelines: list[Timeline], scheme
 
 def test_same_timeline_gives_the_same_bytes(timelines: list[Timeline]) -> None:
     assert render_timelines(timelines[:1], LIGHT) == render_timelines(timelines[:1], LIGHT)
+
+
+def test_name_with_characters_that_the_font_lacks_is_drawn_without_a_warning(
+    timelines: list[Timeline],
+) -> None:
+    picture = render_timelines([replace(timelines[0], title="\u6f22\u5b57")], LIGHT)
+
+    assert "\u6f22\u5b57" in picture.decode()
 
 
 def test_page_is_complete_in_one_file_and_has_every_unit(timelines: list[Timeline]) -> None:

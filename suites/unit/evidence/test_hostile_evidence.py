@@ -290,6 +290,26 @@ def test_timeline_with_too_many_entries_has_gaps_that_name_the_limit(
     assert "'timeline-entries'" in gaps["systemd units"]
 
 
+def test_timeline_with_too_many_starts_and_changes_of_the_clock_has_gaps_that_name_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_LIMIT_TIMELINE_ENTRIES", "10")
+    entries = "".join(
+        f"_BOOT_ID=a\n__MONOTONIC_TIMESTAMP={number}\n__REALTIME_TIMESTAMP={number % 2}{number:012}\n"
+        f"UNIT=u{number}.service\nMESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5\n\n"
+        for number in range(12)
+    )
+    journal = gzip.compress(entries.encode())
+    evidence_of(tmp_path, {"commands/x": "", "history/journal.export.gz": journal})
+
+    timeline = read_timeline(tmp_path)
+
+    gaps = {gap.what: gap.reason for gap in timeline.gaps}
+    assert "'timeline-entries'" in gaps["systemd units"]
+    assert "'timeline-entries'" in gaps["reboots and changes of the clock"]
+    assert (timeline.spans, timeline.moments) == ((), ())
+
+
 NAMES = st.sampled_from(
     [
         *(OUTCOME, "requested.json", "unreadable.txt", "provisioner.json", "stat.txt"),
