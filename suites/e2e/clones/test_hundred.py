@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.pin_image(reason="what a test costs is the harness's")
 
 
-@pytest.mark.parametrize("number", range(100), ids=lambda number: f"machine{number:02}")
+@pytest.mark.parametrize(
+    "number",
+    [
+        # Twenty machines are enough for a run of CI.
+        pytest.param(
+            number, id=f"machine{number:02}", marks=[pytest.mark.nightly] * (number >= 20)
+        )
+        for number in range(100)
+    ],
+)
 def test_every_test_has_a_pristine_machine(
     clone: CloneState, cloud_init_done: SavedState, number: int
 ) -> None:
