@@ -72,7 +72,7 @@ def add_parser(commands: Commands) -> None:
 def _shared(settings: Settings) -> Mapping[str, SharedCache]:
     if settings.store is None:
         raise BadInputError(
-            f"Name the registry by --store or {STORE_VARIABLE}, such as registry.example:5000/team.",
+            f"Name the registry by --store or {STORE_VARIABLE}, for example registry.example:5000/team.",
             source="--store",
         )
     return open_shared_caches(settings)

@@ -79,7 +79,7 @@ OTHER_PROGRAM_FOLDERS = (
     "/usr/local/nvidia/bin",
     "/home/kubernetes/bin/nvidia/bin",
 )
-#: A path that exists if and only if systemd is the init system: sd_booted(3).
+#: This path exists if and only if systemd is the init system; see sd_booted(3).
 SYSTEMD_PATH = "/run/systemd/system"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"

@@ -336,8 +336,9 @@ def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
 def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) -> list[str]:
     """Return the files to read: files that were written since the image was made, newest first.
 
-    `run_ns` is the period since the node started, as times of the node's present clock. Files that
-    were written in this period are read too: the clock may show a time before the image was made.
+    `run_ns` is the period from the node's start until now, by the node's clock. Files that were
+    written in this period are read too, since this clock may be behind the time at which the image
+    was made.
     Other files are read if tools are likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)

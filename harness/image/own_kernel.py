@@ -62,7 +62,7 @@ class KernelPackages:
 class KernelFiles:
     """A kernel as installed by `make bzImage modules_install`.
 
-    `modules` is the folder `lib/modules/VERSION`, or INSTALL_MOD_PATH, the folder above `lib`.
+    `modules` is the folder `lib/modules/VERSION`, or the folder that contains `lib` (INSTALL_MOD_PATH).
     Without `initrd`, an initrd is made in the guest. Raises BadInputError if a file is missing, or
     if the modules are not for the kernel `vmlinuz`.
     """

@@ -47,8 +47,8 @@ class GuestTime:
 class GuestClock:
     """The clock for waits on a machine; it stops while the host keeps the machine waiting.
 
-    If the kernel does not report waits, for example without CONFIG_SCHED_INFO, this clock equals
-    the host's clock.
+    If the kernel does not report how long threads wait for a processor, for example without
+    CONFIG_SCHED_INFO, this clock equals the host's clock.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def absolute(word: str, folder: Path) -> str:
 
 
 def _is_path(word: str) -> bool:
-    """Return whether a word is a path: it has a slash, or a suffix of YAML files."""
+    """Return whether a word contains a slash or ends in a suffix of YAML files."""
     return "/" in word or word.endswith((".yaml", ".yml"))
 
 

@@ -40,7 +40,7 @@ def _expression(value: str, known: frozenset[str], main: str) -> str:
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
     if compiled.search(""):
-        raise ValueError("A regular expression that matches no empty line is expected here")
+        raise ValueError("The regular expression here must not match an empty line")
     names = frozenset(compiled.groupindex)
     if not names <= known or (main not in names and compiled.groups != 1):
         others = ", ".join(f"'{name}'" for name in sorted(known - {main}))

@@ -127,8 +127,8 @@ class _Rules:
         twice = sorted({path for path in paths if paths.count(path) > 1})
         if twice:
             raise BadInputError(
-                f"The provisioner or the harness writes {listed(twice)} too, and only one of the "
-                "files would be there; remove that path here.",
+                f"The provisioner or the harness also writes {listed(twice)}, so the file would be "
+                "overwritten; remove that path here.",
                 source=self.source,
                 line=_line_of(self.source, ("write_files",)),
                 key="write_files",

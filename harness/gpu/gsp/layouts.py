@@ -136,8 +136,8 @@ def read_layouts(release: str, *folders: Path) -> Layouts:
     known = known_releases(*folders)
     if release not in known:
         raise BadInputError(
-            f"There is no data of this release of NVIDIA's driver; known releases: {listed(known)}. "
-            "Structures differ between releases, so another release's data would be wrong. Make "
+            f"There is no data for this release of NVIDIA's driver; known releases: {listed(known)}. "
+            "Structures differ between releases, so another release's data would be wrong. Generate "
             "the data from the source of the open kernel modules with `harness gpu release "
             "SOURCE`.",
             source=f"NVIDIA driver {release}",

@@ -24,8 +24,8 @@ def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpa
     facts = model.gsp
     if facts is None:
         raise RequirementError(
-            f"GPU model '{model.name}' has no system processor (GSP) that the harness emulates, so "
-            "NVIDIA's driver can't open it; use emulation 'identity', or a model whose file has the key "
+            f"GPU model '{model.name}' has no emulated system processor (GSP), so "
+            "NVIDIA's driver can't open this GPU; use emulation 'identity', or a model whose file has the key "
             "'gsp'."
         )
     chip = CHIPS.get(model.chip)

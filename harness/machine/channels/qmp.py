@@ -71,7 +71,7 @@ class QmpSession:
         *,
         since: int = 0,
     ) -> QmpEvent:
-        """Wait for an event that `matches`, at position `since` of `events` or later.
+        """Wait for an event that `matches` accepts, and ignore the first `since` events.
 
         Raises HarnessError at the deadline, or at once when QEMU has ended.
         """

@@ -48,7 +48,7 @@ class EventLoop:
     def start(self, libvirt: Any) -> None:
         """Start the thread if it does not run yet.
 
-        Raises HarnessError in a fork of the process that has the thread.
+        Raises HarnessError in a forked process, since the thread runs only in the parent process.
         """
         with self._lock:
             if self._owner is None:

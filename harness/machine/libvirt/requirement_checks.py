@@ -152,10 +152,10 @@ def _kvm(connection: Connection) -> RequirementCheck:
 def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> RequirementCheck:
     """Check that QEMU's user may open KVM if libvirtd may.
 
-    If only libvirtd, which is root, may open KVM, libvirtd probes QEMU some twenty times per start.
-    libvirtd finds KVM, sees at each use that QEMU's user may not open KVM, and discards the cached
-    capabilities ('KVM was enabled when probing … but it is not available now'). Such starts took 22
-    and 92 seconds instead of 0.4.
+    If libvirtd, which is root, may open /dev/kvm, but QEMU's user may not, libvirtd probes QEMU some
+    twenty times per start. Each probe finds KVM. At each use, libvirtd sees that QEMU's user may not
+    open /dev/kvm, and discards the probed capabilities ('KVM was enabled when probing … but it is
+    not available now'). Such starts took 22 and 92 seconds instead of 0.4.
     """
     if device is None:
         return _met(_KVM, f"There is no '{KVM}', so libvirt does not use it.")

@@ -32,7 +32,7 @@ class Selection:
     def chosen(self, cases: Mapping[str, Case], source: str) -> set[int]:
         """Return the `number` of each selected case.
 
-        The keys of `cases` are ids of examples without the file's path.
+        The keys of `cases` are the ids of examples; the path of the file is left out of the ids.
 
         Raises BadInputError if a line or a name has no example.
         """

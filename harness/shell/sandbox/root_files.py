@@ -185,7 +185,7 @@ class RootFiles:
     def _acting(self, path: str | Path, what: str) -> Iterator[None]:
         if not str(path).startswith("/"):
             raise HarnessError(
-                f"'{path}' is not an absolute path, which the throw-away root needs."
+                f"The throw-away root needs an absolute path, but '{path}' is not one."
             )
         try:
             yield
@@ -259,7 +259,7 @@ class RootFiles:
         """
         if not str(path).startswith("/"):
             raise HarnessError(
-                f"'{path}' is not an absolute path, which the throw-away root needs."
+                f"The throw-away root needs an absolute path, but '{path}' is not one."
             )
         with self._acting(path, "found"):
             return self._place(path)

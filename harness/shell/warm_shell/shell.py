@@ -185,7 +185,7 @@ class Shell:
         data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         if not str(path).startswith("/"):
             raise HarnessError(
-                f"'{path}' is not an absolute path, which the throw-away root needs."
+                f"The throw-away root needs an absolute path, but '{path}' is not one."
             )
         self._files.append((str(path), data, mode))
         if self._warm_shell is not None:

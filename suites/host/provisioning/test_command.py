@@ -88,7 +88,7 @@ def test_input_and_outputs_may_exceed_the_size_of_a_pipe() -> None:
     assert (result.ok, result.stdout, result.stderr) == (True, text, text)
 
 
-def test_command_that_stops_reading_its_input_is_killed_at_its_limit() -> None:
+def test_command_that_stops_reading_its_input_is_killed_at_its_time_limit() -> None:
     script = "head -c 8192 >/dev/null; sleep 3"
 
     result = RUNNER.run(("sh", "-c", script), timeout_s=0.3, stdin="x" * 300_000)

@@ -378,7 +378,7 @@ def test_commands_are_denied_without_the_throw_away_root(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["hostname", "/usr/bin/hostname"])
 @pytest.mark.parametrize("mocked", [False, True])
-def test_allowed_command_of_the_host_runs_while_sourcing(
+def test_allowed_command_of_the_host_runs_while_a_script_is_sourced(
     shell: Shell, tmp_path: Path, mocked: bool, name: str
 ) -> None:
     script = tmp_path / "script.sh"

@@ -60,7 +60,7 @@ def test_firmware_for_a_release_without_data_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "firmware", "545.10", f"--output={tmp_path}/out"]) == 2
-    assert "no data of this release" in capsys.readouterr().err
+    assert "no data for this release" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

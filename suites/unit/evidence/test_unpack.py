@@ -188,7 +188,7 @@ def extended(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
         *("overlapping-records", "length-of-record", "long-number", "global-header"),
     ],
 )
-def test_error_for_an_invalid_archive_has_the_reason(
+def test_error_for_an_invalid_archive_says_why_the_archive_is_invalid(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     with pytest.raises(BadInputError, match=words):

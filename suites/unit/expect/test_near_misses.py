@@ -885,7 +885,9 @@ def test_step_and_event_with_a_similar_name_are_refused(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_run_that_ended_with_a_similar_error_is_refused(tmp_path: Path, error: str) -> None:
+def test_run_that_ended_with_a_merely_similar_error_does_not_meet_the_expectation(
+    tmp_path: Path, error: str
+) -> None:
     steps = [{"name": "install-driver", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps, exit_code=84, error=error).evidence
 

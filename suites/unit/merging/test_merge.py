@@ -319,7 +319,7 @@ def test_cause_for_grouping_leaves_out_numbers_and_paths(problem: str, cause: st
     assert cause_of(problem) == cause
 
 
-def test_behaviours_of_tests_and_restarted_shards_are_reported(tmp_path: Path) -> None:
+def test_restarted_shards_and_the_behaviours_of_tests_are_reported(tmp_path: Path) -> None:
     body = (
         '<properties><property name="behaviour" value="3.1: module is built" /></properties>'
         '<failure message="No module.">trace</failure>'

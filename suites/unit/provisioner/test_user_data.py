@@ -108,8 +108,8 @@ REFUSED = {
     ),
     "file of the harness": Refused(
         f"{JOINED}write_files: [{{path: /opt/./mine, content: x}}]\n",
-        "key 'write_files': The provisioner or the harness writes '/opt/mine' too, and only one of "
-        "the files would be there; remove that path here.",
+        "key 'write_files': The provisioner or the harness also writes '/opt/mine', so the file "
+        "would be overwritten; remove that path here.",
     ),
     "rule of no known form": Refused(
         "merge_how: append everything\nruncmd: []\n",

@@ -181,7 +181,7 @@ REFUSED = {
     **{
         f"pattern {pattern!r} that matches an empty line": Refused(
             text=whole(r"step (\S+)", pattern),
-            message="A regular expression that matches no empty line is expected here, but the file has",
+            message="The regular expression here must not match an empty line, but the file has",
         )
         for pattern in ("(.*)", "(step)?")
     },

@@ -286,7 +286,7 @@ def test_distribution_without_a_version_is_refused(
     )
 
 
-def test_message_on_stdout_is_not_taken_for_a_missing_image(
+def test_message_on_stdout_is_not_treated_as_the_error_of_a_missing_image(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     said = NO_SUCH_IMAGE[0].format(name=reference())

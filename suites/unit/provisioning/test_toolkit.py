@@ -416,7 +416,7 @@ def test_containerd_without_the_nvidia_handler_fails_validation(
     assert words in str(error.value)
 
 
-def test_target_of_a_symbolic_link_to_the_configuration_is_not_taken_for_an_imported_file(
+def test_configuration_that_is_a_symbolic_link_is_not_taken_for_an_import_of_its_target(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)

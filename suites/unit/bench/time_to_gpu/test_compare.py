@@ -121,5 +121,5 @@ def test_comparison_lists_groups_that_only_one_run_has() -> None:
 @pytest.mark.parametrize("wait", [math.nan, math.inf, 0.0])
 def test_wait_that_is_not_a_valid_time_is_refused(wait: float) -> None:
     """NaN would be ranked below all numbers and look like a change."""
-    with pytest.raises(BadInputError, match=r"the second run: .* has the wait"):
+    with pytest.raises(BadInputError, match=r"the second run: .* has a wait of"):
         compare(_with([*PREBAKED]), _with([*PREBAKED[1:], wait]))

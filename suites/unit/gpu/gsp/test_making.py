@@ -32,7 +32,7 @@ def test_gsp_engine_is_made_for_every_model_since_turing_except_blackwell() -> N
 def test_model_without_a_gsp_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
     model = find_model(name).emulated_as(GpuEmulation.GSP)
 
-    with pytest.raises(RequirementError, match=f"'{name}' has no system processor"):
+    with pytest.raises(RequirementError, match=f"'{name}' has no emulated system processor"):
         serve_gpu(model, Transport.VFIO_USER, folder=tmp_path, aperture_mib=1024)
 
 

@@ -224,7 +224,7 @@ def test_user_of_qemu_is_none_if_the_capabilities_have_no_base_labels(inside: st
     assert parse_qemu_user(f"<capabilities>{inside}</capabilities>") is None
 
 
-def test_emulator_is_read_with_its_machine_type() -> None:
+def test_emulator_and_its_machine_type_are_read_from_the_capabilities() -> None:
     assert parse_emulator(EMULATOR) == ("/usr/bin/qemu", "pc-q35-7.2")
     assert parse_emulator("<domainCapabilities/>") == ("?", "?")
 
