@@ -147,7 +147,7 @@ def _require_plausible(path: Path, state: os.stat_result, folder: int) -> None:
         shared = os.fstat(folder)
         is_of_group = bool(shared.st_mode & stat.S_IWGRP) and state.st_gid == shared.st_gid
         if state.st_uid != shared.st_uid and not is_of_group:
-            raise _strange(path, state, "it does not have the folder's group")
+            raise _strange(path, state, "its group is not the folder's group")
 
 
 def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:

@@ -123,7 +123,7 @@ class RangesRead(_Read):
         return b"".join(parts)
 
     def _announce(self) -> None:
-        """Let the kernel read ahead, since an emulated disk is slowest with small reads, one by one."""
+        """Let the kernel read ahead, since an emulated disk is slowest if small parts are read one by one."""
         while self._not_announced and len(self._left) - len(self._not_announced) < _ANNOUNCED:
             at, length = self._not_announced.popleft()
             os.posix_fadvise(self._fd, at, length, os.POSIX_FADV_WILLNEED)

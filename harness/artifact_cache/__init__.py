@@ -97,7 +97,7 @@ class ArtifactSource(Protocol):
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Store for other hosts a folder that this host made. Report errors; never raise them."""
+        """Store a folder that this host made, so that other hosts can use it. Report errors; never raise them."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""A plug-in of pytest for the benchmark: it shuffles tests, as pytest-randomly does."""
+"""A pytest plug-in for the benchmark: it shuffles tests, as pytest-randomly does."""
 
 from __future__ import annotations
 

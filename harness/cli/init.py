@@ -42,8 +42,8 @@ _RECIPE = "images/node.yaml"
 #: The image that the new project's recipe extends.
 _SHIPPED_IMAGE = "debian-12"
 
-#: The section that configures pytest in each file; pytest reads only the first file with its
-#: section.
+#: The files that can configure pytest, each with its section for pytest. pytest reads only the first
+#: file that has this section.
 _PYTEST_SECTIONS = {
     "pytest.toml": re.compile(""),
     ".pytest.toml": re.compile(""),

@@ -44,7 +44,7 @@ class GatheredPaths(Mapping[str, PathStat]):
         return len(self._found)
 
     def seen(self, *patterns: str) -> Mapping[str, PathStat]:
-        """Return the found paths that match a pattern (`*`, `?`), without a check for gaps."""
+        """Return the found paths that match a pattern (`*`, `?`); do not check whether any are missing."""
         return {
             path: state
             for path, state in self._found.items()

@@ -336,7 +336,7 @@ class Lab(LabImages):
     def resume(
         self, bundle: MachineBundle, *, base: Path | None = None, kept_until: float | None = None
     ) -> Iterator[LabMachine]:
-        """Continue a saved machine with new GPUs of its models, and end the machine afterwards.
+        """Continue a saved machine with new GPUs of the same models, and end the machine afterwards.
 
         `base` is the image below the machine's disk, if that image is not in the cache. Raises
         BadInputError for a bundle that names files of this host. Raises HarnessError if the base

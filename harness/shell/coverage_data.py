@@ -187,7 +187,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             digest = digest_of(read_plain(Path(script)))
         except OSError as error:
             raise BadInputError(
-                f"The file names the script '{script}', which can't be read ({error.strerror}).",
+                f"The coverage is of the script '{script}', which can't be read ({error.strerror}).",
                 source=str(path),
             ) from error
         _add_lines(combined, None, script, ())

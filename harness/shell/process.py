@@ -153,7 +153,7 @@ class _OutputWatch:
     """Kills a shell whose anonymous files have grown beyond the limit.
 
     The files are in shared memory, which no limit of the kernel covers. Background jobs of the code
-    can write to them at any time, also while the harness is not reading. So a thread checks their
+    can write to them at any time, even while the harness is not reading. So a thread checks their
     sizes.
     """
 

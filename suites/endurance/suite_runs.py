@@ -62,7 +62,7 @@ class Hostile:
     is_apart: bool = True
     promise: str = (
         "Any data from a guest, from its devices or in another user's file is accepted, or refused "
-        "with an error message. The memory that this takes is limited."
+        "with an error message. The memory that this takes has an upper limit."
     )
 
     @contextlib.contextmanager

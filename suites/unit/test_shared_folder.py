@@ -165,7 +165,7 @@ def test_file_of_another_user_is_accepted_only_in_a_folder_of_that_user_or_of_it
         with pytest.raises(StrangeFileError, match="another user has replaced it"):
             _content(path, is_ours=True)
     else:
-        with pytest.raises(StrangeFileError, match="it does not have the folder's group"):
+        with pytest.raises(StrangeFileError, match="its group is not the folder's group"):
             _content(path)
 
 

@@ -46,9 +46,9 @@ class Estimate:
 
 
 def reached_confidence(n: int) -> float:
-    """Return the confidence that the range of n samples has for the median: 1 - 2^(1-n).
+    """Return the confidence that the median lies between the extremes of n samples: 1 - 2^(1-n).
 
-    No interval of the median has a higher confidence, since each interval lies within that range.
+    No interval between two samples has a higher confidence, since the extremes enclose all others.
     """
     return min(CONFIDENCE, 1.0 - 2.0 ** (1 - n))
 

@@ -21,7 +21,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The reasons why the host needs functions, by address, and the facts that are unknown.
+    """The reasons why the host needs PCI functions, by the functions' addresses, and what is unknown.
 
     `unknown_disks` and `unknown_network` are sentences about facts that could not be found out. If
     there is such a sentence, the host may need any function that could be a disk or a network card.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 65536
 #: Seconds within which a shell is expected to print its prompt.
 _PROMPT_S = 2.0
-#: Ctrl-], which leaves a console as in `virsh console`; the console itself does not end.
+#: Ctrl-] detaches from a console, as in `virsh console`; the console itself does not end.
 LEAVE_CONSOLE = b"\x1d"
 
 

@@ -201,7 +201,9 @@ def test_range_error_without_a_requested_range_is_reported(
         (b"Content-Range: bytes 0-3/13\r\n", "closed the connection after 4 of 13 bytes"),
     ],
 )
-def test_part_of_a_list_is_refused(download: Download, extent: bytes, why: str) -> None:
+def test_incomplete_list_of_digests_is_refused(
+    download: Download, extent: bytes, why: str
+) -> None:
     head = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 4\r\n"
     download.fail_always(sending(head + extent + b"\r\npart"))
 

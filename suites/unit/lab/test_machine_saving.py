@@ -134,7 +134,7 @@ def test_guest_waits_until_it_lists_the_expected_number_of_gpus_with_each_pci_id
     ]
 
 
-def test_gpu_that_is_unplugged_leaves_its_trace(stage: Stage) -> None:
+def test_trace_of_an_unplugged_gpu_is_kept(stage: Stage) -> None:
     with stage.machine(gpus=[a_model()]) as machine:
         machine.mark("before")
         stage.noted.clear()

@@ -203,7 +203,7 @@ def test_file_that_is_not_coverage_is_reported_and_stays_unchanged(
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("file set path = '/dev/zero'", "names the script '/dev/zero', which can't be read"),
+        ("file set path = '/dev/zero'", "of the script '/dev/zero', which can't be read"),
         ("context set context = 'unit test' where context != ''", "recorded with another version"),
     ],
 )

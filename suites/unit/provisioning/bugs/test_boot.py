@@ -37,7 +37,7 @@ def test_15_agentbaker_8615_image_is_pulled_even_if_a_similar_name_is_listed(
     assert query == f"name=={IMAGE}", "'=~' would take the dots for any character"
 
 
-def test_16_agentbaker_9113_grid_node_in_a_sovereign_cloud_pulls_from_its_registry(
+def test_16_agentbaker_9113_grid_node_pulls_from_the_registry_of_its_sovereign_cloud(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     name = IMAGE.replace("cuda-lts", "grid")
