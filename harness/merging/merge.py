@@ -91,8 +91,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     if problems and not is_partial:
         raise BadInputError(" ".join([*problems, *bad_ends]), source="the set of shards")
     to.mkdir(parents=True, exist_ok=True)
-    # If this merge ends early, nobody may take the reports of an earlier merge for those of this
-    # one.
+    # If this merge ends early, the folder must not contain the reports of an earlier merge.
     summary = render_summary(shards, cases, problems, bad_ends)
     (to / _SUMMARY_PART).write_text(summary, encoding="utf-8")
     for name in (SUMMARY, *_FILES):

@@ -136,7 +136,7 @@ class ShellFiles:
         return files
 
     def memories(self) -> list[Memory]:
-        """Return all files, including those of both sets of outputs."""
+        """Return all files in shared memory, including the files of both sets of outputs."""
         found = [
             getattr(files, name)
             for files in (self, *self.outputs)
