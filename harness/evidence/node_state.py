@@ -71,6 +71,8 @@ _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
 )
+#: The form of a CDI spec's version, which container runtimes require.
+_CDI_VERSION = re.compile(r"v?\d{1,5}\.\d{1,5}\.\d{1,5}")
 #: The name of a device in the specification of CDI.
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _LONGEST_CDI_KIND = 255
@@ -282,9 +284,11 @@ def parse_cdi_devices(text: str) -> list[str] | None:
     """
     try:
         spec = parse_yaml(text)
-        kind = spec["kind"]
+        version, kind = spec["cdiVersion"], spec["kind"]
         names = [device["name"] for device in spec.get("devices") or ()]
     except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    if not isinstance(version, str) or not _CDI_VERSION.fullmatch(version):
         return None
     # An alias makes a short text a huge list, whose text must not be made.
     if isinstance(kind, _COLLECTIONS) or len(str(kind)) > _LONGEST_CDI_KIND:

@@ -82,7 +82,9 @@ def test_status_has_the_present_driver_and_the_decision_of_a_boot(
 
     status = status_of(node)
     node.provision("plan").check("plan")
-    node.guest.write_text(_SPEC, "kind: nvidia.com/gpu\ndevices:\n- name: all\n")
+    node.guest.write_text(
+        _SPEC, "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: all\n"
+    )
     node.guest.output_of("rm", METADATA_CACHE)
     later = status_of(node)
 

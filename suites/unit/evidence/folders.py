@@ -251,7 +251,12 @@ def a_cdi_spec(gpus: int) -> dict[str, object]:
         {"name": "all", "containerEdits": {"deviceNodes": nodes}},
     ]
     edits = {"deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}]}
-    return {"kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits}
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": devices,
+        "containerEdits": edits,
+    }
 
 
 def _serving_node(folder: Path) -> EvidenceFolder:

@@ -219,7 +219,10 @@ def test_pci_functions_are_read_from_sysfs_if_lspci_does_not_run(
 def test_cdi_specs_are_read_from_etc_cdi_and_run_cdi(tmp_path: Path) -> None:
     folder = (
         a_gpu_node(tmp_path)
-        .file("/etc/cdi/own.json", '{"kind": "a.b/c", "devices": [{"name": "d"}]}')
+        .file(
+            "/etc/cdi/own.json",
+            '{"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": [{"name": "d"}]}',
+        )
         .file("/etc/cdi/README", "not a spec by its name")
         .file("/run/cdi/nvidia.yaml", "half a sp")
     )

@@ -237,6 +237,9 @@ def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
         parse_driver_version("GCC version: 12.2")
 
 
+VERSION = "cdiVersion: 0.5.0\n"
+
+
 @pytest.mark.parametrize(
     ("text", "devices"),
     [
@@ -244,12 +247,15 @@ def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
             "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: all\n",
             ["nvidia.com/gpu=0", "nvidia.com/gpu=all"],
         ),
-        ('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}', ["nvidia.com/gpu=0"]),
-        ("kind: nvidia.com/gpu\n", []),
-        ("kind: nvidia.com/gpu\ndevices:\n", []),
-        ("kind: nvidia.com/gpu\ndevices:\n- name: 0\n", ["nvidia.com/gpu=0"]),
         (
-            "kind: nvidia.com/gpu\ndevices:\n- name: 0:1\n- name: MIG-a_b.c\n",
+            '{"cdiVersion": "v0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',
+            ["nvidia.com/gpu=0"],
+        ),
+        ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\n", []),
+        ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\ndevices:\n", []),
+        ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\ndevices:\n- name: 0\n", ["nvidia.com/gpu=0"]),
+        (
+            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: 0:1\n- name: MIG-a_b.c\n",
             ["nvidia.com/gpu=0:1", "nvidia.com/gpu=MIG-a_b.c"],
         ),
     ],
@@ -262,20 +268,25 @@ def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -
     "text",
     [
         "",
+        "kind: x\n",
+        "cdiVersion: 0.5\nkind: x\n",
+        "cdiVersion: '0.5'\nkind: x\n",
+        "cdiVersion: [0.5.0]\nkind: x\n",
+        "cdiVersion: \nkind: x\n",
         "no",
         "[1]",
-        "devices: []",
-        "kind: x\ndevices: 3",
-        "kind: [",
+        f"{VERSION}devices: []",
+        f"{VERSION}kind: x\ndevices: 3",
+        f"{VERSION}kind: [",
         "\0",
-        "kind: x\ndevices:\n- name: '0'\n- id: '1'\n",
-        "kind: x\ndevices:\n- name: '0'\n- name:\n",
-        "kind: x\ndevices:\n- name: ''\n",
-        "kind: x\ndevices:\n- name: a b\n",
-        "kind: x\ndevices:\n- name: gpu-\n",
-        "kind: x\ndevices:\n- name: [0]\n",
-        "kind: {x: y}\n",
-        f"kind: {'x' * 300}\n",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n- id: '1'\n",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n- name:\n",
+        f"{VERSION}kind: x\ndevices:\n- name: ''\n",
+        f"{VERSION}kind: x\ndevices:\n- name: a b\n",
+        f"{VERSION}kind: x\ndevices:\n- name: gpu-\n",
+        f"{VERSION}kind: x\ndevices:\n- name: [0]\n",
+        f"{VERSION}kind: {{x: y}}\n",
+        f"{VERSION}kind: {'x' * 300}\n",
     ],
 )
 def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None:

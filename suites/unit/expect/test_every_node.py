@@ -165,7 +165,9 @@ NOT_MET = (
     Case("cdi", lambda f: f.without(SPEC_FILE), "in /etc/cdi or /run/cdi, but there is none"),
     Case(
         "cdi",
-        lambda f: f.without(SPEC_FILE).file("/etc/cdi/x.json", '{"kind": "a/b"}'),
+        lambda f: f.without(SPEC_FILE).file(
+            "/etc/cdi/x.json", '{"cdiVersion": "0.5.0", "kind": "a/b"}'
+        ),
         "but ['/etc/cdi/x.json'] offer none",
     ),
     Case(
@@ -175,7 +177,9 @@ NOT_MET = (
     ),
     Case(
         "cdi",
-        lambda f: f.file("/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\ndevices: []\n"),
+        lambda f: f.file(
+            "/run/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n"
+        ),
         "but ['/run/cdi/nvidia.yaml'] offer none",
     ),
     Case(

@@ -671,7 +671,7 @@ def test_device_plugin_or_dra_driver_must_be_active(
     ],
 )
 def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path, kind: str) -> None:
-    spec = json.dumps({"kind": kind, "devices": [{"name": "x"}]})
+    spec = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "x"}]})
     folder = a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", spec)
 
     assert expect.cdi_offers_gpus(folder.evidence) == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
@@ -685,7 +685,9 @@ def test_error_lists_a_broken_spec_beside_a_valid_spec(tmp_path: Path) -> None:
 
 
 def test_cdi_spec_that_is_not_for_gpus_is_not_listed(tmp_path: Path) -> None:
-    other = json.dumps({"kind": "vendor.example/nic", "devices": [{"name": "0"}]})
+    other = json.dumps(
+        {"cdiVersion": "0.5.0", "kind": "vendor.example/nic", "devices": [{"name": "0"}]}
+    )
     folder = a_serving_node(tmp_path).file("/etc/cdi/a.json", other)
 
     assert "vendor.example" not in expect.cdi_offers_gpus(folder.evidence)
@@ -801,7 +803,7 @@ def test_nvidia_runtime_is_found_in_format_4_of_containerds_configuration(tmp_pa
     "kind", ["nvidia.com/gpu2", "xnvidia.com/gpu", "nvidia.com/mig", "nvidiaxcom/gpu"]
 )
 def test_cdi_device_of_another_kind_is_not_a_gpu(tmp_path: Path, kind: str) -> None:
-    spec = json.dumps({"kind": kind, "devices": [{"name": "0"}]})
+    spec = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "0"}]})
 
     with pytest.raises(ExpectationError, match="offer none"):
         expect.cdi_offers_gpus(
@@ -824,13 +826,20 @@ def test_cdi_spec_without_the_last_gpu_is_refused(tmp_path: Path, count: int) ->
 def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: Path) -> None:
     folder = with_gpus(a_serving_node(tmp_path), 2)
     second = {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}
-    folder.file("/etc/cdi/x.json", json.dumps({"kind": "nvidia.com/gpu", "devices": [second]}))
+    folder.file(
+        "/etc/cdi/x.json",
+        json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [second]}),
+    )
     assert expect.cdi_offers_gpus(folder.evidence) == (
         "'/etc/cdi/x.json' offers nvidia.com/gpu=1. "
         "'/run/cdi/nvidia.yaml' offers nvidia.com/gpu=0, nvidia.com/gpu=all."
     )
     folder.without("files/etc/cdi/x.json")
-    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "0"}]}
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": "all"}, {"name": "0"}],
+    }
 
     expect.cdi_offers_gpus(folder.file("/run/cdi/nvidia.yaml", json.dumps(spec)).evidence)
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def spec_with(kind: str, *nodes: str) -> str:
     edits = {"deviceNodes": [{"path": node} for node in nodes]}
-    return json.dumps({"kind": kind, "devices": [{"name": "0", "containerEdits": edits}]})
+    return json.dumps(
+        {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "0", "containerEdits": edits}]}
+    )
 
 
 @pytest.mark.parametrize(
