@@ -461,7 +461,7 @@ class Evidence:
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
-        """Return the name of each GPU to which the driver is bound, by PCI address."""
+        """Return the names of the GPUs to which the driver is bound, each by its PCI address."""
         return {
             PurePosixPath(path).parent.name: node_state.parse_gpu_name(text)
             for path, text in self.matching(_GPU_FOLDERS).items()

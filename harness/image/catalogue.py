@@ -250,7 +250,7 @@ class Catalogue:
             )
         if name in self.duplicates:
             raise BadInputError(
-                f"'{self.files[name].parent}' has a recipe '{name}' too; rename this file.",
+                f"'{self.files[name]}' is also a recipe '{name}'; rename one of the two files.",
                 source=str(self.duplicates[name]),
             )
         return read_recipe(self.files[name], self.files)

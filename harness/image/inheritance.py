@@ -81,8 +81,8 @@ def _base_of(own: Document, name: str, recipes: Mapping[str, Path]) -> Path:
         return path
     if name not in recipes:
         raise own.refusal(
-            f"There is no recipe '{name}'; the known recipes are {listed(recipes)}; a path, which "
-            "is relative to this file, must contain a '/'.",
+            f"There is no recipe '{name}'; the known recipes are {listed(recipes)}. To extend "
+            "another file, give a path with a '/', such as './base.yaml'.",
             ("extends",),
         )
     return recipes[name]

@@ -62,7 +62,10 @@ def parse_record(text: str) -> Record:
 
 
 def read_record(files: NodeFiles, path: str) -> Record | None:
-    """Return the record at `path`, None without a file, or a corrupt record for an unreadable file."""
+    """Return the record at `path`, or None if there is no file.
+
+    If the file cannot be read, the record has no values, as for a corrupt file.
+    """
     try:
         text = files.read(path)
     except UnreadableFileError:

@@ -72,7 +72,7 @@ def _huge(path: Path) -> None:
         (_huge, "more than 64 KiB, which is the limit 'shared-file-kib'"),
     ],
 )
-def test_special_file_is_refused_with_its_path_and_not_opened(
+def test_special_file_is_not_opened_and_the_error_names_its_path(
     tmp_path: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     path = tmp_path / "file"

@@ -158,7 +158,10 @@ def path_table(figures: Figures) -> Table:
 
 
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
-    """Return the advice, also in seconds if the time of a real build at boot is known."""
+    """Return the advice as multiples of the time of a build at boot.
+
+    If the time of a real build at boot is known, each cell also has a time in seconds.
+    """
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
     rows: list[tuple[Cell, ...]] = []

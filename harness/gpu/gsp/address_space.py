@@ -42,7 +42,7 @@ class Memories:
 
 
 class AddressSpace:
-    """Virtual memory that the page tables below one directory map."""
+    """The virtual memory that is mapped by the page tables below one page directory."""
 
     def __init__(
         self, memories: Memories, version: Version, root: Directory, *, has_tlb: bool = False

@@ -126,7 +126,7 @@ def test_folder_is_refused_if_its_base_disk_has_changed(
 @pytest.mark.parametrize(
     "disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "another letter"]
 )
-def test_each_check_of_a_damaged_folder_raises_an_error(tmp_path: Path, disk: bytes) -> None:
+def test_damaged_folder_is_reported_at_each_check(tmp_path: Path, disk: bytes) -> None:
     folder = a_folder(tmp_path / "x")
     published = FORMAT.read(folder)
     (folder / DISK).write_bytes(disk)

@@ -125,7 +125,7 @@ THERE = "GPUs are there"
         ("shell --machine one -- id -u", [("found one", ["id", "-u"])]),
     ],
 )
-def test_interactive_shell_starts_before_the_gpus_are_plugged_and_a_command_starts_afterwards(
+def test_command_starts_after_the_gpus_are_plugged_but_an_interactive_shell_starts_before(
     done: list[object], words: str, expected: list[object]
 ) -> None:
     assert main(words.split()) == 7

@@ -193,7 +193,7 @@ def test_containerd_without_cdi_uses_the_automatic_mode(*, is_native: bool) -> N
     }
 
 
-def test_cri_o_without_cdi_uses_a_hook_and_no_runtime() -> None:
+def test_cri_o_without_cdi_uses_a_hook_instead_of_the_nvidia_runtime() -> None:
     choice = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
 
     assert choice == RuntimeChoice(
