@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import DRIVER_CONTAINER, OTHER_PROGRAM_FOLDERS, RECORD_PATH
 from harness.expect.failure import failure, require
+from harness.provisioning.nvidia import OTHER_DKMS_TREES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +208,11 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
     require(
         not loaded, f"No driver module was expected, but these are loaded: {loaded}.", evidence
     )
-    builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
+    builds = [
+        build
+        for build in evidence.dkms_builds
+        if any(fnmatchcase(build.name, name) for name in ("nvidia", *OTHER_DKMS_TREES))
+    ]
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
     paths.matching(*DRIVER_ARTEFACTS)  # raises HarnessError if an artefact may be left
 

@@ -482,6 +482,12 @@ REFUSED = {
         node=a_stripped_node,
         message="No driver was expected in DKMS",
     ),
+    "no_driver_artefact: DKMS knows it by the name of Debian's package": Case(
+        expect.no_driver_artefact,
+        lambda f: f.command("dkms-status", f"nvidia-current/{VERSION}: added\n"),
+        node=a_stripped_node,
+        message="No driver was expected in DKMS",
+    ),
     "no_driver_artefact: a module is loaded": Case(
         expect.no_driver_artefact,
         lambda f: f.modules("nvidia_peermem"),
