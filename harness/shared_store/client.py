@@ -33,7 +33,7 @@ from harness.limits import STORE_ANSWER_MIB, STORE_SECONDS, STORE_TAGS
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, WaitTimeoutError
 from harness.shared_store import StoreError
 from harness.shared_store.answers import next_page, read_object, read_page
-from harness.shared_store.credentials import Authorizer, read_basic
+from harness.shared_store.credentials import Authorizer, read_basic, read_identity_token
 from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
@@ -114,7 +114,10 @@ class RegistryClient:
         self._clock = clock
         self._opener = HttpOpener(_PlainRedirects) if opener is None else opener
         self._authorizer = Authorizer(
-            read_basic(address.host), registry=address.url("", ""), get=self._get_token
+            read_basic(address.host),
+            identity=read_identity_token(address.host),
+            registry=address.url("", ""),
+            get=self._get_token,
         )
 
     def deadline(self) -> Deadline:
@@ -496,8 +499,8 @@ class RegistryClient:
             deadline=deadline,
         )
 
-    def _get_token(self, url: str, headers: Mapping[str, str]) -> bytes:
-        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - Authorizer says so
+    def _get_token(self, url: str, headers: Mapping[str, str], form: bytes | None = None) -> bytes:
+        request = urllib.request.Request(url, form, dict(headers))  # noqa: S310 - Authorizer says so
         deadline = self.deadline().sooner(self._patience.timeout_s)
         try:
             with self._opener.open(request, self._pace(deadline)) as answer:

@@ -1,4 +1,4 @@
-"""Authenticates requests to a registry by tokens, or by a password from `docker login`."""
+"""Authenticates requests to a registry by tokens, or by what `docker login` stored."""
 
 from __future__ import annotations
 
@@ -33,25 +33,45 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
     `docker login` and `oras login` write this configuration. Credential helpers (`credsStore`) are
     not used.
     """
+    known = _read_entry(host, environment).get("auth")
+    if not isinstance(known, str) or not known:
+        return None
+    try:
+        base64.b64decode(known, validate=True)
+    except ValueError:
+        return None
+    return known
+
+
+def read_identity_token(host: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return the refresh token of a registry from Docker's configuration, or None.
+
+    `az acr login` writes such a token as `identitytoken`, beside a password that is not valid.
+    """
+    known = _read_entry(host, environment).get("identitytoken")
+    return known if isinstance(known, str) and known else None
+
+
+def _read_entry(host: str, environment: Mapping[str, str] | None) -> Mapping[str, object]:
     variables = os.environ if environment is None else environment
     try:
         folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
         auths = json.loads((folder / "config.json").read_bytes())["auths"]
-        entry = auths.get(host) or auths.get(f"https://{host}") or {}
-        known = entry.get("auth")
-        base64.b64decode(known or "", validate=True)
+        entry = auths.get(host) or auths.get(f"https://{host}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         # RuntimeError means a home folder that is not known, or values that are nested too deeply.
-        return None
-    return known if isinstance(known, str) and known else None
+        return {}
+    return entry if isinstance(entry, dict) else {}
 
 
 class Authorizer:
     """Answers a registry's challenge by a password, or by a token that a token service returns.
 
-    `get` fetches a URL with headers and returns the content; it raises OSError or ValueError if it
-    fails. `registry` is the registry's URL. The password is sent to the registry itself. It is sent
-    to a token service on another host only if both the service and the registry have https URLs.
+    `get` fetches a URL with headers and returns the content; with a third argument, it posts this
+    form. It raises OSError or ValueError if it fails. `registry` is the registry's URL. The password
+    is sent to the registry itself. It is sent to a token service on another host only if both the
+    service and the registry have https URLs. The same holds for the refresh token `identity`, which
+    is sent only to a token service (RFC 6749, section 6).
     """
 
     def __init__(
@@ -59,9 +79,11 @@ class Authorizer:
         basic: str | None,
         *,
         registry: str,
-        get: Callable[[str, Mapping[str, str]], bytes],
+        get: Callable[..., bytes],
+        identity: str | None = None,
     ) -> None:
         self._basic = basic
+        self._identity = identity
         self._registry = origin(registry)
         self._get = get
         self._headers: dict[str, str] = {}
@@ -99,14 +121,22 @@ class Authorizer:
         is_encrypted = self._registry[0] == service[0] == "https"
         if self._registry[0] == "https" and not is_encrypted:
             return False
-        query = urllib.parse.urlencode(
-            {key: fields[key] for key in ("service", "scope") if key in fields}
-        )
-        joint = "&" if "?" in fields["realm"] else "?"
-        answer = self._get(
-            f"{fields['realm']}{joint}{query}",
-            proof if service == self._registry or is_encrypted else {},
-        )
+        wanted = {key: fields[key] for key in ("service", "scope") if key in fields}
+        is_trusted = service == self._registry or is_encrypted
+        if self._identity is not None and is_trusted:
+            form = {
+                **wanted,
+                "grant_type": "refresh_token",
+                "client_id": "harness",
+                "refresh_token": self._identity,
+            }
+            answer = self._get(fields["realm"], {}, urllib.parse.urlencode(form).encode())
+        else:
+            joint = "&" if "?" in fields["realm"] else "?"
+            answer = self._get(
+                f"{fields['realm']}{joint}{urllib.parse.urlencode(wanted)}",
+                proof if is_trusted else {},
+            )
         self._headers = {"Authorization": f"Bearer {read_token(answer)}"}
         return True
 

@@ -126,6 +126,29 @@ def test_password_reaches_the_registry(registry: Adversary, puller: Puller) -> N
     assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
 
 
+def test_refresh_token_of_docker_login_is_exchanged_for_a_token(
+    registry: Adversary, tmp_path: Path
+) -> None:
+    login = {"auth": base64.b64encode(b"00000000-0000:").decode(), "identitytoken": "r3fresh"}
+    auths = {f"127.0.0.1:{registry.port}": login}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    forms = []
+
+    def answer(request: Request) -> bool:
+        if request.path != "/token":
+            return False
+        forms.append(request.rfile.read(int(request.headers["Content-Length"])))
+        return request.reply(200, b'{"access_token": "t0k"}')
+
+    registry.lie = wants_login(answer, f'Bearer realm="{registry.url}/token",service="s"')
+    client = RegistryClient(registry.address)
+
+    assert client.tags("images") == [NAME]
+
+    assert b"refresh_token=r3fresh" in forms[0].split(b"&")
+    assert registry.proofs == {"Bearer t0k"}
+
+
 def test_several_challenges_in_headers_of_their_own_are_read(
     registry: Adversary, puller: Puller
 ) -> None:

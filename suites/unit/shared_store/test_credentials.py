@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import urllib.parse
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.shared_store.credentials import Authorizer, read_basic
+from harness.shared_store.credentials import Authorizer, read_basic, read_identity_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,27 @@ def test_credentials_are_read_from_the_home_folder_unless_docker_config_is_set(
 
     for variables in ({}, {"DOCKER_CONFIG": ""}):
         assert read_basic("r.example", variables) == OURS
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"auth": OURS, "identitytoken": "r3fresh"}, "r3fresh"),
+        ({"identitytoken": "r3fresh"}, "r3fresh"),
+        ({"auth": OURS}, None),
+        ({"identitytoken": ""}, None),
+        ({"identitytoken": ["r3fresh"]}, None),
+        (["identitytoken"], None),
+    ],
+)
+def test_refresh_token_is_read_from_the_entry_of_the_registry(
+    tmp_path: Path, entry: object, expected: str | None
+) -> None:
+    other = {"identitytoken": "of another registry"}
+    auths = {"s.example": other, "r.example": entry}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+
+    assert read_identity_token("r.example", {"DOCKER_CONFIG": str(tmp_path)}) == expected
 
 
 class Services:
@@ -173,3 +195,39 @@ def test_latest_challenge_decides_how_requests_are_authenticated() -> None:
         assert authorizer.answer(challenge, url="https://r.example/v2/a")
 
     assert authorizer.headers("https://r.example/v2/a") == {"Authorization": f"Basic {OURS}"}
+
+
+@pytest.mark.parametrize(
+    ("registry", "realm", "is_told"),
+    [
+        ("https://r.example", "https://r.example/oauth2/token", True),
+        ("https://r.example", "https://auth.example/token", True),
+        ("http://r.example", "http://r.example/token", True),
+        ("http://r.example", "https://auth.example/token", False),
+    ],
+)
+def test_refresh_token_is_posted_only_to_a_token_service_that_may_get_the_password(
+    registry: str, realm: str, *, is_told: bool
+) -> None:
+    seen: list[tuple[str, Mapping[str, str], dict[str, list[str]] | None]] = []
+
+    def get(url: str, headers: Mapping[str, str], form: bytes | None = None) -> bytes:
+        fields = None if form is None else urllib.parse.parse_qs(form.decode())
+        seen.append((url, headers, fields))
+        return b'{"access_token": "t0k"}'
+
+    authorizer = Authorizer(OURS, identity="r3fresh&", registry=f"{registry}/v2/", get=get)
+
+    challenge = f'Bearer realm="{realm}",service="s",scope="repository:a:pull"'
+    assert authorizer.answer(challenge, url=f"{registry}/v2/a")
+
+    form = {
+        "grant_type": ["refresh_token"],
+        "client_id": ["harness"],
+        "refresh_token": ["r3fresh&"],
+        "service": ["s"],
+        "scope": ["repository:a:pull"],
+    }
+    asked = f"{realm}?service=s&scope=repository%3Aa%3Apull"
+    assert seen == ([(realm, {}, form)] if is_told else [(asked, {}, None)])
+    assert authorizer.headers(f"{registry}/v2/b") == {"Authorization": "Bearer t0k"}
