@@ -25,6 +25,7 @@ ENSURE_EVENTS = (
 )
 
 
+@pytest.mark.slow
 def test_baked_kernel_takes_the_fast_path(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

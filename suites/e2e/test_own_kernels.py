@@ -104,7 +104,7 @@ def test_node_boots_a_kernel_given_as_a_package(
     booted_with(boot_node, node_image, KernelPackages(packages=(package,)), version)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_package_without_a_kernel_is_refused(
     boot_node: BootNode, node_image: Image, source: Node, tmp_path: Path
 ) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab.saved_states import SavedState
 
 
+@pytest.mark.slow
 def test_gpu_is_plugged_and_unplugged_while_machine_runs(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, a100: GpuModel
 ) -> None:

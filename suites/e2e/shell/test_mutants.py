@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.provisioning.wait import Deadline
 from suites.e2e.shell.offline_bundle import pack_pytest
 
@@ -76,6 +78,7 @@ def _state(machine: LabMachine) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_harmful_mutants_fail_and_the_machine_stays_unharmed(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
