@@ -69,6 +69,14 @@ def clock_time(at: float) -> str:
     return dt.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
 
 
-def deadline_words(until: float | None) -> str:
-    """Return the end of a sentence, which names the deadline `until`, or no text if `until` is None."""
-    return "" if until is None else f", until {clock_time(until)} at most"
+def deadline_words(until: float | None, now: float) -> str:
+    """Return the end of a sentence, which names the deadline `until`, or no text if `until` is None.
+
+    A deadline that has passed was extended, since it does not include time in which the host keeps
+    the machine waiting.
+    """
+    if until is None:
+        return ""
+    if until < now:
+        return f", longer than until {clock_time(until)}, since the host keeps it waiting"
+    return f", until {clock_time(until)} at most"

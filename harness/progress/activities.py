@@ -94,7 +94,7 @@ class MachineActivity:
             printed, count = self._printed, self._line_count
             self._printed, self._line_count = b"", 0
         since, until = now - doing[-1].since, doing[-1].until
-        words = f"{doing[-1].what} for {since:.0f} s{deadline_words(until)}"
+        words = f"{doing[-1].what} for {since:.0f} s{deadline_words(until, self._clock.now().timestamp())}"
         self._send(Stage.CONSOLE, f"{words}; {_render_console(printed, count)}", until)
 
     def _tell(self) -> None:

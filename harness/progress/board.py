@@ -149,6 +149,6 @@ class Board:
 
 def render_line(event: ProgressEvent, worker: str, now: float) -> str:
     """Return an event as one line with the time of day; console output follows below the line."""
-    until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until)
+    until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until, now)
     words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
     return f"{' '.join(filter(None, words))} {event.message}{until}"

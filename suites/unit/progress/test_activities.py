@@ -153,7 +153,7 @@ def test_times_are_shown_in_the_local_time_zone(
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "EST5")
         time.tzset()
-        said = clock_time(0.0), deadline_words(3600.0), deadline_words(None)
+        said = clock_time(0.0), deadline_words(3600.0, 0.0), deadline_words(None, 0.0)
     time.tzset()
 
     assert said == ("19:00:00", ", until 20:00:00 at most", "")

@@ -54,6 +54,19 @@ def test_short_wait_prints_one_line_with_its_limit_and_one_line_at_its_end() -> 
     ]
 
 
+def test_wait_beyond_its_limit_is_shown_with_the_reason() -> None:
+    board = Board()
+    board.take(_event(Stage.BUSY, "waits for cloud-init", until=120.0), "", 100.0)
+
+    assert _without_times([*board.due(106.0), *board.due(150.0)]) == [
+        "HH:MM:SS [node-1] busy: waits for cloud-init, until HH:MM:SS at most",
+        (
+            "HH:MM:SS [node-1] busy: waits for cloud-init, for 50 s, longer than until HH:MM:SS, "
+            "since the host keeps it waiting"
+        ),
+    ]
+
+
 def test_same_name_on_two_workers_means_two_machines() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "starts"), "gw0", 100.0)
