@@ -246,13 +246,15 @@ _NO_REGION = "The memory region BAR{bar} of the GPU {address} is invalid ({size}
 _NO_REGION_NAME = "the firmware gave the GPU no memory region"
 _INVALID_BAR = r"This PCI I/O region assigned to your NVIDIA device is invalid: BAR"
 _BAR = rf"is (?P<size>\S+ @ \S+) \(PCI:{_ADDRESS}\)"
+_MISCONFIGURED = r"The system BIOS may have misconfigured your GPU\."
+_NOT_INITIALIZED = r"None of the NVIDIA (?:devices|graphics adapters) were initialized"
 _PROBE_FAILED = (
-    r" (?:nvidia[^\n]* failed with error -\d+|The NVIDIA probe routine failed for |"
-    r"None of the NVIDIA devices were initialized)"
+    rf" (?:{_MISCONFIGURED}|nvidia[^\n]* failed with error -\d+|"
+    rf"The NVIDIA probe routine failed for |{_NOT_INITIALIZED})"
 )
 _MEMORY_WINDOWS = (
     _fault(
-        rf"{_INVALID_BAR}(?P<bar>0) {_BAR}",
+        rf"{_INVALID_BAR}(?P<bar>0) {_BAR}(?: {_MISCONFIGURED})?",
         _NO_REGION,
         NV_PCI,
         _FIRMWARE,
@@ -331,7 +333,7 @@ _STARTS = (
     ),
     _fault(
         r"(?:The NVIDIA probe routine failed for \d+ device\(s\)\.|"
-        r"None of the NVIDIA devices were initialized\.|No NVIDIA devices probed\.)",
+        rf"{_NOT_INITIALIZED}[.!]|No NVIDIA devices probed\.)",
         "The driver could not be bound to a GPU that is on the bus.",
         NV,
         _SEE_ABOVE,
@@ -396,7 +398,10 @@ _STARTS = (
     ),
     _fault(
         r"(?:Rate limiting GSP RPC error prints for GPU at |"
-        rf"{_FUNCTION}Timeout after [^\n]* of waiting for RPC response from GPU\d+ GSP!)",
+        rf"{_FUNCTION}(?:Timeout after [^\n]* of waiting for RPC response from GPU\d+ GSP!|"
+        r"GPU\d+ sanity check failed [^\n]* waiting for RPC response from GSP\.|"
+        r"\*+ GSP Timeout \*|=+ GSP(?:-RM| core) unresponsive =|rpcRecvPoll timedout for |"
+        r"(?:GSP RM |LibOS )?Heartbeat timed out|Assertion failed: Back to back GSP RPC timeout detected!))",
         "The system processor (GSP) of a GPU does not answer.",
         KERNEL_GSP,
         _RESET,
@@ -427,7 +432,7 @@ _STARTS = (
         rf"{_AT}(?:rm_init_adapter(?:\(\d+\))? failed|RmInitNvDevice failed, bailing out of RmInitAdapter|"
         r"RmInitAdapter: |osInitNvMapping: |nvidia_frontend_open: minor \d+, module->open\(\) failed|"
         r"(?:kgspInitRm|kgspBootstrap|_kgspBootGspRm|kgspWaitForGfwBootOk|kgspHealthCheck|"
-        r"gpuWaitForGfwBootComplete)\w*: )",
+        r"kgspExecuteFwsec|gpuWaitForGfwBootComplete)\w*: )",
         "The driver could not initialise a GPU.",
         f"{OSINIT}; {KERNEL_GSP}",
         _RESET,
@@ -481,6 +486,12 @@ _NOTICES = (
         r"RMAPI_GPU_LOCK_INTERNAL (?:alloc|free) requested without holding the RMAPI lock)",
         "The driver logs this message as an error, but the message reports no fault.",
         f"{_OPEN}, src/nvidia/src/kernel; NVIDIA/open-gpu-kernel-modules#583",
+    ),
+    _notice(
+        rf"{_FUNCTION}(?:\*\*\* Chipset Setup Function Error!|"
+        r"\w+ ACPI DSM called before _acpiDsmSupportedFuncCacheInit)",
+        "The driver does without features of the machine's chipset or firmware.",
+        f"{_OPEN}, src/nvidia/src/kernel/platform; NVIDIA/open-gpu-kernel-modules#421",
     ),
     _notice(
         r"cpuidInfoAMD: Unrecognized AMD processor ",
@@ -543,6 +554,7 @@ _NOTICES = (
         r"\[Plug & Play OS\] |\[Assign IRQ to VGA\] |nvidia-bug-report\.sh as root to collect |"
         r"the NVIDIA kernel module is unloaded|(?:this kernel module )?has the version |kernel module and "
         r"all NVIDIA |make sure that this kernel |components have |have the same version|BIOS or the |"
+        r"This may be due to a known Linux kernel bug|was loaded and obtained ownership of |"
         r"immediately upstream of |a matching prefetchable |to your NVIDIA device is not |see the README "
         r"section on 64-bit |information\.|this kernel module has the version |the version )",
         "The line continues a message of several lines.",
@@ -756,6 +768,11 @@ _MODULES = (
         rf"{_MODULE}module verification failed: signature and/or required key missing - tainting kernel",
         "The module has no signature, and the kernel requires none.",
         LINUX_MODULES,
+    ),
+    _notice(
+        rf"{_MODULE}unknown parameter '[^'\n]*' ignored",
+        "A file in modprobe.d sets an option that this release of the module does not have.",
+        "Linux, kernel/params.c",
     ),
     _fault(
         rf"(?:module )?{_MODULE}(?:version magic '[^'\n]*' should be |disagrees about version of symbol |"

@@ -208,6 +208,8 @@ FAULTS = (
     (f"{_INVALID_BAR}NVRM: BAR0 is 0M @ 0x0 (PCI:0000:05:00.0)\nNVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
     (f"{_INVALID_BAR}NVRM: BAR12 is 0M @ 0x0 (PCI:0000:05:00.0)\nNVRM: None of the NVIDIA devices were initialized.", _NO_REGION, ""),
     (f"{_INVALID_BAR}{_BAR1}NVRM: The NVIDIA probe routine failed for 1 device(s).", _NO_REGION, ""),
+    *((f"{_INVALID_BAR}{bar}NVRM: The system BIOS may have misconfigured your GPU.", _NO_REGION, "") for bar in (_BAR1, _BAR1.replace("BAR1", "BAR0"))),
+    (f"{_INVALID_BAR}{_BAR1}NVRM: None of the NVIDIA graphics adapters were initialized!", _NO_REGION, ""),
     (f"{_INVALID_BAR}{_BAR1}nvidia 0000:05:00.0: probe with driver nvidia failed with error -1", _NO_REGION, ""),
     (f"{_INVALID_BAR}{_BAR1}nvidia: probe of 0000:05:00.0 failed with error -1", _NO_REGION, ""),
     ("NVRM: This is a 64-bit BAR mapped above 16GB by the system", "", ""),
@@ -238,6 +240,7 @@ FAULTS = (
     *((f"NVRM: {gpu}RmInitAdapter failed! (0x26:0x56:1463)", "the driver could not initialise the GPU", "retry build") for gpu in ("", "GPU0 ", "GPU 0000:01:00.0: ")),
     ("NVRM: The NVIDIA probe routine failed for 2 device(s).", "", "retry build"),
     ("NVRM: None of the NVIDIA devices were initialized.", "", "retry build"),
+    ("NVRM: None of the NVIDIA graphics adapters were initialized!", "", "retry build"),
     ("NVRM: No NVIDIA devices probed.", "", "retry build"),
     ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", "another driver is bound to the GPU", ""),
     ("NVRM: GPU 0000:01:00.0 is already bound to vfio-pci.", "another driver is bound to the GPU", ""),
@@ -250,6 +253,21 @@ FAULTS = (
     ("NVRM: GPU7 _kgspBootGspRm: (the GPU is likely in a bad state and may need to be reset)", _RESET, ""),
     ("NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:01:00 (printing 1 of every 30).", _RESET, "retry build"),
     *((f"NVRM: {gpu}_kgspRpcRecvPoll: Timeout after 75s of waiting for RPC response from GPU0 GSP! Expected function 76", _RESET, "retry build") for gpu in ("", "GPU0 ")),
+    *(
+        (f"NVRM: {gpu}{said}", _RESET, "retry build")
+        for gpu in ("", "GPU0 ")
+        for said in (
+            "_kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 812751949 heartbeat 1899482",
+            "_kgspIsHeartbeatTimedOut: GSP RM heartbeat timed out",
+            "_kgspIsHeartbeatTimedOut: LibOS heartbeat timed out",
+            "_kgspLogRpcTimeout: ********************************* GSP Timeout **********************************",
+            "_kgspLogRpcTimeout: =============== GSP-RM unresponsive ==================",
+            "_kgspLogRpcTimeout: ================ GSP core unresponsive ===============",
+            "_kgspRpcSanityCheck: GPU0 sanity check failed 0xf waiting for RPC response from GSP. Expected function 76",
+            "_issueRpcAndWait: rpcRecvPoll timedout for fn 76 sequence 4129!",
+            "nvAssertFailedNoLog: Assertion failed: Back to back GSP RPC timeout detected! GPU marked for reset @ kernel_gsp.c:2387",
+        )
+    ),
     *((f"NVRM: {gpu}nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.", _RESET, "") for gpu in ("", "GPU0 ")),
     *((f"NVRM: {gpu}krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", _RESET, "retry build") for gpu in ("", "GPU0 ")),
     ("NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!", "", "retry build"),
@@ -267,7 +285,8 @@ FAULTS = (
             "kgspBootstrap_TU102: GSP-RM failed to boot",
             "_kgspBootGspRm: failed",
             "kgspWaitForGfwBootOk_TU102: failed to wait for GFW boot complete",
-            "kgspHealthCheck_TU102: ********************************* GSP Timeout",
+            "kgspHealthCheck_TU102: ****************************** GSP-CrashCat Report",
+            "kgspExecuteFwsec_TU102: failed to execute FWSEC for FRTS: FRTS error code 0x492f",
             "gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
         )
     ),
@@ -316,6 +335,9 @@ NOTICES = (
     "NVRM: GPU at 0000:03:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7",
     "NVRM: GPU at 0000:01:00.0 has software scheduler ENABLED with policy BEST_EFFORT.",
     "NVRM cpuidInfoAMD: Unrecognized AMD processor in cpuidInfoAMD",
+    "NVRM objClInitPcieChipset: *** Chipset Setup Function Error!",
+    "NVRM: testIfDsmSubFunctionEnabled: GPS ACPI DSM called before _acpiDsmSupportedFuncCacheInit subfunction = 11.",
+    "nvidia_drm: unknown parameter 'fbdev' ignored",
     "NVRM: cpuidInfoAMD: Unrecognized AMD processor 0x1a in cpuidInfoAMD. Assuming new Ryzen",
     "NVRM: GPU1 kbifCacheVFInfo_GB100: Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS",
     "NVRM: kbifInitLtr_GB202: LTR is disabled in the hierarchy",
@@ -421,6 +443,8 @@ REST = (
     "a matching prefetchable memory window.",
     "to your NVIDIA device is not valid",
     "see the README section on 64-bit BARs",
+    "This may be due to a known Linux kernel bug.  Please",
+    "was loaded and obtained ownership of the NVIDIA device(s).",
     "information.",
     "the version 580.1.",
 )
