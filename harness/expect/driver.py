@@ -280,7 +280,8 @@ def _is_weak_module(evidence: Evidence, kernel: str, vermagic: str) -> bool:
     `modversions` compares the symbols, not its own version.
     """
     path = evidence.module_path_of(kernel) if "modversions" in vermagic.split() else None
-    return (path or "").startswith(f"/lib/modules/{kernel}/weak-updates/")
+    # Where /lib is a link to /usr/lib, kmod may have been built to use the latter.
+    return (path or "").removeprefix("/usr").startswith(f"/lib/modules/{kernel}/weak-updates/")
 
 
 def driver_tools_installed(evidence: Evidence) -> str:

@@ -147,6 +147,10 @@ LAYOUTS: Mapping[str, Layout] = {
         modinfo={"nvidia": WEAK.replace("weak-updates/", "weak-updates/updates/")},
         paths=PROGRAMS,
     ),
+    "SUSE's packages where modules are below /usr": Layout(
+        modinfo={"nvidia": WEAK.replace("/lib/", "/usr/lib/")},
+        paths=PROGRAMS,
+    ),
     "EKS's image": Layout(
         modinfo={"nvidia": modinfo(f"{MODULES}/extra/nvidia.ko")},
         paths=PROGRAMS,
