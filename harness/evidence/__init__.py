@@ -392,7 +392,9 @@ class Evidence:
         text = self.file(RECORD_PATH)
         if text is None:
             return None
-        pairs = [line.partition("=") for line in text.splitlines() if "=" in line]
+        # As provisioning reads the record: other line breaks than "\n" belong to the value.
+        lines = text.removeprefix("\ufeff").split("\n")
+        pairs = [line.partition("=") for line in lines if "=" in line]
         return {key: value for key, _, value in reversed(pairs)}
 
     @property

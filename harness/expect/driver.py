@@ -352,7 +352,11 @@ def record_fits(evidence: Evidence) -> str:
             f"A prebake record was expected in '{RECORD_PATH}', but there is none: {why}", evidence
         )
     seen = {key: record.get(key) for key in ("kernel", "driver_version", "driver_kind", "arch")}
-    corrupt = [key for key, value in seen.items() if not value or value.split() != [value]]
+    corrupt = [
+        key
+        for key, value in seen.items()
+        if not value or value.split() != [value] or not value.isprintable()
+    ]
     require(
         not corrupt,
         f"The prebake record in '{RECORD_PATH}' was expected to have a value without spaces for each "

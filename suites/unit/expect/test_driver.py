@@ -128,8 +128,10 @@ def test_record_that_lacks_a_key_is_refused(tmp_path: Path, key: str, *, is_load
         folder.without(VERSION_FILE)
     rest = {name: value for name, value in FIELDS.items() if name != key}
     expect.record_fits(with_record(folder, **FIELDS, more="x y").evidence)
+    expect.record_fits(with_record(folder, **{f"\ufeff{key}": FIELDS[key]}, **rest).evidence)
 
-    for fields in (rest, {**rest, key: ""}, {**rest, key: f"{FIELDS[key]} x"}):
+    bad = ("", f"{FIELDS[key]} x", *(f"{FIELDS[key]}{end}" for end in ("\r", "\f", "\0", "\x85")))
+    for fields in (rest, *({**rest, key: value} for value in bad)):
         with pytest.raises(ExpectationError, match="to have a value without spaces for each key"):
             expect.record_fits(with_record(folder, **fields).evidence)
 
