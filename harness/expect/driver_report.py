@@ -98,6 +98,8 @@ _NO_VALUES = {
     "requested functionality has been deprecated",
     "not supported",
 }
+#: The exit codes of a program that was killed (124 by `timeout`), or that the user may not start.
+_NOT_ENDED = {124, 126, 137, 143}
 _NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
 
 
@@ -133,6 +135,12 @@ def driver_reports_health(evidence: Evidence) -> str:
     code = evidence.exit_code_of(NVIDIA_SMI)
     report = evidence.output_of(NVIDIA_SMI)
     said = " ".join(report.split())[:300] or "nothing"
+    if code in _NOT_ENDED and find_tool_words(report) is None:
+        raise HarnessError(
+            "Whether the GPUs have faults is unknown, because `nvidia-smi -q` could not be started or did "
+            f"not end in time: it exited with {code} and printed: {said}. Look for 'NVRM' in the kernel log.",
+            evidence=evidence.folder,
+        )
     require(
         code == 0,
         f"`nvidia-smi -q` was expected to exit with 0, but exited with {code} and printed: {said}. "

@@ -330,6 +330,7 @@ def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_wi
         ("words that nobody knows", 18, "different versions"),
         ("infoROM is corrupted", 18, "infoROM is corrupted"),
         ("GPU is lost", 1, "has fallen off the bus"),
+        ("GPU is lost", 124, "has fallen off the bus"),
     ],
 )
 def test_failure_of_nvidia_smi_is_explained_by_its_message_or_exit_code(
@@ -339,6 +340,12 @@ def test_failure_of_nvidia_smi_is_explained_by_its_message_or_exit_code(
         ExpectationError, match=rf"exited with {code} and printed: {said}\. .*{words}"
     ):
         driver_reports_health(a_node(tmp_path, said, exit_code=code).evidence)
+
+
+@pytest.mark.parametrize("code", [124, 126, 137, 143])
+def test_health_is_unknown_if_nvidia_smi_did_not_end_or_start(tmp_path: Path, code: int) -> None:
+    with pytest.raises(HarnessError, match=f"not end in time: it exited with {code} and printed:"):
+        driver_reports_health(a_node(tmp_path, HEAD + FIRST, exit_code=code).evidence)
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", None])
