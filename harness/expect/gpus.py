@@ -132,6 +132,7 @@ def no_gpu(evidence: Evidence) -> None:
 def has_gpus(evidence: Evidence) -> str:
     """Expect a GPU of any vendor in the catalogue on the PCI bus, and return the GPUs that were found."""
     gpus = _gpus(evidence)
+    _refuse_jetson(evidence, gpus)
     require(
         bool(gpus),
         "A GPU was expected on the PCI bus, but none of its "
@@ -148,6 +149,7 @@ def every_gpu_driven(evidence: Evidence) -> str:
     """Expect the module `nvidia` to be bound to every GPU, and a device node for each GPU."""
     version = evidence.driver_version
     gpus = _gpus(evidence)
+    _refuse_jetson(evidence, gpus)
     require(
         version is not None,
         "The NVIDIA driver was expected to be loaded, but '/proc/driver/nvidia/version' does not "
@@ -226,6 +228,16 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
             f"is {caused[-1].line!r}."
         )
     return "The kernel log has no GPU error."
+
+
+def _refuse_jetson(evidence: Evidence, gpus: list[PciFunction]) -> None:
+    """Raise HarnessError for NVIDIA's Jetson, whose GPU is part of the processor and not on the PCI bus."""
+    if not gpus and evidence.running_kernel.endswith("-tegra"):
+        raise HarnessError(
+            f"The kernel '{evidence.running_kernel}' is for NVIDIA's Jetson, whose GPU may not be on the PCI "
+            "bus, so whether the node has a GPU is unknown.",
+            evidence=evidence.folder,
+        )
 
 
 def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:

@@ -45,6 +45,18 @@ def on_bus(folder: Path, *functions: str) -> EvidenceFolder:
     return EvidenceFolder(folder).command("lspci", "".join((_HOST_BRIDGE, *functions)))
 
 
+@pytest.mark.parametrize("judge", [expect.has_gpus, expect.every_gpu_driven])
+def test_gpu_of_a_jetson_which_is_not_on_the_bus_is_unknown(
+    tmp_path: Path, judge: Callable[[Evidence], str]
+) -> None:
+    folder = a_serving_node(tmp_path).command("lspci", _HOST_BRIDGE)
+    with pytest.raises(ExpectationError):
+        judge(folder.evidence)
+
+    with pytest.raises(HarnessError, match="may not be on the PCI bus"):
+        judge(folder.command("uname-r", "5.15.148-tegra\n").evidence)
+
+
 def test_gpus_are_matched_by_vendor_and_device_of_their_model(
     tmp_path: Path, nvidia: GpuModel, acme: GpuModel
 ) -> None:
