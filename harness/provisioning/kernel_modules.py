@@ -150,10 +150,12 @@ def parse_proc_modules(text: str) -> tuple[LoadedModule, ...]:
     modules = []
     for line in text.splitlines():
         words = line.split()
-        if len(words) < 4 or not words[2].isdigit():
+        if len(words) < 4 or not (words[2].isdecimal() or words[2] == "-"):
             continue
+        # A kernel that cannot unload modules does not count references.
+        references = 0 if words[2] == "-" else int(words[2])
         holders = () if words[3] == "-" else tuple(h for h in words[3].split(",") if h)
-        modules.append(LoadedModule(name=words[0], references=int(words[2]), holders=holders))
+        modules.append(LoadedModule(name=words[0], references=references, holders=holders))
     return tuple(modules)
 
 

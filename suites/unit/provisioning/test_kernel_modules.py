@@ -174,7 +174,7 @@ PROC_MODULES = (
 
 
 def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
-    modules = parse_proc_modules(f"garbage\nx 1 - -\nx 1 2\n{PROC_MODULES}nouveau 1 0 -\n")
+    modules = parse_proc_modules(f"garbage\nx 1 y -\nx 1 2\n{PROC_MODULES}nouveau 1 - -\n")
 
     assert modules[3] == LoadedModule(
         name="nvidia", references=2, holders=("nvidia_uvm", "nvidia_modeset")
