@@ -225,6 +225,6 @@ def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
     A version is newer than its pre-releases, which have a tilde.
     """
     return tuple(
-        (1, int(part), "") if part.isdigit() else (0, 0, part)
+        (1, int(part), "") if part.isdecimal() else (0, 0, part)
         for part in re.findall(r"[0-9]+|[^0-9]+", version.replace("~", "\0") + "\1")
     )

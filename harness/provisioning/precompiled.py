@@ -75,7 +75,7 @@ def os_tag(os_release: str) -> str:
         raise PrecompiledError("The os-release file has no ID or no VERSION_ID.")
     major = version.partition(".")[0]
     first = _MAJOR_VERSION_ONLY.get(name)
-    has_major_only = first is not None and major.isdigit() and int(major) >= first
+    has_major_only = first is not None and major.isdecimal() and int(major) >= first
     return name + (major if has_major_only else version)
 
 

@@ -304,7 +304,9 @@ def _package_version(path: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
     version = path.rpartition("/")[2].removesuffix(".deb").split("_")[1]
     epoch, colon, rest = version.replace("%3a", ":").partition(":")
     return (
-        (int(epoch), version_key(rest)) if colon and epoch.isdigit() else (0, version_key(version))
+        (int(epoch), version_key(rest))
+        if colon and epoch.isdecimal()
+        else (0, version_key(version))
     )
 
 

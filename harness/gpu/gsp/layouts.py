@@ -210,7 +210,7 @@ def nearest_release(release: str, known: Iterable[str]) -> str | None:
 
 def release_key(release: str) -> tuple[int, ...]:
     """Return a key that sorts releases from the oldest to the newest."""
-    return tuple(int(part) for part in release.split(".") if part.isdigit())
+    return tuple(int(part) for part in release.split(".") if part.isdecimal())
 
 
 def _compact(value: object) -> str:

@@ -12,6 +12,6 @@ def version_key(version: str) -> list[tuple[int, str]]:
     its pre-releases, whose versions contain a tilde.
     """
     return [
-        (int(part), "") if part.isdigit() else (-1, part)
+        (int(part), "") if part.isdecimal() else (-1, part)
         for part in re.findall(r"\d+|\D+", version.replace("~", "\0") + "\1")
     ]

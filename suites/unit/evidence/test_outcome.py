@@ -50,7 +50,7 @@ def test_value_that_is_not_text_is_shown_as_json() -> None:
     assert (outcome.action, outcome.reason) == ("true", '{"a": [1, null]}')
 
 
-@pytest.mark.parametrize("pointer", ["/done/2", "/done/-1", "/a/b", "/done/0/1"])
+@pytest.mark.parametrize("pointer", ["/done/2", "/done/-1", "/done/²", "/a/b", "/done/0/1"])
 def test_missing_decision_is_none_and_a_missing_exit_code_is_an_error(pointer: str) -> None:
     assert read(decision=pointer).action is None
     with pytest.raises(HarnessError, match=rf"has an unknown format \(it has no '{pointer}'\): "):

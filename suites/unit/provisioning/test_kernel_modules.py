@@ -287,7 +287,15 @@ def test_newest_kernel_with_headers_is_chosen_by_version_number(tmp_path: Path) 
 
 
 def test_versions_are_sorted_by_number() -> None:
-    versions = ["6.1.0-56", "5.15.0-1041-azure", "6.1.0-9", "6.1.0", "6.10.0-1", "6.10~rc2-1"]
+    versions = [
+        "6.1.0-56",
+        "5.15.0-1041-azure",
+        "6.1.0-9",
+        "6.1.0",
+        "6.10.0-1",
+        "6.10~rc2-1",
+        "6²1",
+    ]
 
     assert sorted(versions, key=version_key) == [
         "5.15.0-1041-azure",
@@ -296,6 +304,7 @@ def test_versions_are_sorted_by_number() -> None:
         "6.1.0-56",
         "6.10~rc2-1",
         "6.10.0-1",
+        "6²1",
     ]
 
 

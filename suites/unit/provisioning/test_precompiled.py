@@ -42,6 +42,7 @@ def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode
         ('ID="centos"\nVERSION_ID="10.1"\n', "centos10.1"),
         ("ID=talos\nVERSION_ID=v1.6.1\n", "talosv1.6.1"),
         ("ID=rhel\nVERSION_ID=stream\n", "rhelstream"),
+        ("ID=rhel\nVERSION_ID=1²\n", "rhel1²"),
     ],
 )
 def test_os_tag_is_derived_from_os_release(text: str, tag: str) -> None:

@@ -104,6 +104,7 @@ def _archive(name: str) -> str:
         ("nvidia-device-plugin_0.9.0 nvidia-device-plugin_0.10.0", "nvidia-device-plugin_0.10.0"),
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_0.18~rc2", "nvidia-device-plugin_0.18"),
         ("nvidia-device-plugin_0.18 nvidia-device-plugin_1%3a0.9", "nvidia-device-plugin_1%3a0.9"),
+        ("nvidia-device-plugin_0.18 nvidia-device-plugin_²%3a0.9", "nvidia-device-plugin_0.18"),
         (
             "nvidia-device-plugin_0.10.deb nvidia-device-plugin_0.9",
             "nvidia-device-plugin_0.10.deb",

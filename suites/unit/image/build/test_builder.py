@@ -426,3 +426,4 @@ def test_kernel_is_newer_than_its_release_candidate() -> None:
         kernels = [f"{version}{flavour}" for version in ("6.11.10", "6.12~rc6", "6.12")]
 
         assert sorted([kernels[2], *kernels[:2]], key=version_key) == kernels
+    assert sorted(["6.12", "6²1"], key=version_key)
