@@ -43,6 +43,8 @@ DRIVER_ARTEFACTS = (
 )
 #: Matches sources of other modules with a similar name, such as `nvidia-fs`.
 _OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
+#: Patterns of the driver's names in DKMS; some distributions' packages have names of their own.
+_DKMS_NAMES = ("nvidia", *OTHER_DKMS_TREES)
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
 
@@ -100,7 +102,7 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
     """
     states: dict[str | None, set[str]] = {}
     for build in evidence.dkms_builds:
-        if build.name == "nvidia" and build.version == version:
+        if any(fnmatchcase(build.name, name) for name in _DKMS_NAMES) and build.version == version:
             states.setdefault(build.kernel, set()).add(build.state)
     require(
         states.get(kernel) == {"installed"},

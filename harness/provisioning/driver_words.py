@@ -445,7 +445,7 @@ LOADED = _notice(
 _NOTICES = (
     LOADED,
     _notice(
-        r"No NVIDIA (?:GPU|PCI devices|graphics adapter) (?:found\.|probed!)",
+        r"No NVIDIA (?:GPU|PCI devices|graphics adapter) (?:found[.!]|probed!)",
         "There was no GPU for the driver when it was loaded.",
         NV,
     ),

@@ -330,6 +330,7 @@ NOTICES = (
     f"{_INVALID_BAR}{_BAR1}",
     "NVRM: No NVIDIA PCI devices found.",
     "NVRM: No NVIDIA graphics adapter probed!",
+    "NVRM: No NVIDIA graphics adapter found!",
     "NVRM: GPU at PCI:0000:a1:00: GPU-979426f2-893a-7cbb-c4cf-81472f89a462",
     "NVRM: GPU at PCI:0000:a1:00.0: GPU-979426f2-893a-7cbb-c4cf-81472f89a462",
     "NVRM: GPU at 0000:03:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7",
