@@ -33,10 +33,9 @@ _PROPERTIES = (
     _READY,
     "ExecStart",
 )
-_ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=", re.DOTALL)
-#: The line break before a property; an argument of a command may have line breaks and empty lines too.
-_NEXT_PROPERTY = re.compile(r"\n(?=[A-Z][A-Za-z0-9]*=)")
-_NEXT_UNIT = re.compile(rf"\n{_NEXT_PROPERTY.pattern}")
+_ARGV = re.compile(r"argv\[\]=(.*) ; ignore_errors=", re.DOTALL)
+#: The end of a command; an argument may have line breaks, empty lines and lines like `PATH=/bin`.
+_COMMAND_END = re.compile(r" ; status=\S+ \}\Z")
 _NO_JOBS = "No jobs running."
 _NAME = re.compile(
     r"[^\s/]+\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
@@ -92,12 +91,31 @@ def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
 
     Raises HarnessError if a block lacks a property.
     """
-    units = [_parse_unit(block) for block in _NEXT_UNIT.split(text.strip()) if block]
+    units = [_parse_unit(properties) for properties in _split(text)]
     return {name: unit for unit in units for name in (*unit.aliases, unit.name)}
 
 
-def _parse_unit(block: str) -> ShownUnit:
-    lines = [line.partition("=") for line in _NEXT_PROPERTY.split(block.strip())]
+def _split(text: str) -> Iterator[list[str]]:
+    """Yield the properties of each unit; empty lines separate units."""
+    properties: list[str] = []
+    command: list[str] = []
+    for line in text.split("\n"):
+        if command or line.startswith("ExecStart={"):
+            command.append(line)
+            if _COMMAND_END.search(line) is not None:
+                properties.append("\n".join(command))
+                command = []
+        elif line:
+            properties.append(line)
+        elif properties:
+            yield properties
+            properties = []
+    if properties or command:
+        yield [*properties, *command]
+
+
+def _parse_unit(properties: list[str]) -> ShownUnit:
+    lines = [line.partition("=") for line in properties]
     values = {name: value for name, _, value in lines}
     try:
         (name,) = (value for key, _, value in lines if key == "Id")
@@ -112,6 +130,7 @@ def _parse_unit(block: str) -> ShownUnit:
             commands=tuple(_argvs(value for name, _, value in lines if name == "ExecStart")),
         )
     except (KeyError, ValueError) as error:
+        block = "\n".join(properties)
         raise HarnessError(
             f"`systemctl show` printed a unit of an unknown format ({error!r}): {block!r}."
         ) from error

@@ -72,7 +72,16 @@ def test_each_command_of_a_unit_is_read() -> None:
     assert len(unit.commands) == 2
 
 
-@pytest.mark.parametrize("script", ["a\nb", "a\n\nb=1\n\n\nc", "\n  a ; exit\n"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "a\nb",
+        "a\n\nb=1\n\n\nc",
+        "\n  a ; exit\n",
+        "set -e\nPATH=/sbin:$PATH\n\nGPU=/dev/nvidia0\nId=$GPU",
+        "a ; ignore_errors=no\nb",
+    ],
+)
 def test_script_in_a_command_has_its_line_breaks(script: str) -> None:
     """`systemctl show` prints arguments unchanged, including their line breaks."""
     text = f"{EXPORTER}\n{ABSENT}".replace("-f /etc/c.csv --address :19400 ", f"-f {script} ")
