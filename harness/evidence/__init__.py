@@ -525,6 +525,11 @@ class Evidence:
         return [row[0] for row in node_state.parse_units(self.answer_of("failed-units"))]
 
     @property
+    def failing_units(self) -> list[str]:
+        """Return the units that wait for a restart, and the units whose file systemd refuses."""
+        return node_state.parse_failing_units(self._full_answer_of("units"))
+
+    @property
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded."""
         rows = node_state.parse_units(self._full_answer_of("units"))

@@ -13,7 +13,7 @@ from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.gaps import NOT_COLLECTED
-from harness.evidence.node_state import unit_rows
+from harness.evidence.node_state import RESTARTING, unit_rows
 from harness.foreign_files import last_bytes
 from harness.provisioning.driver_messages import parse_messages
 from harness.provisioning.driver_words import TOOL_WORDS
@@ -63,8 +63,6 @@ _OF_CLOUD_INIT = re.compile(
     rf"^(Cloud-init v\.|ci-info: |\w+\.py\[[A-Z]+\]:|{re.escape(FINISHED)}$)"
 )
 _FINAL_STAGE = "cloud-final.service"
-#: The state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
-_RESTARTING = "auto-restart"
 #: Lines that tools print after the line with the reason of a failure.
 _AFTERTHOUGHT = re.compile(
     r'^See "?(systemctl status|journalctl)|^E: Sub-process \S+ returned an error code|'
@@ -401,7 +399,7 @@ def _failed_units(folder: Path, logs: _Logs, *, without: str) -> Iterator[str]:
 def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
     """Name the units that failed and wait for a restart; systemd does not list these units as failed."""
     for unit, *columns in _words(folder / "commands/units"):
-        if "".join(columns[2:3]).startswith(_RESTARTING):
+        if "".join(columns[2:3]).startswith(RESTARTING):
             yield f"unit '{unit}' failed and is started again: {_last_of_unit(unit, logs)}"
 
 

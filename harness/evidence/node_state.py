@@ -67,6 +67,10 @@ _UNIT_MARKS = set(
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
 #: The columns that the harness reads: a unit's name, load state and active state.
 _UNIT_COLUMNS = 3
+#: The load states of a unit that can't start, because systemd refuses its file.
+_REFUSED = ("bad-setting", "error")
+#: The sub-state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
+RESTARTING = "auto-restart"
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
@@ -196,6 +200,18 @@ def parse_units(text: str) -> list[list[str]]:
                 f"'systemctl list-units' has a line of an unknown format: {' '.join(row)[:500]!r}."
             )
     return rows
+
+
+def parse_failing_units(text: str) -> list[str]:
+    """Return the units in `systemctl list-units` that fail again and again, or that can't start.
+
+    systemd lists neither as failed. Raises HarnessError in the same cases as `parse_units`.
+    """
+    return [
+        name
+        for name, load, _, *others in parse_units(text)
+        if load in _REFUSED or (others and others[0].startswith(RESTARTING))
+    ]
 
 
 def unit_rows(text: str) -> list[list[str]]:

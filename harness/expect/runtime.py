@@ -72,6 +72,7 @@ _GPU_OWNERS = ("nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service")
 GPU_UNITS = (
     _CONTAINERD,
     "kubelet.service",
+    "nvidia-cdi-refresh.path",
     "nvidia-cdi-refresh.service",
     "nvidia-dcgm.service",
     "nvidia-dcgm-exporter.service",
@@ -364,6 +365,7 @@ def _runtime_unit(evidence: Evidence) -> str:
 def gpu_services_up(evidence: Evidence) -> str:
     """Expect the units that serve GPUs not to have failed, and the runtime of pods to be active.
 
+    A unit that waits for a restart counts as failed, and so does a unit whose file systemd refuses.
     The runtime of pods is containerd, unless another unit runs the node's pods; then containerd may
     be unused.
     """
@@ -373,7 +375,8 @@ def gpu_services_up(evidence: Evidence) -> str:
         f"'{SYSTEMD_PATH}'. Check the node itself, not a container on it.",
         evidence,
     )
-    failed_units, states = evidence.failed_units, evidence.unit_states
+    failed_units = {*evidence.failed_units, *evidence.failing_units}
+    states = evidence.unit_states
     runtimes = [_runtime_unit(evidence)]
     if runtimes == [_CRI_DOCKER] and _CONTAINERD in states:
         # Docker starts its containers through containerd.

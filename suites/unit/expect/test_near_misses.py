@@ -587,6 +587,22 @@ def test_failed_unit_with_a_similar_name_is_not_a_gpu_service(tmp_path: Path, un
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        "kubelet.service loaded activating start K\n",
+        "kubelet.service masked inactive dead K\n",
+        "kubelet.service not-found inactive dead K\n",
+        "kubelet.service loaded active running auto-restart\n",
+        "a.service loaded activating auto-restart A\n",
+    ],
+)
+def test_unit_that_starts_or_is_masked_has_not_failed(tmp_path: Path, row: str) -> None:
+    folder = a_serving_node(tmp_path).command("units", RUNNING + row)
+
+    assert expect.gpu_services_up(folder.evidence)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         lambda f: f.command(
@@ -599,8 +615,17 @@ def test_failed_unit_with_a_similar_name_is_not_a_gpu_service(tmp_path: Path, un
             "failed-units",
             "a.service loaded failed failed A\nkubelet.service loaded failed failed\n",
         ),
+        lambda f: f.command("units", f"{RUNNING}kubelet.service loaded activating auto-restart\n"),
+        lambda f: f.command(
+            "units", f"{RUNNING}kubelet.service loaded activating auto-restart-queued K\n"
+        ),
+        lambda f: f.command("units", f"{RUNNING}kubelet.service bad-setting inactive dead\n"),
+        lambda f: f.command("units", f"{RUNNING}* kubelet.service error inactive dead K\n"),
     ],
-    ids=["circle", "star", "only in the list of all", "starred in the list of all", "second"],
+    ids=[
+        *("circle", "star", "only in the list of all", "starred in the list of all", "second"),
+        *("restarting", "restarting since 254", "bad setting", "file that can't be read"),
+    ],
 )
 def test_failed_gpu_service_is_found_in_each_form_of_its_listing(
     tmp_path: Path, change: Change
@@ -614,6 +639,7 @@ def test_failed_gpu_service_is_found_in_each_form_of_its_listing(
     [
         "containerd.service",
         "kubelet.service",
+        "nvidia-cdi-refresh.path",
         "nvidia-cdi-refresh.service",
         "nvidia-dcgm.service",
         "nvidia-dcgm-exporter.service",
