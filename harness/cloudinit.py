@@ -88,7 +88,8 @@ class CloudInitResult:
         try:
             run = parse_json(text)["v1"]
             return cls(
-                datasource=str(run["datasource"] or ""),
+                # The data source is null if cloud-init found none.
+                datasource="" if run["datasource"] is None else _text(run["datasource"]),
                 errors=tuple(str(error) for error in _listed(run["errors"])),
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -154,6 +155,12 @@ def _stages(run: Mapping[str, object]) -> list[dict[str, Any]]:
     if not stages:
         raise ValueError("it has no stage")
     return stages
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
 
 
 def _listed(value: object) -> list[object]:

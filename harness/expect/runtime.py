@@ -20,7 +20,7 @@ from harness.provisioning.containerd_config import (
     read_runtimes,
 )
 from harness.provisioning.nvidia import BOTTLEROCKET_RUNTIME
-from harness.provisioning.toml_text import TomlTextError, get_value
+from harness.provisioning.toml_text import TomlTextError, get_value, read_entries
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
@@ -310,9 +310,9 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         raise HarnessError(
             f"containerd's configuration has an unknown format: {error}.", evidence=evidence.folder
         ) from error
-    if not configuration.strip():
+    if not any(entry.path[0] in {"version", "plugins"} for entry in read_entries(configuration)):
         raise HarnessError(
-            "`containerd config dump` printed nothing, so the runtimes are unknown.",
+            "`containerd config dump` printed no configuration, so the runtimes are unknown.",
             evidence=evidence.folder,
         )
     if number is None or (number not in CRI_PLUGINS and not runtimes):

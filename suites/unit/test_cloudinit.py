@@ -239,6 +239,8 @@ def test_result_without_a_data_source_is_read() -> None:
     [
         *("{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'),
         '{"v1": {"datasource": null, "errors": "none"}}',
+        '{"v1": {"datasource": ["DataSourceNoCloud"], "errors": []}}',
+        '{"v1": {"datasource": false, "errors": []}}',
     ],
 )
 def test_malformed_result_is_refused(text: str) -> None:

@@ -318,7 +318,12 @@ UNKNOWN = (
     Case(
         "runtime",
         lambda f: f.command("containerd-config", "\n"),
-        "`containerd config dump` printed nothing",
+        "`containerd config dump` printed no configuration",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", 'time="2026-08-03" level=warning msg="[x] y"\n'),
+        "`containerd config dump` printed no configuration",
     ),
     Case(
         "runtime",
