@@ -35,7 +35,7 @@ _PROPERTIES = (
 )
 _ARGV = re.compile(r"argv\[\]=(.*) ; ignore_errors=", re.DOTALL)
 #: The end of a command; an argument may have line breaks, empty lines and lines like `PATH=/bin`.
-_COMMAND_END = re.compile(r" ; status=\S+ \}\Z")
+_COMMAND_END = re.compile(r" ; ignore_errors=\w+ .*\}\Z")
 _NO_JOBS = "No jobs running."
 _NAME = re.compile(
     r"[^\s/]+\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
