@@ -531,9 +531,12 @@ class Evidence:
 
     @property
     def unit_states(self) -> Mapping[str, str]:
-        """Return the active state of every unit that systemd has loaded."""
+        """Return the active state of every unit that systemd has loaded.
+
+        The list of units also has units that do not exist, but that other units name.
+        """
         rows = node_state.parse_units(self._full_answer_of("units"))
-        return {row[0]: row[2] for row in rows}
+        return {row[0]: row[2] for row in rows if row[1:3] != ["not-found", "inactive"]}
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:

@@ -167,8 +167,14 @@ def test_unit_with_the_expected_single_command_is_accepted(tmp_path: Path) -> No
     expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=("a --x",))), DCGM, "a --x")
 
 
-def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) -> None:
-    folder = EvidenceFolder(tmp_path).command("units", "other.service loaded active running O\n")
+@pytest.mark.parametrize(
+    "listed", ["other.service loaded active running O\n", f"{KUBELET} not-found inactive dead x\n"]
+)
+def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(
+    tmp_path: Path, listed: str
+) -> None:
+    """The list has a unit that does not exist if another unit names it."""
+    folder = EvidenceFolder(tmp_path).command("units", listed)
 
     with pytest.raises(HarnessError, match=r"commands=unit_commands\('kubelet.service'\)"):
         expect.unit_state(folder.evidence, KUBELET, active="inactive")
