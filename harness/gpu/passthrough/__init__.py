@@ -42,7 +42,8 @@ def parse_address(text: str, *, source: str, key: str | None = None) -> str:
             source=source,
             key=key,
         )
-    return f"{match[1] or '0000'}:{match[2]}"
+    # nvidia-smi writes the segment with eight digits, sysfs with at least four.
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}"
 
 
 def is_address(text: str) -> bool:

@@ -100,6 +100,10 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
             'gpus:\n  "0000:65:00.0": {}\n  "65:00.0": {}\n',
             r"gpus\.yaml:3: key 'gpus.65:00.0': 0000:65:00.0 is listed twice",
         ),
+        (
+            'gpus:\n  "0000:65:00.0": {}\n  "00000000:65:00.0": {}\n',
+            r"gpus\.yaml:3: key 'gpus.00000000:65:00.0': 0000:65:00.0 is listed twice",
+        ),
         ("others: maybe\n", r"gpus\.yaml:1: key 'others': .*'take' or 'exclude'.*'maybe'"),
         ('gpus:\n  "0000:65:00.0": {exclude: ""}\n', r"gpus\.yaml:2: key 'gpus.0000:65:00.0.excl"),
         ("schema: 2\n", "reads 1"),
