@@ -33,9 +33,8 @@ _PROPERTIES = (
     _READY,
     "ExecStart",
 )
-_ARGV = re.compile(r"argv\[\]=(.*) ; ignore_errors=", re.DOTALL)
-#: The end of a command; an argument may have line breaks, empty lines and lines like `PATH=/bin`.
-_COMMAND_END = re.compile(r" ; ignore_errors=\w+ .*\}\Z")
+#: The words after a command; an argument may have line breaks, empty lines and lines like `PATH=/bin`.
+_AFTER_COMMAND = " ; ignore_errors="
 _NO_JOBS = "No jobs running."
 _NAME = re.compile(
     r"[^\s/]+\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
@@ -102,7 +101,7 @@ def _split(text: str) -> Iterator[list[str]]:
     for line in text.split("\n"):
         if command or line.startswith("ExecStart={"):
             command.append(line)
-            if _COMMAND_END.search(line) is not None:
+            if _AFTER_COMMAND in line and line.endswith("}"):
                 properties.append("\n".join(command))
                 command = []
         elif line:
@@ -138,10 +137,10 @@ def _parse_unit(properties: list[str]) -> ShownUnit:
 
 def _argvs(values: Iterator[str]) -> Iterator[str]:
     for value in values:
-        found = _ARGV.search(value)
-        if found is None:
+        argv, end, _ = value.partition("argv[]=")[2].rpartition(_AFTER_COMMAND)
+        if not end:
             raise ValueError(value)
-        yield found[1].strip()
+        yield argv.strip()
 
 
 def parse_unit_jobs(text: str) -> Mapping[str, str]:

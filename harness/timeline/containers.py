@@ -10,14 +10,13 @@ from harness.timeline import Lane, Span, SpanState
 if TYPE_CHECKING:
     from harness.timeline.boots import Boot
 
-_SHIM = re.compile(r'msg="starting signal loop".*?path=\S*/(?P<id>[^/\s]+)')
-_CONNECTING = re.compile(r'msg="connecting to shim (?P<id>[^"\s]+)"')
-_GONE = re.compile(r'msg="(?:shim disconnected|shim reaped)".*?\bid=(?P<id>\S+)')
+_CONNECTING = re.compile(r'msg="connecting to shim ([^"\s]+)"')
+_SHIM, _PATH = 'msg="starting signal loop"', re.compile(r"path=(\S+)")
+_GONE, _ID = ('msg="shim disconnected"', 'msg="shim reaped"'), re.compile(r"\bid=(\S+)")
 #: The message about a container of Kubernetes has the container's name and then its id.
-_NAMED = re.compile(
-    r"CreateContainer within sandbox .*?&ContainerMetadata\{Name:(?P<name>[^,]+),.*?"
-    r'returns container id \\"(?P<id>[0-9a-f]+)\\"'
-)
+_NAMED = "CreateContainer within sandbox "
+_NAME = re.compile(r"&ContainerMetadata\{Name:([^,{]+),")
+_NAMED_ID = re.compile(r'returns container id \\"([0-9a-f]+)\\"')
 _LONGEST_ID = 24
 
 
@@ -30,25 +29,33 @@ def containers_of(boot: Boot, end_s: float) -> list[Span]:
         if entry.fields.get("SYSLOG_IDENTIFIER") != "containerd":
             continue
         message = entry.fields.get("MESSAGE", "")
-        if named := _NAMED.search(message):
-            names[named["id"]] = named["name"]
-        if gone := _GONE.search(message):
-            container = gone["id"]
-            if container in started:
-                found.append(
-                    _span(
-                        container,
-                        names,
-                        boot.at(started.pop(container)),
-                        boot.at(entry.monotonic_s),
-                    )
-                )
-        elif begun := _CONNECTING.search(message) or _SHIM.search(message):
-            started.setdefault(begun["id"], entry.monotonic_s)
+        named, container = _after(_NAMED, _NAME, message), _after(_NAMED, _NAMED_ID, message)
+        if named is not None and container is not None:
+            names[container] = named
+        path, connecting = _after(_SHIM, _PATH, message), _CONNECTING.search(message)
+        gone = next(filter(None, (_after(mark, _ID, message) for mark in _GONE)), None)
+        if gone is not None:
+            if gone in started:
+                start_s = boot.at(started.pop(gone))
+                found.append(_span(gone, names, start_s, boot.at(entry.monotonic_s)))
+        elif connecting is not None:
+            started.setdefault(connecting[1], entry.monotonic_s)
+        elif path is not None:
+            started.setdefault(path.rstrip("/").rpartition("/")[2], entry.monotonic_s)
     return found + [
         _span(container, names, boot.at(at_s), end_s, SpanState.RUNNING)
         for container, at_s in started.items()
     ]
+
+
+def _after(mark: str, pattern: re.Pattern[str], message: str) -> str | None:
+    """Return the first text that `pattern` finds after `mark`, or None.
+
+    For one expression with both, the time would grow with the square of the message's length.
+    """
+    _, found, rest = message.partition(mark)
+    match = pattern.search(rest) if found else None
+    return None if match is None else match[1]
 
 
 def _span(

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
         ("/etc/a*", ["/etc/a", "/etc/a.b"], ["/etc/ba"]),
         ("/a+b[c]", ["/a+b[c]"], ["/aab[c]", "/a+bc"]),
         ("/*/x", ["/a/x"], ["/x", "/a/b/x", "/.a/x"]),
+        ("/**/*.log", ["/a/b.log"], ["/a/.log", "/.a/b.log", "/a/b/c.log"]),
+        # Evidence of other people may have any pattern.
+        (f"/etc/{'*' * 60}b", ["/etc/ab"], [f"/etc/{'a' * 60}"]),
+        (f"/etc/{'*a' * 60}b", [f"/etc/{'a' * 60}b"], [f"/etc/{'a' * 200}"]),
     ],
 )
 def test_pattern_matches_as_in_a_shell(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.timeline import SpanState
 from harness.timeline.containers import containers_of
 from suites.unit.timeline.journals import a_boot, an_entry
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from harness.evidence.history import JournalEntry
 
 LONG = "0123456789abcdef" * 4
+TIMES = 20_000
 
 
 def said(monotonic_s: float, message: str, by: str = "containerd") -> JournalEntry:
@@ -44,3 +47,19 @@ def test_span_of_a_container_is_from_the_start_to_the_end_of_its_shim() -> None:
         ("0123456789ab…", 105.0, 150.0, SpanState.RUNNING),
         ("second", 106.0, 150.0, SpanState.RUNNING),
     ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'msg="starting signal loop" ' + "path=a" * TIMES,
+        'msg="starting signal loop" path= ' * TIMES,
+        'msg="shim disconnected"' * TIMES,
+        "CreateContainer within sandbox &ContainerMetadata{Name:a," * TIMES,
+        "CreateContainer within sandbox &ContainerMetadata{Name:" * TIMES,
+    ],
+    ids=["path", "paths", "ends", "names", "open names"],
+)
+def test_long_message_takes_little_time(message: str) -> None:
+    """Anybody in the guest can log as containerd."""
+    assert len(containers_of(a_boot(said(1.0, message)), 150.0)) <= 1
