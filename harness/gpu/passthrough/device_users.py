@@ -175,7 +175,7 @@ def _files_by_function(root: Path) -> dict[str, tuple[str, ...]]:
                 found.setdefault(address, []).append(f"{place}/{device.name}")
     for information in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         try:
-            minor = _NVIDIA_MINOR.search(information.read_text())
+            minor = _NVIDIA_MINOR.search(information.read_text(errors="replace"))
         except OSError:
             continue
         if minor is not None:

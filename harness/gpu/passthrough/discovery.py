@@ -196,7 +196,7 @@ class _Attributes:
 def _is_answering(attributes: _Attributes) -> bool:
     """Return whether configuration space answers; this read wakes a sleeping function."""
     ids = attributes.read("config", _IDS_BYTES)
-    if ids is None:
+    if ids is None or len(ids) < _IDS_BYTES:
         if "config" not in attributes.unreadable:
             attributes.unreadable.append("config")
         return True

@@ -81,8 +81,10 @@ def _find_disks(root: Path, found: _Findings) -> None:
         found.unknown_disks.append(f"'/proc/swaps' can't be read ({error.strerror}).")
         return
     for line in swaps:
-        name, kind = line.split()[:2]
-        if kind == "partition":
+        name, kind, *_ = (*line.split(), "", "")
+        if kind not in {"partition", "file"}:
+            found.unknown_disks.append(f"A line of '/proc/swaps' can't be parsed: {line}")
+        elif kind == "partition":
             device = root / "sys/class/block" / name.rpartition("/")[2]
             _find_block_device(device, f"The host swaps to '{name}' on this device.", name, found)
 
@@ -222,7 +224,7 @@ def _default_interfaces(root: Path, found: _Findings) -> list[str]:
 def _table(root: Path, name: str, found: _Findings) -> list[list[str]]:
     """Return the words of each line of a file of '/proc/net'."""
     try:
-        text = (root / "proc/net" / name).read_text()
+        text = (root / "proc/net" / name).read_text(errors="backslashreplace")
     except FileNotFoundError:
         # A kernel without IPv6 has no table of IPv6 routes.
         if name == "route":

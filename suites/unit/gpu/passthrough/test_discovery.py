@@ -245,6 +245,17 @@ def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_if_disks_in_use_can
     assert verdict(host).kind is (VerdictKind.USABLE if is_known else VerdictKind.UNKNOWN)
 
 
+@pytest.mark.parametrize("line", ["", "/dev/sda2", "/dev/sda2 zoned 1000 0 -2"])
+def test_verdict_on_a_gpu_with_a_storage_function_is_unknown_after_an_unknown_line_about_swap(
+    host: FakeHost, line: str
+) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.write("proc/swaps", f"Filename Type Size Used Priority\n{line}\n")
+
+    assert "A line of '/proc/swaps' can't be parsed" in verdict(host).reason
+    assert verdict(host).kind is VerdictKind.UNKNOWN
+
+
 def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
     """A multipath NVMe namespace is a child of its subsystem and not of a controller."""
     card = "0000:65:00.4"
@@ -389,6 +400,18 @@ def test_gpu_is_refused_if_its_card_has_any_interface_that_the_default_route_use
     assert set(find_host_use(host.root).reasons) == {card, NIC}
 
 
+def test_default_route_by_an_interface_whose_name_is_not_utf8_leads_to_an_unknown_card(
+    host: FakeHost,
+) -> None:
+    """The kernel accepts any bytes but white space and '/' in the name of an interface."""
+    with (host.root / "proc/net/route").open("ab") as table:
+        table.write(b"e\xff\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
+
+    assert find_host_use(host.root).unknown_network == (
+        r"The network interface 'e\xff' is not in sysfs.",
+    )
+
+
 @pytest.mark.parametrize("class_code", [NIC_CLASS, USB_CLASS])
 def test_verdict_on_a_gpu_with_a_possible_network_card_is_unknown_if_routes_cannot_be_read(
     host: FakeHost, class_code: int
@@ -476,6 +499,14 @@ def test_verdict_is_unknown_if_an_attribute_cannot_be_read(
     # Each function has a configuration space, and need not have the others.
     (host.device(address) / name).rmdir()
     assert verdict(host).is_usable is (name != "config")
+
+
+def test_verdict_is_unknown_if_the_configuration_space_is_shorter_than_the_ids(
+    host: FakeHost,
+) -> None:
+    (host.device(GPU) / "config").write_bytes(b"\xde\x10")
+
+    assert verdict(host).kind is VerdictKind.UNKNOWN
 
 
 def test_unreadable_numa_node_is_listed_but_the_gpu_stays_usable(host: FakeHost) -> None:
@@ -625,7 +656,9 @@ def test_gpu_in_use_is_found_even_if_nvidias_driver_writes_its_address_in_capita
 ) -> None:
     host.add_driver("nvidia")
     host.add_function("0000:9a:00.0", group=99, driver="nvidia")
-    host.write("proc/driver/nvidia/gpus/0000:9A:00.0/information", "Device Minor: 0\n")
+    host.write("proc/driver/nvidia/gpus/0000:9A:00.0/information", "").write_bytes(
+        b"GPU UUID: \xff\nDevice Minor: 0\n"
+    )
     host.add_process(12, "python3", "/dev/nvidia0")
 
     assert verdict(host, "0000:9a:00.0").kind is VerdictKind.BUSY
