@@ -177,6 +177,9 @@ class MessageReader:
                 start += size
                 if number == POSTED and flags & REPLY:
                     continue
+                if flags & REPLY:
+                    # A second answer would be mistaken for the answer to the next request.
+                    self.awaited = None
                 yield Message(number, command, flags, payload)
         finally:
             del self._buffer[:start]
@@ -313,9 +316,7 @@ class VfioUserServer(DeviceServer[Message]):
         def ask(number: int, request: bytes) -> Message:
             self._messages.awaited = number
             connection.sendall(request)
-            answer = self._await_answer(connection, self._messages)
-            self._messages.awaited = None
-            return answer
+            return self._await_answer(connection, self._messages)
 
         return _MemoryByMessages(ask, connection.sendall)
 

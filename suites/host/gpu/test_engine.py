@@ -93,6 +93,18 @@ def test_access_is_answered_before_dma_and_during_dma(vfio: Vfio) -> None:
     assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
 
 
+def test_second_answer_to_a_request_ends_the_connection(vfio: Vfio) -> None:
+    vfio.start_copy()
+    read = vfio.expect_request(Command.DMA_READ)
+    answer = vfioside.message(
+        read.command, read.payload + b"8 octets", number=read.number, flags=1
+    )
+
+    vfio.qemu.post(answer + answer)
+
+    assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
+
+
 def test_received_accesses_are_answered_before_dma(vfio: Vfio) -> None:
     start = vfioside.write_message(0, 0, struct.pack("<I", ADDRESS))
     vfio.qemu.post(start + vfioside.read_message(0, 0x88, 4))
