@@ -63,7 +63,7 @@ class HostFunction:
     `unreadable` lists the attributes that exist but could not be read, so their values are unknown.
     `reset_methods` lists the methods in the order in which the kernel tries them. A kernel before
     5.15 does not list the methods; `reset_methods` then contains only 'default'. `is_answering` is
-    false if configuration space reads as all ones, or if the function stays in D3cold.
+    false if configuration space shows no ids, or if the function stays in D3cold.
     """
 
     address: str

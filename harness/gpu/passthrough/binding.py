@@ -148,7 +148,7 @@ class Binder:
         function = self._function(address)
         if not function.is_answering:
             raise DeviceError(
-                f"{address} does not answer: its configuration space reads as all ones, or it stays "
+                f"{address} does not answer: its configuration space shows no ids, or it stays "
                 f"in D3cold (power state {function.power_state or 'unknown'})."
             )
 

@@ -21,7 +21,9 @@ _GROUP_FOLDER = "sys/kernel/iommu_groups"
 #: How many bytes of configuration space contain the vendor id and the device id.
 _IDS_BYTES = 4
 _PAGE_BYTES = 4096
-_ALL_ONES = b"\xff" * _IDS_BYTES
+#: The ids that the kernel also takes for no device (`pci_bus_generic_read_dev_vendor_id` in
+#: drivers/pci/probe.c); the last shows a function that is not ready yet, for example after a reset.
+_NO_IDS = frozenset({0xFFFFFFFF, 0x00000000, 0x0000FFFF, 0xFFFF0000, 0xFFFF0001})
 _D3COLD = "D3cold"
 #: The content of driver_override if no override is set.
 _NULL = "(null)"
@@ -200,7 +202,8 @@ def _is_answering(attributes: _Attributes) -> bool:
         if "config" not in attributes.unreadable:
             attributes.unreadable.append("config")
         return True
-    return ids != _ALL_ONES and attributes.text("power_state") != _D3COLD
+    is_there = int.from_bytes(ids, "little") not in _NO_IDS
+    return is_there and attributes.text("power_state") != _D3COLD
 
 
 def _group_number(attributes: _Attributes) -> int | None:

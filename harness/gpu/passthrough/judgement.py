@@ -146,7 +146,7 @@ def _state(function: HostFunction) -> list[Finding]:
     if not function.is_answering:
         findings.append(
             _refused(
-                "It does not answer: its configuration space reads as all ones, or it stays in "
+                "It does not answer: its configuration space shows no ids, or it stays in "
                 f"D3cold (power state {function.power_state or 'unknown'})."
             )
         )

@@ -464,6 +464,9 @@ def test_gpu_without_a_reset_method_file_is_usable_with_the_default_reset(host: 
     ("file", "content", "reason"),
     [
         ("config", b"\xff" * 64, "does not answer"),
+        ("config", bytes(64), "does not answer"),
+        # A function that needs more time after a reset reads so.
+        ("config", b"\x01\x00" + b"\xff" * 62, "does not answer"),
         ("power_state", b"D3cold\n", "power state D3cold"),
         ("power_state", b"D3hot\n", None),
     ],
