@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.cli.command_words import CommandParser
 from harness.cli.late_loading import load_on_use
-from harness.cli.output import guarded, print_error
+from harness.cli.output import guarded, open_closed_streams, print_error
 from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -146,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         load_on_use("pydantic", "yaml")
         argv = sys.argv[1:]
     words = list(argv)
+    open_closed_streams()
     is_known = bool(words) and words[0] in _COMMANDS
     with guarded(words[0] if is_known else ""):
         return _run(words, is_known=is_known)

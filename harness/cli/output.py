@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 #: console, from which the command itself removes control sequences.
 _VERBATIM = frozenset({"completion", "migrate", "replay"})
 _MESSAGES = "messages"
+
+
+def open_closed_streams() -> None:
+    """Open the null device as each standard stream that the caller closed, such as by `>&-`.
+
+    Otherwise the next file that this process opens would get the stream's number, and output of other
+    processes would be written to that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor is the stream's number.
+            free = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(free, "w" if number else "r", encoding="utf-8"))
 
 
 @contextlib.contextmanager

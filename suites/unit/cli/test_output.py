@@ -132,3 +132,17 @@ def test_stdout_of_migrate_is_printed_unchanged_and_its_stderr_escaped(
     said = capsys.readouterr()
     assert said.out == "x = '\xad'\n"
     assert said.err.isprintable()
+
+
+def test_command_without_open_standard_streams_ends_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python has None in place of a stream that the caller closed."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+
+    assert main(["docs", "no-such-page"]) == 2
+
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        assert stream.fileno() > 2, "The number is the lowest that was free."
+        stream.close()
