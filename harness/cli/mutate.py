@@ -98,8 +98,23 @@ def _run(arguments: argparse.Namespace) -> int:
     from harness.mutate.worker import TestChoice  # noqa: PLC0415
 
     for name, value in (("--minutes", arguments.minutes), ("--workers", arguments.workers)):
-        if value is not None and value <= 0:
+        # This comparison refuses NaN too.
+        if value is not None and not value > 0:
             raise BadInputError("The number must be greater than 0.", source=name)
+    least = arguments.fail_under
+    if least is not None and not 0 <= least <= 100:
+        raise BadInputError(
+            f"{least:g} was given, but a percentage from 0 to 100 was expected.",
+            source="--fail-under",
+        )
+    for name in _REPORTS:
+        path = getattr(arguments, name)
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise BadInputError(
+                f"'{path}' is a folder, or is in a folder that does not exist; name a file in a folder "
+                "that exists.",
+                source=f"--{name}",
+            )
     until = None if arguments.minutes is None else time.monotonic() + arguments.minutes * 60
     request = Request(
         project=Project(Path.cwd(), arguments.scripts, without=_reports(arguments)),

@@ -104,11 +104,24 @@ def test_log_has_a_line_of_progress_every_ten_seconds(
     assert capsys.readouterr().err == "at 110\nat 121\n"
 
 
-@pytest.mark.parametrize("option", ["--minutes=0", "--workers=0"])
-def test_number_that_is_not_positive_is_refused_before_anything_runs(
-    requests: list[Any], capsys: pytest.CaptureFixture[str], option: str
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--minutes=0", "The number must be greater than 0."),
+        ("--minutes=nan", "The number must be greater than 0."),
+        ("--workers=0", "The number must be greater than 0."),
+        ("--fail-under=101", "101 was given, but a percentage from 0 to 100 was expected."),
+        ("--fail-under=nan", "nan was given, but a percentage from 0 to 100 was expected."),
+        ("--json=absent/a", "'absent/a' is a folder, or is in a folder that does not exist"),
+        ("--html=.", "'.' is a folder"),
+        ("--sarif=", "'.' is a folder"),
+        ("--markdown=a.sh/a", "'a.sh/a' is a folder, or is in a folder that does not exist"),
+    ],
+)
+def test_wrong_number_or_report_path_is_refused_before_anything_runs(
+    requests: list[Any], capsys: pytest.CaptureFixture[str], option: str, message: str
 ) -> None:
     assert main(["mutate", "a.sh", option]) == 2
 
-    assert f"{option.partition('=')[0]}: The number must be greater" in capsys.readouterr().err
+    assert f"{option.partition('=')[0]}: {message}" in capsys.readouterr().err
     assert requests == []
