@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from harness.errors import BadInputError
 from harness.shell.lexer import (
     Word,
     is_open,
@@ -80,6 +81,11 @@ class _Migration:
     def run(self) -> str:
         while self.at < len(self.lines):
             self._take(self._next_line())
+        if not self.functions:
+            raise BadInputError(
+                "The file has no example (It, Specify, Example or Todo); give the path of a *_spec.sh file.",
+                source=self.path,
+            )
         return module_text(self.path, [self.project.fixture(), *self.functions])
 
     def _next_line(self) -> str:

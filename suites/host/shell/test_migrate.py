@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+import pytest
+
+from harness.errors import BadInputError
 from harness.shell.spec.migrate import migrate
 from suites.host.shell.running import outcomes, row_evaluator
 
@@ -220,3 +223,10 @@ def test_rows_that_depend_on_the_host_are_marked_for_translation_by_hand() -> No
     )
 
     assert "by hand (commands that ran on the host printed its rows)" in module
+
+
+@pytest.mark.parametrize("text", ["", "x\n", "f() { :; }\n", "Describe 'a'\nEnd\n"])
+def test_file_without_an_example_is_refused(text: str) -> None:
+    """A module without tests would look like a migrated spec."""
+    with pytest.raises(BadInputError, match=r"^a_spec\.sh: The file has no example"):
+        _migrate(text)
