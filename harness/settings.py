@@ -31,6 +31,8 @@ INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
 #: reliable on network file systems; a reboot empties the folder.
 POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
+#: The most hours for which a machine is kept: ten years. The end of a longer time may not be a date.
+MOST_KEEP_HOURS = 87_600
 #: The default images for tests of nodes: one for each distribution from which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
 #: Recorded durations of tests in the root folder of a project, as pytest-split writes them.
@@ -269,7 +271,6 @@ class Settings:
             "bundle_limit_days",
             "checkpoint_limit_mib",
             "failure_checkpoint_limit_mib",
-            "machine_keep_hours",
         ):
             limit = getattr(self, name)
             # This comparison refuses NaN too.
@@ -278,6 +279,7 @@ class Settings:
                     f"{limit} was given, but 0 or more was expected.",
                     source=f"--{name.replace('_', '-')}",
                 )
+        require_keep_hours(self.machine_keep_hours, source="--machine-keep-hours")
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -305,6 +307,16 @@ class Settings:
     @property
     def checkpoint_store(self) -> Path:
         return self.cache / "checkpoints"
+
+
+def require_keep_hours(hours: float, *, source: str) -> None:
+    """Raise BadInputError, which names `source`, if a machine can't be kept for this time."""
+    # This comparison refuses NaN too.
+    if not 0 <= hours <= MOST_KEEP_HOURS:
+        raise BadInputError(
+            f"{hours:g} was given, but a number of hours from 0 to {MOST_KEEP_HOURS} was expected.",
+            source=source,
+        )
 
 
 def name_of_file(file: str) -> str:

@@ -24,6 +24,7 @@ from harness.settings import (
     MachineDriver,
     Settings,
     machine_driver,
+    require_keep_hours,
 )
 from harness.visible_text import visible_line
 
@@ -79,8 +80,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    until = None if arguments.hold is None else time.time() + 3600 * arguments.hold
-    if until is not None:
+    until = None
+    if arguments.hold is not None:
+        require_keep_hours(arguments.hold, source="--hold")
+        until = time.time() + 3600 * arguments.hold
         # The parent of this process has ended, and `harness gc` ends this process by SIGTERM.
         signal.signal(signal.SIGTERM, _end)
     return resume(

@@ -78,22 +78,23 @@ def test_timeout_multiplier_out_of_range_is_refused(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "expected"),
     [
-        ("checkpoint_limit_mib", -1),
-        ("failure_checkpoint_limit_mib", -1),
-        ("bundle_limit_mib", -1),
-        ("bundle_limit_days", math.nan),
-        ("machine_keep_hours", math.nan),
+        ("checkpoint_limit_mib", -1, "0 or more"),
+        ("failure_checkpoint_limit_mib", -1, "0 or more"),
+        ("bundle_limit_mib", -1, "0 or more"),
+        ("bundle_limit_days", math.nan, "0 or more"),
+        ("machine_keep_hours", math.nan, "a number of hours from 0 to 87600"),
+        ("machine_keep_hours", math.inf, "a number of hours from 0 to 87600"),
     ],
 )
-def test_negative_or_invalid_limit_is_refused(name: str, value: float) -> None:
+def test_negative_or_invalid_limit_is_refused(name: str, value: float, expected: str) -> None:
     limits: dict[str, Any] = {name: 0}
     Settings(**limits)
 
     limits[name] = value
     option = f"--{name.replace('_', '-')}"
-    with pytest.raises(BadInputError, match=f"^{option}: {value} was given, but 0 or more"):
+    with pytest.raises(BadInputError, match=f"^{option}: {value} was given, but {expected}"):
         Settings(**limits)
 
 

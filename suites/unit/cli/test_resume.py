@@ -124,6 +124,17 @@ def test_held_machine_is_kept_until_its_deadline_or_until_it_ends(
     assert capsys.readouterr().out.endswith("node-1\n")
 
 
+@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e9"])
+def test_machine_is_not_held_for_a_time_without_an_end(
+    tmp_path: Path, held: list[object], capsys: pytest.CaptureFixture[str], hours: str
+) -> None:
+    """`harness ps` and `harness gc` print the end."""
+    assert main(["resume", str(tmp_path / "node"), f"--hold={hours}"]) == 2
+
+    assert "--hold: " in capsys.readouterr().err
+    assert held == []
+
+
 def test_resumed_machine_is_entered_and_ends_with_the_command(
     tmp_path: Path, saved: MachineBundle, monkeypatch: pytest.MonkeyPatch, held: list[object]
 ) -> None:
