@@ -63,18 +63,19 @@ def add_parser(commands: Commands) -> None:
         help=f"the model of an emulated GPU of the clone, as `harness gpu ls` lists it, or {_NO_GPU}; "
         f"may be repeated (default: {_DEFAULT_GPU})",
     )
-    shell.add_argument(
+    instead = shell.add_mutually_exclusive_group()
+    instead.add_argument(
         "--machine",
         metavar="MACHINE",
         help="enter a running machine instead; the machine's id or name, as `harness ps` shows it",
     )
-    shell.add_argument(
+    instead.add_argument(
         "--test",
         metavar="NODEID",
         help="instead, start the first machine of this test with the test's image, GPUs and saved state, "
         "and enter the machine; the test does not run",
     )
-    shell.add_argument(
+    instead.add_argument(
         "--bundle",
         type=Path,
         metavar="DIR",

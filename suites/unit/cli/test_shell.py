@@ -145,6 +145,19 @@ def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_a_m
     assert done == [CLONE, ENTERED, "x100", THERE]
 
 
+@pytest.mark.parametrize(
+    "words", ["--machine=a --test=b", "--test=b --bundle=c", "--bundle=c --machine=a"]
+)
+def test_shell_enters_only_one_machine(
+    done: list[object], capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["shell", *words.split()])
+
+    assert "not allowed with argument" in capsys.readouterr().err
+    assert done == []
+
+
 @pytest.mark.usefixtures("done")
 @pytest.mark.parametrize(
     ("words", "command"),
