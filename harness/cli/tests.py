@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.cli.command_words import add_command_words
+from harness.errors import BadInputError
 from harness.settings import MachineShell, MachineStart
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
 
 
 def become_pytest(node_id: str, *options: str) -> NoReturn:
-    """Replace this process by pytest, which runs one test and gets the terminal."""
+    """Replace this process by pytest, which runs one test and gets the terminal.
+
+    Raises BadInputError for an empty node id, by which pytest would run all tests.
+    """
+    if not node_id:
+        raise BadInputError(
+            "'' is not a test; give the node id of one test, as pytest's summary shows it.",
+            source="NODEID",
+        )
     argv = [sys.executable, "-m", "pytest", node_id, "-n", "0", *options]
     os.execv(argv[0], argv)  # noqa: S606 - pytest takes this process's place

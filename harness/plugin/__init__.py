@@ -102,7 +102,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--shard") or config.getoption("--report-dir"):
+    if any(config.getoption(name) is not None for name in ("--shard", "--report-dir")):
         from harness.plugin import shards  # noqa: PLC0415 - most runs have no shards
 
         shards.register(config)

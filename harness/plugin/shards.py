@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import platform
 import signal
 import threading
@@ -50,6 +51,8 @@ def register(config: pytest.Config) -> None:
     """
     word = config.getoption("--shard")
     report = config.getoption("--report-dir")
+    if report == "":
+        raise pytest.UsageError("--report-dir: '' is not a folder; name a folder for the reports.")
     try:
         shard = None if word is None else shard_of(word)
         durations = read_durations(config.rootpath / config.getoption("--durations-file"))
@@ -221,7 +224,8 @@ class ShardPlugin:
                 junit_prefix=config.getoption("junitprefix", None) or "",
                 start=self.start,
                 host=platform.node(),
-                root=str(config.rootpath),
+                # A path may have bytes that are not UTF-8, which JSON can't contain.
+                root=os.fsencode(config.rootpath).decode(errors="backslashreplace"),
                 started=stamp.isoformat(timespec="seconds"),
                 seconds=round(time.monotonic() - self._began, 2),
                 first_test_s=None

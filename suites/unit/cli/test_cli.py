@@ -630,3 +630,12 @@ def test_rerun_and_shell_commands_replace_their_process_with_pytest_for_the_give
     monkeypatch.setattr(os, "execv", become)
 
     assert main(words.split()) == 130
+
+
+@pytest.mark.parametrize("words", [["rerun", ""], ["shell", "--test", ""], ["shell", "--test="]])
+def test_empty_node_id_is_refused_since_pytest_would_run_all_tests(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+
+    assert "NODEID: '' is not a test" in capsys.readouterr().err

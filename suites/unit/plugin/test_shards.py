@@ -162,7 +162,8 @@ def test_shard_record_has_ended_tests_and_their_durations(
     # xdist reports a worker that crashed in a test in this way.
     for when in ("setup", "???"):
         plugin.pytest_runtest_logreport(a_report("crashed", when, 0.5))
-    config = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
+    root = tmp_path / "b\udce9"
+    config = SimpleNamespace(getoption=lambda *_: None, rootpath=root)
     session: Any = SimpleNamespace(config=config, exitstatus=0)
 
     ending = plugin.pytest_sessionfinish(session, 0)
@@ -178,6 +179,7 @@ def test_shard_record_has_ended_tests_and_their_durations(
     assert written.repeated == ("a.py::x",)
     assert (written.first_test_s, written.seconds) == (4.0, 30.0)
     assert written.started == "1970-01-01T10:00:00+00:00"
+    assert written.root == str(tmp_path / r"b\xe9")
     assert json.loads((plugin.reports / "durations.json").read_text()) == {
         "a.py::x": 9.0,
         "a.py::y": 4.5,
@@ -360,3 +362,16 @@ def test_shard_without_tests_succeeds_only_if_other_shards_have_tests(
     next(plugin.pytest_sessionfinish(session, before))
 
     assert session.exitstatus == status
+
+
+@pytest.mark.parametrize("option", ["--shard", "--report-dir"])
+def test_empty_value_is_refused_since_it_is_an_unset_variable_of_a_job(
+    tmp_path: Path, option: str
+) -> None:
+    config = FakeConfig(tmp_path)
+    config.asked[option] = ""
+
+    with pytest.raises(pytest.UsageError, match=f"^{option}: '' is not a "):
+        registered(config)
+
+    assert config.plugins == []
