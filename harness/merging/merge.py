@@ -11,7 +11,7 @@ from harness.errors import BadInputError, listed
 from harness.merging.allure import merge_results
 from harness.merging.complete import find_folders, read_shards
 from harness.merging.junit import cases_of, read_suite, write_merged
-from harness.merging.summary import behaviours_of, render_summary
+from harness.merging.summary import TITLE, behaviours_of, render_summary
 from harness.sharding.durations import durations_in, write_durations
 from harness.sharding.manifest import ALLURE, DURATIONS, JUNIT, SHELL_COVERAGE
 from harness.sharding.report_file import read_json, read_report
@@ -113,14 +113,21 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
 
 
 def _require_own(to: Path) -> None:
-    """Refuse a folder with reports but without a summary, since a merge writes the summary first."""
-    found = [name for name in (ALLURE, *_FILES) if (to / name).exists()]
-    if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
+    """Refuse a folder with reports but without a merge's summary, which a merge writes first."""
+    found = [name for name in (SUMMARY, ALLURE, *_FILES) if (to / name).exists()]
+    if found and not ((to / _SUMMARY_PART).exists() or _is_of_a_merge(to / SUMMARY)):
         raise BadInputError(
             f"'{to}' has {listed(found)}, which this merge would replace, but no merge wrote "
             "these reports; name another folder.",
             source="--to",
         )
+
+
+def _is_of_a_merge(summary: Path) -> bool:
+    if not summary.is_file():
+        return False
+    with summary.open(encoding="utf-8", errors="replace") as file:
+        return file.read(len(TITLE)) == TITLE
 
 
 def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from harness.merging.complete import ShardReports
     from harness.merging.junit import Case
 
+TITLE = "# Tests of all shards"
+"""The first line of the page."""
+
 _SHOWN_TESTS = 10
 _CAUSE_LENGTH = 300
 #: Punctuation that Markdown, including GitHub's dialect, reads as mark-up, links or formulas.
@@ -57,7 +60,7 @@ def _lines(
     outcomes = Counter(each.outcome for each in cases)
     failed = [each for each in cases if each.problem is not None]
     broken = sum(each.is_broken for each in failed)
-    yield "# Tests of all shards"
+    yield TITLE
     yield ""
     yield (
         f"**{len(cases)} tests**: {outcomes['passed']} passed, {len(failed) - broken} expectations not "

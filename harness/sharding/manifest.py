@@ -15,6 +15,7 @@ import pydantic
 from harness.errors import BadInputError
 from harness.sharding import MOST_SHARDS
 from harness.sharding.report_file import read_report
+from harness.visible_text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,7 @@ MANIFEST = "shard.json"
 
 _START = "start-"
 _MOST_STARTS = 999_999
+_SHOWN_BYTES = 200
 _NUMBER = re.compile(r"[0-9]{1,6}")
 
 JUNIT = "junit.xml"
@@ -100,9 +102,16 @@ def read_manifest(folder: Path) -> ShardManifest:
     try:
         return _adapter().validate_json(read_report(path))
     except pydantic.ValidationError as error:
-        slip = error.errors(include_url=False)[0]
+        slips = error.errors(include_url=False)
+        slip = next((each for each in slips if each["loc"] == ("schema",)), slips[0])
+        said = f"{slip['msg']}."
+        if slip["type"] == "literal_error":
+            said = (
+                f"The file has the format {shortened(repr(slip['input']), _SHOWN_BYTES)}, but this version of "
+                f"the harness reads {slip['ctx']['expected']}; merge with the version that ran the shard."
+            )
         raise BadInputError(
-            f"{slip['msg']}.", source=str(path), key=".".join(map(str, slip["loc"])) or None
+            said, source=str(path), key=".".join(map(str, slip["loc"])) or None
         ) from error
 
 

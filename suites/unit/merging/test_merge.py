@@ -404,20 +404,21 @@ def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
     assert len(list(place.iterdir())) == 2
 
 
-def test_folder_with_other_reports_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["allure/mine-result.json", "summary.md"])
+def test_folder_with_other_reports_is_refused(tmp_path: Path, name: str) -> None:
     three_shards(tmp_path / "shards")
-    own = tmp_path / "to/allure/mine-result.json"
+    own = tmp_path / "to" / name
     own.parent.mkdir(parents=True)
-    own.touch()
+    own.write_text("# Chapters\n")
 
     with pytest.raises(
         BadInputError,
-        match="has 'allure', which this merge would replace, but no merge wrote these",
+        match=f"has '{name.partition('/')[0]}', which this merge would replace, but no merge wrote these",
     ):
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     assert own.exists()
-    assert [path.name for path in (tmp_path / "to").iterdir()] == ["allure"]
+    assert [path.name for path in (tmp_path / "to").iterdir()] == [name.partition("/")[0]]
 
 
 def test_earlier_merge_is_replaced(tmp_path: Path) -> None:

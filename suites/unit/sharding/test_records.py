@@ -132,3 +132,12 @@ def test_error_for_a_malformed_record_names_the_key(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=r"shard\.json: key 'number'"):
         read_manifest(tmp_path)
+
+
+def test_error_for_a_record_of_another_version_names_the_version(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"number": "x", "schema": 2}')
+
+    with pytest.raises(
+        BadInputError, match=r"json: key 'schema': The file has the format 2, but .* reads 1;"
+    ):
+        read_manifest(tmp_path)
