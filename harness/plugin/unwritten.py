@@ -21,6 +21,8 @@ def note_unwritten(session: pytest.Session, what: object, reason: object) -> Non
     sentence = f"harness: The report '{what}' could not be written: {reason_of(reason)}."
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None:
+        # The line of progress that pytest has begun may not be complete.
+        reporter.ensure_newline()
         reporter.write_line(sentence, red=True)
     else:
         sys.stderr.write(f"{sentence}\n")

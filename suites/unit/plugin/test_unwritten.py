@@ -70,7 +70,14 @@ def test_missing_report_is_reported_and_fails_the_run(
         assert red
         sys.stderr.write(f"{line}\n")
 
-    terminal = SimpleNamespace(write_line=write_line) if has_terminal else None
+    def ensure_newline() -> None:
+        sys.stderr.write("\n")
+
+    terminal = (
+        SimpleNamespace(write_line=write_line, ensure_newline=ensure_newline)
+        if has_terminal
+        else None
+    )
     plugins = SimpleNamespace(getplugin=lambda _: terminal)
     config = SimpleNamespace(pluginmanager=plugins)
     session: Any = SimpleNamespace(config=config, exitstatus=before)
@@ -78,7 +85,9 @@ def test_missing_report_is_reported_and_fails_the_run(
     note_unwritten(session, "r.xml", OSError(errno.ENOSPC, "No space"))
 
     assert session.exitstatus == pytest.ExitCode.INTERNAL_ERROR
-    assert capsys.readouterr().err.count("'r.xml' could not be written: No space.") == 1
+    said = capsys.readouterr().err
+    assert said.count("'r.xml' could not be written: No space.") == 1
+    assert said.startswith("\nharness: ") is has_terminal
 
 
 def test_symbolic_link_or_pipe_as_a_report_path_is_not_replaced(tmp_path: Path) -> None:
