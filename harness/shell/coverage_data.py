@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _MODULE = "harness.shell.coverage_data"
 _PLUGIN = f"{_MODULE}.ShellCoverage"
 _DIGEST_DIGITS = 16
+#: The first bytes of the databases that coverage.py writes.
+_DATABASE = b"SQLite format 3\0"
 _CONTEXT = re.compile(r"(.+) \(sha256 ([0-9a-f]{16})\)\Z")
 
 
@@ -48,14 +50,15 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
 
     The file also lists the scripts that did not run. With `[run] plugins =
     harness.shell.coverage_data` in its configuration, coverage.py itself can report the file.
-    Raises BadInputError if there is no script at `sources`.
+    Raises BadInputError if there is no script at `sources`, or if `path` is not data of coverage.py,
+    which the file replaces.
     """
-    path.unlink(missing_ok=True)
     scripts = list(scripts_in(sources))
     if not scripts:
         raise BadInputError(
             f"There is no bash script at {listed(map(str, sources))}.", source="--shell-cov"
         )
+    _remove_earlier(path)
     data = coverage.CoverageData(basename=str(path))
     for script in scripts:
         _add_lines(data, None, str(script), ())
@@ -66,6 +69,22 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
             _add_lines(data, context, script_name, executed_lines(_text(content), places))
     with _writing():
         data.write()
+
+
+def _remove_earlier(path: Path) -> None:
+    """Remove the data of an earlier run, but no other file, and no device such as /dev/null."""
+    if not path.exists():
+        return
+    if path.is_file():
+        with path.open("rb") as file:
+            begin = file.read(len(_DATABASE))
+        if begin in {b"", _DATABASE}:
+            path.unlink()
+            return
+    raise BadInputError(
+        f"'{path}' is not data of coverage.py, and is not replaced; name another file.",
+        source="--shell-cov-data",
+    )
 
 
 @contextlib.contextmanager

@@ -125,7 +125,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         try:
             _write_coverage(config)
         except (HarnessError, OSError) as error:
-            config.stash[_REFUSAL] = str(error)
+            what = "" if isinstance(error, HarnessError) else "The coverage can't be written: "
+            config.stash[_REFUSAL] = f"{what}{error}"
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
+
+
+def _time_limit(word: str) -> float:
+    seconds = float(word)
+    # This comparison refuses NaN too.
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(
+            f"'{word}' is not a time limit; give seconds, more than 0, or 'inf' for no limit."
+        )
+    return seconds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--shell-timeout",
-        type=float,
+        type=_time_limit,
         default=120.0,
         metavar="SECONDS",
         help="time limit of an example of a *_spec.sh file (default: %(default)s)",

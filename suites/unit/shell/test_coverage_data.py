@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 
@@ -137,6 +138,22 @@ def test_coverage_of_python_is_refused(tmp_path: Path) -> None:
 def test_missing_coverage_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         combine([tmp_path / "absent"])
+
+
+def test_only_data_of_an_earlier_run_is_replaced(tmp_path: Path, script: Path) -> None:
+    """The option may name a script, or a device that root could remove."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    before = script.read_bytes()
+
+    for name in ("lib/my script.sh", "pipe", "."):
+        with pytest.raises(BadInputError, match=r"--shell-cov-data: '.*' is not data of cov"):
+            written(tmp_path, script, name, Tier.MOCKED, 2)
+    for name in ("new", "new", "empty"):
+        combine([written(tmp_path, script, name, Tier.MOCKED, 2)])
+
+    assert script.read_bytes() == before
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:

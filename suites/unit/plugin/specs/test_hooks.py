@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from harness.plugin.specs.hooks import (
     _REFUSAL,
+    pytest_addoption,
     pytest_sessionfinish,
     pytest_terminal_summary,
     pytest_testnodedown,
@@ -62,3 +64,28 @@ def test_covered_lines_and_notes_and_refusals_that_workers_report_are_merged(
     is_refused = refusing is not None
     assert session.exitstatus == (pytest.ExitCode.USAGE_ERROR if is_refused else 0)
     assert lines == [*["no namespaces"] * is_refused, "note 0", "note 1"]
+
+
+def test_reason_why_coverage_is_not_written_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_config: object) -> NoReturn:
+        raise IsADirectoryError(21, "Is a directory", "out")
+
+    monkeypatch.setattr("harness.plugin.specs.hooks._write_coverage", fail)
+    config = SimpleNamespace(stash=pytest.Stash(), getoption=lambda _name: ["a.sh"])
+    session: Any = SimpleNamespace(config=config, exitstatus=0)
+
+    pytest_sessionfinish(session)
+
+    assert session.exitstatus == pytest.ExitCode.USAGE_ERROR
+    said = "The coverage can't be written: [Errno 21] Is a directory: 'out'"
+    assert config.stash[_REFUSAL] == said
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "nan"])
+def test_time_limit_of_an_example_is_more_than_0(word: str) -> None:
+    parser = pytest.Parser(_ispytest=True)
+    pytest_addoption(parser)
+
+    with pytest.raises(pytest.UsageError, match=f"--shell-timeout: '{word}' is not a time limit"):
+        parser.parse([f"--shell-timeout={word}"])
+    assert parser.parse(["--shell-timeout=inf"]).shell_timeout == math.inf
