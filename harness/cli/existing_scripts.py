@@ -179,9 +179,14 @@ def _yaml(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
+def _documented(path: Path) -> str:
+    """Return the name of a path for the docstring of a module."""
+    return path.name.replace("\\", "\\\\").replace('"', '\\"')
+
+
 def render_machine_test(main: FoundScript) -> str:
     """Return a test that runs the program on a machine."""
-    return f'''"""{main.path.name} on a machine with a GPU."""
+    return f'''"""{_documented(main.path)} on a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -233,7 +238,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_script_is_valid(shell: Shell, script: str) -> None:
     """`bash -n` parses the whole script and runs nothing."""
-    shell.evaluate(f"bash -n '{{script}}'").check()
+    shell.call("bash", "-n", script).check()
 '''
     if sourced is not None:
         body += f'''
@@ -244,4 +249,4 @@ def test_sourcing_defines_the_function(shell: Shell) -> None:
 
     assert shell.evaluate("declare -F '{sourced.functions[0]}'").check().stdout
 '''
-    return f'"""The scripts of {folder.name}, in a shell with mocked commands."""\n\n{head}{body}'
+    return f'"""The scripts of {_documented(folder.resolve())}, in a shell with mocked commands."""\n\n{head}{body}'

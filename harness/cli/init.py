@@ -139,10 +139,16 @@ def around_scripts(
     folders = dict.fromkeys(spec.resolve().parent for spec in specs)
     inside = [each for each in folders if each.is_relative_to(project.resolve())]
     tested = ["tests", *(each.relative_to(project.resolve()).as_posix() for each in inside)]
+    for name in (source, *(each.path.relative_to(scripts).as_posix() for each in found), *tested):
+        if not name.isprintable():
+            raise BadInputError(
+                f"'{name}' has a character that is not printable, or bytes that are not UTF-8; rename it.",
+                source=f"--provisioner {scripts}",
+            )
     ini = (
         files["pytest.ini"][0]
         .decode()
-        .replace("testpaths = tests", f"testpaths = {' '.join(tested)}")
+        .replace("testpaths = tests", f"testpaths = {shlex.join(tested)}")
     )
     texts = {
         "provisioner.yaml": render_declaration(main, scripts, source),

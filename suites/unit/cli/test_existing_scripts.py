@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -133,14 +135,15 @@ def test_folder_of_scripts_may_be_hidden_but_hidden_files_in_it_are_ignored(proj
 
 
 def test_folders_with_shellspec_files_are_in_the_testpaths(project: Path) -> None:
-    (project / "ops/spec").mkdir()
-    (project / "ops/spec/library_spec.sh").touch()
+    for name in ("spec", "it's spec"):
+        (project / "ops" / name).mkdir()
+        (project / "ops" / name / "library_spec.sh").touch()
     (project / "ops/scripts/own_spec.sh").touch()
 
     main(["init", "--provisioner", "ops/scripts"])
 
-    lines = (project / "pytest.ini").read_text().splitlines()
-    assert "testpaths = tests ops/scripts ops/spec" in lines
+    (line,) = re.findall("testpaths = (.*)", (project / "pytest.ini").read_text())
+    assert shlex.split(line) == ["tests", "ops/it's spec", "ops/scripts", "ops/spec"]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +239,38 @@ def test_init_takes_an_executable_script_of_a_usual_name_as_the_program(
     main(["init", "--provisioner", "ops/scripts"])
 
     assert list(read_provisioner(project / "provisioner.yaml").run) == [f"/opt/scripts/{name}"]
+
+
+def test_docstrings_of_generated_tests_name_any_folder_and_script(project: Path) -> None:
+    (project / "ops/scripts/provision.sh").rename(project / 'ops/scripts/"provision"\\.sh')
+    (project / "ops/scripts").rename(project / 'ops/"""\\N')
+
+    assert main(["init", "--provisioner", 'ops/"""\\N']) == 0
+
+    docstrings = [
+        ast.get_docstring(ast.parse((project / "tests" / name).read_text()))
+        for name in ("unit/test_scripts.py", "e2e/test_node.py")
+    ]
+    assert docstrings == [
+        'The scripts of """\\N, in a shell with mocked commands.',
+        '"provision"\\.sh on a machine with a GPU.',
+    ]
+
+
+@pytest.mark.parametrize("name", ["a\nb.sh", "a\udcff.sh", "a\udcff/b.sh", "a\u202e/b_spec.sh"])
+def test_name_that_files_of_a_project_can_not_contain_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = project / "ops/scripts" / name
+    if "spec" in name:
+        path = project / "ops" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(LIBRARY)
+
+    assert main(["init", "--provisioner", "ops/scripts"]) == 2
+
+    assert "has a character that is not printable, or bytes" in capsys.readouterr().err
+    assert not (project / "pytest.ini").exists()
 
 
 @pytest.mark.parametrize(
