@@ -342,9 +342,9 @@ class _Migration:
             if rest.startswith("<"):
                 scope.stdin = "", f" < <(__hx_slurp {rest})"
             elif rest[0] in "'\"" and all(word.literal for word in found):
-                scope.stdin = "".join(f"{word.text}\n" for word in found), ""
+                scope.stdin = " ".join(word.text for word in found) + "\n", ""
             else:
-                source = f"printf '%s\\n' {rest}" if rest[0] in "'\"" else rest
+                source = f"__hx_putsn {rest}" if rest[0] in "'\"" else rest
                 scope.stdin = "", f" < <({source})"
             return
         inner = (line.lstrip(" \t") for line in self._inner())

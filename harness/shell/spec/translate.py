@@ -412,7 +412,7 @@ class _Translator:
         if rest.startswith("<"):
             body = f"__hx_slurp {rest}"
         elif rest[0] in "'\"":
-            body = f"__hx_lines {rest}"
+            body = f"__hx_putsn {rest}"
         else:
             body = rest
         return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body}; }}"

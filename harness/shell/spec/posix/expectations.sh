@@ -35,11 +35,11 @@ __hx_report_variable() { # NAME
       return 0
       ;;
   esac
-  case $__hx_newline$(export -p) in
-    *"${__hx_newline}export $1="* | *"${__hx_newline}export $1$__hx_newline"*) __hx_attributes=x ;;
+  case $__hx_newline$(export -p)$__hx_newline in
+    *"${__hx_newline}export $1"[="$__hx_newline"]*) __hx_attributes=x ;;
   esac
-  case $__hx_newline$(readonly -p) in
-    *"${__hx_newline}readonly $1="*) __hx_attributes=${__hx_attributes}r ;;
+  case $__hx_newline$(readonly -p)$__hx_newline in
+    *"${__hx_newline}readonly $1"[="$__hx_newline"]*) __hx_attributes=${__hx_attributes}r ;;
   esac
   if eval "[ -n \"\${$1+x}\" ]"; then
     eval "__hx_value=\$$1"

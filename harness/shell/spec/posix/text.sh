@@ -10,8 +10,6 @@ __hx_putsn() {
   printf '%s\n' "$*"
 }
 
-__hx_lines() { printf '%s\n' "$@"; }
-
 __hx_printf() { printf "$@"; }
 
 __hx_sleep() { "$__hx_sleep" "$@"; }

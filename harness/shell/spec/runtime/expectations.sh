@@ -39,7 +39,8 @@ __hx_report_variable() { # NAME
   esac
   local - __hx_attributes
   builtin set +u
-  __hx_attributes="${!1@a}"
+  # in "${!1@a}", bash leaves out the attributes of a variable without a value
+  eval "__hx_attributes=\${${1%%[*}@a}"
   if [[ -n ${!1+x} ]]; then
     local __hx_text
     __hx_text="${!1}"

@@ -10,10 +10,6 @@ __hx_putsn() {
   builtin printf '%s\n' "$*"
 }
 
-__hx_lines() {
-  builtin printf '%s\n' "$@"
-}
-
 __hx_printf() {
   builtin printf "$@"
 }

@@ -268,6 +268,10 @@ Describe 'state matchers'
     export out=1
     readonly fixed=1
     plain=1
+    export bare_out
+    readonly bare_fixed
+    The variable bare_out should be exported
+    The variable bare_fixed should be readonly
     The variable out should be exported
     The variable fixed should be readonly
     The variable plain should not be exported

@@ -50,10 +50,10 @@ last'
     When call reads
     The output should equal 2B
   End
-  It 'succeeded: texts, each with a final newline'
+  It 'succeeded: texts, joined by spaces'
     Data 'some text' "$GREETING" ''
     When call reads
-    The entire output should equal "some text${SHELLSPEC_LF}hello world$SHELLSPEC_LF$SHELLSPEC_LF"
+    The entire output should equal "some text hello world $SHELLSPEC_LF"
   End
   Describe 'from a file'
     Parameters
