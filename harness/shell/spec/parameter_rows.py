@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 _ROWS_TIMEOUT_S = 30.0
 _ENVIRONMENT_FILE = """\
 if [ -n "${HX_ENV_FROM-}" ]; then
-  set -a
-  . "$HX_ENV_FROM" >/dev/null 2>&1
-  set +a
+  eval "$(. "$HX_ENV_FROM" >/dev/null 2>&1; export -p)"
 fi
 """
 

@@ -84,7 +84,7 @@ def test_options_of_the_project_name_the_same_paths_in_the_translation(
         "--path /usr/bin:/bin:${PWD}/bin\n",
     )
     project.write("lib/helper.sh", "helped() { echo helped; }\n")
-    project.write("env.sh", "FROM_FILE=yes\n")
+    project.write("env.sh", "export FROM_FILE=yes\n")
     project.write("bin/tool", "#!/bin/sh\necho tool\n").chmod(0o755)
     project.write("below/data", "")
     spec = """\

@@ -275,7 +275,7 @@ def test_environment_file_is_sourced_as_a_script(project: SpecProject) -> None:
         "Describe 'environment'\nParameters:matrix\n  $NAMES\nEnd\n"
         'It "greets $1"\n'
         "When run command env\n"
-        "The output should include FROM_FILE=plain\n"
+        "The output should not include FROM_FILE\n"
         "The output should include FROM_DEFAULT=default\n"
         'The output should include "PLACE=$PWD/spec"\n'
         "The variable HX_ENV_FROM should be undefined\nEnd\nEnd\n",

@@ -270,7 +270,6 @@ export SHELLSPEC_SHELL_VERSION=
 if [ -n "${HX_ENV_FROM-}" ]; then
   # keep the exported variables of the file, but not its functions and its output
   eval "$(
-    set -a
     . "$HX_ENV_FROM" >/dev/null 2>&1
     unset HX_ENV_FROM
     export -p

@@ -35,7 +35,6 @@ builtin export SHELLSPEC_SHELL_VERSION
 if [[ -n ${HX_ENV_FROM-} ]]; then
   # keep the exported variables of the file, but not its functions and its output
   eval "$(
-    builtin set -a
     . "$HX_ENV_FROM" >/dev/null 2>&1
     builtin unset HX_ENV_FROM
     builtin export -p
