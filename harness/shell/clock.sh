@@ -61,7 +61,7 @@ __hx_pass() { # MILLISECONDS
     ((HX_TIMEOUT_PID != BASHPID)) || builtin exit 124
     builtin printf 'alarm %d\n' "$HX_TIMEOUT_PID" >>/proc/self/fd/202
     __hx_await_timeout
-    builtin kill -ALRM "$HX_TIMEOUT_PID" 2>/dev/null && "$HX_SLEEP" 5
+    builtin kill -ALRM "$HX_TIMEOUT_PID" 2>/dev/null && "$HX_SLEEP" 5 214>&- # not a background job
     return
   fi
   builtin printf '%d\n' $((__hx_offset + $1)) >|/proc/self/fd/200

@@ -3,7 +3,8 @@
 # Bash sources this file through BASH_ENV; the script on stdin then sources the code under test and
 # ends with __hx_serve. Descriptors 190 to 202 are described in spec_runtime.sh, and 203 to 209 in
 # mocked_command.sh. 198: code that the test defines. 199: the variables after an evaluation.
-# 210: the code to evaluate. 218, 219: the code's stdout and stderr while an evaluation ends.
+# 210: the code to evaluate. 212: a pipe that the processes of an evaluation have open as 214. 218,
+# 219: the code's stdout and stderr while an evaluation ends.
 
 unset BASH_ENV
 __hx_at=190
@@ -112,7 +113,10 @@ __hx_leave() { # STATUS OPTIONS ARGS...: end the evaluation, in its shell
   fi
   __hx_status=$1
   if [[ -n ${__hx_exit-} ]]; then
-    exit() { __hx_end "${1-$__hx_status}"; }
+    exit() {
+      __hx_end
+      builtin exit "${1-$__hx_status}"
+    }
     __hx_trace=()
     if [[ -n ${__hx_traced-} ]]; then
       __hx_trace=(builtin trap "$__hx_traced" DEBUG)
@@ -129,16 +133,14 @@ $__hx_exit
 { builtin set +eux; } 2>/dev/null" >&218 2>&219
     { builtin set +eux; } 2>/dev/null
   fi
-  __hx_end "$__hx_status"
+  __hx_end # without 'exit', so that a signal that ended the evaluation ends the shell too
 }
 
-__hx_end() { # STATUS
+__hx_end() {
   builtin set +eux
   builtin trap - DEBUG
   builtin unset -f exit
   builtin declare -p >|/proc/self/fd/199
-  builtin printf '%s\0' when 1 "$1" >&190
-  builtin exit "$1"
 }
 
 __hx_run_case() {
@@ -184,6 +186,7 @@ __hx_serve() {
   local __hx_word
   __hx_cwd=$PWD __hx_old_cwd=${OLDPWD-}
   builtin cd /
+  exec 212< <(:)
   builtin printf '%s\0' ready 0 >&190
   while IFS= builtin read -r -u 191 __hx_word; do
     if [[ $__hx_word == clear ]]; then
@@ -191,7 +194,13 @@ __hx_serve() {
       builtin printf '%s\0' cleared 0 >&190
       continue
     fi
-    (__hx_run_case) >|/proc/self/fd/195 2>|/proc/self/fd/194 </dev/null
-    builtin printf '%s\0' end 1 $? >&190
+    (__hx_run_case) >|/proc/self/fd/195 2>|/proc/self/fd/194 </dev/null 214>/proc/self/fd/212
+    __hx_status=$?
+    # background jobs, such as 'tee' in 'exec > >(tee log)', may still write output
+    if ! builtin read -t 0 -u 212; then
+      builtin read -t 1 -u 212
+      (($? <= 128)) || exec 212< <(:) # do not wait again for the same jobs
+    fi
+    builtin printf '%s\0' end 1 "$__hx_status" >&190
   done
 }

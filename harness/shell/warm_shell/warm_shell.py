@@ -327,7 +327,6 @@ class WarmShell:
         files = self._files
         outputs = files.outputs[0]
         deadline = time.monotonic() + timeout_s
-        status: int | None = None
         is_prepared = True
         while True:
             record = self.process.reader.next_record()
@@ -345,9 +344,7 @@ class WarmShell:
                     f"{_streams(outputs.out.text(), outputs.err.text())}"
                 )
             name, fields = record
-            if name == "when":
-                status = int(fields[0])
-            elif name == "unprepared":
+            if name == "unprepared":
                 is_prepared = False
             elif name == "end":
                 break
@@ -358,7 +355,7 @@ class WarmShell:
         files.trace.replace("")
         _check_parsed(stderr, is_prepared=is_prepared)
         return Evaluation(
-            status=int(fields[0]) if status is None else status,
+            status=int(fields[0]),
             stdout=outputs.out.text(),
             stderr=stderr,
             variables=parse_declarations(files.preserved.text()),

@@ -36,6 +36,25 @@ def test_killed_evaluation_has_no_results_of_the_previous_evaluation(shell: Shel
     assert (result.variables, result.sleeps) == ({}, ())
 
 
+@pytest.mark.parametrize(("signal", "status"), [("TERM", 143), ("INT", 130), ("HUP", 129)])
+def test_signal_that_ends_an_evaluation_gives_its_status(
+    shell: Shell, signal: str, status: int
+) -> None:
+    result = shell.evaluate(f"trap 'echo cleaned' EXIT; X=1; kill -{signal} $BASHPID; echo no")
+
+    assert (result.status, result.stdout, result.stderr) == (status, "cleaned\n", "")
+    assert result.variable("X") == "1"
+
+
+def test_evaluation_has_the_output_of_background_jobs_that_end_soon(shell: Shell) -> None:
+    log = "exec > >(command -p sleep 0.2; tee /var/log/setup) 2>&1; echo out; echo err >&2"
+    assert shell.evaluate(log).stdout == "out\nerr\n"
+    assert shell.path("/var/log/setup").read_text() == "out\nerr\n"
+
+    assert shell.evaluate("command -p sleep 600 & echo out").stdout == "out\n"
+    assert shell.evaluate("echo next").stdout == "next\n"
+
+
 _CODE = {
     "echo a\\": "a\n",
     "echo a # b": "a\n",
