@@ -68,6 +68,24 @@ def plain_commands(text: str) -> list[str]:
     ]
 
 
+def definitions_of(text: str, name: str) -> Iterator[tuple[str, int]]:
+    """Yield a function's definitions in a bash script, with their lines; the last one comes first.
+
+    Definitions in which the parser finds errors are left out.
+    """
+    waiting = [parse(text.encode(errors="surrogateescape"))]
+    while waiting:
+        node = waiting.pop()
+        named = node.child_by_field_name("name")
+        if node.type == "function_definition" and named is not None and not node.has_error:
+            found, found_name = (
+                (part.text or b"").decode(errors="surrogateescape") for part in (node, named)
+            )
+            if found_name == name:
+                yield found, node.start_point[0] + 1
+        waiting.extend(node.children)
+
+
 def commands_of(text: str) -> list[Command]:
     """Return the commands of a bash script, in their order, without the commands inside `$(...)`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,23 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
     If the script defines the function more than once, the last definition is used. Raises
     BadInputError if the script does not define the function.
     """
+    from harness.shell.commands_of import definitions_of  # noqa: PLC0415 - slow import of the parser
+
     runner = runner or LocalRunner()
-    lines = script.read_text(errors="surrogateescape").split("\n")
+    source = script.read_text(errors="surrogateescape")
+    for text, line in itertools.chain(
+        definitions_of(source, name), _definitions_by_lines(source, name)
+    ):
+        # for a heredoc without its end, bash prints only a warning
+        parsed = runner.run(["bash", "-O", "extglob", "-n"], timeout_s=_PARSE_S, stdin=f"{text}\n")
+        if parsed.ok and not parsed.stderr:
+            return text, line
+    raise BadInputError(f"The script has no function '{name}'.", source=str(script))
+
+
+def _definitions_by_lines(source: str, name: str) -> Iterator[tuple[str, int]]:
+    """Yield texts that may define the function, for a definition that the parser can't read."""
+    lines = source.split("\n")
     begins = re.compile(
         rf"\s*(?:function\s+{re.escape(name)}\s*(?:\(\s*\))?|{re.escape(name)}\s*\(\s*\))"
         r"(?=\s*(?:[{(#]|$))"
@@ -55,17 +71,9 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
     for start in range(len(lines) - 1, -1, -1):
         found = begins.match(lines[start])
         opened = found and _OPENS.match("\n".join(lines[start:])[found.end() :])
-        if not opened:
-            continue
-        for end in _possible_ends(lines, start, _CLOSES[opened[1]]):
-            text = "\n".join(lines[start:end])
-            # for a heredoc without its end, bash prints only a warning
-            parsed = runner.run(
-                ["bash", "-O", "extglob", "-n"], timeout_s=_PARSE_S, stdin=f"{text}\n"
-            )
-            if parsed.ok and not parsed.stderr:
-                return text, start + 1
-    raise BadInputError(f"The script has no function '{name}'.", source=str(script))
+        if opened:
+            for end in _possible_ends(lines, start, _CLOSES[opened[1]]):
+                yield "\n".join(lines[start:end]), start + 1
 
 
 def _possible_ends(lines: list[str], start: int, closes: re.Pattern[str]) -> Iterator[int]:

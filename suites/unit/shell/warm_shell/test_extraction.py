@@ -69,15 +69,21 @@ def test_last_definition_of_a_function_is_extracted_with_its_line(tmp_path: Path
         "  function f.x ( ) { # why\n    a\n  }",
         "f.x() (\n  a\n)",
         "  f.x() {\nif a; then { b\n}; fi\n  }",
-        "f.x() { a\n  b; } # why",
+        "f.x() { a # why\n  b; }",
         "f.x() { a\n  b; } 2>/dev/null",
     ],
 )
-def test_function_is_extracted_in_each_syntax(tmp_path: Path, definition: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("a || ", " || a"), ("e() { a; }; ", "; f.x")]
+)
+def test_function_is_extracted_in_each_syntax(
+    tmp_path: Path, definition: str, before: str, after: str
+) -> None:
     script = tmp_path / "a.sh"
-    script.write_text(f"a\n{definition}\nf.x a\nfunction f.xy {{\n a\n}}\nf-x() {{ a; }}\n")
+    line = f"{before}{definition}{after}"
+    script.write_text(f"a\n{line}\nf.x a\nfunction f.xy {{\n a\n}}\nf-x() {{ a; }}\n")
 
-    assert extract_function(script, "f.x", Bash()) == (definition, 2)
+    assert extract_function(script, "f.x", Bash()) == (definition.strip(), 2)
 
 
 OPTIONS = {
