@@ -382,9 +382,12 @@ class _RootBuilder:
 
     def _fill(self, root: str, places: _Places, layers: _Layers) -> list[str]:
         if self.is_root and layers.overlay("/", root, "layer"):
-            for point in sorted(self.mounts):
-                if point != "/":
-                    layers.add(point, places.of(point), point)
+            for point in sorted(self.mounts.keys() - {"/"}):
+                try:
+                    target = places.of(point)
+                except (FileNotFoundError, NotADirectoryError):  # below a mount that is not shown
+                    continue
+                layers.add(point, target, point)
         else:
             _mount(root, root, "", _MS_BIND)
             layers.descend = True
@@ -854,16 +857,10 @@ def _refuse_to_run_on(host: _Spaces) -> None:
         )
 
 
-def _run(command: list[str], cwd: str, host: _Spaces, *, keeps_network: bool = False) -> NoReturn:
+def _run(command: list[str], cwd: str, host: _Spaces) -> NoReturn:
     """In the child process: check that it is not on the host, then execute the command."""
     try:
-        if keeps_network:
-            host.names["net"] = ""
-            _refuse_abstract_sockets()
-        else:
-            _refuse_vsock()
         _refuse_to_run_on(host)
-        _leave_session_keyring()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()
         os.chdir(cwd)
@@ -1071,9 +1068,17 @@ def _be_init(
     if builder.is_root:
         _drop_root()
     _refuse_cgroup_spaces(limits, host)
+    # this process has the limits of the command, since the command can control it by ptrace(2)
+    if settings.get("network") == "host":
+        host.names["net"] = ""
+        _refuse_abstract_sockets()
+    else:
+        _refuse_vsock()
+    _leave_session_keyring()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that the command can't end this process
     child = os.fork()
     if child == 0:
-        _run(command, settings["cwd"], host, keeps_network=settings.get("network") == "host")
+        _run(command, settings["cwd"], host)
     # only the command may hold the passed descriptors, else readers of its pipes see no end of file
     _close_all_but(signal_write)
     code = _watch(child, limit)

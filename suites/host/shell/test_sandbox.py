@@ -60,6 +60,13 @@ def test_command_has_new_namespaces_and_sees_only_its_own_processes(tmp_path: Pa
     assert parent == "1"
 
 
+def test_first_process_has_the_limits_of_the_command_and_no_signal_ends_it(tmp_path: Path) -> None:
+    """The command can make system calls in the name of the first process by ptrace(2)."""
+    script = "for n in $(seq 64); do kill -$n 1 2>/dev/null; done; grep Seccomp: /proc/1/status"
+
+    assert _run(script, tmp_path).stdout == "Seccomp:\t2\n"
+
+
 def test_kill_of_all_processes_ends_only_the_command(tmp_path: Path) -> None:
     script = "sleep 600 & [ $PPID = 1 ] && [ ! -e /proc/%d ] && kill -9 -1; wait $!; echo $?"
 
@@ -180,6 +187,30 @@ def test_mount_point_with_any_name_is_shown_and_can_be_written(
     )
 
     assert result.stdout == "new\nolder\n", result.render()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "mkdir -p a/b && mount -t tmpfs none a && mkdir -p a/c/d && mount -t tmpfs none a/c/d && mount -t tmpfs none a",
+        "mkdir -p a/c/d && mount --bind a/c/d a/c/d && mount -t tmpfs none a && touch a/c",
+        "mkdir a && mount --rbind /sys a",  # as for a chroot; /sys has mounts below it
+    ],
+)
+def test_mount_below_a_mount_that_is_hidden_or_left_out_is_left_out_too(
+    user_folder: Path, script: str
+) -> None:
+    argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
+        ["sh", "-c", "touch new && ls new"], cwd=user_folder, scratch=user_folder
+    )
+    options = "-m" if os.geteuid() == 0 else "-rm"
+    inside = f'cd "$0" && {script} && "$@"'
+
+    result = LocalRunner().run(
+        ["unshare", options, "sh", "-c", inside, str(user_folder), *argv], timeout_s=60
+    )
+
+    assert result.stdout == "new\n", result.render()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can take a folder from the user.")
