@@ -25,15 +25,19 @@ _PART = re.compile(
     re.ASCII,
 )
 _ESCAPED = re.compile(r"\\(.)")
+_SCHEME = re.compile("^https?://")
 
 
 def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str | None:
     """Return the base64 of `user:password` for a registry from Docker's configuration, or None.
 
-    `docker login` and `oras login` write this configuration. Credential helpers (`credsStore`) are
-    not used.
+    `docker login` and `oras login` write this configuration; other programs may write the keys
+    `username` and `password` in place of `auth`. Credential helpers (`credsStore`) are not used.
     """
-    known = _read_entry(host, environment).get("auth")
+    entry = _read_entry(host, environment)
+    known, user, password = (entry.get(key) for key in ("auth", "username", "password"))
+    if not known and user and password:
+        known = base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()
     if not isinstance(known, str) or not known:
         return None
     try:
@@ -57,7 +61,9 @@ def _read_entry(host: str, environment: Mapping[str, str] | None) -> Mapping[str
     try:
         folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
         auths = json.loads((folder / "config.json").read_bytes())["auths"]
-        entry = auths.get(host) or auths.get(f"https://{host}")
+        # Kubernetes and old versions of Docker write URLs such as https://HOST/v1/.
+        urls = (name for name in auths if _SCHEME.sub("", name).partition("/")[0] == host)
+        entry: object = next(filter(None, (auths.get(name) for name in (host, *urls))), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         # RuntimeError means a home folder that is not known, or values that are nested too deeply.
         return {}
