@@ -16,7 +16,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -184,8 +184,33 @@ class _PacedResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_PacedSocket(sock, pace))
 
 
+class _HttpConnection(http.client.HTTPConnection):
+    """A connection on which a server may answer with an error before it has received the request."""
+
+    _lost: OSError | None = None
+
+    @override
+    def endheaders(self, message_body: Any = None, *, encode_chunked: bool = False) -> None:
+        try:
+            super().endheaders(message_body, encode_chunked=encode_chunked)
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
+            if self.sock is None:
+                raise
+            self._lost = error
+
+    @override
+    def getresponse(self) -> http.client.HTTPResponse:
+        answer = super().getresponse()
+        if self._lost is not None and answer.status < http.HTTPStatus.BAD_REQUEST:
+            raise self._lost
+        return answer
+
+
+class _HttpsConnection(_HttpConnection, http.client.HTTPSConnection): ...
+
+
 def _paced(
-    kind: type[http.client.HTTPConnection], pace: Pace, host: str, **more: object
+    kind: type[_HttpConnection], pace: Pace, host: str, **more: object
 ) -> http.client.HTTPConnection:
     connection = kind(host, **more)  # type: ignore[arg-type]
     connection.response_class = functools.partial(_PacedResponse, pace=pace)  # type: ignore[assignment]
@@ -199,7 +224,7 @@ class _HttpHandler(urllib.request.HTTPHandler):
 
     @override
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        made = functools.partial(_paced, http.client.HTTPConnection, self._pace)
+        made = functools.partial(_paced, _HttpConnection, self._pace)
         return self.do_open(made, req)
 
 
@@ -211,7 +236,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
     @override
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        made = functools.partial(_paced, http.client.HTTPSConnection, self._pace)
+        made = functools.partial(_paced, _HttpsConnection, self._pace)
         return self.do_open(made, req, context=self._tls)
 
 

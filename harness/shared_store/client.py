@@ -473,6 +473,7 @@ class RegistryClient:
             403: "ask the operator of the registry for the right to do this",
             404: "check the address",
             405: "the registry forbids this; allow deletion in its configuration",
+            413: "the registry, or a proxy in front of it, limits the size of uploads; raise that limit",
             429: "the registry limits the number of requests; try later",
             507: "the registry's disk is full; free some space on it",
         }.get(error.code, "look into the registry's log")

@@ -800,6 +800,34 @@ def test_push_to_a_registry_that_reads_too_slowly_ends_with_an_error(
         puller.client.push_blob("images", file, "sha256:1", "it")
 
 
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (413, "answered 413 .*limits the size of uploads; raise that limit"),
+        (507, "answered 507 .*the registry's disk is full"),
+        (201, "can't be reached for it in 2 tries: "),
+    ],
+)
+def test_answer_before_the_end_of_an_upload_is_reported(
+    registry: Adversary, puller: Puller, tmp_path: Path, status: int, why: str
+) -> None:
+    file = tmp_path / "blob"
+    file.write_bytes(bytes(16 << 20))
+
+    def lie(request: Request) -> bool:
+        if request.command == "HEAD":
+            return request.reply(404)
+        if request.command == "POST":
+            return request.reply(202, Location="/upload")
+        request.close_connection = True
+        return request.reply(status)
+
+    registry.lie = lie
+
+    with pytest.raises(StoreError, match=why):
+        puller.client.push_blob("images", file, "sha256:1", "it")
+
+
 def test_artifact_that_does_not_belong_to_the_cache_is_not_published(
     registry: Adversary,
     tmp_path: Path,
