@@ -8,6 +8,7 @@ import http.client
 import io
 import json
 import os
+import re
 import shlex
 import socket
 import tarfile
@@ -37,6 +38,8 @@ _LINKER = f"{_LIBRARIES}/ld-linux-x86-64.so.2"
 #: The program, and all files that it loads: it is written in Go and uses only the C library.
 _FILES = (_PROGRAM, _LINKER, f"{_LIBRARIES}/libc.so.6")
 _SOCKET = "socket"
+_MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+_MEDIA_TYPE = re.compile(r"[!-~]{1,255}")
 _START_S = 30.0
 _REQUEST_S = 60.0
 
@@ -126,7 +129,7 @@ class RegistryServer:
             "PUT",
             f"/v2/{repository}/manifests/{tag}",
             blobs[manifest_digest],
-            {"Content-Type": manifest["mediaType"]},
+            {"Content-Type": manifest.get("mediaType", _MANIFEST_TYPE)},
             expected=201,
         )
 
@@ -172,11 +175,14 @@ def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
     """
     try:
         blobs = _read_archive(archive)
-        index = json.loads(blobs[""])["manifests"]
-        if len(index) != 1:
-            raise _no_archive(f"it has {len(index)} images, but one was expected")
-        digest = str(index[0]["digest"])
+        # An image with several names is listed once for each name.
+        digests = list({str(each["digest"]) for each in json.loads(blobs[""])["manifests"]})
+        if len(digests) != 1:
+            raise _no_archive(f"it has {len(digests)} images, but one was expected")
+        digest = digests[0]
         manifest = json.loads(blobs[digest])
+        if "manifests" in manifest:
+            raise _no_archive("it has an index of several platforms; export one platform")
         named = [
             digest,
             *(str(blob["digest"]) for blob in (manifest["config"], *manifest["layers"])),
@@ -184,8 +190,9 @@ def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
         for each in named:
             if each != f"sha256:{hashlib.sha256(blobs[each]).hexdigest()}":
                 raise _no_archive(f"the content of '{each}' has another digest")
-        if not isinstance(manifest["mediaType"], str):
-            raise _no_archive("its manifest has no media type")
+        # Only manifests of the OCI may lack their media type.
+        if not _MEDIA_TYPE.fullmatch(manifest.get("mediaType", _MANIFEST_TYPE)):
+            raise _no_archive("its manifest has a wrong media type")
     except KeyError as error:
         raise _no_archive(f"it has no '{error.args[0] or 'index.json'}'") from error
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:

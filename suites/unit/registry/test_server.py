@@ -115,8 +115,8 @@ def _with_two_images() -> bytes:
     return tar_of([Entry(path="index.json", content=json.dumps(index).encode())])
 
 
-def _index(content: bytes = b"") -> Entry:
-    named = {"manifests": [{"digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}]}
+def _index(content: bytes = b"", *, names: int = 1) -> Entry:
+    named = {"manifests": [{"digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}] * names}
     return Entry(path="index.json", content=json.dumps(named).encode())
 
 
@@ -130,19 +130,26 @@ def _with_other_content() -> bytes:
     return tar_of([_index(b"right"), _blob(other, named_as=b"right")])
 
 
-def _of_two_layers(second: bytes = b"two") -> tuple[bytes, bytes]:
+def _of_two_layers(
+    second: bytes = b"two",
+    media_type: object = "application/vnd.oci.image.manifest.v1+json",
+    names: int = 1,
+) -> tuple[bytes, bytes]:
     """Return an archive whose image has two layers, and its manifest; `second` is what the second has."""
     config, *layers = (b"{}", b"one", b"two")
     named = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in (config, *layers)]
     manifest = json.dumps(
         {
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            **({} if media_type is None else {"mediaType": media_type}),
             "config": {"digest": named[0]},
             "layers": [{"digest": each} for each in named[1:]],
         }
     ).encode()
     blobs = [_blob(manifest), _blob(config), _blob(layers[0]), _blob(second, named_as=layers[1])]
-    return tar_of([_index(manifest), *blobs]), manifest
+    return tar_of([_index(manifest, names=names), *blobs]), manifest
+
+
+_PLATFORMS = json.dumps({"manifests": [{"digest": "sha256:1"}, {"digest": "sha256:2"}]}).encode()
 
 
 def _sparse() -> bytes:
@@ -171,6 +178,9 @@ def _sparse() -> bytes:
         (tar_of([_index()]), "has no 'sha256:e3b0c4"),
         (_with_other_content(), "has another digest"),
         (_of_two_layers(b"other")[0], "has another digest"),
+        (_of_two_layers(media_type="a\r\nX: b")[0], "its manifest has a wrong media type"),
+        (_of_two_layers(media_type=7)[0], "is not an OCI archive: "),
+        (tar_of([_index(_PLATFORMS), _blob(_PLATFORMS)]), "export one platform"),
         (tar_of([_index(b"[]"), _blob(b"[]")]), "is not an OCI archive: "),
         (tar_of([_index(b"[" * 9000), _blob(b"[" * 9000)]), "is not an OCI archive: "),
         (tar_of([_index(b"\xff"), _blob(b"\xff")]), "is not an OCI archive: "),
@@ -179,7 +189,7 @@ def _sparse() -> bytes:
     ],
     ids=[
         *("no archive", "no index", "two images", "no manifest", "other content"),
-        *("other layer", "a list"),
+        *("other layer", "header as media type", "number as media type", "platforms", "a list"),
         *("deep", "no text", "compressed", "sparse"),
     ],
 )
@@ -242,10 +252,20 @@ def _an_image() -> tuple[bytes, ContainerImage]:
     return archive_of(image, reference="registry.test/gpu:1"), image
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        _of_two_layers(),
+        _of_two_layers(media_type="application/vnd.docker.distribution.manifest.v2+json"),
+        _of_two_layers(media_type=None),
+        _of_two_layers(names=2),
+    ],
+    ids=["OCI", "Docker", "no media type", "two names"],
+)
 def test_image_is_pushed_with_its_blobs_before_its_manifest(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, made: tuple[bytes, bytes]
 ) -> None:
-    archive, whole = _of_two_layers()
+    archive, whole = made
     manifest = json.loads(whole)
     pushed = Pushed(monkeypatch)
 
@@ -267,7 +287,8 @@ def test_image_is_pushed_with_its_blobs_before_its_manifest(
     assert [
         f"sha256:{hashlib.sha256(body).hexdigest()}" for _, _, body, _ in blobs[1::2]
     ] == digests
-    assert (content, kind) == (whole, manifest["mediaType"])
+    default = "application/vnd.oci.image.manifest.v1+json"
+    assert (content, kind) == (whole, manifest.get("mediaType", default))
     assert all(connection.is_closed for connection in pushed.connections)
 
 
