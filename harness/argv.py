@@ -12,8 +12,8 @@ def check_commands(commands: object, *, source: str, key: str) -> None:
     """Raise BadInputError, which names `source` and `key`, unless `commands` is a list of lists of words."""
     if isinstance(commands, str) or not isinstance(commands, Iterable):
         raise BadInputError(
-            f"{commands!r} is not a list of commands, each a list of words; write "
-            "[['systemctl', 'start', 'x']].",
+            "A list of commands, in which each command is a list of words, was expected, such as "
+            f"[['systemctl', 'start', 'x']], but got {commands!r}.",
             source=source,
             key=key,
         )

@@ -72,7 +72,7 @@ def unpack_packages(
     if not KEYRING.exists():
         raise RequirementError(
             f"This host lacks '{KEYRING}', the keys that verify the packages of {what}; install "
-            f"them with `apt-get install {KEYRING_PACKAGE}`."
+            f"the keys with `apt-get install {KEYRING_PACKAGE}`."
         )
     archive = work / "root.tar"
     result = runner.run(

@@ -206,7 +206,7 @@ class Server:
         parts = self._parts.pop(request, b"") + payload
         if len(parts) > frames.MAX_MESSAGE:
             raise frames.ProtocolError(
-                f"A request has more than {frames.MAX_MESSAGE} bytes; the limit does not include streams."
+                f"A request has more than {frames.MAX_MESSAGE} bytes, not counting its streams."
             )
         self._parts[request] = parts
 

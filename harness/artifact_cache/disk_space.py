@@ -43,7 +43,7 @@ class DiskSpace:
         free_mib = self._free_mib()
         if free_mib < needed_mib:
             raise RequirementError(
-                f"The {what} needs {needed_mib} MiB free in '{self._folder}' while it is made, "
+                f"Making the {what} needs {needed_mib} MiB of free space in '{self._folder}', "
                 f"but {free_mib} MiB are free; {self._remedy}."
             )
 

@@ -164,8 +164,8 @@ class ManifestFormat(Generic[M]):
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
             raise self._damaged(
-                f"The {self.noun} in '{folder}' needs a disk that '{parent}' no longer has, "
-                f"because that {self.noun} was made again."
+                f"The {self.noun} in '{folder}' needs the former disk of the {self.noun} in "
+                f"'{parent}', which was made again with another disk."
             )
 
     def orphaned(self, folder: Path, parent: Path) -> DamagedError:

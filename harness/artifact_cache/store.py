@@ -112,7 +112,9 @@ class ArtifactStore:
                 except GoneError:
                     pass
                 except DamagedError as error:
-                    progress.report(Stage.REFUSED, f"{error} It is made again.")
+                    progress.report(
+                        Stage.REFUSED, f"{error} The damaged {self._noun} is made again."
+                    )
                     with self._removing(folder, deadline):
                         doomed = self.move_to_trash(folder)
                     shutil.rmtree(doomed, ignore_errors=True)

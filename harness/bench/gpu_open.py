@@ -68,8 +68,8 @@ def require_openable(settings: Settings, model: GpuModel) -> None:
         )
     if (settings.gpu_emulation or model.emulation) is not GpuEmulation.GSP:
         raise BadInputError(
-            f"NVIDIA's driver opens '{model.name}' only with --gpu-emulation=gsp; without this "
-            "option the GPU has only an identity, and `nvidia-smi -L` finds no device. Add that option.",
+            f"NVIDIA's driver opens '{model.name}' only with --gpu-emulation=gsp; add this option. "
+            "Without it, the GPU has only its PCI identity, and `nvidia-smi -L` finds no device.",
             source="--gpu-emulation",
         )
 

@@ -88,7 +88,8 @@ def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> No
     source = load_catalogue(*settings.image_folders).get(settings.image)
     if arguments.driver is not None and isinstance(source, Recipe):
         raise BadInputError(
-            f"The recipe of '{settings.image}' names the driver; change the driver in that recipe.",
+            f"This option can't replace the driver that the recipe of '{settings.image}' names; "
+            "change the driver in that recipe.",
             source="--driver",
         )
 

@@ -194,16 +194,17 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
     for parent in (parent for name in files for parent in (folder / name).parents):
         if parent.exists() and not parent.is_dir():
             raise BadInputError(
-                "This is not a folder, but the project needs one here, so nothing was written; give "
-                "another folder, such as `harness init gpu-tests`.",
+                "This is a file, but the project needs a folder of this name, so nothing was written; "
+                "give another folder for the project, for example by `harness init gpu-tests`.",
                 source=str(parent),
             )
     for name, section in _PYTEST_SECTIONS.items():
         path = folder / name
         if path.is_file() and section.search(path.read_text(errors="replace")):
             raise BadInputError(
-                "This file configures pytest, and pytest ignores it if 'pytest.ini' exists, so "
-                "nothing was written; choose another folder, for example by `harness init gpu-tests`.",
+                "This file configures pytest, but pytest would ignore it beside the project's "
+                "'pytest.ini', so nothing was written; choose another folder, for example by "
+                "`harness init gpu-tests`.",
                 source=str(path),
             )
     with _undone_on_error() as (made_folders, made_files):

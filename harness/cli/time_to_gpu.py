@@ -258,7 +258,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         if settings.image not in {Settings().image, NVIDIA_IMAGE}:
             raise BadInputError(
                 f"'--payload=nvidia' measures the image '{NVIDIA_IMAGE}', not '{settings.image}'; leave "
-                "this option out.",
+                "out --image.",
                 source="--image",
             )
         return replace(settings, image=NVIDIA_IMAGE)

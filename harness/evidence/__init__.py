@@ -211,7 +211,8 @@ class Evidence:
         kept = self.folder / "commands" / name
         if not kept.is_file():
             raise HarnessError(
-                f"The evidence has no output of '{name}'; the evidence's manifest lists missing items.",
+                f"The evidence has no output of '{name}'; see the evidence's manifest for the list of "
+                "missing items.",
                 evidence=self.folder,
             )
         return self._text(kept)
@@ -449,8 +450,8 @@ class Evidence:
             return node_state.parse_lspci(self.answer_of("lspci"))
         if PCI_FOLDER not in self.paths:
             raise HarnessError(
-                f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so the functions on its PCI bus "
-                "are unknown."
+                f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so the node's PCI functions are "
+                "unknown."
             )
         # Evidence from earlier versions lacks this command.
         is_gathered = (self.folder / "commands" / PCI_CONFIG).is_file()
@@ -615,7 +616,7 @@ class Evidence:
         value = node_state.parse_modinfo_field(self.answer_of(name), field)
         if value is None:
             raise HarnessError(
-                f"'{name}' shows a module without the field '{field}', which the driver's modules have.",
+                f"'{name}' shows a module that lacks the field '{field}' of the driver's modules.",
                 evidence=self.folder,
             )
         return value

@@ -154,7 +154,7 @@ def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
         is_whole = len(process.stdout.read(_CHUNK_BYTES)) < _CHUNK_BYTES
         if is_whole and end(process, grace_s=_END_S) != 0:
             raise OSError(
-                errno.EINVAL, f"`{packer}` says that the file is damaged, or is not an archive"
+                errno.EINVAL, f"`{packer}` reports that the file is damaged or not an archive"
             )
     finally:
         end(process)
@@ -238,7 +238,7 @@ class _Member(tarfile.TarInfo):
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type == tarfile.XGLTYPE:
-            raise tarfile.ReadError("it has a header for all files")
+            raise tarfile.ReadError("it has a header that applies to all files")
         if self.type in {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}:
             cast("_ForwardOnly", archive.fileobj).begin_records()
         member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]

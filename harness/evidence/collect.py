@@ -170,7 +170,7 @@ class _Unpacked:
         if self._command is None:
             raise StreamError("the stream has an exit code before any command")
         if not re.fullmatch("[0-9]{1,3}", exit_code):
-            raise StreamError(f"the stream has the exit code {exit_code!r}")
+            raise StreamError(f"the stream has the invalid exit code {exit_code!r}")
         place = _below(self._folder / "commands", f"{self._command}.exit-code")
         with _created(place) as file:
             file.write(f"{exit_code}\n".encode())
@@ -179,7 +179,7 @@ class _Unpacked:
 def _below(folder: Path, name: str) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise StreamError(f"the stream has a frame named {name!r}")
+        raise StreamError(f"the stream has a frame with the invalid name {name!r}")
     PATH_LEVELS.check(len(path.parts), "the stream")
     return folder / path
 

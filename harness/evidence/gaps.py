@@ -70,7 +70,8 @@ def _closed(folder: Path) -> Sequence[str]:
         else ""
     )
     raise HarnessError(
-        f"The evidence of the guest is not complete, so missing items may still exist.{said}",
+        "The evidence of the guest is not complete, so an item that is missing in the evidence may "
+        f"still exist in the guest.{said}",
         evidence=folder,
     )
 

@@ -243,9 +243,11 @@ def parse_lspci(text: str) -> list[PciFunction]:
                 )
             )
         elif _SLOT.match(block) or "\n\t" in block:
-            raise HarnessError(f"'lspci' shows a function in an unknown format: {block[:500]!r}.")
+            raise HarnessError(
+                f"'lspci' shows a PCI function in an unknown format: {block[:500]!r}."
+            )
     if listed and not functions:
-        raise HarnessError(f"'lspci' shows no function, but unknown text: {listed[:500]!r}.")
+        raise HarnessError(f"'lspci' shows no PCI function, only unknown text: {listed[:500]!r}.")
     return functions
 
 

@@ -258,9 +258,8 @@ def module_fits_kernel(evidence: Evidence) -> str:
     on_disk = evidence.module_version_of(kernel)
     if loaded is not None and on_disk != loaded and _has_driver_container(evidence):
         raise HarnessError(
-            f"The driver {loaded} is loaded, and a driver container shares its files in "
-            f"'{DRIVER_CONTAINER}', so the module {on_disk} on the node's disk may not be "
-            "the loaded module.",
+            f"The driver {loaded} is loaded, and '{DRIVER_CONTAINER}' has the files of a driver "
+            f"container, so the module {on_disk} on the node's disk may not be the loaded module.",
             evidence=evidence.folder,
         )
     require(
@@ -298,7 +297,7 @@ def driver_tools_installed(evidence: Evidence) -> str:
         evidence,
         f"the driver's programs {missing}",
         f"The driver's programs were expected, but {missing} do not exist. Install the driver's "
-        "userspace in the version of its module.",
+        "userspace in the same version as the driver's module.",
     )
 
 

@@ -212,9 +212,9 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     unknown = [message.line for message in messages if message.words is None]
     if unknown:
         raise HarnessError(
-            f"The kernel log has no known GPU error, but {len(unknown)} messages of the driver that the "
-            f"harness does not know, so there may be an error; the last is {unknown[-1]!r}. "
-            "Look this message up in NVIDIA's documentation.",
+            f"The kernel log has no known GPU error, but the harness does not know {len(unknown)} of "
+            f"the driver's messages, which may report errors; the last unknown message is "
+            f"{unknown[-1]!r}. Look this message up in NVIDIA's documentation.",
             evidence=evidence.folder,
         )
     caused = [

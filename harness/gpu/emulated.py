@@ -344,7 +344,7 @@ class EmulatedGpu:
     def _opened_engine(self, what: str) -> Engine:
         if self.engine is None:
             raise ValueError(
-                f"Only a GPU that NVIDIA's driver can open can {what}; use emulation 'gsp'."
+                f"To {what}, a GPU has to be one that NVIDIA's driver can open; use emulation 'gsp'."
             )
         return self.engine
 

@@ -173,8 +173,8 @@ class MpqemuServer(DeviceServer[Message]):
         fd = -1 if self._qemus is None else self._qemus.fileno()
         if fd < 0:
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged in before, or its "
-                "server does not run; start a new server each time a GPU is plugged."
+                f"GPU '{self.device_id}' has no socket for QEMU: the GPU was plugged in once already, or "
+                "its server is not running. Start a new server each time you plug in a GPU."
             )
         return GpuAttachment(
             id=self.device_id,

@@ -381,8 +381,9 @@ def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
     key_file = None
     if content.sums is None and (content.digest is None or content.signature is not None):
         raise document.refusal(
-            "This key is missing. Without 'sums', the recipe must have 'digest', which verifies the "
-            "file, and can't have 'signature', which signs the list.",
+            "This key, which names the publisher's list of digests, is missing. Without the list, the "
+            "recipe must have 'digest' to verify the file, and can't have 'signature', which is the "
+            "signature of the list.",
             ("sums",),
         )
     if content.signature is not None:

@@ -73,8 +73,8 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
             there = (path for path in base.parents if Path(path).name == folder.name)
             raise HarnessError(
                 f"The machine's disk needs the image '{base.name}' in '{upper.parent}'. That image "
-                f"needs the folder '{folder}', which is missing in the cache of this host. Copy it from "
-                "the host that made the bundle: "
+                f"needs the folder '{folder}', which is missing in the cache of this host. Copy that "
+                "folder from the host that made the bundle: "
                 f"{_copy_commands([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
             )
         pinned = _pinned_digest(upper.with_name(MANIFEST))

@@ -107,7 +107,7 @@ class CloudImageBoot:
         if self.append and self.kernel is None:
             raise BadInputError(
                 f"{list(self.append)} can't be added to a command line that the boot loader "
-                "chooses; name a 'kernel' of `lab.cloud_image_kernels` too.",
+                "chooses; set 'kernel' to one of `lab.cloud_image_kernels`, so that QEMU loads the kernel.",
                 source="CloudImageBoot",
                 key="append",
             )

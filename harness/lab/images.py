@@ -87,7 +87,7 @@ class LabImages:
         if not isinstance(source, CloudImageRecipe):
             raise BadInputError(
                 f"'{name}' is built from a recipe, and has no boot loader; use `node_image`, or name "
-                "an image of kind 'url' or a file.",
+                "an image file or an image of kind 'url'.",
                 source="cloud_image",
             )
         return self.cloud_images.ensure(

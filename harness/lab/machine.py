@@ -146,8 +146,8 @@ class LabMachine(MachineCloudInit, MachineSaving):
         """
         if not self.spec.may_reboot:
             raise HarnessError(
-                f"Machine '{self.name}' boots a kernel that QEMU loads, and ends when its guest "
-                "reboots; boot it by firmware, or request the node with 'may_reboot'."
+                f"Machine '{self.name}' boots a kernel that QEMU loads, so the machine ends when its guest "
+                "reboots; boot the machine by firmware, or request the node with 'may_reboot'."
             )
         before = self.guest.output_of("cat", _BOOT_ID)
         # The guest may go down before the answer arrives.

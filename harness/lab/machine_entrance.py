@@ -62,8 +62,8 @@ class _Enterable:
         let_in = self.agent.run(["sh", "-c", _LET_IN, "let-in", key], timeout_s=_SSH_S)
         if not let_in.ok:
             raise HarnessError(
-                f"The SSH server of machine '{self.name}' does not start; `harness shell --machine` "
-                f"needs no SSH server.\n{let_in.render()}"
+                f"The SSH server of machine '{self.name}' does not start; use `harness shell --machine`, "
+                f"which needs no SSH server.\n{let_in.render()}"
             )
         known = self.folder / _KNOWN_HOSTS
         lines = [f"guest {line}" for line in let_in.stdout.splitlines() if line.strip()]

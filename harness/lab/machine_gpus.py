@@ -175,9 +175,9 @@ class MachineGpus:
         spec = self._spec
         if transport is Transport.MPQEMU and spec.cpus > 1:
             raise HarnessError(
-                f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
-                f"threads that use one '{transport.value}' at the same time hang QEMU; give the "
-                "machine one vCPU, or use QEMU 10.1.1 or newer."
+                f"Machine '{spec.name}' has {spec.cpus} vCPUs, but QEMU hangs if two vCPUs use one "
+                f"'{transport.value}' at the same time; give the machine one vCPU, or use QEMU 10.1.1 or "
+                "newer."
             )
         memory = spec.memory_file
         if (

@@ -115,8 +115,8 @@ class MachineSaving(MachineGpuSlots):
             if self.gpus.plugged:
                 raise HarnessError(
                     f"Machine '{self.name}' can't be saved while it has "
-                    f"{listed(self.gpus.plugged)}; its guest does not answer, so it can't release "
-                    f"a GPU: {error}"
+                    f"{listed(self.gpus.plugged)}, and its guest can't release a GPU, because the guest "
+                    f"does not answer: {error}"
                 ) from error
             seed = self.folder / SEED
             return seed if seed.exists() else None

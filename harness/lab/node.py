@@ -165,8 +165,8 @@ class NodeRequest:
         """Return the kernel that a built image boots. Raises HarnessError for a cloud image."""
         if isinstance(self.image, CloudImage):
             raise HarnessError(
-                f"The boot loader of the cloud image '{self.image.name}' selects its kernel; "
-                "read it from the running machine."
+                f"The boot loader of the cloud image '{self.image.name}' selects the kernel; "
+                "read the kernel's version from the running machine."
             )
         if isinstance(self.kernel, (KernelPackages, KernelFiles)):
             raise HarnessError(

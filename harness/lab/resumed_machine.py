@@ -65,8 +65,8 @@ def require_own_files(bundle: MachineBundle) -> None:
     for path in sorted(bundle.folder.iterdir()):
         if path.is_symlink() or not path.is_file():
             raise BadInputError(
-                "A saved machine has plain files only, but this is a link, a folder or a device. It was "
-                "not resumed; get the bundle again from the host that made it.",
+                "A saved machine has plain files only, but this is a link, a folder or a device. The "
+                "machine was not resumed; get the bundle again from the host that made it.",
                 source=str(path),
             )
     if not bundle.disk.exists():

@@ -142,6 +142,6 @@ class Machines:
         if free_mib < _OVERLAY_MIB:
             raise RequirementError(
                 f"A node's overlay may need {_OVERLAY_MIB} MiB, but '{self._folder}' has only "
-                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a folder on a larger "
+                f"{free_mib} MiB left; free some space, or set XDG_CACHE_HOME to a folder on a larger "
                 "disk."
             )

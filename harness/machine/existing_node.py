@@ -122,7 +122,7 @@ class NodeAddress:
         Raises HarnessError if the node is this host.
         """
         if self.host is None:
-            raise HarnessError("A node that is this host has no ssh command.")
+            raise HarnessError("The node is this host, so no ssh command reaches it.")
         return [
             "ssh",
             *(("-F", str(self.config)) if self.config is not None else ()),

@@ -88,8 +88,8 @@ def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
         refused.append(f"'{file}' does not fit: {found}")
     searched = ", ".join(f"'{folder}'" for folder in folders)
     raise RequirementError(
-        f"Booting by UEFI needs a firmware descriptor in {searched} for UEFI on q35 without SMM and "
-        f"Secure Boot; {'; '.join(refused) or 'there is none at all'}. On Debian and Ubuntu, "
+        f"Booting by UEFI needs a firmware descriptor in {searched} for UEFI on q35, without SMM and "
+        f"without Secure Boot; {'; '.join(refused) or 'there is none at all'}. On Debian and Ubuntu, "
         f"{_INSTALL}."
     )
 

@@ -93,7 +93,7 @@ def _read(path: Path) -> tuple[str, float]:
         if isinstance(history, str) and isinstance(stop, (int, float)) and 0 <= stop < _MOST_STOP:
             return history, stop
     raise BadInputError(
-        "The file is not a result of Allure: an object with 'uuid', and 'stop' in milliseconds, was "
-        "expected.",
+        "The file is not a result of Allure: an object was expected with the keys 'uuid' and 'stop', "
+        "which is a time in milliseconds.",
         source=str(path),
     )

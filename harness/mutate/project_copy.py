@@ -55,7 +55,7 @@ class Project:
         if not path.is_relative_to(self.top):
             raise BadInputError(
                 f"The script is outside of the project '{self.top}'; run the command in the directory "
-                "from which its tests run.",
+                "from which the script's tests run.",
                 source=str(script),
             )
         return path.relative_to(self.top)

@@ -252,7 +252,8 @@ class _Run:
         if unfit and not fit:
             test, why = next(iter(unfit.items()))
             raise RequirementError(
-                f"All tests fail even without a planted defect; '{test}' fails: {why}. Run the tests with pytest first."
+                f"All tests fail even without a planted defect, for example '{test}': {why}. Repair the "
+                "tests first; pytest runs them without planted defects."
             )
         chosen = [(script, mutant) for script in self.texts for mutant in self._mutants(script)]
         # shuffle, so that the results of an interrupted run are a sample of all results

@@ -45,8 +45,8 @@ class ForeignTests:
                 or not reason
             ):
                 raise BadInputError(
-                    f"The marker takes one or more of {listed(MachineDriver.words())} and a 'reason', but got "
-                    f"{drivers} and {reason!r}.",
+                    f"The marker takes a 'reason' and at least one of {listed(MachineDriver.words())}, but "
+                    f"got the reason {reason!r} and {drivers}.",
                     source=item.nodeid,
                     key="vm_driver",
                 )

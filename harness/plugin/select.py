@@ -117,7 +117,7 @@ def _gpu_script(marker: pytest.Mark, item: pytest.Item) -> tuple[str, GpuScript]
     except (TypeError, ValueError) as error:
         known = listed(field.name for field in dataclasses.fields(GpuScript))
         raise BadInputError(
-            f"The marker takes a device id and keywords of {known}, but got: {error}.",
+            f"The marker takes a device id and the keywords {known}, but got: {error}.",
             source=item.nodeid,
             key="gpu_script",
         ) from error

@@ -183,7 +183,8 @@ class Provisioner:
         for key, value in self.environment.items():
             if not _VARIABLE.fullmatch(key) or "\0" in value:
                 raise BadInputError(
-                    f"A variable has a name such as 'MY_MODE' and a text without NUL, but this is {value!r}.",
+                    "A variable needs a name such as 'MY_MODE', and a value that is a text without NUL, "
+                    f"but this value is {value!r}.",
                     source=self.where,
                     key=f"environment.{key}",
                 )

@@ -70,7 +70,7 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
         raise plugin.error(str(error).rstrip(".")) from error
     if not isinstance(found, Provisioner):
         raise plugin.error(
-            "a provisioner, a function that returns one or the absolute path of a provisioner's file "
-            f"is expected, but the entry point gives {found!r}"
+            "an entry point has to give a provisioner, a function that returns a provisioner, or the "
+            f"absolute path of a provisioner's file, but this entry point gives {found!r}"
         )
     return replace(found, name=plugin.name)

@@ -215,7 +215,7 @@ class Plan:
             open_names = {step.name for step in waiting}
             ready = next((s for s in waiting if open_names.isdisjoint(s.predecessors)), None)
             if ready is None:
-                raise PlanError(f"The needs of {sorted(open_names)} form a cycle.")
+                raise PlanError(f"The steps {sorted(open_names)} need each other in a cycle.")
             waiting.remove(ready)
             ordered.append(ready)
         return cls(tuple(ordered))

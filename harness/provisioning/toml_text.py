@@ -211,7 +211,7 @@ def _add_value(values: dict[Key, str], path: Key, value: str, number: int) -> No
     if not value.startswith("{"):
         return
     if len(path) > _MOST_LEVELS:
-        raise TomlTextError(f"line {number + 1}: more than {_MOST_LEVELS} tables in each other")
+        raise TomlTextError(f"line {number + 1}: more than {_MOST_LEVELS} nested tables")
     position = 1
     while _INLINE_END.match(value, position) is None:
         key, position = _read_key(value, position, number)

@@ -305,7 +305,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if count is None:
             content = answer.read(_HELD_BYTES + 1)
             if len(content) > _HELD_BYTES:
-                raise _RefusedError(502, "The registry's answer without a length is too long.")
+                raise _RefusedError(502, "The registry's answer gives no length and is too long.")
             count, pieces = len(content), [content]
         else:
             pieces = iter(lambda: answer.read(_piece_bytes(fault)), b"")

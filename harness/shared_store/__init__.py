@@ -53,7 +53,7 @@ class Address:
         if match is None or not 0 < port < 1 << 16 or len(text) > _ADDRESS_CHARACTERS:
             raise BadInputError(
                 f"'{text}' is not the address of a registry; give HOST[:PORT][/PATH], such as "
-                "registry.example:5000/team, and http:// before it if it has no TLS.",
+                "registry.example:5000/team, or http://HOST[:PORT][/PATH] if the registry has no TLS.",
                 source=source,
             )
         return cls(

@@ -214,8 +214,8 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             known = _CONTEXT.match(context)
             if known is None or known[2] != digest:
                 raise BadInputError(
-                    f"The file was recorded with another version of '{script}'; run the tests "
-                    "that wrote it again.",
+                    f"The file was recorded with another version of '{script}'; to record the file "
+                    "again, run its tests again.",
                     source=str(path),
                 )
             _add_lines(combined, known[1], script, lines)

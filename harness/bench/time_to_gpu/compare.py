@@ -88,8 +88,9 @@ def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Com
         for sample in benchmark.samples:
             if not 0 < sample.wait_s < math.inf:
                 raise BadInputError(
-                    f"A sample of {sample.experiment.value}, {sample.variant} has a wait of "
-                    f"{sample.wait_s} s, but more than 0 s were expected; run the benchmark again.",
+                    f"A sample of '{sample.variant}' in the experiment '{sample.experiment.value}' has "
+                    f"a wait of {sample.wait_s} s, but more than 0 s were expected; run the benchmark "
+                    "again.",
                     source=which,
                 )
     is_relative = before.conditions.is_emulated or after.conditions.is_emulated

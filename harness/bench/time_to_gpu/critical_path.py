@@ -80,8 +80,9 @@ def moments_of(
     ]
     if not capacities:
         raise HarnessError(
-            "The kubelet allocated a GPU in the guest, but has advertised no GPU since the kubelet's "
-            f"last start; the events are {', '.join(sorted(name for name in named if named[name]))}."
+            "The kubelet allocated a GPU in the guest, but the node's capacity showed no GPU between "
+            "the last start of the kubelet and the allocation; the recorded events are "
+            f"{', '.join(sorted(name for name in named if named[name]))}."
         )
     ready, end = events[named["node-ready"][0]], events[allocated[0]]
     refused = end.get("refused")

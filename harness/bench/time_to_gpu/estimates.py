@@ -64,7 +64,7 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
     Raises ValueError if a sample of the denominator is not above zero.
     """
     if any(each <= 0 for each in denominator):
-        raise ValueError("A time by which another is divided must be above zero.")
+        raise ValueError("A time that divides another time must be greater than 0.")
     return _estimate(
         lambda groups: statistics.median(groups[0]) / statistics.median(groups[1]),
         [numerator, denominator],
@@ -81,7 +81,7 @@ def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
         return statistics.median(b / a for a in groups[0] for b in groups[1])
 
     if any(each <= 0 for each in first):
-        raise ValueError("A time by which another is divided must be above zero.")
+        raise ValueError("A time that divides another time must be greater than 0.")
     return _estimate(shift, [first, second])
 
 

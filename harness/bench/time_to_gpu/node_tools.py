@@ -74,8 +74,8 @@ def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequen
             result = LocalRunner().run(argv, timeout_s=_DOWNLOAD_S)
             if not result.ok:
                 raise RequirementError(
-                    "The guest needs Python packages, and pip could not download them for Python "
-                    f"{python}; '{packages.name}' has them for Python 3.10 to 3.13 on x86-64.\n"
+                    "pip could not download the Python packages that the guest needs for Python "
+                    f"{python}; '{packages.name}' lists packages for Python 3.10 to 3.13 on x86-64.\n"
                     f"{result.render()}"
                 )
             part.rename(folder)

@@ -184,9 +184,9 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
         if mode not in possible and not options.is_quick:
             raise BadInputError(
                 f"This run cannot measure '{mode.value}', only "
-                f"{', '.join(each.value for each in possible)}; to measure your own "
-                "provisioner, name it with '--provisioner'; to measure precompiled drivers, leave "
-                "out '--no-registry'.",
+                f"{', '.join(each.value for each in possible)}. To measure your own "
+                "provisioner, name the provisioner with '--provisioner'. To measure precompiled "
+                "drivers, leave out '--no-registry'.",
                 source="--mode",
             )
     if options.payload is Payload.NVIDIA:

@@ -160,7 +160,7 @@ class DeviceRecords:
             checked = _bound_drivers(Value(drivers))
         except ValueError as error:
             raise RecordError(
-                f"The drivers of {address} can't be recorded ({error}), so it is not taken."
+                f"The drivers of {address} can't be recorded ({error}), so this GPU is not taken."
             ) from error
         writer = Writer(
             user=os.geteuid(), group=os.getegid(), name=user_name(os.geteuid()), is_trusted=True
@@ -268,8 +268,8 @@ class DeviceRecords:
             return
         except OSError as error:
             raise HarnessError(
-                f"The GPU pool's folder '{self.folder}' can't be read ({error.strerror}); it has to be a "
-                "folder, not a link, to which you have access."
+                f"The GPU pool's folder '{self.folder}' can't be read ({error.strerror}); make it a "
+                "folder (not a link) that you have access to."
             ) from error
         try:
             yield folder
@@ -304,8 +304,8 @@ class DeviceRecords:
         except (StrangeFileError, ValueError) as error:
             raise RecordError(
                 f"The record '{file.path}' can't be read ({error}); look at the drivers of "
-                f"{address} with `lspci -k`, bind the right driver, and remove the file. It "
-                f"belongs to user {file.owner}."
+                f"{address} with `lspci -k`, bind the right driver, and remove the file. The "
+                f"file belongs to user {file.owner}."
             ) from error
 
     def _write(self, kind: str, address: str, content: Mapping[str, object]) -> None:
@@ -330,8 +330,8 @@ class DeviceRecords:
                     os.unlink(beside, dir_fd=folder)
                 raise HarnessError(
                     f"The record '{path}' can't be written ({error.strerror}); free some space in "
-                    f"'{self.folder}', remove another file of that name, or ask its owner for "
-                    "access."
+                    f"'{self.folder}', remove whatever else has the name of this file, or ask the "
+                    "folder's owner for access."
                 ) from error
 
     def _remove(self, kind: str, address: str) -> None:
@@ -342,7 +342,7 @@ class DeviceRecords:
                 file.path.unlink(missing_ok=True)
             except OSError as error:
                 raise RecordError(
-                    f"The record '{file.path}' can't be removed ({error.strerror}); remove it."
+                    f"The record '{file.path}' can't be removed ({error.strerror}); remove the file yourself."
                 ) from error
 
 

@@ -198,8 +198,8 @@ class MmdebstrapBuilder:
             raise RequirementError(
                 f"The image '{recipe.name}' cannot be built by this user, who may not create "
                 f"namespaces: '{log_tail(log).strip()}'. Build the image as root, or give the user "
-                "subordinate ids (package 'uidmap', a line in /etc/subuid and /etc/subgid, "
-                "util-linux 2.38 or newer)."
+                "subordinate ids: install the package 'uidmap' and util-linux 2.38 or newer, and add a "
+                "line for the user to /etc/subuid and to /etc/subgid."
             )
 
 

@@ -33,7 +33,7 @@ def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]
         if found is None or is_cut or not found[2].isprintable():
             problem = "is truncated" if is_cut else "is malformed"
             raise ImageFetchError(
-                f"The list '{url}' {problem}: line {number}, '{line[:80]}', is not a "
+                f"The list '{url}' {problem}: line {number}, '{line[:80]}', does not consist of a "
                 f"{algorithm.value} digest and a file name. No image was downloaded; try again, or "
                 "name another location with --mirror."
             )

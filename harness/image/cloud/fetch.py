@@ -162,7 +162,7 @@ def _pinned(recipe: CloudImageRecipe) -> Digest:
     """Return the pinned digest of an image without a list; the catalogue requires this digest."""
     if recipe.pinned is None:
         raise BadInputError(
-            "Without 'sums', this key is needed to verify the file; add this key, or the publisher's list.",
+            "A recipe without 'sums' needs this key to verify the file; add this key or 'sums'.",
             source=str(recipe.folder / f"{recipe.name}.yaml"),
             key="digest",
         )

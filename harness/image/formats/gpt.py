@@ -40,7 +40,7 @@ def read_table(front: bytes) -> tuple[Partition, ...]:
     *_, table_at, count, entry_bytes = _HEADER.unpack_from(front, SECTOR)
     if entry_bytes < _ENTRY_BYTES and table_at * SECTOR < len(front):
         raise ValueError(
-            f"Its GUID partition table has entries of {entry_bytes} bytes, but they need 128"
+            f"Its GUID partition table has entries of {entry_bytes} bytes, but an entry needs 128 bytes"
         )
     partitions = []
     for index in range(count):

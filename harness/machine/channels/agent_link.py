@@ -334,7 +334,7 @@ class AgentLink:
                 data = render(call.request)
             except frames.ProtocolError as error:
                 raise HarnessError(
-                    f"Machine '{self._name}' can't be sent {what}: {error}"
+                    f"The harness can't send {what} to machine '{self._name}': {error}"
                 ) from error
             self._calls[call.request] = call
             self._send(data)

@@ -71,8 +71,8 @@ class _CheckpointFormat(ManifestFormat[Manifest]):
             raise self.without_lock_file(folder)
         if manifest.place != str(folder.resolve()) and has_absolute_backing(folder / DISK):
             raise CheckpointDamagedError(
-                f"The checkpoint in '{folder}' was made in '{manifest.place}', and its disk refers "
-                "to files there."
+                f"The checkpoint in '{folder}' can't be moved from '{manifest.place}', where it was made: "
+                "its disk refers to another file by an absolute path."
             )
 
     def without_lock_file(self, folder: Path) -> CheckpointDamagedError:

@@ -50,7 +50,7 @@ RESERVE_MIB = 512
 _USERS_S = 60.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _REMEDY = (
-    "free some by `harness checkpoints gc --all`, or set XDG_CACHE_HOME to a folder on a larger "
+    "free some space by `harness checkpoints gc --all`, or set XDG_CACHE_HOME to a folder on a larger "
     "disk"
 )
 

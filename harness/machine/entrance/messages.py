@@ -131,8 +131,8 @@ class Receiver:
             kind, length = _HEADER.unpack_from(self._buffer)
             if length > _MOST_BYTES or kind not in set(Kind):
                 raise HarnessError(
-                    "The machine's socket sent something that is not a message; does another "
-                    "version of the harness run the machine?"
+                    "The machine's socket sent something that is not a message; perhaps another "
+                    "version of the harness runs the machine."
                 )
             end = _HEADER.size + length
             if len(self._buffer) < end:

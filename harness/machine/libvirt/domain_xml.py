@@ -67,8 +67,8 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
         )
     if spec.host_ports:
         raise RequirementError(
-            f"Machine '{spec.name}' needs a port of this host, for which QEMU starts a program, "
-            "but libvirt does not let QEMU start programs. Use --machine-driver=qemu."
+            f"Machine '{spec.name}' needs a port of this host. For this port, QEMU has to start a "
+            "program, but libvirt does not let QEMU start programs. Use --machine-driver=qemu."
         )
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     is_kvm = spec.accelerator is Accelerator.KVM
@@ -114,8 +114,9 @@ def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
     """
     if len(attachment.addresses) > 1:
         raise RequirementError(
-            f"The GPU '{attachment.addresses[0]}' has {len(attachment.addresses)} functions, but "
-            "libvirt can plug in only devices with one function; use --machine-driver=qemu."
+            f"The GPU '{attachment.addresses[0]}' has {len(attachment.addresses)} PCI "
+            "functions, but libvirt can plug in only devices with one PCI function; use "
+            "--machine-driver=qemu."
         )
     segment, bus, rest = attachment.addresses[0].split(":")
     slot, _, function = rest.partition(".")

@@ -53,7 +53,7 @@ def require_qemu(qemu: str) -> None:
         )
     if shutil.which("setpriv") is None:
         raise RequirementError(
-            "This host lacks 'setpriv', which makes QEMU end with the harness; install setpriv "
+            "This host lacks 'setpriv', which makes QEMU end when the harness ends; install setpriv "
             "with `apt-get install util-linux`."
         )
 

@@ -37,7 +37,7 @@ def check_locked_memory(memory_mib: int, *, limit_bytes: int, is_unlimited: bool
         f"but this process may lock {limit_bytes >> 20} MiB. Run `ulimit -l {needed_mib << 10}` in "
         "the shell that starts the tests, as a user whose hard limit allows it "
         f"(`@GROUP - memlock {needed_mib << 10}` in /etc/security/limits.conf), or add "
-        f"`LimitMEMLOCK={needed_mib}M` to their systemd service."
+        f"`LimitMEMLOCK={needed_mib}M` to the systemd service that runs the tests."
     )
 
 

@@ -51,7 +51,7 @@ class Dkms(Fake):
         super().__init__()
         if not kernels:
             raise BadInputError(
-                "The list is empty; its first kernel has to be the running kernel.",
+                "The list of kernels is empty; the first kernel in it has to be the running kernel.",
                 source="fakes.Dkms",
                 key="kernels",
             )

@@ -240,8 +240,8 @@ class MockedCommand(_Answering):
     ) -> MockedCommand:
         if self._default is not None:
             raise HarnessError(
-                f"The mock of '{self.name}' has a default answer already; give this one to a "
-                "rule with 'when', or mock the command again."
+                f"The mock of '{self.name}' has a default answer already; give the new answer "
+                "to a rule with 'when', or mock the command again."
             )
         self._default = _Rule(None, answers, repeats_last=repeats_last, must_be_used=must_be_used)
         return self

@@ -302,7 +302,8 @@ class RootFiles:
         folder = Path("/", *parts[:2])
         if len(parts) == 2 or not self.is_folder(folder):
             raise HarnessError(
-                f"'{path}' can't be faked: the kernel has no directory '{folder}' to add it to."
+                f"'{path}' can't be faked: the kernel provides no directory '{folder}', to which the "
+                "file would be added."
             )
         return folder
 

@@ -853,7 +853,7 @@ def _refuse_to_run_on(host: _Spaces) -> None:
         shared.append(f"process numbers ({os.getpid()} below {os.getppid()})")
     if shared:
         raise PermissionError(
-            f"the command would have run on the host, with its {', '.join(shared)}"
+            f"the command would have run on the host, with the host's {', '.join(shared)}"
         )
 
 

@@ -131,7 +131,7 @@ class Shell:
         check_mock_name(name, source="the name of a mock")
         if name in _NEEDED_BUILTINS:
             raise BadInputError(
-                f"'{name}' can't be mocked, since the functions that answer for mocks run it.",
+                f"'{name}' can't be mocked, since the harness itself runs this command to answer for mocks.",
                 source="the name of a mock",
             )
         command = MockedCommand(

@@ -470,7 +470,9 @@ def test_damaged_image_is_fetched_again(fetching: Fetching, server: ImageServer)
     assert image.disk.read_bytes() == IMAGE
     assert server.asked(FILE) == ["whole", "whole"]
     (sentence,) = [each.message for each in fetching.events if each.stage is Stage.REFUSED]
-    assert sentence.endswith("has 5 bytes, but 1000 were published. It is made again.")
+    assert sentence.endswith(
+        "has 5 bytes, but 1000 were published. The damaged cloud image is made again."
+    )
 
 
 def test_damaged_image_is_reported_offline(fetching: Fetching) -> None:

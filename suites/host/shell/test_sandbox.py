@@ -434,7 +434,8 @@ def test_child_process_refuses_to_run_a_command_on_the_host(tmp_path: Path) -> N
 
     assert result.exit_code == CANNOT_ENTER
     assert (
-        "would have run on the host, with its pid, mnt, user, ipc, uts, net, root" in result.stderr
+        "would have run on the host, with the host's pid, mnt, user, ipc, uts, net, root"
+        in result.stderr
     )
     assert not proof.exists()
 

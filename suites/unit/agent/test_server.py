@@ -605,7 +605,7 @@ def test_request_in_parts_has_a_size_limit(bench: Bench, monkeypatch: pytest.Mon
     bench.turns(3)
 
     assert error_of(bench.gets()) == (
-        "ProtocolError: A request has more than 262144 bytes; the limit does not include streams."
+        "ProtocolError: A request has more than 262144 bytes, not counting its streams."
     )
 
 

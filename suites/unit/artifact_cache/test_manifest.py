@@ -119,7 +119,7 @@ def test_folder_is_refused_if_its_base_disk_has_changed(
     if is_sound:
         FORMAT.check_pin(tmp_path / "child", parent, pin)
     else:
-        with pytest.raises(DamagedError, match=r"needs a disk that '.*parent' no longer has"):
+        with pytest.raises(DamagedError, match=r"needs the former disk of .*parent', which"):
             FORMAT.check_pin(tmp_path / "child", parent, pin)
 
 

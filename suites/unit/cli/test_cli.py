@@ -384,7 +384,7 @@ def test_qemu_is_unpacked_again_only_with_the_refresh_option(
         (["--image=debian-12", "--output={taken}/x/y"], "The folder '{taken}/x' does not exist"),
         (
             ["--image=debian-12", "--driver=mcr.example.org/gpu:1.2-3"],
-            "The recipe of 'debian-12' names the driver",
+            "the driver that the recipe of 'debian-12' names",
         ),
         (["--image=windows"], "There is no image 'windows'"),
     ],

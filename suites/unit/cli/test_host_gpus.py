@@ -114,7 +114,7 @@ def test_inventory_of_the_host_is_read_without_an_option(
         ([f"--address={SECOND}"], "The firmware chose it for the console"),
         ([f"--address={AUDIO}"], f"{AUDIO} (10de:2330, class 040300) is not a GPU"),
         (["--address=card0"], "'card0' is not a PCI address"),
-        (["--count=2"], "2 GPUs are wanted together"),
+        (["--count=2"], "2 GPUs are requested together"),
         (["--count=0"], "0 GPUs are wanted; request at least one"),
     ],
 )

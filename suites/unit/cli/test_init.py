@@ -133,7 +133,7 @@ def test_init_refuses_a_file_in_place_of_a_folder(
 
     assert main(["init", str(tmp_path / "project")]) == 2
 
-    assert f"{path}: This is not a folder" in capsys.readouterr().err
+    assert f"{path}: This is a file" in capsys.readouterr().err
     assert files_below(tmp_path) == {name: b"ours"}
     assert [one for one in tmp_path.rglob("*") if one.is_dir()] == [*{path.parent} - {tmp_path}]
 

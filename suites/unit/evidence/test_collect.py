@@ -122,13 +122,15 @@ def test_path_that_leads_outside_the_folder_is_refused(
 
     message = _refused_frames(tmp_path / "e", a_frame(kind, name))
 
-    assert f"the stream has a frame named {name!r}" in message
+    assert f"the stream has a frame with the invalid name {name!r}" in message
     assert outside.read_text() == "is not touched"
     assert {path.name for path in tmp_path.iterdir()} == {"outside", "e"}
 
 
 def test_absolute_name_of_a_command_is_refused(tmp_path: Path) -> None:
-    assert "a frame named '/x'" in _refused_frames(tmp_path / "e", a_frame("command", "/x"))
+    assert "a frame with the invalid name '/x'" in _refused_frames(
+        tmp_path / "e", a_frame("command", "/x")
+    )
 
 
 def test_frame_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
@@ -146,7 +148,9 @@ def test_frame_without_an_end_of_its_name_is_refused(tmp_path: Path) -> None:
 def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     frames = (a_frame("command", "x"), a_frame("exit", "yes", b""))
 
-    assert "(the stream has the exit code 'yes')" in _refused_frames(tmp_path / "e", *frames)
+    assert "(the stream has the invalid exit code 'yes')" in _refused_frames(
+        tmp_path / "e", *frames
+    )
 
 
 def test_exit_code_before_any_command_is_refused(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_output_of_lspci_without_functions_gives_an_empty_list(text: str) -> Non
 
 @pytest.mark.parametrize("text", ["zz\n", "<html>504</html>\n", "\0\0\n", "pcilib: x\nKilled\n"])
 def test_output_of_lspci_without_a_known_line_raises_an_error(text: str) -> None:
-    with pytest.raises(HarnessError, match="'lspci' shows no function, but unknown text"):
+    with pytest.raises(HarnessError, match="'lspci' shows no PCI function, only unknown text"):
         parse_lspci(text)
 
 
@@ -447,14 +447,14 @@ def test_error_line_anywhere_in_the_output_of_lspci_is_ignored(error: str) -> No
 
 @pytest.mark.parametrize("error", ["cat: read error\n", "x" * 5000 + "\n"])
 def test_text_between_a_pci_function_and_its_details_is_refused(error: str) -> None:
-    with pytest.raises(HarnessError, match="a function in an unknown format") as caught:
+    with pytest.raises(HarnessError, match="a PCI function in an unknown format") as caught:
         parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
 
     assert len(str(caught.value)) < 600
 
 
 def test_long_line_of_lspci_is_refused() -> None:
-    with pytest.raises(HarnessError, match="a function in an unknown format"):
+    with pytest.raises(HarnessError, match="a PCI function in an unknown format"):
         parse_lspci(f"01:00.0 {'[0302]: ' * 200_000}\n")
 
 
@@ -471,7 +471,7 @@ def test_long_line_of_systemctl_is_refused() -> None:
 def test_line_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
     known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
 
-    with pytest.raises(HarnessError, match="'lspci' shows a function in an unknown format"):
+    with pytest.raises(HarnessError, match="'lspci' shows a PCI function in an unknown format"):
         parse_lspci(f"{known}{slot} 3D controller: NVIDIA Corporation GH100\n")
     assert len(parse_lspci(f"\n{known}pcilib: 01:00.0 cannot be read\n")) == 1
 

@@ -180,7 +180,7 @@ def extended(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
         (extended(b"2 2 2 a=b\n"), "an extended header is damaged"),
         (extended(b"8 a=1234\n"), "an extended header is damaged"),
         (extended(b"310 comment=" + b"1" * 297 + b"\n"), "a very long number"),
-        (extended(b"6 a=b\n", tarfile.XGLTYPE), "a header for all files"),
+        (extended(b"6 a=b\n", tarfile.XGLTYPE), "a header that applies to all files"),
     ],
     ids=[
         *("up", "root", "up-inside", "up-at-the-end"),

@@ -35,7 +35,7 @@ def test_verdict_on_a_module_of_another_version_is_unknown_if_there_is_a_driver_
 
     assert "is loaded" in expect.module_fits_kernel(folder.evidence)
     folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
-    with pytest.raises(HarnessError, match="a driver container shares its files"):
+    with pytest.raises(HarnessError, match="has the files of a driver container"):
         expect.module_fits_kernel(folder.evidence)
 
 

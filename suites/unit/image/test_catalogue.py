@@ -261,7 +261,7 @@ CLOUD_IMAGE_SLIPS = [
         instead="digest: sha256:12",
         line=9,
         key="digest",
-        message="A digest is 'sha256:' with 64, or 'sha512:' with 128",
+        message="A digest is 'sha256:' and 64 lower-case hexadecimal digits",
     ),
 ]
 
@@ -392,7 +392,9 @@ def test_pinned_cloud_image_needs_no_digest_list(tmp_path: Path) -> None:
 def test_cloud_image_without_a_digest_list_or_a_digest_is_refused(
     tmp_path: Path, more: str
 ) -> None:
-    with pytest.raises(BadInputError, match=r"key 'sums': This key is missing\. Without 'sums'"):
+    with pytest.raises(
+        BadInputError, match=r"key 'sums': This key, which names the publisher's list"
+    ):
         a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 

@@ -94,7 +94,7 @@ def test_damaged_image_is_refused_and_built_again(
     assert image.disk.read_bytes() == b"QFI\xfb build 2"
     (sentence,) = cache.said(Stage.REFUSED)
     assert str(image.folder) in sentence
-    assert sentence.endswith("It is made again.")
+    assert sentence.endswith("The damaged image is made again.")
 
 
 def test_failed_build_publishes_nothing_and_the_next_build_may_succeed(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_image_whose_parent_was_built_again_is_refused(cache: Cache) -> None:
     assert rebuilt.folder == parent.folder
 
     damages = {image.folder: image.damage for image in cache.store.cache.verify()}
-    assert "that image was made again" in (damages[child.folder] or "")
+    assert "which was made again" in (damages[child.folder] or "")
     assert damages[parent.folder] is None
     assert cache.derive(rebuilt, lambda _disk: None).folder != child.folder
 

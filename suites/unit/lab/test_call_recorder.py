@@ -43,7 +43,7 @@ def test_no_call_is_read_from_a_text_that_is_not_a_call_log(text: str) -> None:
 def test_missing_or_truncated_call_log_is_an_error(tmp_path: Path) -> None:
     recorder = CallRecorder(["dkms"])
 
-    with pytest.raises(HarnessError, match="missing items may still exist"):
+    with pytest.raises(HarnessError, match="may still exist in the guest"):
         recorder.calls(EvidenceFolder(tmp_path).evidence)
     assert recorder.calls(EvidenceFolder(tmp_path).file(CALLS, LOG).evidence)[1].exit_code == 1
     cut = EvidenceFolder(tmp_path).file(CALLS, LOG.ljust(FILE_LIMIT_KIB << 10))

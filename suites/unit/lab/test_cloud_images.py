@@ -94,7 +94,7 @@ def test_kernel_arguments_are_refused_if_no_kernel_is_named() -> None:
     with pytest.raises(BadInputError) as caught:
         CloudImageBoot(append=("quiet",))
 
-    assert str(caught.value).endswith("name a 'kernel' of `lab.cloud_image_kernels` too.")
+    assert str(caught.value).endswith("so that QEMU loads the kernel.")
 
 
 def test_overlay_is_never_smaller_than_its_image() -> None:
@@ -179,7 +179,7 @@ def test_cloud_image_node_has_the_driver_of_its_image_and_refuses_a_chosen_kerne
     config = request.provisioner_files(a_provisioner())[1]
     assert json.loads(config.content)["gpu_driver_version"] == "580.1"
     with pytest.raises(
-        HarnessError, match="boot loader of the cloud image 'noble' selects its kernel"
+        HarnessError, match="boot loader of the cloud image 'noble' selects the kernel"
     ):
         _ = request.booted_kernel
     with pytest.raises(BadInputError, match="boots the kernel that its boot loader chooses"):

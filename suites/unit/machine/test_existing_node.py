@@ -302,7 +302,9 @@ def test_this_host_is_inspected_without_ssh() -> None:
 
 
 def test_this_host_has_no_ssh_command() -> None:
-    with pytest.raises(HarnessError, match=r"^A node that is this host has no ssh command\.$"):
+    with pytest.raises(
+        HarnessError, match=r"^The node is this host, so no ssh command reaches it\.$"
+    ):
         NodeAddress().ssh_argv()
 
 

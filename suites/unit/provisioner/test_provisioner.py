@@ -148,7 +148,7 @@ def test_value_that_the_configuration_format_cannot_express_is_refused(
 @pytest.mark.parametrize("environment", [{"-i": ""}, {"": "x"}, {"A B": "x"}, {"A": "x\0"}])
 def test_variable_that_env_would_misread_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(
-        BadInputError, match=r"key 'environment\..*': A variable has a name such as"
+        BadInputError, match=r"key 'environment\..*': A variable needs a name such as"
     ):
         replace(MINE, environment=environment)
 

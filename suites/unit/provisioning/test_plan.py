@@ -54,7 +54,7 @@ def test_needed_step_that_is_not_in_the_plan_is_ignored() -> None:
 
 
 def test_steps_that_need_each_other_are_refused() -> None:
-    with pytest.raises(PlanError, match=r"^The needs of \['a', 'b'\] form a cycle\.$"):
+    with pytest.raises(PlanError, match=r"^The steps \['a', 'b'\] need each other in a cycle\.$"):
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
 
 

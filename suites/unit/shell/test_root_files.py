@@ -248,9 +248,9 @@ def test_kernel_path_is_the_file_or_directory_to_fake(
         ("/proc/1/status", "it is a file of a process"),
         ("/proc/self/status", "it is a file of a process"),
         ("/proc/thread-self/status", "it is a file of a process"),
-        ("/sys/module", "the kernel has no directory '/sys/module' to add it to"),
-        ("/sys/absent/file", "the kernel has no directory '/sys/absent' to add it to"),
-        ("/proc/absent", "the kernel has no directory '/proc/absent' to add it to"),
+        ("/sys/module", "the kernel provides no directory '/sys/module'"),
+        ("/sys/absent/file", "the kernel provides no directory '/sys/absent'"),
+        ("/proc/absent", "the kernel provides no directory '/proc/absent'"),
     ],
 )
 def test_path_that_cannot_be_faked_is_refused(files: RootFiles, path: str, why: str) -> None:

@@ -85,7 +85,7 @@ def test_measurement_is_refused_if_a_gpu_was_allocated_before_a_capacity_appeare
         (("capacity", 3.0, 0), ("allocated", 4.0)),
         (("allocated", 3.0), ("capacity", 3.1, 1)),
     ):
-        with pytest.raises(HarnessError, match="advertised no GPU since the kubelet"):
+        with pytest.raises(HarnessError, match="capacity showed no GPU between"):
             moments_of([*begin, *events_of(*end)])
 
 

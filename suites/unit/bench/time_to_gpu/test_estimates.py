@@ -82,7 +82,7 @@ def test_estimate_is_refused_if_there_are_no_samples() -> None:
 
 
 def test_ratio_to_a_time_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="above zero"):
+    with pytest.raises(ValueError, match="greater than 0"):
         ratio_of([1.0], [0.0])
 
 

@@ -222,7 +222,7 @@ def test_several_gpus_are_leased_in_the_order_of_the_requests(pool: GpuPool) -> 
 def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
     with (
         pytest.raises(
-            RequirementError, match="3 GPUs are wanted together, but this host has only"
+            RequirementError, match="3 GPUs are requested together, but this host can provide only"
         ),
         lease(pool, ANY, ANY, ANY),
     ):

@@ -72,7 +72,7 @@ def test_partition_entries_that_are_too_small_are_refused(size: int) -> None:
     front = bytearray(render_gpt({1: (LINUX, 4096, 100)}, TOTAL)[0])
     struct.pack_into("<II", front, SECTOR + 80, 0xFFFFFFFF, size)
 
-    with pytest.raises(ValueError, match=f"has entries of {size} bytes, but they need 128"):
+    with pytest.raises(ValueError, match=f"has entries of {size} bytes, but an entry needs 128"):
         read_table(bytes(front))
 
 

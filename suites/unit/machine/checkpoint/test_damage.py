@@ -82,7 +82,7 @@ def test_damaged_checkpoint_is_refused_and_made_again(
 
     (sentence,) = cache.said(Stage.REFUSED)
     assert str(checkpoint.folder) in sentence
-    assert re.search(f"{reason} It is made again.$", sentence)
+    assert re.search(f"{reason} The damaged checkpoint is made again.$", sentence)
     assert cache.made == 2
 
 
@@ -139,7 +139,7 @@ def test_checkpoint_whose_parent_is_missing_is_refused(cache: Cache) -> None:
 
     assert info.damage is not None
     assert info.damage.endswith(f"is based on '{parent.folder}', which is missing.")
-    assert cache.said(Stage.REFUSED) == [f"{info.damage} It is made again."]
+    assert cache.said(Stage.REFUSED) == [f"{info.damage} The damaged checkpoint is made again."]
 
 
 def test_child_checkpoint_is_made_again_if_its_parent_was_made_again(cache: Cache) -> None:
@@ -154,8 +154,8 @@ def test_child_checkpoint_is_made_again_if_its_parent_was_made_again(cache: Cach
     first, second = cache.said(Stage.REFUSED)
     assert "has 65536 bytes" in first
     assert second == (
-        f"The checkpoint in '{child.folder}' needs a disk that '{parent.folder}' no longer has, "
-        "because that checkpoint was made again. It is made again."
+        f"The checkpoint in '{child.folder}' needs the former disk of the checkpoint in "
+        f"'{parent.folder}', which was made again with another disk. The damaged checkpoint is made again."
     )
 
 
@@ -209,7 +209,7 @@ def test_moved_checkpoint_whose_disk_refers_to_a_file_outside_the_cache_is_made_
 
     assert new.made == 1
     (sentence,) = new.said(Stage.REFUSED)
-    assert f"was made in '{checkpoint.folder}', and its disk refers to files there." in sentence
+    assert f"can't be moved from '{checkpoint.folder}', where it was made" in sentence
     assert info.damage is not None
     assert sentence.startswith(info.damage)
 

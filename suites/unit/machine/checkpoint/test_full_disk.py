@@ -33,7 +33,7 @@ def test_too_little_space_is_reported_with_figures_and_a_remedy(
     with (
         pytest.raises(
             RequirementError,
-            match=rf"2560 MiB free in '{cache.folder}'.* {free_mib} MiB are free.*harness checkpoints gc",
+            match=rf"2560 MiB of free space in '{cache.folder}'.* {free_mib} MiB are free.*harness checkpoints gc",
         ),
         cache.use(),
     ):
@@ -51,7 +51,7 @@ def test_checkpoint_is_made_with_exactly_enough_space(cache: Cache) -> None:
 def became_full(cache: Cache, *, left_mib: int) -> str:
     return (
         f"The disk of '{cache.folder}' became full while the checkpoint 'booted' was made (2560 MiB "
-        f"are needed, {left_mib} MiB were left); free some by `harness checkpoints gc --all`, or "
+        f"are needed, {left_mib} MiB were left); free some space by `harness checkpoints gc --all`, or "
         "set XDG_CACHE_HOME to a folder on a larger disk."
     )
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MOST = 1 << 20
 
 REFUSAL = (
-    "The machine's socket sent something that is not a message; does another version of the harness run "
-    "the machine?"
+    "The machine's socket sent something that is not a message; perhaps another version of the harness runs "
+    "the machine."
 )
 
 
