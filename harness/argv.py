@@ -12,8 +12,8 @@ def check_commands(commands: object, *, source: str, key: str) -> None:
     """Raise BadInputError, which names `source` and `key`, unless `commands` is a list of lists of words."""
     if isinstance(commands, str) or not isinstance(commands, Iterable):
         raise BadInputError(
-            "A list of commands, in which each command is a list of words, was expected, such as "
-            f"[['systemctl', 'start', 'x']], but got {commands!r}.",
+            f"{commands!r} is not a list of commands; write each command as a list of words, such as "
+            "[['systemctl', 'start', 'x']].",
             source=source,
             key=key,
         )

@@ -353,7 +353,7 @@ def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         provisioner = choose_provisioner(name)
         assert (provisioner.name, list(provisioner.run)) == (name, ["/opt/acme/run"])
     with pytest.raises(
-        PluginError, match=r"'acme-odd' .* is expected, but the entry point gives 5"
+        PluginError, match=r"'acme-odd' .* has to give a provisioner.* entry point gives 5"
     ):
         choose_provisioner("acme-odd")
     with pytest.raises(BadInputError, match=r"only 'acme-file', 'acme-made', 'acme-odd', '"):
@@ -376,7 +376,7 @@ def test_doctor_reports_an_error_only_for_provisioners_that_cannot_be_used(site:
     errors = {check.plugin.name: check.error for check in examine_plugins()}
 
     assert errors["good"] is None
-    assert "the entry point gives 5" in str(errors["odd"])
+    assert "this entry point gives 5" in str(errors["odd"])
 
 
 def test_broken_provisioner_breaks_only_runs_with_that_provisioner(site: Site) -> None:

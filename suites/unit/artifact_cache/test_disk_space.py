@@ -62,5 +62,7 @@ def test_error_from_a_full_disk_says_that_the_disk_is_full(
 
 def test_artifact_that_needs_more_space_than_is_free_is_refused() -> None:
     space(700).require("image", 700)
-    with pytest.raises(RequirementError, match=r"needs 700 MiB free .* but 699 MiB are free"):
+    with pytest.raises(
+        RequirementError, match=r"needs 700 MiB of free space .* but 699 MiB are free"
+    ):
         space(699).require("image", 700)

@@ -144,7 +144,9 @@ def test_whole_listing_is_unknown_if_any_part_is_unreadable(folder: Path) -> Non
 def test_incomplete_gathering_proves_no_absence(folder: Path) -> None:
     (folder / "not-collected.txt").write_text("No answer.\n")
 
-    with pytest.raises(HarnessError, match=r"may still exist\. The reason is: No answer\."):
+    with pytest.raises(
+        HarnessError, match=r"may still exist in the guest\. The reason is: No answer\."
+    ):
         refuse_closed(folder, "/etc/x")
     (folder / "not-collected.txt").unlink()
     (folder / "unreadable.txt").unlink()

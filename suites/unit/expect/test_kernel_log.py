@@ -59,7 +59,7 @@ def test_unknown_message_is_quoted_and_makes_the_verdict_unknown(tmp_path: Path)
 
     assert not isinstance(caught.value, AssertionError)
     assert (
-        f"1 messages of the driver that the harness does not know, so there may be an error; the last is '[   40.1] {UNKNOWN}'"
+        f"does not know 1 of the driver's messages, which may report errors; the last unknown message is '[   40.1] {UNKNOWN}'"
         in str(caught.value)
     )
 
@@ -135,7 +135,7 @@ def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
 
     assert state == "unknown"
     assert (
-        f"but 2 messages of the driver that the harness does not know, so there may be an error; the last is '[ 1.2] {UNKNOWN} either'"
+        f"does not know 2 of the driver's messages, which may report errors; the last unknown message is '[ 1.2] {UNKNOWN} either'"
         in sentence
     )
 

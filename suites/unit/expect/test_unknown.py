@@ -362,7 +362,7 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(
 def test_missing_file_is_unknown_if_only_the_host_gathered_evidence(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).trace().evidence
 
-    with pytest.raises(HarnessError, match="of the guest is not complete, so missing items may"):
+    with pytest.raises(HarnessError, match="of the guest is not complete, so an item"):
         evidence.file(EXIT_CODE_PATH)
 
 

@@ -332,12 +332,12 @@ def test_gpu_that_was_plugged_before_cannot_be_plugged_again(
 ) -> None:
     qemu.config_read(0)
 
-    with pytest.raises(HarnessError, match="plugged in before"):
+    with pytest.raises(HarnessError, match="plugged in once already"):
         server.attachment()
 
 
 def test_attachment_of_a_stopped_server_raises_an_error() -> None:
-    with pytest.raises(HarnessError, match="does not run"):
+    with pytest.raises(HarnessError, match="is not running"):
         MpqemuServer(a_gpu()).attachment()
 
 

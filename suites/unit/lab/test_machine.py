@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def test_machine_with_two_vcpu_threads_refuses_an_mpqemu_gpu(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path, cpus=2)
 
-    with pytest.raises(HarnessError, match=r"2 vCPUs.*'x-pci-proxy-dev' at the same time hang"):
+    with pytest.raises(HarnessError, match=r"QEMU hangs if two vCPUs use one 'x-pci-proxy-dev'"):
         machine.hot_plug(a_model())
 
 

@@ -148,8 +148,8 @@ def test_error_for_a_guest_without_an_ssh_server_suggests_harness_shell(
 
     with pytest.raises(
         HarnessError,
-        match=r"(?s)^The SSH server of machine 'node' does not start; `harness shell --machine` needs "
-        r"no SSH server\.\n.*let-in",
+        match=r"(?s)^The SSH server of machine 'node' does not start; use `harness shell "
+        r"--machine`, which needs no SSH server\.\n.*let-in",
     ):
         enter(stage, door, tmp_path)
 

@@ -85,7 +85,7 @@ def test_metadata_cache_contains_tags_and_vm_size() -> None:
 def test_reboot_is_refused_if_qemu_loads_the_kernel(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path)
 
-    with pytest.raises(HarnessError, match="ends when its guest reboots; boot it by firmware"):
+    with pytest.raises(HarnessError, match="ends when its guest reboots; boot the machine by"):
         machine.reboot(machine.deadline(1))
 
 

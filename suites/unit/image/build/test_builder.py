@@ -305,7 +305,9 @@ def test_error_for_missing_programs_names_the_packages_to_install(attempt: Attem
 def test_too_little_space_is_reported_before_the_build_starts(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands()
 
-    with pytest.raises(RequirementError, match=r"needs 4096 MiB free .* but 1024 MiB are free"):
+    with pytest.raises(
+        RequirementError, match=r"needs 4096 MiB of free space .* but 1024 MiB are free"
+    ):
         attempt.build(commands, free=1 << 30)
 
     assert commands.calls == []

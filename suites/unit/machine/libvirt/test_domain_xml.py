@@ -213,7 +213,7 @@ def test_gpu_of_the_host_with_two_pci_functions_is_refused() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
     with pytest.raises(
-        RequirementError, match=r"'0000:65:00\.0' has 2 functions.*--machine-driver=qemu"
+        RequirementError, match=r"'0000:65:00\.0' has 2 PCI functions.*--machine-driver=qemu"
     ):
         render_host_gpu(gpu, port=0)
 
