@@ -193,7 +193,7 @@ def test_file_of_another_package_is_not_an_artefact(tmp_path: Path, path: str) -
         expect.no_driver_artefact(both.evidence)
 
 
-def test_dkms_build_is_matched_by_name_version_and_kernel(tmp_path: Path) -> None:
+def test_dkms_build_is_matched_by_its_name_and_its_version_and_its_kernel(tmp_path: Path) -> None:
     others = (
         f"nvidia/{VERSION}, {OTHER_KERNEL}, x86_64: built\n"
         f"nvidia/535.1.1, {KERNEL}, x86_64: built\n"

@@ -193,7 +193,7 @@ def test_programs_in_a_container_are_accepted_only_if_all_are_there_and_a_driver
     assert state_of(unloaded, "module") is NOT_MET
 
 
-def test_verdict_on_the_module_also_depends_on_the_module_nvidia_current_of_debians_packages(
+def test_module_nvidia_current_of_debians_packages_changes_the_verdict_on_the_module(
     tmp_path: Path,
 ) -> None:
     layout = LAYOUTS["Debian's packages"]

@@ -101,7 +101,7 @@ def test_unit_that_is_still_starting_was_not_awaited(tmp_path: Path, dcgm: str) 
 
 
 @pytest.mark.parametrize("ready", [150, 300])
-def test_unit_not_awaited_refuses_a_unit_that_was_ready_before_the_other_unit(
+def test_expectation_unit_not_awaited_refuses_a_unit_that_was_ready_before_the_other_unit(
     tmp_path: Path, ready: int
 ) -> None:
     seen = evidence(tmp_path, unit(DCGM, 100, ready), unit(KUBELET, 200, 300))

@@ -128,7 +128,7 @@ def test_pci_ids_of_the_model_match_the_recorded_nvml_answers(card: str) -> None
 
 
 @each_card
-def test_recorded_card_has_the_mig_profiles_of_provisioning_and_is_full_with_them(
+def test_instances_that_provisioning_creates_for_each_mig_profile_fill_the_recorded_card(
     card: str,
 ) -> None:
     """Each profile id exists on the card, and the number of instances is the card's maximum."""

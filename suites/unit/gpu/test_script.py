@@ -41,7 +41,7 @@ def test_gpu_with_an_empty_script_is_healthy() -> None:
     assert gpu.trace.incidents == ()
 
 
-def test_dead_gpu_is_found_on_the_bus_but_its_bars_are_silent() -> None:
+def test_dead_gpu_is_found_on_the_bus_but_its_bars_read_as_all_ones() -> None:
     gpu = a_gpu()
     GpuScript(is_dead=True).apply(gpu)
 

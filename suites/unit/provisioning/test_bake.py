@@ -379,7 +379,7 @@ def test_failed_build_is_removed_although_its_log_cannot_be_kept(
     assert any(line.startswith(f"'{source}' could not be copied: ") for line in invocation.log())
 
 
-def test_error_writing_the_record_of_a_failed_build_is_logged(
+def test_failure_to_write_the_record_of_a_failed_build_is_logged(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)

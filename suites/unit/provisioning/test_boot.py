@@ -108,7 +108,7 @@ def test_exit_code_is_86_if_the_device_plugin_does_not_start(
 @pytest.mark.parametrize(
     ("unit", "what"), [("nvidia-dcgm", "GPU monitoring"), ("nvidia-dcgm-exporter", "GPU metrics")]
 )
-def test_monitoring_that_cannot_be_enqueued_is_a_warning(
+def test_failure_to_enqueue_a_monitoring_unit_is_only_a_warning(
     simulated: SimulatedNode, invocation: Invocation, unit: str, what: str
 ) -> None:
     simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}

@@ -197,7 +197,7 @@ def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() 
         ("version = 4\n", False),
     ],
 )
-def test_runc_is_added_to_a_table_that_lacks_the_default(
+def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime(
     dump: str | None, *, is_added: bool
 ) -> None:
     text = f"version = 2\n{NVIDIA}SystemdCgroup = true\n"
@@ -222,7 +222,7 @@ def left_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("names", [("nvidia", "nvidia-cdi"), ("nvidia-cdi", "nvidia")])
-def test_runc_gets_the_options_of_the_default_if_there_are_two_runtimes_of_nvidia(
+def test_runc_gets_the_options_of_the_default_runtime_if_there_are_two_runtimes_of_nvidia(
     names: tuple[str, str],
 ) -> None:
     default, _ = names

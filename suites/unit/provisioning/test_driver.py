@@ -47,7 +47,7 @@ MISMATCH = "The driver's programs and its loaded module have different versions"
         ("words that nobody knows\n", "", 77, None),
     ],
 )
-def test_failure_of_nvidia_smi_that_waiting_does_not_repair_ends_the_tries(
+def test_nvidia_smi_is_not_tried_again_after_a_failure_that_waiting_does_not_repair(
     tmp_path: Path, stdout: str, stderr: str, exit_code: int, words: str | None
 ) -> None:
     """The message of the tool is preferred to its exit code."""

@@ -84,7 +84,7 @@ def test_line_without_an_error_of_the_driver_is_not_a_message(line: str) -> None
         *("[Apr 5 21:29] ", "[Nov28 10:00] ", "[  +0.000012] "),
     ],
 )  # fmt: skip
-def test_error_of_nvidia_and_of_drm_is_found_after_each_form_of_time_and_caller(
+def test_error_of_nvidia_or_drm_is_found_behind_each_form_of_time_stamp_and_caller(
     prefix: str,
 ) -> None:
     first, second = parse_messages(
@@ -290,7 +290,9 @@ def test_each_driver_message_is_shown_with_its_own_log_line(log: str, lines: lis
     assert [message.line for message in parse_messages(log)] == lines
 
 
-def test_message_between_two_releases_belongs_to_both_and_a_later_message_to_one() -> None:
+def test_message_logged_between_two_releases_belongs_to_both_and_a_later_message_to_the_second() -> (
+    None
+):
     log = "\n".join((loaded("1.1").strip(), *REFUSAL, loaded("2.2").strip(), LOST))
     refusal, lost = [message for message in parse_messages(log) if message.condemns_node]
 

@@ -307,7 +307,7 @@ def test_message_on_stdout_is_not_treated_as_the_error_of_a_missing_image(
     ],
     ids=["failed", "blank"],
 )
-def test_image_is_pulled_if_the_list_of_images_fails_or_is_blank(
+def test_image_is_pulled_if_the_command_that_lists_images_fails_or_prints_nothing(
     simulated: SimulatedNode, invocation: Invocation, listed: CommandResult
 ) -> None:
     simulated.registry = {reference()}

@@ -212,7 +212,7 @@ def test_missing_program_without_an_alternative_fails(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path), command())
 
 
-def test_optional_failure_is_only_logged(tmp_path: Path) -> None:
+def test_failure_of_an_optional_command_is_only_logged(tmp_path: Path) -> None:
     console: list[str] = []
     with ScriptedRunner().expect("work hard", exit_code=1) as runner:
         detail = try_command(

@@ -478,7 +478,9 @@ def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown:
     ]
 
 
-def test_event_line_reports_a_gpu_node_beside_a_customers_driver(teardown: Teardown) -> None:
+def test_event_line_of_a_gpu_node_with_a_customers_driver_says_that_the_node_has_a_gpu(
+    teardown: Teardown,
+) -> None:
     install_customers(teardown)
 
     teardown.run(teardown_scope(Configuration(gpu_node=True), is_opted_out=True))

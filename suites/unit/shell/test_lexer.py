@@ -108,14 +108,14 @@ QUOTED = {
 }
 
 
-def test_function_quote_returns_one_word_without_a_line_break() -> None:
+def test_quoted_text_is_one_word_without_a_line_break() -> None:
     assert {text: quote(text) for text in QUOTED} == QUOTED
     assert {
         text: [word.text for word in split_words(quoted)] for text, quoted in QUOTED.items()
     } == {text: [text] for text in QUOTED}
 
 
-def test_function_quote_on_a_line_replaces_each_line_break_with_a_variable() -> None:
+def test_text_quoted_on_one_line_has_a_variable_for_each_line_break() -> None:
     assert quote_on_a_line("a'\nb") == "'a'\\'''\"$__hx_newline\"'b'"
     assert shlex.split(quote_on_a_line("a'b")) == ["a'b"]
 
@@ -138,7 +138,7 @@ OPEN = {
 }
 
 
-def test_function_is_open_finds_an_open_quote_or_expansion() -> None:
+def test_unclosed_quote_or_expansion_is_found() -> None:
     assert {text: is_open(text) for text in OPEN} == OPEN
 
 

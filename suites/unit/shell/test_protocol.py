@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_write_from_an_earlier_position_appends() -> None:
+def test_write_at_an_earlier_position_of_a_memfd_appends_to_its_end() -> None:
     """Two processes that share a memfd's position may write at this position at the same time."""
     memory = Memory("shared")
     os.write(memory.fd, b"first\n")

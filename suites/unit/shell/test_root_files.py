@@ -231,7 +231,7 @@ def test_loop_of_symbolic_links_is_reported(files: RootFiles) -> None:
         ("/proc/driver/nvidia/version", "/proc/driver"),
     ],
 )
-def test_kernel_path_is_the_file_or_directory_to_fake(
+def test_path_of_the_kernel_is_replaced_as_a_file_or_by_its_directory(
     files: RootFiles, path: str, faked: str | None
 ) -> None:
     files.write("/proc/modules", b"")

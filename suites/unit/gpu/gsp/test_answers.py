@@ -290,7 +290,7 @@ def test_power_has_the_same_offset_in_the_shorter_parameters_of_release_535() ->
     assert driver.control(POWER, bytes(0xC18))[0] == NOT_SUPPORTED
 
 
-def test_request_for_power_policies_needs_power_limits_and_the_right_size() -> None:
+def test_request_for_power_policies_is_refused_without_power_limits_or_with_a_wrong_size() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
     driver = opened(H100)

@@ -579,7 +579,7 @@ def test_reason_names_the_process_that_has_the_vfio_group_file_open(host: FakeHo
     assert verdict(host, SECOND).is_usable
 
 
-def test_gpu_is_not_busy_if_an_open_file_has_the_path_but_not_the_number_of_its_device(
+def test_gpu_is_not_busy_if_an_open_file_has_the_path_of_its_device_but_another_number(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Users may mount any file at '/dev/vfio' in their own mount namespace."""
@@ -667,7 +667,7 @@ def test_gpu_in_use_is_found_even_if_nvidias_driver_writes_its_address_in_capita
     assert verdict(host, "0000:9a:00.0").kind is VerdictKind.BUSY
 
 
-def test_gpu_at_function_1_is_unknown_if_its_nvidia_file_may_be_open(
+def test_verdict_on_a_gpu_at_pci_function_1_is_unknown_if_its_nvidia_file_may_be_open(
     host: FakeHost,
 ) -> None:
     """Without access to the processes of other users, only a GPU without a driver is free."""
@@ -756,7 +756,7 @@ def test_reasons_of_one_kind_are_shown_in_the_order_in_which_they_were_found(
     assert refused.reasons == (("One.", "No.") if kind is refused.kind else ("No.", "One."))
 
 
-def test_verdict_is_refused_rather_than_unknown_and_unknown_rather_than_busy(
+def test_verdict_refused_precedes_unknown_and_unknown_precedes_busy(
     host: FakeHost,
 ) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)

@@ -63,7 +63,9 @@ def reason(pool: GpuPool, address: str = GPU) -> str:
     return next(gpu for gpu in pool.survey() if gpu.address == address).verdict.reason
 
 
-def test_leased_gpu_is_on_vfio_with_its_whole_group(host: FakeHost, pool: GpuPool) -> None:
+def test_all_pci_functions_in_the_group_of_a_leased_gpu_are_on_vfio(
+    host: FakeHost, pool: GpuPool
+) -> None:
     with lease(pool) as (gpu,):
         assert gpu.addresses == (GPU, AUDIO)
         assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}

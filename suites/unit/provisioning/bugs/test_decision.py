@@ -108,7 +108,7 @@ def test_22_driver_is_built_if_the_image_lacks_the_action_that_skips_the_build(
 
 
 @pytest.mark.parametrize("builder", [KERNEL, OTHER_KERNEL])
-def test_24_record_and_log_name_the_target_kernel_and_not_the_kernel_of_the_builder(
+def test_24_target_kernel_and_not_the_kernel_of_the_builder_is_in_the_record_and_the_log(
     simulated: SimulatedNode, invocation: Invocation, builder: str
 ) -> None:
     simulated.kernel = builder

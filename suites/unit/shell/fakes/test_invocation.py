@@ -14,7 +14,7 @@ from suites.unit.shell.fakes.calls import a_call
 SYNTAX = Syntax(options=("-q,--quiet", "-n,--name=", "--flag"))
 
 
-def test_option_in_any_spelling_is_found_by_the_last_of_its_names() -> None:
+def test_option_is_found_by_its_last_name_however_it_is_spelled() -> None:
     for words in (
         ["-q", "-n", "a", "x"],
         ["-qn", "a", "x"],
@@ -55,7 +55,7 @@ def test_posix_options_end_at_the_first_operand() -> None:
         (["--flag=1"], "the option '--flag' takes no value"),
     ],
 )
-def test_unknown_option_and_missing_or_extra_value_are_refused(
+def test_unknown_option_is_refused_and_so_is_a_missing_or_extra_value(
     words: list[str], message: str
 ) -> None:
     with pytest.raises(fakes.UnknownInvocationError, match=message):

@@ -102,7 +102,7 @@ def test_starting_a_unit_calls_its_on_start_hook(tmp_path: Path) -> None:
         ("# not Type=oneshot\nType=simple\n", True),
     ],
 )
-def test_oneshot_unit_stays_active_with_each_true_value_of_systemd(
+def test_oneshot_unit_stays_active_with_each_word_that_systemd_reads_as_true(
     tmp_path: Path, text: str, *, is_active: bool
 ) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text=f"[Service]\n{text}")}).use_root(tmp_path)
@@ -189,7 +189,7 @@ def test_state_of_a_unit_lasts_until_a_command_changes_it(
     assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
 
 
-def test_drop_ins_apply_in_name_order_and_a_drop_in_in_etc_replaces_its_namesake_in_usr(
+def test_drop_ins_apply_in_the_order_of_their_names_and_etc_hides_a_file_of_the_same_name_in_usr(
     tmp_path: Path,
 ) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text="")}).use_root(tmp_path)
@@ -290,7 +290,7 @@ def test_modules_are_loaded_and_removed_with_their_dependencies(
     assert sorted(modules.loaded) == sorted(each.split()[0] for each in shown) == sorted(loaded)
 
 
-def test_proc_modules_shows_the_users_of_modules(tmp_path: Path) -> None:
+def test_proc_modules_shows_how_often_a_module_is_in_use(tmp_path: Path) -> None:
     modules = fakes.KernelModules({"a": fakes.Module()}, loaded=["a"], in_proc=True)
     modules.use_root(tmp_path)
     users: list[str] = []
@@ -659,7 +659,7 @@ def test_named_packages_are_held_and_held_packages_are_not_removed(tmp_path: Pat
     assert run(packages, "apt-get remove -y lib").exit_code == 0
 
 
-def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> None:
+def test_downgrade_is_refused_and_so_is_a_change_of_a_held_package(tmp_path: Path) -> None:
     old, new = (fakes.Package(name="a", version=version) for version in ("9", "10"))
     packages = fakes.Packages(installed=[new], repository=[old]).use_root(tmp_path)
     with pytest.raises(fakes.UnknownInvocationError, match="does not support downgrades"):
@@ -816,7 +816,7 @@ def test_curl_retries_a_slow_service_and_then_fails() -> None:
     assert answer.stderr.count("after 500 milliseconds") == 3
 
 
-def test_refused_request_has_a_status_and_a_head_request_has_no_body() -> None:
+def test_refused_request_gets_a_status_and_a_head_request_gets_no_body() -> None:
     document: dict[str, object] = {"compute": {}}
     metadata = fakes.InstanceMetadata(document)
     metadata.document["compute"] = {"tagsList": []}
@@ -868,7 +868,7 @@ def test_command_prints_the_text_of_the_real_tool(
     assert (answer.exit_code, answer.stdout) == (exit_code, shown)
 
 
-def test_dkms_takes_the_version_after_the_module_and_the_architecture_after_the_kernel(
+def test_dkms_accepts_a_module_with_its_version_and_a_kernel_with_its_architecture(
     tmp_path: Path,
 ) -> None:
     dkms = fakes.Dkms([fakes.Source(name="a", version="1")], kernels=[KERNEL]).use_root(tmp_path)

@@ -57,7 +57,7 @@ def test_rule_matches_calls_by_its_arguments(
     assert len(registry.violations) == len(others)
 
 
-def test_first_matching_rule_is_used_and_otherwise_the_default_answer(
+def test_default_answer_is_given_only_if_no_rule_matches_and_the_first_matching_rule_is_used(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.answers("default")
@@ -70,7 +70,7 @@ def test_first_matching_rule_is_used_and_otherwise_the_default_answer(
     assert registry.take_unused_rules() == []
 
 
-def test_each_answer_in_turn_is_given_once_and_failures_end_after_their_number(
+def test_each_answer_in_turn_is_given_once_and_a_rule_fails_the_given_number_of_times(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))

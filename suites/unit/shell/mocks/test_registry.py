@@ -62,7 +62,7 @@ def test_unused_rules_of_replaced_mocks_are_reported_once(optional: bool) -> Non
     assert registry.take_unused_rules() == []
 
 
-def test_mock_of_a_path_is_used_before_the_mock_of_the_last_part_of_the_path() -> None:
+def test_mock_of_a_path_takes_precedence_over_a_mock_of_the_last_part_of_the_path() -> None:
     registry = MockRegistry()
     for name in ("tool", "/opt/bin/tool"):
         mock = MockedCommand(name, registry.calls, reads_stdin=False)

@@ -187,7 +187,7 @@ def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path:
 
 
 @pytest.mark.parametrize(("option", "path"), [("", ""), ("--sandbox-path /opt:/x\n", ":/opt:/x")])
-def test_sandbox_option_restricts_path_to_support_commands_and_its_own_path(
+def test_sandbox_option_sets_path_to_the_support_folder_and_the_sandbox_path(
     tmp_path: Path, option: str, path: str
 ) -> None:
     project = Project(root=tmp_path, options=options(tmp_path, f"--sandbox\n{option}"))

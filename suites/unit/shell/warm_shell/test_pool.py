@@ -117,7 +117,9 @@ def give_back(pool: WarmShellPool, shell: IdleShell) -> IdleShell:
     return shell
 
 
-def test_shell_is_kept_for_the_next_test_with_the_same_code_and_start(pool: WarmShellPool) -> None:
+def test_shell_is_kept_for_the_next_test_that_sources_the_same_code_and_starts_the_same_way(
+    pool: WarmShellPool,
+) -> None:
     shell = give_back(pool, IdleShell(pool, "a"))
     twin = give_back(pool, IdleShell(pool, "a"))
     spoilt = give_back(pool, IdleShell(pool, "b", is_clean=False))
