@@ -47,7 +47,7 @@ def test_option_overrides_the_variable_and_the_variable_overrides_the_ini_file(
     assert _settings({"store": "option"}, {"store": "ini"}).store == "option"
 
 
-def test_relative_path_of_an_ini_file_and_of_an_option_is_below_the_root(
+def test_relative_path_in_an_ini_file_or_an_option_is_below_the_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

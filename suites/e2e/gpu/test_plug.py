@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-def test_gpu_is_plugged_and_unplugged_while_machine_runs(
+def test_gpu_is_plugged_and_unplugged_while_the_machine_runs(
     clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, a100: GpuModel
 ) -> None:
     """Two different GPUs are plugged and unplugged without a reboot."""

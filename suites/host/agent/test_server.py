@@ -89,7 +89,7 @@ def test_frequent_signals_of_systemd_do_not_delay_the_query(
     assert result_of(bench.gets())["ActiveState"] == "active"
 
 
-def test_unit_is_queried_less_often_while_it_does_not_change_and_also_without_signals(
+def test_unchanged_unit_is_queried_at_growing_intervals_even_if_no_signal_arrives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     for number, active in enumerate(["activating"] * 7 + ["inactive"], 1):

@@ -176,7 +176,7 @@ def test_too_slow_download_ends_even_if_it_can_be_resumed(download: Download) ->
     assert time.monotonic() - begun < 20
 
 
-def test_tries_that_give_one_byte_each_end(download: Download) -> None:
+def test_download_whose_tries_get_only_one_byte_is_given_up(download: Download) -> None:
     download.fail_always(one_byte)
 
     assert "closed the connection after 2 of 99999 bytes, 2 times in a row" in download.fail()

@@ -158,7 +158,7 @@ def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchang
     assert "defects was known from an earlier run" in again.stdout
 
 
-def test_killed_run_leaves_the_files_unchanged_and_the_next_run_continues_it(
+def test_killed_run_leaves_the_files_unchanged_and_is_continued_by_the_next_run(
     project: _Project,
 ) -> None:
     before = project.contents()

@@ -75,7 +75,7 @@ def test_error_for_a_missing_setpriv_names_the_program(
         spawn(["true"])
 
 
-def test_end_kills_processes_left_in_the_group_of_a_process_that_has_ended() -> None:
+def test_processes_left_in_the_group_of_an_ended_process_are_killed() -> None:
     process = spawn(["sh", "-c", "sleep 600 & echo $!; sleep 0.3"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:

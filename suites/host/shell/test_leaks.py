@@ -67,7 +67,7 @@ def test_signal_that_ends_the_run_also_ends_its_shells(
         end(run, grace_s=_PATIENCE_S)
 
 
-def test_folder_of_a_killed_run_is_removed_by_the_next(
+def test_folder_of_a_killed_run_is_removed_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -131,7 +131,9 @@ def test_hooks_of_another_plugin_run_for_each_example(
     assert {f"{hook} {name}" for name in _EXAMPLES} == set(seen), result.render()
 
 
-def test_timeout_of_a_plugin_ends_an_example_and_the_next_runs(project: SpecProject) -> None:
+def test_timeout_of_a_plugin_ends_one_example_and_the_next_example_runs(
+    project: SpecProject,
+) -> None:
     project.write(
         "slow_spec.sh",
         "It 'is quick'\nWhen call true\nThe status should be success\nEnd\n"

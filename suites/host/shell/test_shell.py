@@ -108,7 +108,7 @@ def test_mocks_in_one_pipeline_do_not_block_each_other(code: Shell) -> None:
     curl.assert_called_times(2)
 
 
-def test_stdin_is_recorded_if_asked_for(code: Shell) -> None:
+def test_stdin_of_calls_is_recorded_only_on_request(code: Shell) -> None:
     """A mock that does not read stdin leaves stdin to the loop around the command."""
     for name in ("tar", "wget"):
         code.mock(name, reads_stdin=True)

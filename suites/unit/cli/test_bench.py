@@ -99,7 +99,7 @@ def test_requested_number_of_clones_is_measured(
     assert streams.err.endswith("\n")
 
 
-def test_gpu_and_shell_benches_use_the_requested_runs_and_seconds_and_rounds(
+def test_gpu_and_shell_benches_use_the_requested_numbers_of_runs_and_seconds_and_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def rates(model: Any, *, runs: int, seconds: float) -> Any:
@@ -158,7 +158,7 @@ def test_benchmark_of_gpu_opens_is_refused_without_gsp_emulation_before_a_lab_is
         (["--image=debian-12-nvidia-identity"], "write '--payload=nvidia' instead"),
     ],
 )
-def test_payload_that_conflicts_with_quick_or_image_is_refused(
+def test_payload_option_that_conflicts_with_the_quick_or_image_option_is_refused(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "time-to-gpu", *options]) == 2

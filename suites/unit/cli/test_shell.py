@@ -125,7 +125,7 @@ THERE = "GPUs are there"
         ("shell --machine one -- id -u", [("found one", ["id", "-u"])]),
     ],
 )
-def test_command_starts_after_the_gpus_are_plugged_but_an_interactive_shell_starts_before(
+def test_gpus_are_plugged_after_an_interactive_shell_starts_but_before_a_command_starts(
     done: list[object], words: str, expected: list[object]
 ) -> None:
     assert main(words.split()) == 7

@@ -514,7 +514,9 @@ _OPEN = (
         ),
     ],
 )
-def test_refused_gpu_named_in_two_lines_is_listed_once(log: str, refused: list[str]) -> None:
+def test_refused_gpu_that_appears_in_two_lines_is_listed_once(
+    log: str, refused: list[str]
+) -> None:
     """The driver logs the model first and then the address; a K80 has two addresses."""
     assert parse_refused_gpus(log) == refused
 

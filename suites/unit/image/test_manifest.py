@@ -37,7 +37,7 @@ def manifest(tmp_path: Path) -> Manifest:
     return published
 
 
-def test_manifest_round_trips(tmp_path: Path, manifest: Manifest) -> None:
+def test_written_manifest_is_read_back_unchanged(tmp_path: Path, manifest: Manifest) -> None:
     assert IMAGE_FORMAT.read(tmp_path) == manifest
 
 

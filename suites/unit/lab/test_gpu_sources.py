@@ -218,7 +218,9 @@ def test_inventory_with_a_model_that_the_run_does_not_know_is_refused(tmp_path: 
 # -- emulated ones ----------------------------------------------------------------------------------
 
 
-def test_provided_gpu_has_the_pci_id_title_and_bars_of_its_model(tmp_path: Path) -> None:
+def test_provided_gpu_has_the_pci_id_and_the_title_and_the_bars_of_its_model(
+    tmp_path: Path,
+) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
 
     (one,) = gpus.provide([a_model()], report=lambda _: None)

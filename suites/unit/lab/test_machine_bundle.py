@@ -172,7 +172,7 @@ SPEC_KEYS = ["accelerator", "kernel", "has_seed", "memory_mib", "cpus", "root_po
     gone=st.sampled_from(["", *KEYS]),
     bytes_changed=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), max_size=3),
 )
-def test_any_description_is_a_machine_or_an_error_message(
+def test_any_description_gives_a_machine_or_an_error_message(
     changes: list[tuple[str, object]], gone: str, bytes_changed: list[tuple[int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as place:

@@ -58,7 +58,7 @@ def test_cloud_image_boots_the_kernel_of_its_boot_loader(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_machine_facts_give_clone_as_the_start_of_a_cloned_or_resumed_machine(
+def test_start_of_a_cloned_or_resumed_machine_is_recorded_as_clone(
     tmp_path: Path, is_resumed: bool
 ) -> None:
     bundle = read_bundle(a_bundle(tmp_path / "checkpoint"))

@@ -186,7 +186,7 @@ def test_kernel_of_a_prepared_cloud_image_has_only_its_own_command_line(tmp_path
     assert (kernel.append, kernel.is_verbatim) == (("root=LABEL=cloudimg-rootfs", "ro"), True)
 
 
-def test_clone_has_the_kernel_cpus_and_slots_of_its_saved_state() -> None:
+def test_clone_has_the_kernel_and_the_vcpus_and_the_slots_of_its_saved_state() -> None:
     state = booted(
         an_image(), an_image().other_kernel, memory_mib=2048, cpus=2, slots=7, has_iommu=True
     )

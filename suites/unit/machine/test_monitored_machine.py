@@ -34,7 +34,7 @@ def test_machine_that_does_not_start_is_closed(tmp_path: Path, error: BaseExcept
     assert machine.steps == ["close"]
 
 
-def test_device_is_plugged_into_the_first_free_port_by_the_qemu_id_of_the_port(
+def test_device_is_plugged_into_the_first_free_port_whose_qemu_id_is_sent_to_qemu(
     tmp_path: Path,
 ) -> None:
     monitor = FakeMonitor({"device_add": HarnessError("Bus 'rp0' is gone.")})
@@ -179,7 +179,7 @@ def test_ssh_port_is_forwarded_by_qemu(tmp_path: Path) -> None:
     assert monitor.arguments["human-monitor-command"] == {"command-line": "info usernet"}
 
 
-def test_seed_of_a_machine_that_booted_with_it_can_be_unplugged(tmp_path: Path) -> None:
+def test_seed_with_which_a_machine_booted_can_be_unplugged(tmp_path: Path) -> None:
     spec = a_machine_spec(seed=tmp_path / "seed.iso")
     machine = FakeMachine(spec, tmp_path, FakeMonitor())
 

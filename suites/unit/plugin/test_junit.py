@@ -210,7 +210,7 @@ SETUP, TEARDOWN = ("setup", "passed"), ("teardown", "passed")
         ("failed", "passed", []),
     ],
 )
-def test_error_in_the_body_of_a_test_is_marked_in_the_last_report_with_a_verdict(
+def test_error_in_the_body_of_a_test_is_marked_in_its_last_report_that_has_a_verdict(
     monkeypatch: pytest.MonkeyPatch, call: str, teardown: str, marked: list[str]
 ) -> None:
     """Pytest writes the properties of the last report that has a verdict."""

@@ -159,7 +159,9 @@ def test_times_are_shown_in_the_local_time_zone(
     assert said == ("19:00:00", ", until 20:00:00 at most", "")
 
 
-def test_report_of_a_flooding_console_has_only_its_last_lines_truncated(told: _Told) -> None:
+def test_report_of_a_flooding_console_has_only_its_last_lines_and_they_are_truncated(
+    told: _Told,
+) -> None:
     with told.machine.during("waits"):
         for number in range(1000):
             told.machine.hear(b"%d " % number + b"x" * 300 + b"\n")

@@ -251,7 +251,7 @@ def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Pa
     assert sum(got) == 11
 
 
-def test_client_gives_up_if_answers_of_a_registry_without_ranges_end_early_too_often(
+def test_client_gives_up_after_many_truncated_answers_of_a_registry_that_supports_no_ranges(
     tmp_path: Path,
 ) -> None:
     """Bytes that an earlier try had already received are not progress."""

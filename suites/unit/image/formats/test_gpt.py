@@ -21,7 +21,7 @@ LINUX = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
 TOTAL = 10_000
 
 
-def test_partition_table_round_trips() -> None:
+def test_written_partition_table_is_read_back_unchanged() -> None:
     front, _ = render_gpt({1: (LINUX, 4096, 100), 15: (LINUX, 2048, 8)}, TOTAL)
 
     assert read_table(front) == (

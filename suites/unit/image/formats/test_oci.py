@@ -44,9 +44,7 @@ def test_archive_does_not_depend_on_the_order_of_entries() -> None:
     assert archive_of(image, reference=REFERENCE) == archive_of(again, reference=REFERENCE)
 
 
-def test_archive_index_names_the_manifest_by_digest_and_the_manifest_names_config_and_layer() -> (
-    None
-):
+def test_index_of_the_archive_refers_to_the_manifest_which_refers_to_config_and_layer() -> None:
     files = members(
         archive_of(container_image(ENTRIES, entrypoint=["/entrypoint.sh"]), reference=REFERENCE)
     )
@@ -104,7 +102,7 @@ def test_entries_of_a_folder_have_the_modes_and_links_that_git_stores(tmp_path: 
     ]
 
 
-def test_registry_files_have_the_manifest_by_tag_and_digest() -> None:
+def test_manifest_in_the_registry_files_is_found_by_its_tag_and_by_its_digest() -> None:
     image = container_image(ENTRIES, entrypoint=["/entrypoint.sh"])
     files = registry_files(image, repository="aks/aks-gpu-cuda-lts", tag="1")
 

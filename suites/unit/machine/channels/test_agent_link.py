@@ -98,7 +98,7 @@ def test_answer_that_arrives_in_parts_is_joined(guest: PlayedGuest, ready: Agent
     assert [ready.settle(soon()).nonce for _ in range(2)] == ["n" * 200_000] * 2
 
 
-def test_restarted_agent_fails_requests_in_flight_and_continues(
+def test_requests_in_flight_fail_if_the_agent_restarts_and_later_requests_succeed(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")

@@ -204,7 +204,7 @@ def test_host_gives_credit_for_long_output_in_steps(
     assert guest.kinds() == ["hello", "run", "credit", "credit", "credit", "ping"]
 
 
-def test_host_lets_the_guest_send_a_long_file_one_step_after_the_other(
+def test_guest_sends_a_long_file_in_steps_for_which_the_host_gives_credit(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     content = b"block of a file." * (3 * _STEP // 16)

@@ -297,7 +297,7 @@ def test_feeding_a_command_ends_when_the_wait_for_the_command_ends(
         assert not feeding.is_alive()
 
 
-def test_wait_for_a_command_that_does_not_end_ends_at_the_time_limit(
+def test_wait_for_an_endless_command_is_over_at_the_time_limit(
     guest: PlayedGuest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GRACE_S", 0.05)

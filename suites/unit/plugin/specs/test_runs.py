@@ -31,7 +31,7 @@ class _Plugin:
         """Do nothing; pytest calls this hook for each test."""
 
 
-def test_examples_run_by_the_pytest_protocol_if_another_plugin_hooks_it() -> None:
+def test_examples_run_in_the_pytest_protocol_if_another_plugin_hooks_into_that_protocol() -> None:
     assert _others_follow_the_protocol(_config_with(_Plugin()))
 
 
