@@ -31,7 +31,7 @@ def test_programs_accept_the_command_lines_of_the_pages(
             programs.check(line)
 
 
-def test_help_of_dev_lists_every_command(programs: Programs) -> None:
+def test_help_of_dev_shows_every_command(programs: Programs) -> None:
     described = re.findall(r"^#   \./dev ([a-z]+)", (REPOSITORY / "dev").read_text(), re.MULTILINE)
 
     assert set(programs.dev) == {*described, "help"}

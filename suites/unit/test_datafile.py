@@ -82,7 +82,7 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
         ("name: 2020-13-45\n", None, None, "not YAML"),
     ],
 )
-def test_error_names_the_file_and_the_line_and_the_key(
+def test_error_mentions_the_file_and_the_line_and_the_key(
     tmp_path: Path, text: str, line: int | None, key: str | None, words: str
 ) -> None:
     file = _file(tmp_path, text)

@@ -52,7 +52,7 @@ def broken(site: Site, group: Group, name: str = "one") -> str:
     )
 
 
-def test_error_names_distribution_and_group_of_an_entry_point_that_fails_at_import(
+def test_error_mentions_the_distribution_and_the_group_of_an_entry_point_that_fails_at_import(
     site: Site,
 ) -> None:
     sentence = broken(site, Group.IMAGES)

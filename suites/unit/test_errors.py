@@ -70,7 +70,9 @@ def test_message_of_an_error_cannot_control_a_terminal() -> None:
     assert str(error) == (r"The guest said: \x1b[2J The evidence is in '/kept/\x1b]0;owned\x07'.")
 
 
-def test_long_message_shows_its_beginning_and_end_and_names_the_file_of_the_whole_text() -> None:
+def test_long_message_shows_its_beginning_and_end_and_the_path_of_the_file_with_the_whole_text() -> (
+    None
+):
     error = HarnessError("first " + "x" * (1 << 20) + " last")
     error.whole_text = Path("/evidence/message.txt")
 

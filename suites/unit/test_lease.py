@@ -265,7 +265,7 @@ def test_sweep_removes_only_folders_without_a_holder(states: list[str]) -> None:
         assert all(folder.is_dir() for folder in held)
 
 
-def test_timeout_error_names_the_lock_that_is_held_elsewhere(tmp_path: Path) -> None:
+def test_timeout_error_mentions_the_lock_that_is_held_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
     with (

@@ -10,7 +10,7 @@ from harness.limits import Limit, LimitError, Unit
 LIMIT = Limit(name="archive-mib", default=2, unit=Unit.MIB, what="an unpacked archive")
 
 
-def test_limit_error_names_the_source_and_the_limit_and_the_variable_to_set() -> None:
+def test_limit_error_mentions_the_source_and_the_limit_and_the_variable_to_set() -> None:
     LIMIT.check_bytes(2 << 20, "a.tar.gz")
 
     with pytest.raises(LimitError) as refusal:

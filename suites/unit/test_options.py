@@ -94,7 +94,7 @@ def test_option_text_is_converted_to_values(
     assert settings.bundle_limit_mib == 0
 
 
-def test_error_for_a_wrong_value_names_its_option() -> None:
+def test_error_for_a_wrong_value_mentions_its_option() -> None:
     with pytest.raises(BadInputError, match="--timeout-multiplier"):
         _settings({"timeout_multiplier": "often"})
 

@@ -127,7 +127,7 @@ def test_existing_payload_is_not_rewritten(tmp_path: Path) -> None:
     assert write_payload(payload, tmp_path).stat().st_ino == first.st_ino
 
 
-def test_unwritable_payload_raises_error_that_names_xdg_cache_home(tmp_path: Path) -> None:
+def test_unwritable_payload_raises_an_error_that_mentions_xdg_cache_home(tmp_path: Path) -> None:
     payload = build_payload()
     (tmp_path / payload.name).mkdir()
 

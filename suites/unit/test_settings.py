@@ -29,7 +29,7 @@ def test_run_is_in_ci_if_the_variable_ci_is_set_and_not_false() -> None:
     assert not any(map(is_ci, ({}, {"CI": ""}, {"CI": "0"}, {"CI": "False"})))
 
 
-def test_error_for_an_unknown_word_names_its_source_and_the_known_words() -> None:
+def test_error_for_an_unknown_word_mentions_its_source_and_the_known_words() -> None:
     with pytest.raises(
         BadInputError, match=r"--evidence: 'never' is not one of on-failure, always\."
     ):
@@ -163,7 +163,7 @@ def test_option_overrides_environment_and_environment_overrides_ini_file() -> No
     assert machine_driver(None, "", {}) is MachineDriver.QEMU
 
 
-def test_error_for_an_unknown_driver_names_the_known_drivers() -> None:
+def test_error_for_an_unknown_driver_mentions_the_known_drivers() -> None:
     with pytest.raises(
         BadInputError, match=r"--machine-driver: 'xen' is not one of qemu, libvirt, node\."
     ):

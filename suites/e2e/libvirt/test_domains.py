@@ -177,7 +177,7 @@ def test_machine_that_qemu_refuses_leaves_no_domain(
     assert libvirtd.domains() == []
 
 
-def test_error_names_the_configured_program_that_is_not_an_emulator(
+def test_error_mentions_the_configured_program_that_is_not_an_emulator(
     libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     spec = MachineSpec(

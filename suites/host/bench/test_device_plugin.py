@@ -130,7 +130,7 @@ def test_capacity_is_zero_after_the_plugin_was_stopped(pair: Pair) -> None:
     assert pair.capacities() == [1, 0]
 
 
-def test_allocation_event_names_the_error_of_a_device_that_cannot_be_opened(pair: Pair) -> None:
+def test_allocation_event_mentions_the_error_of_a_device_that_cannot_be_opened(pair: Pair) -> None:
     """The event has the error's name; here the device is a folder, which cannot be opened for writing."""
     pair.device.mkdir()
     pair.order("kubelet", "start")

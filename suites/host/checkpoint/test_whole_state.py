@@ -128,7 +128,7 @@ def compressor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_error_about_a_failed_compressor_names_a_full_disk_as_the_usual_cause(
+def test_error_about_a_failed_compressor_mentions_a_full_disk_as_the_usual_cause(
     tmp_path: Path, compressor: Path
 ) -> None:
     compressor.write_text("#!/bin/sh\ncat >/dev/null\nexit 2\n")

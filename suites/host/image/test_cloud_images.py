@@ -388,7 +388,9 @@ def test_replaced_pinned_image_is_reported(
     )
 
 
-def test_error_names_every_location_without_the_image(tmp_path: Path, server: ImageServer) -> None:
+def test_error_mentions_every_location_without_the_image(
+    tmp_path: Path, server: ImageServer
+) -> None:
     server.put(FILE, OTHER_IMAGE)
     with serving({}) as mirror:
         fetching = Fetching(tmp_path, server.folder, more=f"mirrors: ['{mirror.folder}']\n")

@@ -111,7 +111,7 @@ def test_evidence_of_a_strict_xfail_test_that_passed_is_kept(inner: Inner) -> No
 @pytest.mark.parametrize(
     ("source", "option"), [(FAILS, "--evidence=on-failure"), (PASSES, "--evidence=always")]
 )
-def test_junit_report_names_the_evidence_folder_once(
+def test_junit_report_mentions_the_evidence_folder_once(
     inner: Inner, source: str, option: str
 ) -> None:
     inner.run(source, option, "--junitxml=junit.xml")

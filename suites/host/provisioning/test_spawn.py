@@ -66,7 +66,7 @@ def test_process_inherits_only_the_named_descriptors(tmp_path: Path) -> None:
         assert other.fileno() not in seen
 
 
-def test_error_for_a_missing_setpriv_names_the_program(
+def test_error_for_a_missing_setpriv_mentions_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -121,7 +121,7 @@ def test_pull_continues_where_a_cut_connection_ended(filled: Shop) -> None:
     assert fetched < size
 
 
-def test_error_for_a_truncated_blob_names_the_file_that_the_blob_contains(filled: Shop) -> None:
+def test_error_for_a_truncated_blob_mentions_the_file_that_the_blob_contains(filled: Shop) -> None:
     blob = filled.blob()
     content = blob.read_bytes()
     blob.write_bytes(content[: len(content) // 2])
@@ -135,7 +135,7 @@ def test_error_for_a_truncated_blob_names_the_file_that_the_blob_contains(filled
     assert second.leftovers() == [second.have().folder.name]
 
 
-def test_blob_with_another_digest_is_not_kept_and_the_error_names_its_file(
+def test_blob_with_another_digest_is_not_kept_and_the_error_mentions_its_file(
     filled: Shop,
 ) -> None:
     blob = filled.blob()

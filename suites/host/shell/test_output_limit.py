@@ -130,7 +130,7 @@ def _expect_bounded(text: str, name: str, *options: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _EXAMPLES)
-def test_example_with_too_much_output_fails_and_the_error_names_the_limit(kind: str) -> None:
+def test_example_with_too_much_output_fails_and_the_error_mentions_the_limit(kind: str) -> None:
     example = "It 'floods'\n{}\nThe output should be present\nThe status should be success\nEnd\n"
     after = "It 'comes after'\nWhen call echo a\nThe output should equal a\nEnd\n"
 
@@ -144,7 +144,7 @@ def test_dynamic_parameters_with_too_much_output_fail_the_collection_of_their_fi
 
 
 @pytest.mark.parametrize("kind", _CALLS)
-def test_evaluation_with_too_much_output_fails_and_the_error_names_the_limit(kind: str) -> None:
+def test_evaluation_with_too_much_output_fails_and_the_error_mentions_the_limit(kind: str) -> None:
     _expect_bounded(
         "from pathlib import Path\n\n\nimport pytest\n\n\n@pytest.mark.shell_time('real')\ndef test_flood(shell):\n"
         f"    {_CALLS[kind]}\n",

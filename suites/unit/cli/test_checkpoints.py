@@ -214,7 +214,7 @@ def test_rm_command_keeps_a_checkpoint_in_use_and_exits_with_2(
 
 
 @pytest.mark.usefixtures("two")
-def test_error_for_an_unknown_checkpoint_lists_the_known_checkpoints(
+def test_error_for_an_unknown_checkpoint_shows_the_known_checkpoints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["checkpoints", "rm", "nope"]) == 2

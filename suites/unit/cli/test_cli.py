@@ -600,7 +600,7 @@ def test_unaccepted_licence_is_reported_before_a_build(
     assert "--accept-licence=nvidia-debian-non-free" in capsys.readouterr().err
 
 
-def test_help_names_every_command_that_has_a_parser(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_mentions_every_command_that_has_a_parser(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
 

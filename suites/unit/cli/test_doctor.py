@@ -286,7 +286,7 @@ def test_too_little_memory_is_reported_with_a_remedy(host: Host, settings: Setti
     assert "-n 1" in str(found.remedy)
 
 
-def test_memory_check_names_the_machine_that_reserved_memory(
+def test_memory_check_mentions_the_machine_that_reserved_memory(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand = Demand(memory_mib=1536, cpus=1)

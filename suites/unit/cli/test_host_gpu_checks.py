@@ -133,7 +133,7 @@ def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
         (("HygonGenuine", "quiet"), "Enable the IOMMU in the firmware, and remove `iommu=off`"),
     ],
 )
-def test_remedy_for_a_disabled_iommu_names_the_kernel_parameter_or_firmware_setting(
+def test_remedy_for_a_disabled_iommu_mentions_the_kernel_parameter_or_firmware_setting(
     host: FakeHost,
     settings: Settings,
     firmware: tuple[str, ...],

@@ -56,7 +56,7 @@ def test_event_file_may_have_several_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "1"])
-def test_error_names_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> None:
+def test_error_mentions_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> None:
     evidence = EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence
 
     with pytest.raises(HarnessError, match=r"event file '.*/1\.json' has an unknown format"):

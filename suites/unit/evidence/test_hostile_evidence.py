@@ -112,7 +112,7 @@ def test_huge_sparse_file_in_the_evidence_is_never_read_completely(
     assert read_everything(evidence)
 
 
-def test_error_for_a_file_that_is_too_long_names_the_limit(tmp_path: Path) -> None:
+def test_error_for_a_file_that_is_too_long_mentions_the_limit(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path, {OUTCOME: ""})
     os.truncate(tmp_path / OUTCOME, LENGTH)
 

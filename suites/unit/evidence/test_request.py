@@ -151,7 +151,7 @@ def test_additional_files_are_added_to_the_files_and_the_paths_of_a_request() ->
         ({"commands": {"a.exit-code": ["ip"]}}, "commands"),
     ],
 )
-def test_error_for_invalid_additional_evidence_names_the_key(
+def test_error_for_invalid_additional_evidence_mentions_the_key(
     more: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(BadInputError) as caught:

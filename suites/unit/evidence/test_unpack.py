@@ -97,7 +97,7 @@ def test_memory_and_disk_of_a_saved_machine_are_not_unpacked(tmp_path: Path) -> 
     ],
     ids=["one", "many", "entries", "small", "deep", "sparse"],
 )
-def test_error_names_the_archive_that_exceeds_a_limit(
+def test_error_mentions_the_archive_that_exceeds_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes], words: str
 ) -> None:
     if "entries" in words:

@@ -105,7 +105,7 @@ def test_driver_programs_in_two_different_folders_are_not_accepted(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["nvidia-smi", "nvidia-modprobe"])
-def test_error_lists_only_the_missing_programs(tmp_path: Path, name: str) -> None:
+def test_error_shows_only_the_missing_programs(tmp_path: Path, name: str) -> None:
     names = {"nvidia-smi", "nvidia-modprobe"} - {name}
     folder = with_programs(a_serving_node(tmp_path), *(f"/usr/bin/{each}" for each in names))
 

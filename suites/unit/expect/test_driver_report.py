@@ -365,7 +365,7 @@ def test_uncorrectable_count_of_the_row_remapper_is_not_a_fault(tmp_path: Path) 
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + report).evidence)
 
 
-def test_error_lists_both_gpus_with_faults(tmp_path: Path) -> None:
+def test_error_shows_both_gpus_with_faults(tmp_path: Path) -> None:
     broken = [
         gpu.replace("Required                    : No", "Required                    : Yes")
         for gpu in (FIRST, SECOND)

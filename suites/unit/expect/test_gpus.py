@@ -151,7 +151,7 @@ def test_pci_function_that_is_not_a_display_controller_of_nvidia_is_not_a_gpu(
 
 
 @pytest.mark.parametrize("undriven", [0, 1])
-def test_error_lists_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int) -> None:
+def test_error_shows_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int) -> None:
     drivers: list[str | None] = ["nvidia", "nvidia"]
     drivers[undriven] = None
     bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
@@ -163,7 +163,7 @@ def test_error_lists_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int
         expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
-def test_error_lists_a_wrong_driver_only_once_if_two_gpus_are_bound_to_it(
+def test_error_shows_a_wrong_driver_only_once_if_two_gpus_are_bound_to_it(
     tmp_path: Path,
 ) -> None:
     drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
@@ -184,7 +184,7 @@ def test_lost_gpu_is_reported_before_a_gpu_without_the_driver(tmp_path: Path) ->
         expect.gpu_bound(evidence, device="2330")
 
 
-def test_error_lists_only_lost_gpus(tmp_path: Path) -> None:
+def test_error_shows_only_lost_gpus(tmp_path: Path) -> None:
     bus = "".join(
         a_function(f"0{n}:00.0").replace("rev a1", "rev ff" if n > 1 else "rev a1")
         for n in (1, 2, 3)

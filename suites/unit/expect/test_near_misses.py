@@ -657,7 +657,7 @@ def test_failure_of_any_unit_that_serves_gpus_is_refused(tmp_path: Path, unit: s
         expect.gpu_services_up(folder.evidence)
 
 
-def test_error_lists_all_failed_units(tmp_path: Path) -> None:
+def test_error_shows_all_failed_units(tmp_path: Path) -> None:
     rows = "nvidia-dcgm.service loaded failed failed x\nkubelet.service loaded failed failed x\n"
 
     with pytest.raises(
@@ -703,7 +703,7 @@ def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path, kind: str) -> 
     assert expect.cdi_offers_gpus(folder.evidence) == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
 
 
-def test_error_lists_a_broken_spec_beside_a_valid_spec(tmp_path: Path) -> None:
+def test_error_shows_a_broken_spec_beside_a_valid_spec(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).file("/etc/cdi/broken.yaml", "kind: [")
 
     with pytest.raises(ExpectationError, match=r"expected in \['/etc/cdi/broken\.yaml'\], but"):
@@ -795,7 +795,9 @@ def test_inactive_or_failed_containerd_is_accepted_if_another_runtime_runs(
         ),
     ],
 )  # fmt: skip
-def test_error_names_the_runtime_that_is_not_active(tmp_path: Path, rows: str, words: str) -> None:
+def test_error_mentions_the_runtime_that_is_not_active(
+    tmp_path: Path, rows: str, words: str
+) -> None:
     units = RUNNING.replace(
         "containerd.service loaded active", "containerd.service loaded inactive"
     )

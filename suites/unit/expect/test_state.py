@@ -232,7 +232,7 @@ def test_message_begins_with_the_first_difference() -> None:
     assert two.partition(". The state of")[0].endswith("' and 1 others")
 
 
-def test_message_names_each_node_and_the_folder_of_the_later_state(tmp_path: Path) -> None:
+def test_message_mentions_each_node_and_the_folder_of_the_later_state(tmp_path: Path) -> None:
     earlier, later = tmp_path / "earlier", tmp_path / "later"
     before = replace(a_state(folder=earlier), node="first")
     after = replace(a_state({TOOL: a_file()}, folder=later), node="second")

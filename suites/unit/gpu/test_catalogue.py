@@ -41,7 +41,7 @@ def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> P
     return file
 
 
-def test_error_lists_every_package_with_unusable_models(
+def test_error_shows_every_package_with_unusable_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = [
@@ -141,7 +141,7 @@ def test_user_can_add_a_kind_of_node_with_a_file(tmp_path: Path) -> None:
     assert (node.model.name, node.count, node.needs_fabric_manager) == ("my-gpu", 2, False)
 
 
-def test_error_for_a_node_with_an_unknown_model_names_the_file_and_the_line(
+def test_error_for_a_node_with_an_unknown_model_mentions_the_file_and_the_line(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nodes").mkdir()
@@ -162,7 +162,7 @@ def test_model_without_bars_for_vfio_user_uses_the_bars_for_mpqemu(tmp_path: Pat
     assert bars.vfio_user == bars.mpqemu == {0: Bar(mib=16), 1: Bar(mib=32)}
 
 
-def test_error_for_an_unknown_model_lists_the_known_models(tmp_path: Path) -> None:
+def test_error_for_an_unknown_model_shows_the_known_models(tmp_path: Path) -> None:
     _model(tmp_path)
 
     with pytest.raises(BadInputError) as slip:
@@ -193,7 +193,7 @@ def test_error_for_an_unknown_model_lists_the_known_models(tmp_path: Path) -> No
         (("  mpqemu:", "  vfio:"), 13, "bars_mib.vfio", "'mpqemu'"),
     ],
 )
-def test_error_for_an_invalid_model_names_the_file_and_the_line_and_the_key(
+def test_error_for_an_invalid_model_mentions_the_file_and_the_line_and_the_key(
     tmp_path: Path, slip: tuple[str, str], line: int | None, key: str, words: str
 ) -> None:
     file = _model(tmp_path, MODEL_FILE.replace(*slip))
@@ -371,6 +371,6 @@ def test_model_in_a_users_folder_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "h200-typo"])
-def test_lookup_of_an_unknown_model_lists_the_known_models(name: str) -> None:
+def test_lookup_of_an_unknown_model_shows_the_known_models(name: str) -> None:
     with pytest.raises(BadInputError, match=r"no GPU model .*, only .*h100-sxm5-80gb"):
         find_model(name)

@@ -297,7 +297,7 @@ def _wait_until_pending(server: MpqemuServer) -> None:
     wait_for("the request to be pending", poll, Deadline.after(_END_S, YieldingClock()))
 
 
-def test_watchdog_names_the_unanswered_request_of_a_stalled_gpu(
+def test_watchdog_mentions_the_unanswered_request_of_a_stalled_gpu(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     assert server.state.describe(0) == "QEMU has sent no request yet."

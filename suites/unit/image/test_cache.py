@@ -61,7 +61,7 @@ def test_nothing_is_listed_or_verified_or_removed_in_an_empty_cache(cache: Cache
     assert not cache.folder.exists()
 
 
-def test_verification_names_the_image_that_changed(cache: Cache) -> None:
+def test_verification_mentions_the_image_that_changed(cache: Cache) -> None:
     sound = cache.ensure()
     damaged = cache.derive(sound, lambda _disk: None)
     damaged.disk.write_bytes(b"QFI\xfb overlaX")
@@ -72,7 +72,7 @@ def test_verification_names_the_image_that_changed(cache: Cache) -> None:
     assert f"The image's file '{damaged.disk}' has the digest" in (damages[damaged.folder] or "")
 
 
-def test_verification_names_the_image_without_its_parent(cache: Cache) -> None:
+def test_verification_mentions_the_image_without_its_parent(cache: Cache) -> None:
     parent = cache.ensure()
     cache.derive(parent, lambda _disk: None)
     (parent.folder / "manifest.json").unlink()

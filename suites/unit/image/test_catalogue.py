@@ -42,7 +42,7 @@ def _own_recipe(name: str) -> Recipe:
     return recipe
 
 
-def test_error_for_an_unknown_image_lists_the_known_images(tmp_path: Path) -> None:
+def test_error_for_an_unknown_image_shows_the_known_images(tmp_path: Path) -> None:
     write_catalogue(tmp_path)
 
     with pytest.raises(BadInputError) as refusal:
@@ -127,7 +127,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.instead.strip())
-def test_error_for_an_invalid_recipe_names_the_file_and_the_line_and_the_key(
+def test_error_for_an_invalid_recipe_mentions_the_file_and_the_line_and_the_key(
     tmp_path: Path, slip: Slip
 ) -> None:
     assert slip.said in RECIPE
@@ -267,7 +267,7 @@ CLOUD_IMAGE_SLIPS = [
 
 
 @pytest.mark.parametrize("slip", CLOUD_IMAGE_SLIPS, ids=lambda slip: slip.key)
-def test_error_for_an_invalid_cloud_image_recipe_names_the_file_and_the_line_and_the_key(
+def test_error_for_an_invalid_cloud_image_recipe_mentions_the_file_and_the_line_and_the_key(
     tmp_path: Path, slip: Slip
 ) -> None:
     assert slip.said in ENTRY

@@ -206,7 +206,7 @@ def test_error_for_an_invalid_extending_recipe_has_its_line_and_key(
     assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
 
 
-def test_error_for_an_invalid_base_recipe_names_the_file_and_the_line_and_the_key(
+def test_error_for_an_invalid_base_recipe_mentions_the_file_and_the_line_and_the_key(
     shipped: Path, own: Path
 ) -> None:
     file = shipped / "node.yaml"
@@ -219,7 +219,7 @@ def test_error_for_an_invalid_base_recipe_names_the_file_and_the_line_and_the_ke
     assert refusal.value.key == "packages.1"
 
 
-def test_error_for_recipes_that_extend_each_other_lists_the_recipes(
+def test_error_for_recipes_that_extend_each_other_shows_the_recipes(
     shipped: Path, own: Path
 ) -> None:
     (own / "one.yaml").write_text("schema: 1\nextends: two\n")

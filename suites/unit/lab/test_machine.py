@@ -42,7 +42,7 @@ def test_fault_script_is_applied_before_its_gpu_is_plugged(tmp_path: Path) -> No
         machine.gpus.close()
 
 
-def test_error_for_a_missing_gpu_lists_the_present_gpus(tmp_path: Path) -> None:
+def test_error_for_a_missing_gpu_shows_the_present_gpus(tmp_path: Path) -> None:
     machine = a_lab_machine(tmp_path)
 
     with pytest.raises(HarnessError, match="no GPU 'gpu3'; it has none"):

@@ -211,7 +211,7 @@ def test_cloud_image_without_a_driver_gets_the_stand_in_driver(
     assert len(asked) == 1
 
 
-def test_error_for_an_image_without_the_tools_lists_the_missing_tools(
+def test_error_for_an_image_without_the_tools_shows_the_missing_tools(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],

@@ -58,7 +58,7 @@ def test_list_of_variables_has_every_variable_that_a_stand_in_reads() -> None:
         ({"kubelet": {"START_DELAY_S": "soon"}}, r"value 'soon'"),
     ],
 )
-def test_error_for_an_unknown_variable_of_a_stand_in_names_the_field(
+def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field(
     stand_ins: dict[str, dict[str, str]], message: str
 ) -> None:
     with pytest.raises(BadInputError, match=message):

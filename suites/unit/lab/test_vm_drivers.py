@@ -27,7 +27,7 @@ def test_host_without_qemu_has_no_qemu_driver(tmp_path: Path) -> None:
         pass
 
 
-def test_error_for_missing_libvirt_bindings_names_the_libvirt_extra(
+def test_error_for_missing_libvirt_bindings_mentions_the_libvirt_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only this driver needs the binding, so the binding is imported late."""

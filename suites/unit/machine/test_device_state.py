@@ -238,7 +238,7 @@ def test_state_is_packed_by_the_best_installed_compressor(
 
 
 @pytest.mark.parametrize(("name", "tool"), [("memory.zst", "zstd"), ("memory.gz", "gzip")])
-def test_error_names_the_missing_tool_that_packed_the_state(
+def test_error_mentions_the_missing_tool_that_packed_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)

@@ -76,7 +76,7 @@ def test_uri_can_contain_the_path_of_an_ssh_configuration(
         ("ssh://box?timeout=long", "'long' is not a number of seconds"),
     ],
 )
-def test_error_for_an_invalid_node_uri_lists_the_valid_forms(uri: str, why: str) -> None:
+def test_error_for_an_invalid_node_uri_shows_the_valid_forms(uri: str, why: str) -> None:
     with pytest.raises(
         BadInputError, match=rf"^--machine-uri: .*{re.escape(why)}; use 'local:' or"
     ):

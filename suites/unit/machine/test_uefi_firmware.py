@@ -142,7 +142,7 @@ def test_search_for_firmware_continues_after_an_empty_descriptor(
     assert find(general, specific) == general.firmware
 
 
-def test_error_lists_every_unsuitable_firmware_with_the_reason(general: Folder) -> None:
+def test_error_shows_every_unsuitable_firmware_with_the_reason(general: Folder) -> None:
     smm = general.describe("10-smm.json", features=["requires-smm"])
     bios = general.describe("20-bios.json", interface_types=["bios"])
 

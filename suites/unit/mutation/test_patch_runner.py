@@ -101,7 +101,7 @@ def test_status_distinguishes_survivors_from_unknown_results(
     assert report(findings, as_json=False) == status
 
 
-def test_printed_result_of_a_caught_bug_names_tier_and_test() -> None:
+def test_printed_result_of_a_caught_bug_mentions_the_tier_and_the_test() -> None:
     assert [each.render() for each in (CAUGHT, SURVIVED, UNKNOWN)] == [
         "a.patch  [x.py]\n    caught by host: suites/host/t.py::t\n",
         "b.patch  [y.py, z]\n    SURVIVED\n",

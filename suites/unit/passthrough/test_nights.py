@@ -51,7 +51,7 @@ def test_table_compares_a_night_with_the_median_of_earlier_nights(tmp_path: Path
     ]
 
 
-def test_table_names_the_gpu_model_even_if_some_steps_did_not_record_it(tmp_path: Path) -> None:
+def test_table_mentions_the_gpu_model_even_if_some_steps_did_not_record_it(tmp_path: Path) -> None:
     night = a_night(tmp_path, "now", 1.0, gpu=GpuFacts())
     night.gpu = H100
     night.add(StepTime(test="test_driver", step="provision", seconds=2.0))

@@ -173,7 +173,7 @@ def test_allure_files_are_written_once_and_allures_own_logger_is_restored(
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("has_environment", [False, True])
-def test_run_fails_and_names_the_first_allure_file_that_a_worker_could_not_write(
+def test_run_fails_and_mentions_the_first_allure_file_that_a_worker_could_not_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_environment: bool
 ) -> None:
     """The run names a worker's file even if the controller could not write a file either."""

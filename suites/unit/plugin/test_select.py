@@ -39,7 +39,7 @@ def test_gpu_script_marker_of_a_test_overrides_the_marker_of_its_module(
 
 
 @pytest.mark.gpu_script("gpu1", is_lost=True)
-def test_error_for_an_unknown_gpu_behaviour_lists_the_known_behaviours(
+def test_error_for_an_unknown_gpu_behaviour_shows_the_known_behaviours(
     request: pytest.FixtureRequest,
 ) -> None:
     with pytest.raises(BadInputError, match=r"'is_dead'.*is_lost") as slip:

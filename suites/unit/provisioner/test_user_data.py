@@ -121,7 +121,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_error_for_conflicting_user_data_names_file_and_key(case: Refused) -> None:
+def test_error_for_conflicting_user_data_mentions_the_file_and_the_key(case: Refused) -> None:
     with pytest.raises(BadInputError) as refused:
         merged(case.text)
 
@@ -135,7 +135,7 @@ def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 
 
-def test_error_for_conflicting_user_data_names_the_line_in_the_file(project: Project) -> None:
+def test_error_for_conflicting_user_data_mentions_the_line_in_the_file(project: Project) -> None:
     path = project.write("user-data.yaml", "#cloud-config\ntimezone: UTC\nhostname: other\n")
     provisioner = project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 

@@ -228,7 +228,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_error_for_an_invalid_provisioner_file_names_file_and_key(
+def test_error_for_an_invalid_provisioner_file_mentions_the_file_and_the_key(
     project: Project, case: Refused
 ) -> None:
     case.change(project)

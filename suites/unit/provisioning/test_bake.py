@@ -178,7 +178,7 @@ def test_component_list_that_cannot_be_read_is_refused(
     assert invocation.run("bake", BAKE) == 1
 
 
-def test_error_for_a_bake_without_a_version_names_the_field(invocation: Invocation) -> None:
+def test_error_for_a_bake_without_a_version_mentions_the_field(invocation: Invocation) -> None:
     assert invocation.run("bake", {}) == 2
 
     assert "'gpu_driver_version' is not set" in str(invocation.outcome()["error"])

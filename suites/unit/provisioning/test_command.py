@@ -105,7 +105,7 @@ def test_command_is_ok_only_if_it_exited_with_0_and_its_output_is_complete(
     assert error.value.result is seen
 
 
-def test_message_of_a_failed_command_names_the_file_with_the_whole_output() -> None:
+def test_message_of_a_failed_command_mentions_the_file_with_the_whole_output() -> None:
     error = CommandError("Listing", result(exit_code=1, stdout="x" * 3000))
     error.name_file("/var/log/whole")
 

@@ -204,7 +204,7 @@ BAD_VALUES: tuple[tuple[str, object, str], ...] = (
 )
 
 
-def test_error_for_a_bad_value_names_its_field() -> None:
+def test_error_for_a_bad_value_mentions_its_field() -> None:
     seen = {f"{key}={value!r:.80}": refusal({key: value}) for key, value, _ in BAD_VALUES}
 
     assert seen == {
@@ -218,13 +218,13 @@ def test_bounds_of_the_retry_budget_are_accepted() -> None:
         assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
 
 
-def test_error_for_a_bad_environment_variable_names_the_variable() -> None:
+def test_error_for_a_bad_environment_variable_mentions_the_variable() -> None:
     assert refusal({}, {"GPU_NODE": "yes"}) == (
         "The environment variable 'GPU_NODE' must be either true or false, but is 'yes'."
     )
 
 
-def test_error_for_an_unknown_field_lists_the_known_fields() -> None:
+def test_error_for_an_unknown_field_shows_the_known_fields() -> None:
     message = refusal({"gpu_nodes": True})
 
     assert message.startswith(
@@ -261,7 +261,7 @@ def test_configuration_is_read_from_the_environment_if_there_is_no_file() -> Non
         (b"[]", "is a JSON list, expected an object."),
     ],
 )
-def test_error_names_a_file_that_is_not_a_json_object(
+def test_error_mentions_a_file_that_is_not_a_json_object(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = tmp_path / "config.json"
@@ -307,7 +307,9 @@ def test_image_tag_consists_of_version_and_sha() -> None:
 
 
 @pytest.mark.parametrize("missing", ["gpu_driver_version", "gpu_image_sha"])
-def test_error_for_an_image_without_version_or_sha_names_the_missing_field(missing: str) -> None:
+def test_error_for_an_image_without_version_or_sha_mentions_the_missing_field(
+    missing: str,
+) -> None:
     document = {"gpu_driver_version": "1.2", "gpu_image_sha": "x"}
     del document[missing]
 

@@ -639,7 +639,7 @@ def test_cri_is_reported_as_disabled_if_any_plugin_that_it_needs_is_disabled(nam
         ('["/srv/.x.toml.abcd1234"]', "imports ['/srv/.x.toml.abcd1234']: settings of"),
     ],
 )
-def test_message_about_a_missing_runtime_names_the_imported_files(
+def test_message_about_a_missing_runtime_mentions_the_imported_files(
     imports: str, words: str
 ) -> None:
     found = GPU.difference(f"imports = {imports}\nversion = 2\n{RUNC}") or ""

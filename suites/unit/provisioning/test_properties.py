@@ -69,7 +69,7 @@ LIKELY = st.sampled_from(
         st.sampled_from([field.upper() for field in FIELDS]), st.text(max_size=8) | LIKELY
     ),
 )
-def test_any_configuration_is_valid_or_its_error_names_the_field(
+def test_any_configuration_is_valid_or_its_error_mentions_the_field(
     document: dict[str, object], environment: dict[str, str]
 ) -> None:
     configuration, refusal = None, ""

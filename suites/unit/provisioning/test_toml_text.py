@@ -133,7 +133,7 @@ def test_values_of_a_toml_table_are_read_by_key() -> None:
         ("a = [1,\n2\n", "line 1: the value has no end"),
     ],
 )
-def test_error_for_invalid_toml_names_the_line(text: str, message: str) -> None:
+def test_error_for_invalid_toml_mentions_the_line(text: str, message: str) -> None:
     with pytest.raises(TomlTextError) as error:
         read_entries(text)
 

@@ -90,7 +90,7 @@ def test_registry_is_unpacked_once_and_runs_with_its_own_linker(tmp_path: Path) 
     assert not list((tmp_path / "cache").rglob(".work-*"))
 
 
-def test_error_on_a_host_without_mmdebstrap_names_the_package(
+def test_error_on_a_host_without_mmdebstrap_mentions_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

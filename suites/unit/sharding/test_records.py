@@ -53,7 +53,9 @@ def test_durations_are_written_sorted_and_rounded(
     "content",
     ["{", "3", '{"a": "long"}', '{"a": -1}', '{"a": NaN}', '{"a": "nan"}', '{"a": "inf"}'],
 )
-def test_error_for_a_file_without_durations_names_the_file(tmp_path: Path, content: str) -> None:
+def test_error_for_a_file_without_durations_mentions_the_file(
+    tmp_path: Path, content: str
+) -> None:
     (tmp_path / "durations").write_text(content)
 
     for path in (tmp_path / "durations", tmp_path):
@@ -127,7 +129,7 @@ def test_folder_without_reports_is_refused(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_error_for_a_malformed_record_names_the_key(tmp_path: Path) -> None:
+def test_error_for_a_malformed_record_mentions_the_key(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"number": "x"}')
 
     with pytest.raises(BadInputError, match=r"shard\.json: key 'number'"):

@@ -96,7 +96,7 @@ def test_malformed_description_is_refused(manifest: bytes) -> None:
         read_files(manifest, "image-1")
 
 
-def test_error_for_a_file_that_is_not_gzip_names_the_file(tmp_path: Path) -> None:
+def test_error_for_a_file_that_is_not_gzip_mentions_the_file(tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(b"not gzip")
 
     with pytest.raises(StoreError, match=r"The file 'disk' of 'image-1' can't be decompressed"):
@@ -323,7 +323,7 @@ def test_images_of_other_programs_are_not_listed_or_removed(
         *({"layers": [{**FIELDS, **wrong}]} for wrong in WRONG_FIELDS),
     ],
 )
-def test_error_names_the_artifact_with_a_malformed_manifest(
+def test_error_mentions_the_artifact_with_a_malformed_manifest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, object]
 ) -> None:
     cache = a_cache(monkeypatch, tmp_path, own={**a_manifest(None), **changed})

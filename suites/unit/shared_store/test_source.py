@@ -273,7 +273,7 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
         ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
     ],
 )
-def test_report_names_the_inputs_in_which_a_stored_artifact_differs(
+def test_report_mentions_the_inputs_in_which_a_stored_artifact_differs(
     client: FakeClient,
     events: list[ProgressEvent],
     stored: dict[str, dict[str, object]],

@@ -301,7 +301,7 @@ def test_error_for_a_line_beyond_a_limit_has_the_line_number(tmp_path: Path, lin
         list(read_recording(path))
 
 
-def test_error_names_the_machine_that_sent_too_many_events(
+def test_error_mentions_the_machine_that_sent_too_many_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_MACHINE_EVENTS", "100")
@@ -318,7 +318,7 @@ def test_error_names_the_machine_that_sent_too_many_events(
     assert log.wait_for("a reset", names("RESET"), soon()).name == "RESET"
 
 
-def test_error_of_a_wait_names_the_last_events() -> None:
+def test_error_of_a_wait_mentions_the_last_events() -> None:
     log = EventLog("node", advice="Look there.")
     for _ in range(1000):
         log.add(QmpEvent(name="RESET", at_s=0.0))

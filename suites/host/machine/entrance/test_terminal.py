@@ -293,7 +293,7 @@ def test_console_ends_with_its_machine(place: Place) -> None:
     client.attach_console(place.machine)
 
 
-def test_error_names_the_machine_that_ends_during_a_command_and_the_terminal_is_restored(
+def test_error_mentions_the_machine_that_ends_during_a_command_and_the_terminal_is_restored(
     place: Place, terminal: int
 ) -> None:
     def end(guest: PlayedGuest, *_: object) -> None:

@@ -305,7 +305,7 @@ def test_gpu_of_the_host_that_libvirt_refuses_takes_no_root_port(
 # -- why it will not go on ----------------------------------------------------------------------------
 
 
-def test_failure_of_a_machine_names_its_full_disk(
+def test_failure_of_a_machine_mentions_its_full_disk(
     machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu
 ) -> None:
     assert machine.failure() is None
@@ -319,7 +319,7 @@ def test_failure_of_a_machine_names_its_full_disk(
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
-def test_failure_of_a_machine_names_the_end_of_libvirtd(
+def test_failure_of_a_machine_mentions_the_end_of_libvirtd(
     machine: LibvirtMachine,
     host: HostWithStreams,
     connection: Connection,

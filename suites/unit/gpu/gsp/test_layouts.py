@@ -78,7 +78,7 @@ def test_release_file_in_a_users_folder_is_read(tmp_path: Path) -> None:
     assert read_layouts("550.163.01", tmp_path).structs == ("INNER", "OUTER")
 
 
-def test_error_for_a_release_without_data_lists_the_known_releases_and_the_command() -> None:
+def test_error_for_a_release_without_data_shows_the_known_releases_and_the_command() -> None:
     with pytest.raises(BadInputError) as refused:
         read_layouts("570.1.2")
 
@@ -112,7 +112,7 @@ def test_error_for_a_release_without_data_lists_the_known_releases_and_the_comma
         ({"constants": {"MC_ENGINE_IDX_GSP": "50"}}, "constants"),
     ],
 )
-def test_error_for_a_malformed_release_file_names_the_file_and_the_mistake(
+def test_error_for_a_malformed_release_file_mentions_the_file_and_the_mistake(
     tmp_path: Path, changed: dict[str, object], said: str
 ) -> None:
     file = _write(tmp_path)

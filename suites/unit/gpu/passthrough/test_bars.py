@@ -41,7 +41,7 @@ def test_resource_file_without_bars_gives_no_bars() -> None:
 
 
 @pytest.mark.parametrize("line", ["0x1 0x2", "a b z"])
-def test_error_for_malformed_resource_text_names_the_line(line: str) -> None:
+def test_error_for_malformed_resource_text_mentions_the_line(line: str) -> None:
     with pytest.raises(HarnessError, match=r"line 2 of a PCI function's 'resource'"):
         parse_resource(f"0x0 0x0 0x0\n{line}\n")
 

@@ -567,7 +567,7 @@ def test_gpu_that_offers_mediated_devices_but_has_none_is_usable(host: FakeHost)
     assert verdict(host).is_usable
 
 
-def test_reason_names_the_process_that_has_the_vfio_group_file_open(host: FakeHost) -> None:
+def test_reason_mentions_the_process_that_has_the_vfio_group_file_open(host: FakeHost) -> None:
     host.bind(GPU, "vfio-pci")
     host.add_process(4711, "qemu-system-x86", "/dev/vfio/vfio", "/dev/vfio/5")
 
@@ -621,7 +621,9 @@ def test_mounts_with_the_same_device_number_are_distinguished_by_source(host: Fa
     assert len(find_host_use(host.root).unknown_disks) == 2
 
 
-def test_reason_names_the_process_that_uses_the_gpu_through_nvidias_driver(host: FakeHost) -> None:
+def test_reason_mentions_the_process_that_uses_the_gpu_through_nvidias_driver(
+    host: FakeHost,
+) -> None:
     host.bind(GPU, "nvidia")
     host.bind(SECOND, "nvidia")
     host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Model: x\nDevice Minor: \t 0\n")
@@ -688,7 +690,7 @@ def test_verdict_on_a_gpu_at_pci_function_1_is_unknown_if_its_nvidia_file_may_be
         (GPU, "nouveau", "drm", "/dev/dri/renderD129"),
     ],
 )
-def test_reason_names_the_process_that_drives_a_pci_function_from_user_space(
+def test_reason_mentions_the_process_that_drives_a_pci_function_from_user_space(
     host: FakeHost, address: str, driver: str, folder: str, file: str
 ) -> None:
     """The process may drive another function of the card, and use iommufd instead of the group."""

@@ -110,7 +110,7 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         ("gpus: [\n", "This is not YAML"),
     ],
 )
-def test_error_for_an_invalid_inventory_names_the_file_and_the_key(
+def test_error_for_an_invalid_inventory_mentions_the_file_and_the_key(
     tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(BadInputError, match=message):

@@ -116,7 +116,7 @@ def test_unusable_gpu_is_not_granted() -> None:
     assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
-def test_message_to_a_waiting_process_names_the_holder_and_the_first_process_in_the_queue() -> (
+def test_message_to_a_waiting_process_mentions_the_holder_and_the_first_process_in_the_queue() -> (
     None
 ):
     """The process that is shown is the next one for the same GPU.

@@ -169,7 +169,7 @@ def test_healthy_gpu_is_returned_if_the_other_gpu_is_quarantined(
     assert pool.leases() == []
 
 
-def test_error_lists_each_gpu_that_could_not_be_returned(host: FakeHost, pool: GpuPool) -> None:
+def test_error_shows_each_gpu_that_could_not_be_returned(host: FakeHost, pool: GpuPool) -> None:
     held = lease(pool, FIRST, OTHER)
     held.__enter__()
     for each in (GPU, SECOND):
@@ -371,7 +371,7 @@ def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
     assert host.driver_of(NVME) == "nvme"
 
 
-def test_lease_waits_for_a_gpu_in_use_and_the_error_names_the_process_that_uses_it(
+def test_lease_waits_for_a_gpu_in_use_and_the_error_mentions_the_process_that_uses_it(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_process(77, "python3", "/dev/nvidia0")
@@ -615,7 +615,7 @@ def test_gpu_is_not_quarantined_if_this_user_may_not_write_its_sysfs_files(
     assert [each.name for each in folder.glob("quarantine-*")] == []
 
 
-def test_error_on_a_host_without_vfio_names_the_module_to_load(
+def test_error_on_a_host_without_vfio_mentions_the_module_to_load(
     host: FakeHost, pool: GpuPool
 ) -> None:
     (host.root / "sys/bus/pci/drivers/vfio-pci/unbind").unlink()

@@ -238,7 +238,7 @@ def test_leased_gpu_is_returned_despite_a_quarantine_by_another_user(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_verdict_names_the_owner_of_the_quarantine_file(
+def test_verdict_mentions_the_owner_of_the_quarantine_file(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     quarantine = folder / f"quarantine-{GPU}.json"
@@ -251,7 +251,7 @@ def test_verdict_names_the_owner_of_the_quarantine_file(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_verdict_names_the_owner_of_the_lease_file(
+def test_verdict_mentions_the_owner_of_the_lease_file(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     with lease(pool, FIRST):

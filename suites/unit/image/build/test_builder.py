@@ -293,7 +293,7 @@ def test_error_for_missing_archive_keys_of_debian_has_the_remedy(attempt: Attemp
     assert commands.programs == []
 
 
-def test_error_for_missing_programs_names_the_packages_to_install(attempt: Attempt) -> None:
+def test_error_for_missing_programs_mentions_the_packages_to_install(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands()
 
     with pytest.raises(RequirementError, match="--no-install-recommends mmdebstrap qemu-utils'"):
@@ -334,7 +334,7 @@ def test_error_of_a_failed_build_has_the_end_and_the_path_of_its_log(attempt: At
     assert message.endswith("first line\nE: Unable to locate package x")
 
 
-def test_error_of_a_build_beyond_its_deadline_names_the_current_step(attempt: Attempt) -> None:
+def test_error_of_a_build_beyond_its_deadline_mentions_the_current_step(attempt: Attempt) -> None:
     commands = ScriptedBuildCommands(failing="mmdebstrap", times_out=True)
 
     with pytest.raises(ImageBuildError, match=r"while installing its packages: .*Unpacking gcc"):

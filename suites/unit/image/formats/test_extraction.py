@@ -126,7 +126,7 @@ def test_partition_with_the_boot_menu_is_kept_and_other_copies_are_removed(
     assert [path.name for path in extractor.work.iterdir()] == ["partition-2.raw"]
 
 
-def test_error_for_an_image_without_a_boot_menu_lists_the_searched_partitions(
+def test_error_for_an_image_without_a_boot_menu_shows_the_searched_partitions(
     extractor: Extractor,
 ) -> None:
     with pytest.raises(HarnessError, match=r"searched partitions: 1, 3\. Boot it by firmware"):
@@ -143,7 +143,7 @@ def test_disk_without_a_guid_partition_table_is_refused(extractor: Extractor) ->
 @pytest.mark.parametrize(
     ("missing", "package"), [("qemu-img", "qemu-utils"), ("debugfs", "e2fsprogs")]
 )
-def test_error_for_a_missing_program_names_its_package(
+def test_error_for_a_missing_program_mentions_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, package: str
 ) -> None:
     monkeypatch.setattr(extraction, "find_program", lambda name: None if name == missing else name)

@@ -41,7 +41,7 @@ def test_wait_ends_at_the_first_matching_event_from_the_start_position(log: Even
 @pytest.mark.parametrize(
     ("why", "words"), [("", "ended during"), ("crashed", r"ended \(crashed\)")]
 )
-def test_error_of_a_wait_lists_the_events_so_far_if_qemu_has_exited(
+def test_error_of_a_wait_shows_the_events_so_far_if_qemu_has_exited(
     log: EventLog, why: str, words: str
 ) -> None:
     log.add(an_event("FIRST"))

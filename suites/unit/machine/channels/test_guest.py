@@ -139,7 +139,7 @@ def test_wait_for_cloud_init_continues_if_its_deadline_was_extended() -> None:
         Guest("node", runner).wait_for_cloud_init_result(Deadline.after(30, FakeClock()))
 
 
-def test_error_for_a_missing_cloud_init_result_names_the_log() -> None:
+def test_error_for_a_missing_cloud_init_result_mentions_the_log() -> None:
     clock = FakeClock()
     deadline = Deadline.after(30, clock)
     clock.sleep(30)
@@ -148,7 +148,7 @@ def test_error_for_a_missing_cloud_init_result_names_the_log() -> None:
         Guest("node", runner).wait_for_cloud_init_result(deadline)
 
 
-def test_error_for_a_missing_pci_function_lists_the_bus() -> None:
+def test_error_for_a_missing_pci_function_shows_the_bus() -> None:
     script = (
         ScriptedRunner()
         .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"], is_timed_out=True)

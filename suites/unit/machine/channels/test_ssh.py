@@ -103,7 +103,7 @@ def test_command_on_a_hanging_guest_raises_an_error(tmp_path: Path, identity: Ss
         run(a_runner(tmp_path, identity, ssh), "true")
 
 
-def test_error_names_the_command_that_exceeds_the_output_limit(
+def test_error_mentions_the_command_that_exceeds_the_output_limit(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     class Full:

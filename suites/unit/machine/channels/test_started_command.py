@@ -315,7 +315,7 @@ def test_wait_for_an_endless_command_is_over_at_the_time_limit(
         command.wait(lambda *_: None)
 
 
-def test_error_for_an_invalid_answer_names_its_command(guest: PlayedGuest) -> None:
+def test_error_for_an_invalid_answer_mentions_its_command(guest: PlayedGuest) -> None:
     guest.answers[frames.DATA_END] = says((frames.RESULT, b"[]"))
 
     with started(guest, "cat", "a file") as command:

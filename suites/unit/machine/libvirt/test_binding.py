@@ -24,7 +24,7 @@ def not_loaded() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("not_loaded")
-def test_error_for_a_missing_binding_names_the_extra_to_install(
+def test_error_for_a_missing_binding_mentions_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)

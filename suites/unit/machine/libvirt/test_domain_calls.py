@@ -68,7 +68,7 @@ def domain(
         yield made
 
 
-def test_error_for_a_refused_destroy_names_the_machine_that_still_runs(
+def test_error_for_a_refused_destroy_mentions_the_machine_that_still_runs(
     domain: Domain, host: FakeHost
 ) -> None:
     host.refuses_end = True

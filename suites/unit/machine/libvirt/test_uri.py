@@ -52,7 +52,7 @@ def test_error_for_the_uri_of_another_host_says_how_to_use_several_hosts(text: s
 @pytest.mark.parametrize(
     "text", ["qemu://[::1/system", "xen:///system", "qemu+x:///system", "qemu:///"]
 )
-def test_error_for_an_invalid_uri_names_the_source_of_the_uri(text: str) -> None:
+def test_error_for_an_invalid_uri_mentions_the_source_of_the_uri(text: str) -> None:
     with pytest.raises(BadInputError) as caught:
         HostUri.parse(text, source="harness.ini")
 

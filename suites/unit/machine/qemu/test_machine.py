@@ -63,7 +63,7 @@ def test_machine_that_was_never_started_has_no_process_and_ends_quietly(tmp_path
     }
 
 
-def test_error_names_the_failing_disk_that_stops_a_machine(
+def test_error_mentions_the_failing_disk_that_stops_a_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = an_event("BLOCK_IO_ERROR", reason="No space left on device", __com=1)

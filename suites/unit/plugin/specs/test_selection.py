@@ -56,7 +56,7 @@ def test_selections_by_line_and_by_name_are_combined() -> None:
     assert Selection({2, 7}, {"outer::in [ner]"}).chosen(_CASES, "a_spec.sh") == {0, 1, 2, 3}
 
 
-def test_error_for_a_line_without_an_example_lists_the_existing_examples() -> None:
+def test_error_for_a_line_without_an_example_shows_the_existing_examples() -> None:
     with pytest.raises(BadInputError, match=r"line 15.*2 to 5, 6 to 9, 11 to 14") as refused:
         Selection(lines={2, 15}).chosen(_CASES, "a_spec.sh")
 
