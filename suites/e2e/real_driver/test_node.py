@@ -105,7 +105,7 @@ def test_driver_is_absent_on_a_kernel_that_it_was_not_built_for(
     check_other_kernel(boot_node, real_driver_image, a100)
 
 
-def test_prebaked_driver_that_opens_the_gpu_drives_it_and_is_torn_down(
+def test_prebaked_driver_that_opens_the_gpu_drives_the_gpu_and_is_torn_down(
     boot_node: BootNode, opened_gpu_image: Image, a100: GpuModel
 ) -> None:
     check_fast_path_and_teardown(boot_node, opened_gpu_image, a100)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.real_driver, pytest.mark.slow]
 _HOLD_DEVICE = "exec 3<>/dev/nvidia0; echo held; exec sleep 3600"
 
 
-def test_teardown_keeps_a_driver_that_a_program_uses_and_reports_this(
+def test_teardown_reports_and_keeps_a_driver_that_a_program_uses(
     node_with_driver: NodeWithDriver, a100: GpuModel
 ) -> None:
     node = node_with_driver(a100)

@@ -235,7 +235,7 @@ def test_interrupt_is_not_signalled_through_the_descriptor_that_unmasks_it(vfio:
 
 
 @pytest.mark.parametrize("cut", [1, 15, 16, 35])
-def test_descriptor_belongs_to_the_message_that_was_sent_with_it(vfio: Vfio, cut: int) -> None:
+def test_descriptor_belongs_to_the_message_with_which_it_was_sent(vfio: Vfio, cut: int) -> None:
     """If a socket's buffer is full, QEMU sends the descriptors with the first part of a message."""
     event = os.eventfd(0, os.EFD_NONBLOCK)
     read = vfioside.read_message(0, 0, 4)

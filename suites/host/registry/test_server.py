@@ -54,7 +54,7 @@ def an_archive() -> bytes:
     return archive_of(image, reference="mcr.microsoft.com/gpu:1")
 
 
-def test_registry_answers_despite_a_long_folder_path_and_ends_with_its_context(
+def test_registry_runs_despite_a_long_folder_path_and_ends_with_its_with_block(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / ("a" * 120)

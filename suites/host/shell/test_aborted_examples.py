@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox ash"])
-def test_after_all_hook_that_exits_is_reported_with_its_group(
+def test_exit_in_an_after_all_hook_is_reported_with_its_group(
     project: SpecProject, shell: str
 ) -> None:
     project.write(".shellspec", f"--shell '{shell}'\n")
@@ -30,7 +30,7 @@ def test_after_all_hook_that_exits_is_reported_with_its_group(
     ) in result.stdout
 
 
-def test_before_all_hook_outside_of_groups_that_exits_is_reported(project: SpecProject) -> None:
+def test_exit_in_a_before_all_hook_outside_of_groups_is_reported(project: SpecProject) -> None:
     project.write("spec/a_spec.sh", "BeforeAll 'exit 7'\nIt 'ends'\nWhen call true\nEnd\n")
 
     result = project.run()

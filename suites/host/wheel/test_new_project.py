@@ -63,7 +63,7 @@ def without_qemu(tmp_path: Path) -> Path:
     return programs
 
 
-def test_without_qemu_node_tests_are_skipped_with_a_remedy(
+def test_node_tests_are_skipped_with_a_remedy_on_a_host_without_qemu(
     installed_wheel: InstalledWheel, project: Path, without_qemu: Path
 ) -> None:
     result = installed_wheel.run("pytest", "tests/e2e", "-rs", cwd=project, path=[without_qemu])

@@ -161,7 +161,7 @@ def test_script_that_is_not_executable_is_run_by_the_shell_of_its_first_line_or_
     assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
 
 
-def test_project_made_in_its_scripts_folder_has_the_name_of_the_folder_and_no_tests_outside_it(
+def test_project_made_in_its_scripts_folder_has_the_name_of_that_folder_and_tests_only_there(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "ops/other").mkdir()

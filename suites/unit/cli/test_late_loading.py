@@ -33,7 +33,9 @@ def imported() -> ModuleType:
     return __import__(NAME)
 
 
-def test_import_of_a_lazy_module_does_not_load_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_of_a_lazy_module_does_not_load_the_module(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     load_on_use(NAME)
 
     imported()

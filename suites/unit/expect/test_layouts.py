@@ -258,7 +258,7 @@ def test_only_known_variants_of_the_nvidia_runtime_are_accepted(
         ("k3s.service", "inactive", NOT_MET),
     ],
 )
-def test_another_pod_runtime_makes_the_verdict_unknown_only_if_it_runs(
+def test_another_pod_runtime_makes_the_verdict_unknown_only_if_that_runtime_runs(
     tmp_path: Path, unit: str, active: str, state: VerdictState
 ) -> None:
     folder = a_serving_node(tmp_path).command("containerd-config", "not found\n", 127)

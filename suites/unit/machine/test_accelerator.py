@@ -151,7 +151,7 @@ def test_request_for_a_broken_kvm_is_refused(
         choose(ProofRunner(answer), cache, device, option=AcceleratorOption.KVM)
 
 
-def test_kvm_is_tested_with_a_longer_limit_if_it_was_requested(cache: Path, device: Path) -> None:
+def test_requested_kvm_is_tested_with_a_longer_limit(cache: Path, device: Path) -> None:
     """The cached verdict is not used: QEMU may only have been slow on an emulated host."""
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)

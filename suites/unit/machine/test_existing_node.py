@@ -267,7 +267,7 @@ def test_error_is_raised_if_the_node_does_not_report_how_a_command_ended(ssh: Fa
     )
 
 
-def test_output_is_refused_if_the_ssh_connection_broke_after_it() -> None:
+def test_output_is_refused_if_the_ssh_connection_broke_after_the_output() -> None:
     """The output may be truncated even if it contains an exit code."""
     ssh = FakeSsh(stderr="\n{nonce} 0\nConnection reset\n", exit_code=255)
 

@@ -272,7 +272,7 @@ def test_incomplete_set_of_shards_is_merged_on_request_and_missing_shards_are_pr
     assert "* Shard 2/3 is missing" in capsys.readouterr().out
 
 
-def test_failures_are_grouped_by_cause_with_failed_and_broken_tests_kept_apart(
+def test_failures_are_grouped_by_cause_and_failed_tests_are_separated_from_broken_tests(
     tmp_path: Path,
 ) -> None:
     shards, _ = read_shards([a_shard(tmp_path, 1, TESTS, count=1)])

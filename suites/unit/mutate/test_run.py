@@ -383,7 +383,7 @@ def test_only_defects_in_changed_lines_are_tried(runs: Runs) -> None:
     assert outcomes(report) == [("survived", None), ("not reached", None)]
 
 
-def test_since_option_outside_a_git_working_tree_is_refused_before_tests_run(runs: Runs) -> None:
+def test_option_since_is_refused_outside_a_git_working_tree_before_tests_run(runs: Runs) -> None:
     runs.monkeypatch.setattr(Project, "files", lambda _: pytest.fail("the project was copied"))
 
     with pytest.raises(BadInputError, match="not a git working tree"):

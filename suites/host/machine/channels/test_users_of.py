@@ -9,7 +9,7 @@ from harness.machine.channels.guest import Guest
 from harness.provisioning.command import LocalRunner
 
 
-def test_list_of_users_has_the_process_and_the_file_that_it_has_open(tmp_path: Path) -> None:
+def test_list_of_users_has_each_process_with_its_open_file(tmp_path: Path) -> None:
     name = Path("/proc/self/comm").read_text().strip()
     with (tmp_path / "nvidia0").open("w"), (tmp_path / "nvidiactl").open("w"):
         users = Guest("node", LocalRunner()).users_of(f"{tmp_path}/nvidia[0-9]*")

@@ -257,7 +257,7 @@ def test_modules_are_unloaded_before_their_dependencies(node: Node) -> None:
     assert node.modules.loaded == ()
 
 
-def test_if_one_module_is_in_use_all_modules_stay_loaded(node: Node) -> None:
+def test_all_modules_stay_loaded_if_one_module_is_in_use(node: Node) -> None:
     node.bake()
     node.modules.hold("nvidia_uvm")
 

@@ -15,7 +15,7 @@ def an_enabled_tree() -> InterruptTree:
     return tree
 
 
-def test_vector_raises_the_interrupt_while_it_is_pending_and_enabled() -> None:
+def test_vector_raises_the_interrupt_only_if_the_vector_is_pending_and_enabled() -> None:
     tree = an_enabled_tree()
     tree.trigger(VECTOR)
     seen = [(tree.is_raised, tree.read(0x1000 + 4 * LEAF), tree.read(0x1600))]

@@ -371,7 +371,7 @@ def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
     assert host.driver_of(NVME) == "nvme"
 
 
-def test_lease_waits_for_a_gpu_in_use_and_the_error_mentions_the_process_that_uses_it(
+def test_lease_waits_for_a_gpu_in_use_and_the_error_mentions_the_process_that_uses_the_gpu(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_process(77, "python3", "/dev/nvidia0")
@@ -582,7 +582,7 @@ def test_drivers_of_a_gpu_are_restored_if_taking_the_gpu_is_interrupted(
     assert drivers(host) == BEFORE
 
 
-def test_error_while_a_gpu_is_taken_is_raised_rather_than_a_later_error_while_it_is_returned(
+def test_error_while_a_gpu_is_taken_is_raised_rather_than_an_error_while_the_gpu_is_returned(
     kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probe(*_: object) -> VfioFile:

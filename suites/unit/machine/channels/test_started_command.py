@@ -70,7 +70,7 @@ def ends_with(guest: PlayedGuest, code: object) -> None:
     guest.answers[frames.DATA_END] = end
 
 
-def test_start_request_has_the_arguments_and_environment_and_limit_and_keeps_input_open(
+def test_start_request_has_arguments_and_environment_and_limit_and_the_input_stays_open(
     guest: PlayedGuest,
 ) -> None:
     ends_with(guest, 7)

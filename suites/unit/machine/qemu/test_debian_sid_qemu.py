@@ -312,7 +312,7 @@ def test_qemu_unpacked_from_another_list_of_packages_is_not_used(
     assert find_sid_qemu(cache) is None
 
 
-def test_timeout_of_a_wait_for_another_process_keeps_the_files_it_unpacked(
+def test_files_that_another_process_unpacks_are_kept_if_the_wait_for_that_process_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debian_sid_qemu, "UNPACK_S", 0.0)
