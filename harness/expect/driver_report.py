@@ -181,7 +181,7 @@ def driver_reports_health(evidence: Evidence) -> str:
     ]
     if unknown:
         raise HarnessError(
-            f"Whether the GPUs have faults is unknown from `nvidia-smi -q`: {'; '.join(unknown)}.",
+            f"`nvidia-smi -q` does not show whether the GPUs have faults: {'; '.join(unknown)}.",
             evidence=evidence.folder,
         )
     return f"nvidia-smi reports no fault of {len(gpus)} GPUs."

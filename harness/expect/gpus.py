@@ -111,7 +111,7 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
     ]
     if unknown:
         raise HarnessError(
-            "Which GPUs the driver refuses is unknown, because the harness does not know a line "
+            "It is unknown which GPUs the driver refuses, because the harness does not know a line "
             f"that the driver printed: {unknown[-1]!r}.",
             evidence=evidence.folder,
         )
@@ -257,7 +257,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
     unread = [gpu for gpu in gpus if gpu.is_answering is None]
     if unread:
         raise HarnessError(
-            f"Whether {_listed(unread)} answers on the PCI bus is unknown, because the node ran no "
+            f"It is unknown whether {_listed(unread)} answers on the PCI bus, because the node ran no "
             "'lspci' and the GPU's configuration space was not read. Install 'lspci' on the node, or gather "
             "the evidence again.",
             evidence=evidence.folder,

@@ -279,7 +279,7 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
     )
     if not evidence.whole_log:
         raise HarnessError(
-            f"Whether '{evidence.log_path}' has a line with '{text}' is unknown: the log is empty or "
+            f"It is unknown whether '{evidence.log_path}' has a line with '{text}': the log is empty or "
             "missing. First expect a line that every run logs.",
             evidence=evidence.folder,
         )
@@ -302,7 +302,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
     )
     if not recorded:
         raise HarnessError(
-            f"Whether events named {list(names)} were recorded is unknown: there are none at all in "
+            f"It is unknown whether events named {list(names)} were recorded: there is no event at all in "
             f"'{evidence.provisioner.events.path}'.",
             evidence=evidence.folder,
         )

@@ -216,7 +216,7 @@ def write_standalone(image: Image | CloudImage, to: Path) -> Path:
         beside.rename(to)
     except OSError as error:
         raise BadInputError(
-            f"The image could not be written there ({error.strerror}).", source=str(to)
+            f"The image could not be written to this path ({error.strerror}).", source=str(to)
         ) from error
     finally:
         with contextlib.suppress(OSError):

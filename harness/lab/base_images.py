@@ -81,8 +81,8 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
         if pinned is not None and pinned not in _digests(lower.with_name(MANIFEST)):
             raise HarnessError(
                 f"The image '{base.name}' in '{upper.parent}' was made from an image with the "
-                f"digest {pinned}, but '{lower.parent}' is another build, or its manifest can't "
-                "be read. Resume the machine with a cache of its own: set XDG_CACHE_HOME to an "
+                f"digest {pinned}, but '{lower.parent}' has another build of that image, or has no "
+                "readable manifest. Resume the machine with a cache of its own: set XDG_CACHE_HOME to an "
                 "empty folder, and copy both images into it."
             )
         upper = lower

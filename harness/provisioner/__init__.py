@@ -93,8 +93,8 @@ class ConfigurationFile:
             content = self._render({**self.values, **of_node, **requested}, source).encode()
         except (TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise BadInputError(
-                f"These values can't be written in the format '{self.format.value}' ({error}); write texts, "
-                "numbers, booleans, lists, and mappings whose keys are texts.",
+                f"These values can't be written in the format '{self.format.value}' ({error}); use only "
+                "texts, numbers, booleans, lists, and mappings whose keys are texts.",
                 source=source,
                 key="config.values",
             ) from error

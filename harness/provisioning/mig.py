@@ -151,7 +151,7 @@ def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:
         raise StepFailedError(
-            "Whether the GPUs are in MIG mode is unknown, because nvidia-smi was expected to say "
-            f"'Enabled', 'Disabled' or '[N/A]' of each GPU.\n{result.render()}"
+            "It is unknown whether the GPUs are in MIG mode: nvidia-smi did not print 'Enabled', "
+            f"'Disabled' or '[N/A]' for each GPU.\n{result.render()}"
         )
     return "Disabled" in modes

@@ -280,7 +280,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
         difference = None if wanted is None else wanted.difference(result.stdout, own)
     except TomlTextError as error:
         raise StepFailedError(
-            f"What containerd prints of its configuration cannot be read: {error}.{left}"
+            f"The output of `containerd config dump` cannot be read: {error}.{left}"
         ) from error
     if difference is not None:
         raise StepFailedError(f"containerd's configuration is not as wanted. {difference}{left}")

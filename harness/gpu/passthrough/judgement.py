@@ -184,7 +184,7 @@ def _open_files(
     if not users.is_complete and gpu.driver not in {None, VFIO_DRIVER}:
         findings.append(
             _unknown(
-                f"Whether another user's process has it open is not known, and driver '{gpu.driver}' "
+                f"It is unknown whether another user's process has it open, and driver '{gpu.driver}' "
                 "can't be taken off a GPU in use; run as root, or bind the GPU to vfio-pci at boot."
             )
         )

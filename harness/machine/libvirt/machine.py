@@ -198,7 +198,7 @@ class LibvirtMachine(MonitoredMachine):
         except LibvirtError as error:
             raise RequirementError(
                 f"{error} `harness gpu host ls` shows whether '{address}' can be handed over, and "
-                "`harness doctor` what this host lacks for it."
+                "`harness doctor` shows what this host lacks for the handover."
             ) from error
         self._ports.take(attachment.id, port)
         self._host_gpus.add(attachment.id)

@@ -374,7 +374,7 @@ class _Translator:
                 raise self._error("'%const' stands inside a block.", line)
             assignment = directives.constant(directive)
             if assignment is None:
-                raise self._error("'%const' needs 'NAME: value', the name in capitals.", line)
+                raise self._error("'%const' needs 'NAME: value', with the name in capitals.", line)
             self.constants.append(assignment)
             return assignment
         if directive.name == "text":

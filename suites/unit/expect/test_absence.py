@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_absence_of_a_line_is_unknown_if_the_log_is_empty(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "").evidence
 
-    with pytest.raises(HarnessError, match=r"with 'x' is unknown: the log is empty"):
+    with pytest.raises(HarnessError, match=r"with 'x': the log is empty"):
         expect.no_log_line(evidence, "x")
 
 
@@ -31,7 +31,7 @@ def test_absence_of_an_event_is_unknown_if_there_are_no_events(tmp_path: Path) -
     for path in (tmp_path / f"files{EVENTS_FOLDER}").iterdir():
         path.unlink()
 
-    with pytest.raises(HarnessError, match="there are none at all"):
+    with pytest.raises(HarnessError, match="there is no event at all"):
         expect.no_event_recorded(folder.evidence, "x")
 
 

@@ -244,7 +244,7 @@ def test_refusals_are_unknown_only_if_an_unknown_message_is_about_a_gpu(tmp_path
         folder.command("dmesg", log)
         for named in (("2bb5",), ()):
             with pytest.raises(
-                HarnessError, match=r"Which GPUs the driver refuses .* in an odd mood"
+                HarnessError, match=r"which GPUs the driver refuses.* in an odd mood"
             ):
                 expect.gpus_refused(folder.evidence, *named)
 
@@ -263,7 +263,7 @@ def test_refused_gpus_are_unknown_after_an_unknown_message_about_a_gpu_in_any_fo
 ) -> None:
     evidence = a_serving_node(tmp_path).command("dmesg", f"[ 1.1] NVRM: {line}\n").evidence
 
-    with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
+    with pytest.raises(HarnessError, match="It is unknown which GPUs the driver refuses"):
         expect.gpus_refused(evidence)
 
 
@@ -307,7 +307,8 @@ def test_verdict_on_a_gpu_is_unknown_if_its_configuration_space_was_not_read(
 
     for judge in ON_BUS:
         with pytest.raises(
-            HarnessError, match=r"^Whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus"
+            HarnessError,
+            match=r"^It is unknown whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus",
         ):
             judge(evidence)
 

@@ -75,7 +75,7 @@ def test_refusal_in_an_unknown_message_makes_the_verdict_unknown(
     evidence = a_serving_node(tmp_path).command("dmesg", LINUX + log).evidence
 
     assert judged(tmp_path, log)[0] == "unknown"
-    with pytest.raises(HarnessError, match="Which GPUs the driver refuses is unknown"):
+    with pytest.raises(HarnessError, match="It is unknown which GPUs the driver refuses"):
         gpus_refused(evidence)
 
 

@@ -167,7 +167,7 @@ def test_recipe_that_extends_a_cloud_image_keeps_its_key_but_has_another_folder(
         (
             "schema: 1\nextends: nod\n",
             "2: key 'extends':",
-            "no recipe 'nod'; the known recipes are .*'node', 'ours'. To extend",
+            "no recipe 'nod'; the known recipes are .*'node', 'ours'\\. To extend",
         ),
         (
             "schema: 1\nextends: ./node.yaml\n",

@@ -148,7 +148,7 @@ def test_unknown_mig_mode_raises_an_error_and_schedules_no_reboot(
 
     assert isinstance(when, When)
     result = CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr="")
-    with pytest.raises(StepFailedError, match="Whether the GPUs are in MIG mode is unknown"):
+    with pytest.raises(StepFailedError, match="It is unknown whether the GPUs are in MIG mode"):
         when.is_met(result)
 
 

@@ -153,7 +153,7 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
         ("It 'x'\nData\n#|foo\n", 2, "'Data' is not closed"),
         ("\nParameters\na\n", 2, "'Parameters' is not closed"),
         ("\nMock x\n:\n", 2, "'Mock' is not closed"),
-        ("%const a: 1\n", 1, "'%const' needs 'NAME: value', the name in capitals"),
+        ("%const a: 1\n", 1, "'%const' needs 'NAME: value', with the name in capitals"),
         ("It 'x'\nData:wrong\nEnd\nEnd\n", 2, "There is no 'Data:wrong'"),
         ("Parameters:wrong\nEnd\n", 1, "There is no 'Parameters:wrong'"),
         ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' stands inside 'Mock'"),
