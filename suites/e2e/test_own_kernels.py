@@ -72,7 +72,7 @@ def booted_with(
 
 
 @pytest.mark.nightly
-def test_node_boots_a_kernel_given_as_files(
+def test_node_boots_a_kernel_that_is_given_as_files(
     boot_node: BootNode, node_image: Image, source: Node, tmp_path: Path
 ) -> None:
     """The initrd is generated in the guest."""
@@ -90,7 +90,7 @@ def test_node_boots_a_kernel_given_as_files(
 
 
 @pytest.mark.nightly
-def test_node_boots_a_kernel_given_as_a_package(
+def test_node_boots_a_kernel_that_is_given_as_a_package(
     boot_node: BootNode, node_image: Image, source: Node, tmp_path: Path
 ) -> None:
     version = node_image.other_kernel.version

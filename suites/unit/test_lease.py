@@ -366,7 +366,7 @@ def _set_aside(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_remove, _replace, _set_aside])
-def test_file_removed_while_it_was_locked_is_not_exclusively_locked(
+def test_file_that_was_removed_during_its_locking_is_not_exclusively_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "used"

@@ -67,7 +67,7 @@ def test_clone_was_booted_by_ovmf_and_its_root_disk_was_grown_by_cloud_init(
     assert "10.0.2.15" in machine.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
 
 
-def test_kernel_booted_once_finds_the_gpu_and_does_not_become_the_default(
+def test_kernel_that_is_booted_once_finds_the_gpu_and_does_not_become_the_default(
     clone: CloneState, booted: SavedState, cloud_like: Image, h100: GpuModel
 ) -> None:
     """The firmware of the clone finds the GPU, which was plugged in while the machine ran."""

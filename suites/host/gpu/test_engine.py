@@ -307,7 +307,7 @@ def test_msi_is_offered_only_with_an_engine(vfio: Vfio) -> None:
     assert _MSI_CAPABILITY in capabilities(vfio.qemu)
 
 
-def test_xid_raised_by_a_test_reaches_the_engine(vfio: Vfio) -> None:
+def test_xid_that_a_test_raises_reaches_the_engine(vfio: Vfio) -> None:
     assert vfio.qemu.read(0, 4) == 4
 
     vfio.server.gpu.raise_xid(48, "DBE")

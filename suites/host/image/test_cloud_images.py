@@ -178,7 +178,9 @@ def test_signature_is_verified_in_a_temporary_folder_with_a_colon(
     assert fetching.run().digest == f"sha256:{DIGEST}"
 
 
-def test_list_changed_after_signing_is_refused(fetching: Fetching, server: ImageServer) -> None:
+def test_list_that_was_changed_after_its_signing_is_refused(
+    fetching: Fetching, server: ImageServer
+) -> None:
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", LIST.replace(DIGEST, other).encode())
 
@@ -186,7 +188,9 @@ def test_list_changed_after_signing_is_refused(fetching: Fetching, server: Image
     assert server.asked(FILE) == []
 
 
-def test_list_signed_by_an_unknown_key_is_refused(fetching: Fetching, server: ImageServer) -> None:
+def test_list_that_an_unknown_key_signed_is_refused(
+    fetching: Fetching, server: ImageServer
+) -> None:
     server.put("SHA256SUMS.gpg", published_files(signer="stranger")["SHA256SUMS.gpg"])
 
     assert (

@@ -177,7 +177,7 @@ def _sandboxes_of(pid: int) -> list[int]:
 
 
 @_EACH_WAY
-def test_sandbox_killed_from_outside_fails_only_its_example(
+def test_sandbox_that_is_killed_from_outside_fails_only_its_example(
     project: SpecProject, workers: str
 ) -> None:
     project.write(

@@ -52,7 +52,7 @@ REGRESSIONS = (
         name="an image of another registry is not tagged",
         before='ctr -n k8s.io images tag --force "$source" "$image" >/dev/null',
         after="true",
-        caught_by="test_image_pulled_from_another_registry_also_gets_its_usual_name",
+        caught_by="test_image_that_was_pulled_from_another_registry_gets_its_usual_name_in_addition",
     ),
     Regression(
         name="an image is pulled once",

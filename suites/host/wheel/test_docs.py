@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SHOW_S = 60
 
 
-def test_pages_written_by_people_and_pages_from_the_code_are_listed(
+def test_list_has_the_written_pages_and_the_pages_that_are_generated_from_the_code(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     listed = installed_wheel.run("harness", "docs", cwd=tmp_path).check("harness docs").stdout

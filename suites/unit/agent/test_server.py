@@ -871,7 +871,9 @@ def test_wait_for_an_existing_file_ends_immediately(bench: Bench, tmp_path: Path
     assert result_of(bench.gets()) == {}
 
 
-def test_timer_cancelled_in_the_round_in_which_it_is_due_is_not_called(bench: Bench) -> None:
+def test_timer_that_is_cancelled_in_the_round_in_which_it_is_due_is_not_called(
+    bench: Bench,
+) -> None:
     called: list[str] = []
     loop = bench.server.loop
     timers: list[int] = []

@@ -70,7 +70,9 @@ def test_cache_and_its_parents_are_private_under_any_umask(tmp_path: Path) -> No
     assert modes == [0o700] * 3
 
 
-def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_path: Path) -> None:
+def test_folder_that_is_removed_before_its_lock_is_held_is_made_without_a_report(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "store/one"
     folder.mkdir(parents=True)
     stages: list[Stage] = []

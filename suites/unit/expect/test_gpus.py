@@ -97,7 +97,7 @@ def test_second_gpu_of_the_vendor_is_refused(tmp_path: Path, acme: GpuModel) -> 
         expect.gpus_on_bus(on_bus(tmp_path, _OTHER, other).evidence, acme)
 
 
-def test_bus_without_a_gpu_is_accepted_even_if_it_has_other_functions_of_the_vendor(
+def test_bus_without_a_gpu_is_accepted_even_if_it_has_other_pci_functions_of_the_vendor(
     tmp_path: Path,
 ) -> None:
     expect.no_gpu(on_bus(tmp_path, _NVIDIA_SWITCH, _OTHER).evidence)

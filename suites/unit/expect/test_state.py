@@ -71,7 +71,7 @@ def test_new_path_and_vanished_path_are_refused() -> None:
     assert "- /a: kind f" in difference(a_state(both), a_state())
 
 
-def test_file_written_again_with_the_same_content_is_unchanged() -> None:
+def test_file_that_is_written_again_with_the_same_content_is_unchanged() -> None:
     before = a_file(sha256="a" * 64)
 
     expect.unchanged(a_state({TOOL: before}), a_state({TOOL: rewritten(before)}))

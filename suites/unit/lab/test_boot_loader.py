@@ -34,7 +34,7 @@ def test_boot_once_selects_the_menu_entry_of_the_kernel() -> None:
         boot_once(guest, "6.1.0-55-cloud-amd64")
 
 
-def test_error_for_a_kernel_missing_in_the_menu_shows_the_present_kernels() -> None:
+def test_error_for_a_kernel_that_the_menu_lacks_shows_the_kernels_of_the_menu() -> None:
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
 

@@ -193,7 +193,7 @@ def builder(
     )
 
 
-def test_machine_saved_as_a_checkpoint_has_disk_and_memory_in_the_checkpoints_folder(
+def test_machine_that_becomes_a_checkpoint_has_disk_and_memory_in_the_checkpoints_folder(
     builder: CheckpointBuilder, making: FakeStore, stage: Stage
 ) -> None:
     builder.ensure_checkpoint(booted(an_image()))

@@ -232,7 +232,9 @@ def test_provided_gpu_has_the_pci_id_and_the_title_and_the_bars_of_its_model(
     gpus.close()
 
 
-def test_host_gpu_is_described_by_its_address_and_the_bars_of_its_function(tmp_path: Path) -> None:
+def test_host_gpu_is_described_by_its_address_and_the_bars_of_its_pci_function(
+    tmp_path: Path,
+) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.HOST, ADDRESS)
 
     (one,) = gpus.provide([ANY], report=lambda _: None)

@@ -117,7 +117,9 @@ def test_bundle_that_refers_to_files_of_this_host_is_refused(
 
 
 @pytest.mark.usefixtures("base")
-def test_machine_saved_by_another_qemu_version_is_refused(saved: Path, settings: Settings) -> None:
+def test_machine_that_another_qemu_version_saved_is_refused(
+    saved: Path, settings: Settings
+) -> None:
     other = replace(settings, qemu="other-qemu")
 
     with pytest.raises(

@@ -55,7 +55,9 @@ def test_doctor_says_that_the_node_driver_starts_no_machines(tmp_path: Path) -> 
     assert check.remedy.startswith("Use --machine-driver=qemu or libvirt")
 
 
-def test_error_for_an_entry_point_that_is_no_function_has_its_value() -> None:
+def test_error_for_an_entry_point_that_is_not_a_function_shows_the_value_of_the_entry_point() -> (
+    None
+):
     class Seven:
         """An entry point whose object is the number 7."""
 

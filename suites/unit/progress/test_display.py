@@ -112,7 +112,7 @@ def test_lines_are_held_back_while_a_person_uses_the_terminal() -> None:
     assert line.endswith("[noble] build: installs\n")
 
 
-def test_lines_held_back_by_a_pause_are_printed_when_the_display_closes() -> None:
+def test_lines_that_a_pause_held_back_are_printed_when_the_display_closes() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 

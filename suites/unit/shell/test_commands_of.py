@@ -61,14 +61,14 @@ def test_code_in_a_substitution_does_not_cover_the_lines_below_it() -> None:
     assert executed_lines(text, traced) == {1, 2}
 
 
-def test_function_called_only_in_a_substitution_is_covered() -> None:
+def test_function_that_is_called_only_in_a_substitution_is_covered() -> None:
     text = "f() {\n  a\n  b\n}\nx=$(f)\n"
     traced = {Place(5, 1, 2), Place(2, 2, 2), Place(3, 2, 2), Place(5, 1, 1)}
 
     assert executed_lines(text, traced) == {2, 3, 5}
 
 
-def test_commands_of_a_function_called_at_two_levels_are_covered() -> None:
+def test_commands_of_a_function_that_is_called_at_two_levels_are_covered() -> None:
     text = "f() {\n  a\n  if b; then\n    c\n  fi\n}\n"
     traced = {Place(2, 2, 1), Place(3, 2, 1), Place(2, 2, 2), Place(3, 2, 2), Place(4, 2, 2)}
 

@@ -31,7 +31,7 @@ def test_latest_boots_are_shown_and_the_first_of_them_begins_at_zero() -> None:
     ]
 
 
-def test_clock_set_back_between_boots_keeps_the_order_of_the_boots() -> None:
+def test_order_of_the_boots_is_kept_if_the_clock_was_set_back_between_them() -> None:
     entries = [an_entry(8.0, wall_s=5000.0, boot="a"), an_entry(1.0, wall_s=10.0, boot="b")]
 
     assert [boot.at(1.0) for boot in Boots.of(entries, most=9).all] == [1.0, 8.0]

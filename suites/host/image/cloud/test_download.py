@@ -99,7 +99,7 @@ def test_complete_download_is_in_the_partial_file_and_no_other_file_exists(
     assert download.said == ["100 % of 0.0 MiB downloaded"]
 
 
-def test_download_interrupted_at_60_percent_is_resumed(
+def test_download_that_was_interrupted_at_60_percent_is_resumed(
     server: ImageServer, download: Download
 ) -> None:
     server.fail_with(FILE, cut_at(600))

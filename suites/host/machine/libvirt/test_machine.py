@@ -188,7 +188,7 @@ def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, soc
     return machine, machine._listen(), path
 
 
-def test_process_connected_to_the_agent_socket_gives_the_machine_its_process_id(
+def test_process_id_of_a_machine_is_the_id_of_the_process_connected_to_the_agent_socket(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)

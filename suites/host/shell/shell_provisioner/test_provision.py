@@ -162,7 +162,9 @@ def test_image_is_pulled_if_only_a_similar_image_exists(node: Node) -> None:
     assert node.containerd.images() == (IMAGE, similar)
 
 
-def test_image_pulled_from_another_registry_also_gets_its_usual_name(node: Node) -> None:
+def test_image_that_was_pulled_from_another_registry_gets_its_usual_name_in_addition(
+    node: Node,
+) -> None:
     elsewhere = IMAGE.replace("mcr.microsoft.com", "registry.example")
     node.containerd.registry = {elsewhere}
 

@@ -19,7 +19,7 @@ def a_frame_buffer() -> FrameBuffer:
     return FrameBuffer(source="a test's GPU")
 
 
-def test_zeros_written_to_the_frame_buffer_take_no_memory() -> None:
+def test_zeros_that_are_written_to_the_frame_buffer_take_no_memory() -> None:
     memory = a_frame_buffer()
 
     memory.write(5, bytes(3 * PAGE))

@@ -82,7 +82,7 @@ def test_gpu_without_a_driver_has_no_driver_after_the_lease(host: FakeHost, pool
     assert host.override_of(SECOND) == "(null)"
 
 
-def test_driver_bound_by_an_override_is_restored_with_its_override(
+def test_driver_that_was_bound_by_an_override_is_restored_with_its_override(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     """The kernel itself would choose another driver."""

@@ -336,7 +336,7 @@ def test_wait_for_a_libvirtd_that_is_being_restarted_ends_at_the_deadline(
     assert 2 <= clock.elapsed_s < 2.5
 
 
-def test_libvirtd_too_old_after_its_restart_is_not_used(libvirt: FakeLibvirt) -> None:
+def test_libvirtd_that_is_too_old_after_its_restart_is_not_used(libvirt: FakeLibvirt) -> None:
     old = FakeConnect()
     with _open(libvirt, old, FakeConnect(version=7_000_000)) as connection:
         old.break_down()

@@ -301,7 +301,7 @@ def test_refresh_that_is_killed_leaves_a_complete_qemu(
     assert len(list((cache / "qemu-sid").iterdir())) == 2
 
 
-def test_qemu_unpacked_from_another_list_of_packages_is_not_used(
+def test_qemu_that_was_unpacked_from_another_list_of_packages_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
