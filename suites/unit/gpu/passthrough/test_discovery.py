@@ -232,7 +232,7 @@ def test_each_disk_that_the_host_uses_is_found(host: FakeHost, kind: str, place:
 
 
 @pytest.mark.parametrize("file", ["self/mountinfo", "1/mountinfo", "swaps"])
-def test_verdict_on_a_gpu_with_a_possible_storage_device_is_unknown_if_disks_in_use_cannot_be_read(
+def test_verdict_on_a_gpu_with_a_possible_disk_is_unknown_if_disks_in_use_cannot_be_read(
     host: FakeHost, file: str
 ) -> None:
     """Ordinary users cannot read the mounts of process 1, and their own may be incomplete."""
@@ -295,7 +295,7 @@ def test_gpu_with_the_disk_of_a_swap_partition_in_its_iommu_group_is_refused(
         ("0:50", "btrfs", "/dev/mapper/root", USB_CLASS),
     ],
 )
-def test_verdict_on_a_gpu_with_a_possible_storage_device_is_unknown_if_disks_of_a_mount_are_unknown(
+def test_verdict_on_a_gpu_with_a_possible_disk_is_unknown_if_disks_of_a_mount_are_unknown(
     host: FakeHost, number: str, kind: str, source: str, class_code: int
 ) -> None:
     host.add_function(USB, group=5, class_code=class_code)
@@ -311,7 +311,7 @@ def test_verdict_on_a_gpu_with_a_possible_storage_device_is_unknown_if_disks_of_
 @pytest.mark.parametrize(
     ("name", "kind"), [("bcache0", VerdictKind.UNKNOWN), ("loop3", VerdictKind.USABLE)]
 )
-def test_verdict_on_a_gpu_with_a_possible_storage_device_is_unknown_if_a_virtual_disk_may_use_hardware(
+def test_verdict_on_a_gpu_with_a_possible_disk_is_unknown_if_a_virtual_disk_may_use_hardware(
     host: FakeHost, name: str, kind: VerdictKind
 ) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
