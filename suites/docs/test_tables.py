@@ -72,7 +72,7 @@ def test_names_in_prose_exist(
             check_name(span, repository=REPOSITORY, options=options)
 
 
-def test_members_that_the_architecture_page_names_exist_in_their_files() -> None:
+def test_members_on_the_architecture_page_exist_in_their_files() -> None:
     """The page refers to a member as `file.py`: `name`."""
     found = _MEMBER_OF_FILE.findall((REPOSITORY / "docs/architecture.md").read_text())
 

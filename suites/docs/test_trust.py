@@ -10,7 +10,7 @@ _PAGE = REPOSITORY / "docs/trust.md"
 _NAMED = re.compile(r"`((?:unit|host|e2e|docs)/[\w/]+\.py)(?:::(\w+))?`")
 
 
-def test_every_promise_on_the_trust_page_names_existing_tests() -> None:
+def test_every_promise_on_the_trust_page_refers_to_existing_tests() -> None:
     rows = [line for line in _PAGE.read_text().splitlines() if line.startswith("| ")]
     promises = [row for row in rows if row != "| Promise | Checked by |"]
 

@@ -60,7 +60,7 @@ class Machine:
         return way
 
 
-def test_title_of_a_method_step_names_its_object(listener: Listener) -> None:
+def test_title_of_the_step_of_a_method_shows_the_object_of_the_method(listener: Listener) -> None:
     assert Machine().reboot("hard") == "hard"
 
     assert listener.told == ["+Reboot 'node'", "-Reboot 'node'"]

@@ -75,7 +75,7 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed", "test_fails": "failed"}
 
 
-def test_options_of_the_project_name_the_same_paths_in_the_translation(
+def test_paths_in_the_options_of_the_project_are_the_same_in_the_translation(
     project: SpecProject,
 ) -> None:
     project.write(

@@ -133,7 +133,7 @@ def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecP
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_hooks_of_helper_modules_and_options_of_the_project_take_effect(
+def test_options_of_the_project_and_hooks_of_its_helper_modules_take_effect(
     project: SpecProject, shell: str
 ) -> None:
     project.write(

@@ -286,7 +286,9 @@ def judge_driver(kernel: str, version: str) -> dict[str, Expectation]:
     }
 
 
-def test_node_is_accepted_if_all_sources_name_the_same_kernel_and_version(tmp_path: Path) -> None:
+def test_node_is_accepted_if_all_sources_agree_on_the_kernel_and_the_version(
+    tmp_path: Path,
+) -> None:
     assert refusing(a_node(tmp_path), judge_driver(SHORT, OLD)) == set()
 
 

@@ -333,7 +333,7 @@ def test_recipe_of_a_local_image_has_its_path_and_can_set_its_firmware(tmp_path:
 DIGEST = "0f" * 32
 
 
-def test_url_with_a_digest_names_an_image_to_download(tmp_path: Path) -> None:
+def test_url_with_a_digest_stands_for_an_image_to_download(tmp_path: Path) -> None:
     write_catalogue(tmp_path)
 
     source = load_catalogue(tmp_path).get(

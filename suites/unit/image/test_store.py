@@ -159,7 +159,9 @@ def test_unwritable_cache_is_reported_with_a_remedy(tmp_path: Path) -> None:
         store.ensure(recipe, deadline=Deadline.after(60))
 
 
-def test_overlay_names_the_real_path_of_its_backing_file(cache: Cache, tmp_path: Path) -> None:
+def test_overlay_refers_to_its_backing_file_by_the_real_path_of_that_file(
+    cache: Cache, tmp_path: Path
+) -> None:
     image = cache.ensure()
     (tmp_path / "link").symlink_to(image.disk)
 

@@ -106,7 +106,7 @@ def test_overlay_is_never_smaller_than_its_image() -> None:
     } == gib
 
 
-def test_image_is_booted_by_its_own_firmware_unless_a_test_names_another_firmware() -> None:
+def test_image_is_booted_by_its_own_firmware_unless_a_test_requests_another_firmware() -> None:
     image = a_cloud_image(firmware=FirmwareType.UEFI)
 
     assert CloudImageBoot().of(image).firmware is FirmwareType.UEFI

@@ -169,7 +169,7 @@ def test_bundle_is_read_as_it_was_saved(host: Host, spec: MachineSpec, tmp_path:
     assert not list(to.glob("*.part"))
 
 
-def test_bundle_that_names_no_driver_is_read_as_a_bundle_of_the_qemu_driver(
+def test_bundle_without_the_name_of_a_driver_is_read_as_a_bundle_of_the_qemu_driver(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
     described = save(host, spec, tmp_path / "checkpoint").folder / "machine.json"

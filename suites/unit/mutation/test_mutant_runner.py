@@ -65,7 +65,7 @@ def test_result_has_the_test_that_caught_the_bug_and_the_source_is_restored(
     assert pytest_.env["PYTHONPATH"] == str(tmp_path)
 
 
-def test_result_of_a_survivor_names_no_test(tmp_path: Path, source: Path) -> None:
+def test_result_of_a_survivor_has_no_test(tmp_path: Path, source: Path) -> None:
     result = MutantRunner(tmp_path, FakePytest(source, (0, "1 passed"))).run(PLANT)
 
     assert result.killer is None

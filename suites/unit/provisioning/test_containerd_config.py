@@ -172,7 +172,9 @@ def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> 
         f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/local{PROGRAM}'\n",
     ],
 )
-def test_configuration_of_an_opted_out_node_names_no_nvidia_program_in_any_key(text: str) -> None:
+def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_key(
+    text: str,
+) -> None:
     left = non_gpu_configuration(RuntimeFacts(text=f"version = 2\n{text}", cdi=CdiSupport.ABSENT))
 
     assert left is not None

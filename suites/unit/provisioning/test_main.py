@@ -117,7 +117,7 @@ def test_plan_without_a_decision_prints_only_steps(invocation: Invocation) -> No
     assert invocation.console[0].startswith("configure-containerd")
 
 
-def test_plan_names_the_program_that_the_mig_unit_runs(invocation: Invocation) -> None:
+def test_plan_shows_the_program_that_the_mig_unit_runs(invocation: Invocation) -> None:
     assert invocation.run("plan", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
 
     assert f"ExecStart={' '.join(PROGRAM)} mig-partition" in invocation.console[-1]

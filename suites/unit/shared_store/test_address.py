@@ -45,7 +45,7 @@ DIGEST = f"sha256:{0:064}"
         ("https://ghcr.io/team/ci-1", "https://ghcr.io/v2/team/ci-1/images/tags/list"),
     ],
 )
-def test_address_names_a_registry_and_a_prefix(text: str, url: str) -> None:
+def test_address_consists_of_a_registry_and_a_prefix(text: str, url: str) -> None:
     assert Address.parse(text).url("images", "tags/list") == url
 
 

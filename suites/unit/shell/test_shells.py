@@ -43,7 +43,7 @@ def test_shell_is_identified_by_the_target_of_its_link(
     assert (found.kind, found.is_posix, found.command) == (kind, is_posix, (str(path),))
 
 
-def test_command_that_starts_busybox_names_the_applet(tmp_path: Path) -> None:
+def test_command_that_starts_busybox_contains_the_applet(tmp_path: Path) -> None:
     path = _program(tmp_path, "busybox", "busybox")
 
     for value, applet in (("", "ash"), (" ash", "ash"), (" sh", "sh")):

@@ -231,7 +231,7 @@ def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
         pass
 
 
-def test_report_and_error_of_a_waiting_process_name_the_holder_of_the_gpu(
+def test_report_and_error_of_a_waiting_process_mention_the_holder_of_the_gpu(
     pool: GpuPool, other_pool: GpuPool
 ) -> None:
     reports: list[str] = []

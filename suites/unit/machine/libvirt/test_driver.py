@@ -82,7 +82,7 @@ def test_transport_whose_socket_qemu_opens_by_its_path_is_refused(
         driver.transport(Accelerator.TCG)
 
 
-def test_libvirtd_that_the_uri_names_is_not_replaced_by_a_private_libvirtd(
+def test_libvirtd_at_the_given_uri_is_not_replaced_by_a_private_libvirtd(
     libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:
     libvirt.connects.append(NOBODY_LISTENS)

@@ -215,7 +215,7 @@ def test_failed_unpacking_is_reported_and_leaves_nothing(
     assert [file.name for file in (tmp_path / "cache" / "qemu-sid").iterdir()] == ["lock"]
 
 
-def test_qemu_whose_version_output_names_no_package_is_refused(tmp_path: Path) -> None:
+def test_qemu_whose_version_output_mentions_no_package_is_refused(tmp_path: Path) -> None:
     runner = UnpackingRunner(says="QEMU emulator version 11.1.3 " + 300 * "x")
 
     with pytest.raises(HarnessError, match=r"'QEMU emulator version 11\.1\.3 x{171}'"):

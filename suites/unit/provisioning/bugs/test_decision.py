@@ -126,7 +126,7 @@ def test_24_target_kernel_and_not_the_kernel_of_the_builder_is_in_the_record_and
     assert invocation.log()[-2].endswith(f"(kernel {KERNEL})")
 
 
-def test_24_bake_fails_if_the_record_names_the_kernel_of_the_builder(
+def test_24_bake_fails_if_the_record_has_the_kernel_of_the_builder(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL

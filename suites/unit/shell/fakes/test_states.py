@@ -575,7 +575,7 @@ def test_packages_that_need_one_another_are_installed_and_removed_together(tmp_p
     assert not any(packages.is_installed(each.name) for each in (lib, tool, top))
 
 
-def test_queries_without_a_package_name_list_all_packages() -> None:
+def test_query_for_no_particular_package_shows_all_packages() -> None:
     packages = fakes.Packages(
         installed=[fakes.Package(name=name, version="1") for name in ("a", "b")]
     )
