@@ -663,7 +663,7 @@ def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_gpu_is_leased(
 
     assert verdicts(pool) == {GPU: VerdictKind.REFUSED, SECOND: VerdictKind.USABLE}
     assert "It is quarantined since 20" in reason(pool)
-    assert f"{address} does not answer: its configuration space reads as all" in reason(pool)
+    assert f"{address} does not answer: its configuration space shows no ids" in reason(pool)
     assert f"run `harness gpu host release {GPU}`" in reason(pool)
 
 
