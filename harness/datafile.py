@@ -117,8 +117,8 @@ def read_document(file: Path) -> Document:
 def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -> Document:
     """Return `own`, with the values of `base` for the keys that `own` lacks.
 
-    Mappings are merged key by key. A list in `own` is appended to the list in `base`, unless its
-    top-level key is in `replaced`. Any other value replaces the value of `base`.
+    Mappings are merged key by key. A list in `own` is appended to the list in `base`, unless the
+    list's top-level key is in `replaced`. Any other value replaces the value of `base`.
     """
     places = dict(base.places)
     offsets: dict[tuple[str, ...], int] = {}

@@ -108,7 +108,7 @@ class ReservationFolder(Generic[E]):
     def open(self) -> Iterator[OpenReservations[E]]:
         """Lock the folder, so that no other process reads or adds entries meanwhile.
 
-        Raises RequirementError if users who do not share the folder could change it.
+        Raises RequirementError if users who do not share the folder could change the folder.
         """
 
         def poll() -> Observation[int]:

@@ -162,7 +162,7 @@ class MachineShell(OptionValue):
 
 
 def _expanded(text: str, *, source: str) -> Path:
-    """Return a path with the home folder in place of `~`; raises BadInputError if there is none."""
+    """Replace `~` in a path by the home folder; raises BadInputError if no home folder is known."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:

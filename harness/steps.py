@@ -1,7 +1,7 @@
 """The steps of a run that reports show: parts of a boot, parts of provisioning, expectations.
 
-Code uses `take_step` or `stepped` to mark a part that takes time; reports use `listening` to be
-told. Without a listener, no step is kept.
+Code uses `take_step` or `stepped` to mark a part that takes time; reports use `listening` to learn
+of these parts. Without a listener, no step is kept.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ class Server:
     def _on_error(self, request: int, error: Exception) -> None:
         """Report an error of one request to the host; other requests continue."""
         if request == NOBODY:
-            # This is an error of the port. It ends the agent, and systemd starts a new one.
+            # This is an error of the port. The error ends the agent, and systemd starts a new
+            # agent.
             raise error
         job = self._jobs.get(request)
         if job is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .processes import Child, Processes
 
-#: Ctrl-D. A terminal's driver takes it as the end of input if it is at the beginning of a line.
+#: Ctrl-D. A terminal's driver treats this character as the end of input at the beginning of a line.
 _END_OF_INPUT = b"\x04"
 
 

@@ -144,9 +144,10 @@ class ArtifactCache(Generic[M]):
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove the `chosen` folders, and all folders whose disks are overlays on their disks.
+        """Remove the `chosen` folders, and all folders whose disks are overlays on chosen disks.
 
-        A folder in use stays. A folder also stays if another folder that stays needs its disk.
+        A folder in use stays. A folder also stays if its disk is needed by another folder that
+        stays.
         """
         names = {folder.name for folder in chosen}
         artifacts = self.ls()

@@ -172,7 +172,7 @@ class ArtifactStore:
             return result[0]
 
     def hidden_folder(self, name: str) -> Path:
-        """Return a hidden folder beside the published ones, and create it if it is missing."""
+        """Return a hidden folder beside the published folders; create it if it is missing."""
         folder = self.folder / f".{name}"
         try:
             create_folders(folder, 0o700)
@@ -230,7 +230,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
-        """Lock the folder `name`; yield True, or False if a process that makes it has the lock."""
+        """Lock the folder `name`; yield True, or False while another process makes the folder."""
         lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
         try:
             lock.acquire(blocking=False)
@@ -308,7 +308,7 @@ class ArtifactStore:
 
 @contextlib.contextmanager
 def _failure_told(progress: Progress) -> Iterator[None]:
-    """Report that the folder was not made if an exception leaves the block."""
+    """If an exception leaves the block, report that the folder was not made."""
     try:
         yield
     except BaseException:

@@ -7,8 +7,8 @@ Usage: accounted_command.py RESULT COMMAND [ARGUMENT…]
 The program writes the CPU seconds to the file RESULT and ends with the command's exit code. The
 kernel adds a process's CPU time to the process that waits for it. No process waits for the children
 of a killed sandbox or worker. So this program is the subreaper of all its descendants
-(PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for them too. In this way every process is counted,
-without a cgroup and without root.
+(PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for these children too. In this way every process is
+counted, without a cgroup and without root.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
     def figures(run: _Run, shuffled: _Run | None = None) -> RealisticBench:
         with _project() as folder:
             write_suite(folder)
-            run(folder, False)  # fills the cache of bytecode
+            run(folder, False)  # this run fills the cache of bytecode
             # Alternate the two measurements, since the speed of a host changes within minutes.
             pairs = [(run(folder, False), external_cpu_s(folder)) for _ in range(rounds)]
             others = [shuffled(folder, False) for _ in range(rounds)] if shuffled else []

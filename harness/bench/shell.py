@@ -128,7 +128,7 @@ def measure_shell(*, rounds: int, quick: bool) -> ShellBench:
 def _cost_ms(
     folder: Path, example: Callable[[int], str], rounds: int, preamble: str = ""
 ) -> float:
-    """Return the cost of an example: many examples' time less one example's time, per further example."""
+    """Return the time that each example adds to the time of a spec with one example."""
     costs = []
     for _ in range(rounds):
         one = _time(folder, {"one": _spec(1, example, preamble)}, "-n", "0")

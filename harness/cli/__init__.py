@@ -162,7 +162,7 @@ def _run(words: Sequence[str], *, is_known: bool) -> int:
 
 
 def exit_code_of(act: Callable[[], int], *, command: str) -> int:
-    """Return the result of `act`; if `act` fails, print the error and return its exit code."""
+    """Return the result of `act`; on an error, print it and return the error's exit code."""
     try:
         code = act()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Prints what commands list in caches or remove from caches, as text or as JSON."""
+"""Prints the folders that commands list in caches or remove from caches, as text or as JSON."""
 
 from __future__ import annotations
 

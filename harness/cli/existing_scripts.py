@@ -123,8 +123,8 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
 def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     """Return the script that a machine is to run.
 
-    This is the only script, or the only program with the name of a main program, or the only
-    program. Raises BadInputError with all names if none of these exists.
+    The result is the only script, or else the only program with the name of a main program, or else
+    the only program. Raises BadInputError with all names if none of these exists.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
     named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]

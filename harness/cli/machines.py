@@ -158,7 +158,7 @@ def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterato
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    """List kept machines, folders of killed runs and old bundles; then end or remove them."""
+    """List kept machines, folders of killed runs, and old bundles; end or remove each."""
     runs = settings_of(arguments).runs_folder
     named = set(arguments.machine)
     kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_event(event: ProgressEvent) -> None:
-    """Print a progress event to stderr, apart from the command's output."""
+    """Print a progress event to stderr, separate from the command's output."""
     _display()(event)
 
 

@@ -160,7 +160,8 @@ def _pull_one(
     def fill(staging: StagingFolder) -> None:
         if not shared.pull(name, staging.content, progress=progress):
             raise HarnessError(f"'{name}' was removed from the store meanwhile.")
-        # Check now, so that a damaged artifact is not published and found only at its first use.
+        # Check now: the damage to a published artifact would be found only at the artifact's first
+        # use.
         manifests.check(staging.content, manifests.read(staging.content).key)
 
     def opened() -> None:

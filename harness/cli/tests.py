@@ -45,8 +45,8 @@ def _rerun(arguments: argparse.Namespace) -> int:
 def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
     """Replace this process by pytest, which opens a shell or runs a command in a test's machine.
 
-    This is the first machine of the test. The test does not run. pytest ends with the exit code of
-    the command.
+    The machine is the first machine of the test. The test does not run. pytest ends with the exit
+    code of the command.
     """
     command = [f"--machine-shell-command={shlex.join(argv)}"] if argv else []
     become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", *command, "-rs")

@@ -252,7 +252,10 @@ def _given(value: _T | None, default: _T) -> _T:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings, with the payload's image. Raises BadInputError if they name another image."""
+    """Return the settings, with the payload's image.
+
+    Raises BadInputError if the settings name another image.
+    """
     settings = settings_of(arguments)
     if arguments.payload == Payload.NVIDIA.value:
         if settings.image not in {Settings().image, NVIDIA_IMAGE}:

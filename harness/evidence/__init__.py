@@ -541,7 +541,7 @@ class Evidence:
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units that `unit_commands` gathered, each unit under all its names; may be empty."""
+        """Return the units, if any, that `unit_commands` gathered, each under all its names."""
         is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 

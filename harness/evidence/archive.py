@@ -231,9 +231,9 @@ def _unpack_member(
 
 
 class _Member(tarfile.TarInfo):
-    """Announces the content of an extended header to the stream, and refuses headers for all files.
+    """Announces the content of an extended header to the stream, and refuses global headers.
 
-    tarfile keeps the records for all files, and copies them for each file.
+    tarfile keeps the records of global headers, and copies these records for each file.
     """
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
@@ -349,7 +349,7 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder is a part of a machine's evidence, not a machine with the name of a part."""
+    """Return whether a folder is a part of a machine's evidence, and not itself a machine."""
     return folder.name in _PARTS and not (folder / "host").is_dir()
 
 

@@ -101,7 +101,7 @@ _HARMLESS = re.compile(
     r"level=(debug|info|warning)|failed to load cni during init|"
     # A pipe in DKMS's script prints this.
     r"dkms.* write error: Broken pipe|"
-    # Printed for a step of provisioning that was not needed.
+    # This line is printed for a step of provisioning that was not needed.
     r"step \S+ skipped|Only needed after failure of|"
     # Debug lines of cloud-init.
     r"\[DEBUG\]",

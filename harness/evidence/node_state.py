@@ -157,8 +157,8 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
 def parse_dkms_status(text: str) -> list[DkmsBuild]:
     """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
 
-    Raises HarnessError if DKMS reports an error, after which modules may be missing, if a line
-    about an `nvidia` module has another form, or if no line of the output has a known form.
+    Raises HarnessError in three cases: DKMS reports an error, so modules may be missing; a line
+    about an `nvidia` module has another form; or no line of the output has a known form.
     """
     builds: list[DkmsBuild] = []
     others: list[str] = []

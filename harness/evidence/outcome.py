@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 #: The limit for reported times and durations, in seconds: some 3000 years.
 MOST_S = 1e11
-#: An expression is searched in this many characters of a line, since the time may grow with their square.
+#: An expression is searched in this many characters of a line, since the time may grow with the
+#: square of this number.
 _LONGEST_LINE = 16 << 10
 
 

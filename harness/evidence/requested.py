@@ -63,8 +63,8 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read the evidence with the version that gathered it, or with a newer version."
         )
-    # `sample` has two characters for each '*', so that a requested '?', which stands for one, does
-    # not match it.
+    # `sample` has two characters for each '*', so that a requested '?', which stands for one
+    # character, does not match a '*'.
     sample = pattern.replace("*", "**")
     return any(is_match(sample, each) for each in patterns)
 

@@ -6,8 +6,8 @@ as fast as a stat of each file, and needs no permissions. The contents of only s
 facts:
 
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set a ctime.
-* Before the blocks are read, all cached data is written to the disk. Without this, ext4 would not set
-  the ctime at a later write through a memory map.
+* Before the blocks are read, all cached data is written to the disk. Without this step, ext4 would
+  not set the ctime at a later write through a memory map.
 * Two changes within one tick of the clock leave the same ctime; so the ctime does not identify a
   file that changed in the last second before the state was taken.
 * No program writes directly to the disk's block device.

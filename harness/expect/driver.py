@@ -173,7 +173,7 @@ def no_module_loaded(evidence: Evidence) -> None:
         f"{nodes}.",
         evidence,
     )
-    paths.matching(_DEVICE_NODES)  # raises HarnessError if a device node may exist
+    paths.matching(_DEVICE_NODES)  # this lookup raises HarnessError if a device node may exist
 
 
 def driver_installed(evidence: Evidence) -> None:
@@ -216,7 +216,7 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
         if any(fnmatchcase(build.name, name) for name in ("nvidia", *OTHER_DKMS_TREES))
     ]
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
-    paths.matching(*DRIVER_ARTEFACTS)  # raises HarnessError if an artefact may be left
+    paths.matching(*DRIVER_ARTEFACTS)  # this lookup raises HarnessError if an artefact may be left
 
 
 def _is_of_others(path: str) -> bool:

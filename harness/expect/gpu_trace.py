@@ -54,7 +54,7 @@ def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> Non
 def gpu_reset(
     evidence: Evidence, *, times: int = 1, since: str | None = None, gpu: str = "gpu0"
 ) -> None:
-    """Expect `times` resets of an emulated GPU, after the mark `since` or, without it, in the whole trace."""
+    """Expect `times` resets of an emulated GPU in the whole trace, or after the mark `since`."""
     trace = _trace_of(evidence, gpu)
     if trace.dropped_incidents:
         raise HarnessError(

@@ -146,7 +146,7 @@ def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
     """Expect `by` to have become ready while `unit` was still starting.
 
     `unit` may have become ready later, or still be starting. Raises HarnessError if systemd has no
-    timestamp for one of the two, or if `unit` started only when `by` was ready.
+    timestamp for one of the units, or if `unit` started only when `by` was ready.
     """
     shown = evidence.shown_unit(unit)
     started = _stamp(evidence, unit, "started", shown.started_us)
@@ -345,7 +345,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 
 
 def _runtime_unit(evidence: Evidence) -> str:
-    """Return the active unit that runs the node's pods or, if none is active, the unit that should be.
+    """Return the active unit that runs the node's pods, or else the unit that should run the pods.
 
     Docker's packages install containerd too, but containerd's unit does not run if another unit has
     its own containerd.

@@ -231,7 +231,7 @@ class GpuAttachment:
         return [",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))]
 
     def to_device_add(self, bus: str, fdname: str | None) -> list[dict[str, object]]:
-        """Return the arguments of each QMP command `device_add`; `fdname` is what `getfd` got."""
+        """Return the arguments of each QMP command `device_add`; `fdname` is from `getfd`."""
         handed = {} if fdname is None else {"fd": fdname}
         return [{"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}]
 

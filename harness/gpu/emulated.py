@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import MemoryErrors, Readings
     from harness.provisioning.wait import Clock, Deadline
 
-#: The most registers whose written values the device stores; writes to more are ignored.
+#: The most registers whose written values the device stores; writes to further registers are
+#: ignored.
 REGISTER_LIMIT = 65_536
 
 #: How often, in seconds, a stalled access checks whether the stall has ended.

@@ -78,5 +78,8 @@ class Mailbox:
                 self._is_mig_enabled = self._is_mig_pending
 
     def reset(self) -> None:
-        """Make a pending MIG mode take effect. QEMU also resets a device when it is plugged in."""
+        """Make a pending MIG mode take effect.
+
+        QEMU also resets a device when the device is plugged in.
+        """
         self._is_mig_enabled = self._is_mig_pending

@@ -245,7 +245,7 @@ class DeviceServer(abc.ABC, Generic[R]):
     def stall_report(self, patience_s: float) -> str | None:
         """Return a sentence if a guest has waited for the device for longer than `patience_s`.
 
-        Code that waits for a guest calls this method, the stall watchdog.
+        This method is the stall watchdog; code that waits for a guest calls it.
         """
         state, now_s = self.state, self._clock.monotonic()
         since_s = state.pending_since_s
@@ -377,7 +377,8 @@ class DeviceServer(abc.ABC, Generic[R]):
             except ProtocolViolationError as error:
                 self._violation = error
             if len(self._incoming) > before:
-                # Earlier descriptors belong to the message that was incomplete then.
+                # Descriptors that arrived earlier belong to the message that was incomplete at that
+                # time.
                 self._incoming[before][1].extend(self._descriptors[:earlier])
                 del self._descriptors[:earlier]
                 # The kernel ends a read after the data that was sent with descriptors, so the new

@@ -205,8 +205,8 @@ class TraceRecorder:
         self._clock = clock
         self._half = max(1, capacity // 2)
         self._sequence = 0
-        # Entries are plain tuples, which are made fast, since a guest's vCPU waits meanwhile. Only
-        # the test waits while a snapshot is made.
+        # Entries are plain tuples, since tuples take little time to make, and a guest's vCPU waits
+        # meanwhile. Only the test waits while a snapshot is made.
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}

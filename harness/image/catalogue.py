@@ -292,7 +292,7 @@ def load_catalogue(*folders: Path) -> Catalogue:
 
 
 def _plugin_folders() -> tuple[tuple[Path, ...], tuple[PluginError, ...]]:
-    """Return the folders of recipes in installed packages, and the error of each unusable one."""
+    """Return the folders of recipes in installed packages, and the errors of unusable packages."""
     folders: list[Path] = []
     errors: list[PluginError] = []
     for plugin in plugins(Group.IMAGES):

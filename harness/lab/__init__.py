@@ -190,7 +190,10 @@ class Lab(LabImages):
 
     @functools.cached_property
     def provisioner(self) -> Provisioner:
-        """Return the provisioner of the settings. Raises BadInputError if they name no provisioner."""
+        """Return the provisioner of the settings.
+
+        Raises BadInputError if the settings name no existing provisioner.
+        """
         # The import is inside the function, because it takes longer than restoring a clone, which
         # needs no provisioner.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415

@@ -44,7 +44,7 @@ class GpuSources:
     emulation: GpuEmulation | None = None
 
     def resolve(self, requested: Sequence[RequestedGpu]) -> list[RequestedGpu]:
-        """Return each requested GPU as a model to be emulated or as a choice among the host's.
+        """Return each requested GPU as a model to emulate or as a choice among the host's GPUs.
 
         A GPU that is requested by its address belongs to the host. With `auto`, all other GPUs are
         emulated unless the host has a usable GPU for each request.

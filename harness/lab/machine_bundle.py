@@ -229,7 +229,7 @@ def read_bundle(folder: Path) -> MachineBundle:
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    """Return the text of a key. Raises KeyError or ValueError if there is none."""
+    """Return the text of a key. Raises KeyError or ValueError if the key has no text."""
     value = fields[key]
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
@@ -246,7 +246,7 @@ def _texts(values: object, key: str) -> tuple[str, ...]:
 def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
     """Return the whole number of a key.
 
-    Raises KeyError if there is none, and ValueError if it is not a whole number up to `most`.
+    Raises KeyError without the key, and ValueError if the value is not a whole number up to `most`.
     """
     value = fields[key]
     # Python counts JSON's true as the whole number 1.
@@ -256,7 +256,7 @@ def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
 
 
 def _truth(fields: Mapping[str, Any], key: str) -> bool:
-    """Return the truth value of a key. Raises KeyError or ValueError if there is none."""
+    """Return the truth value of a key. Raises KeyError or ValueError if the key has none."""
     value = fields[key]
     if not isinstance(value, bool):
         raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - like other bad values

@@ -143,7 +143,7 @@ class MachineSaving(MachineGpuSlots):
 
     @stepped("Resume the saved machine")
     def _resume(self, bundle: MachineBundle) -> None:
-        """Continue a saved machine, with the host's time; its guest may have hung when saved."""
+        """Continue a saved machine, with the host's time; the guest may have hung before."""
         savable_machine(self.vm).restore_whole(bundle.memory)
         with contextlib.suppress(HarnessError):
             self.vm.agent.settle(self.deadline(ANSWER_KVM_S))

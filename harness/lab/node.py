@@ -286,8 +286,8 @@ def describe_node(
 ) -> MachineDescription:
     """Describe the machine of a requested node; the only side effect is a look-up of UEFI firmware.
 
-    The machine continues from `saved`, the state from `state_of` with its checkpoint, or boots from
-    cold. `access` are the SSH keys that cloud-init gives to the guest.
+    The machine boots from cold, or continues from `saved`: the state that `state_of` returned, and
+    its checkpoint. `access` are the SSH keys that cloud-init gives to the guest.
     """
     checkpoint = None
     slots, has_iommu, early = max(request.slots, DEFAULT_SLOTS), False, request.early

@@ -214,7 +214,8 @@ def describe_clone(
 ) -> MachineDescription:
     """Describe, without side effects, a machine that continues from a `checkpoint` or boots the origin.
 
-    Without a `checkpoint` the machine boots. Its name is by default the name of the state.
+    Without a `checkpoint` the machine boots. The machine's name is by default the name of the
+    state.
     """
     return describe(
         name or state.name,
@@ -366,7 +367,7 @@ class CheckpointBuilder:
     def _make(
         self, saved_state: SavedState, parent: Checkpoint | None, place: CheckpointPlace
     ) -> Mapping[str, str]:
-        """Bring a machine to the saved state, save that state in `place`, and return its facts."""
+        """Bring a machine to the saved state, save the state in `place`, and return its facts."""
         if parent is None:
             origin = saved_state.origin
             self.images.create_overlay(origin.disk, place.disk, size_gib=origin.disk_gib)

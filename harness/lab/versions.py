@@ -86,7 +86,7 @@ def _python_packages() -> Mapping[str, str]:
 
 
 def _commit() -> str | None:
-    """Return the commit of a checkout of the harness, with `-dirty` if files differ from it."""
+    """Return the commit of a checkout of the harness, with `-dirty` if files were changed."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None

@@ -43,7 +43,8 @@ _INTERVAL_S = 0.02
 #: How often both clocks are read; only the quickest reading is used, since any other reading may
 #: have been interrupted.
 _LOOKS = 200
-#: The frequency is rounded, since each different kernel command line needs checkpoints of its own.
+#: The frequency is part of the kernel command line; it is rounded, since each different command
+#: line needs checkpoints of its own.
 _STEP_KHZ = 1000
 
 
@@ -102,8 +103,8 @@ _NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
 
-# The proof; it was assembled once by GNU as, from the following source. It lies at F000:0000, where
-# the ROM is mapped below 1 MiB:
+# The program that proves that KVM works; GNU's assembler made it once from the following source.
+# The program lies at F000:0000, where the ROM is mapped below 1 MiB:
 #   real mode:      cli; lgdt gdtr; cr0.PE = 1; ljmp 0x08:protected
 #   protected mode: PML4 at 0x1000 -> PDPT at 0x2000 -> one 2 MiB page at 0x3000, at address 0 and
 #                   at 0xffffffff80000000, where kernels live;
@@ -158,7 +159,8 @@ def run_proof(
         rom.write_bytes(proof_rom())
         return runner.run(
             [
-                # A guest that hangs would otherwise outlive a harness that is killed during the proof.
+                # Without this option, a guest that hangs would outlive a harness that is killed
+                # during the proof.
                 *("setpriv", "--pdeathsig", "KILL", "--"),
                 qemu,
                 *("-accel", accelerator.to_qemu()),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 _MIGRATE_S = 120.0
-#: With these, the memory stays in its file, and QEMU reports a migration's end by an event.
+#: With these capabilities, the memory stays in its file, and an event reports a migration's end.
 _CAPABILITIES = [
     {"capability": "x-ignore-shared", "state": True},
     {"capability": "events", "state": True},

@@ -197,7 +197,7 @@ class NodeRunner:
 
     def _failure(self, argv: Argv, answer: CommandResult) -> HarnessError:
         where = f"ssh://{self.address.host}"
-        # The node's shell exits with 127 too, if the node lacks the program.
+        # 127 is also the exit code of the node's shell if the node lacks the program.
         if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:
             return RequirementError(
                 "There is no OpenSSH client on this host; install it with "

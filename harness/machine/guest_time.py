@@ -73,7 +73,10 @@ class GuestClock:
         self._clock.sleep(seconds)
 
     def hear(self, printed: bytes) -> None:
-        """Record output of the guest's console: each line is progress. Any thread may call it."""
+        """Record output of the guest's console: each line is progress.
+
+        Any thread may call this method.
+        """
         if b"\n" in printed:
             with self._lock:
                 self._progressed = self._look()

@@ -189,7 +189,7 @@ class MonitoredMachine(abc.ABC):
 
     @abc.abstractmethod
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
-        """Wait until QEMU has ended; return how it ended if its guest did not power off."""
+        """Wait until QEMU has ended; return how QEMU ended, or None if the guest powered off."""
 
     @abc.abstractmethod
     def _last_output(self) -> str:
@@ -229,7 +229,8 @@ class MonitoredMachine(abc.ABC):
     def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port.
 
-        Raises HarnessError if no port is free, or the ports' windows are too small for it.
+        Raises HarnessError if no port is free, or if the ports' windows are too small for the
+        device.
         """
         port = self._ports.choose(attachment)
         fdname = None
@@ -280,8 +281,8 @@ class MonitoredMachine(abc.ABC):
         """Stop the guest, save its devices' state to the new file `state`, and end QEMU.
 
         The guest's memory stays in the file that the spec names. The memory, the state and the disk
-        together form the checkpoint. Raises HarnessError if QEMU refuses, for example with a
-        plugged device that can't be saved.
+        together form the checkpoint. Raises HarnessError if QEMU refuses, for example because a
+        plugged device can't be saved.
         """
         self._pause()
         with self._explained():
@@ -303,7 +304,7 @@ class MonitoredMachine(abc.ABC):
         """Save memory and devices to the new file `state`; the guest continues after the context.
 
         In the context the machine's disk is complete and does not change. Raises HarnessError if
-        QEMU refuses, for example with a plugged device that can't be saved.
+        QEMU refuses, for example because a plugged device can't be saved.
         """
         self._pause()
         try:

@@ -34,7 +34,8 @@ class ProgramAnswers:
         place = shutil.which(program)
         if place is None:
             return ask()
-        # The identity is read before the program runs, since the file may be replaced meanwhile.
+        # The file's identity is read before the program runs, since the file may be replaced
+        # meanwhile.
         file = _identity_of(Path(place))
         known = self._of(place, file)
         if question in known:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class RequirementCheck:
     """A requirement, and what was found or is missing; only an unmet requirement has a `remedy`.
 
-    If `is_needed` is false, the host can run machines without the part. `package` is the Debian
-    package that has the missing part.
+    If `is_needed` is false, the host can run machines even if this requirement is not met.
+    `package` is the Debian package that has the missing part.
     """
 
     requirement: str

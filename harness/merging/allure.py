@@ -25,9 +25,9 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
     Names of Allure's files are unique, except for the files about the whole run. If the
     environments of shards have different values for one name, all values are listed. If a test ran
-    again in its shard, Allure shows the earlier result as a retry, by the history id. If a test
-    has results in two folders, only the results in the folder with the latest result are copied.
-    Raises BadInputError, which names the file, for a file that is not a result.
+    again in its shard, Allure recognises the earlier result by the history id, and shows it as a
+    retry. If a test has results in two folders, only the results in the folder with the latest
+    result are copied. Raises BadInputError, which names the file, for a file that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}
@@ -39,7 +39,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
         own: defaultdict[str, list[tuple[float, Path]]] = defaultdict(list)
         for path in sorted(folder.iterdir()):
             if path.is_symlink() or not path.is_file():
-                # Allure writes no links, and a link would copy a file of this host.
+                # Allure writes no links, and copying a link could copy any file of this host.
                 continue
             if path.name.endswith(_RESULT):
                 history, stop = _read(path)

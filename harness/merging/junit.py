@@ -200,8 +200,8 @@ def differences(
     """
 
     def key(name: str) -> str:
-        # Pytest 9.2 closes a bracket that a name leaves open. The names of a spec's groups may have brackets
-        # and colons, so the node id does not show where they end.
+        # Pytest 9.2 closes a bracket that a name leaves open. The names of a spec's groups may have
+        # brackets and colons, so the node id does not show where the names end.
         closed = name.removesuffix("]")
         return closed.replace("::", ".") if _OF_SPEC.search(closed) else closed
 

@@ -40,7 +40,7 @@ _UNKNOWN_WITH_MACHINES = Cost(cpu_s=3600.0, wall_s=600.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of a run, which ends at `until`, a time of `time.monotonic`, or has no limit."""
+    """The options of a run; `until` is the run's end by `time.monotonic`, or None for no limit."""
 
     project: Project
     tests: TestChoice
@@ -156,7 +156,7 @@ class _Run:
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
     def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
-        """For each test file, return a digest that also covers the test files that it names."""
+        """For each test file, return a digest that also covers the other test files it names."""
         texts = {path: Path(path).read_bytes() for path in sorted(paths)}
         own = {
             path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()

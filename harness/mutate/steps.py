@@ -90,7 +90,7 @@ def _left_out(script: Script, node: Node) -> Iterator[Change]:
         return
     block = node.parent
     if block is not None and block.type == "command_substitution" and len(statements(block)) == 1:
-        return  # has the same effect as leaving out the whole substitution
+        return  # this change has the same effect as leaving out the whole substitution
     new = ":"
     if script.text[node.end_byte - 1 : node.end_byte] == b"\n":
         new = ":\n"

@@ -114,7 +114,7 @@ def _text(value: object) -> str | None:
         return ", ".join(sorted(_text(each) or repr(each) for each in value))
     try:
         text = value if isinstance(value, str) else repr(value)
-    # A class of the tests may raise any exception.
+    # The `__repr__` of a class that the tests define may raise any exception.
     except Exception:
         return None
     if isinstance(value, str) or not _ADDRESS.search(text):

@@ -31,7 +31,7 @@ def traced_if_asked(
 
 @contextlib.contextmanager
 def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
-    """Collect the node's traces at the end of the block; a note says if they can't be read."""
+    """Collect the node's traces at the end of the block; if they can't be read, a note says so."""
     yield
     sources = config.getoption("--shell-cov")
     if not sources:

@@ -33,7 +33,7 @@ def register(config: pytest.Config, settings: Settings) -> None:
     xml = config.getoption("xmlpath", None)
     given = "--report-dir" if config.getoption("--report-dir", None) else None
     try:
-        # Workers of xdist need no check: the process that started them has made it.
+        # Workers of xdist need no check: the process that started the workers has made the check.
         is_first = not config.option.collectonly and not hasattr(config, "workerinput")
         if xml and is_first and is_replaceable(Path(xml).expanduser()):
             require_writable(

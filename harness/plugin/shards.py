@@ -60,12 +60,12 @@ def register(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     folder = None if report is None else config.rootpath / report
     if shard is not None and getattr(config.option, "maxschedchunk", 0) is None:
-        # Otherwise xdist gives the longest tests to its first worker as one chunk.
+        # Without this option, xdist gives the longest tests to its first worker as one chunk.
         config.option.maxschedchunk = 1
     plugin = ShardPlugin(shard=shard, durations=durations, folder=folder)
     given = getattr(config, "workerinput", {}).get(_CARRIED)
     if given is not None:
-        # A worker of xdist parses the command line again, so it needs the folder too.
+        # A worker of xdist parses the command line again, so the worker needs the folder too.
         _send_reports_to(Path(given), config)
     elif folder is not None and not config.getoption("collectonly"):
         try:

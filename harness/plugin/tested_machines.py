@@ -33,8 +33,8 @@ def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: S
         # The test may have started machines after its set-up.
         before = (name, known.get(name))
         known[name] = ", ".join(values)
-        # The teardown's report copies the item's properties, and the JUnit file takes them from
-        # this report.
+        # The teardown's report copies the item's properties, and the JUnit file gets the properties
+        # of this report.
         item.user_properties[:] = [each for each in item.user_properties if each != before]
         item.user_properties.append((name, known[name]))
 

@@ -214,7 +214,8 @@ def _is_long(longrepr: object) -> bool:
 
 
 def _clean(text: str, most: int, rest: str = "") -> str:
-    # Shorten twice: visible text is longer than the original, and takes time to make.
+    # Shorten before and after escaping: escaped text is longer than the original, and escaping
+    # takes time.
     return shortened(visible(shortened(text, most, rest=rest)), most, rest=rest)
 
 

@@ -72,8 +72,8 @@ def clock_time(at: float) -> str:
 def deadline_words(until: float | None, now: float) -> str:
     """Return the end of a sentence, which names the deadline `until`, or no text if `until` is None.
 
-    A deadline that has passed was extended, since it does not include time in which the host keeps
-    the machine waiting.
+    If `until` has passed, the deadline was extended, since it does not count the time in which the
+    host keeps the machine waiting.
     """
     if until is None:
         return ""

@@ -15,7 +15,7 @@ from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
 def choose_provisioner(word: str) -> Provisioner:
     """Return the provisioner with this name, or the provisioner that the file `word` declares.
 
-    Raises BadInputError if there is none, or if the file is invalid.
+    Raises BadInputError if there is no such provisioner, or if the file is invalid.
     """
     return _read(Path(word)) if _is_path(word) else provisioner_by_name(word)
 
@@ -39,7 +39,7 @@ def _is_path(word: str) -> bool:
 
 
 def provisioner_by_name(name: str) -> Provisioner:
-    """Return the provisioner with this name. Raises BadInputError if there is none."""
+    """Return the provisioner with this name. Raises BadInputError for an unknown name."""
     if name == NAME:
         return gpu_node_provisioner(build_payload())
     plugin = find_plugin(Group.PROVISIONERS, name)

@@ -66,7 +66,10 @@ class Declaration:
         )
 
     def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
-        """Return a pattern for lines of the log. Raises BadInputError if it is not declared."""
+        """Return a pattern for lines of the log.
+
+        Raises BadInputError if no such pattern is declared.
+        """
         log = self.outcome.log
         found = None
         if log is not None:
@@ -77,7 +80,7 @@ class Declaration:
 
     @property
     def events(self) -> EventFiles:
-        """Return the declaration of events. Raises BadInputError if there is none."""
+        """Return the declaration of events. Raises BadInputError if no events are declared."""
         if self.outcome.events is None:
             raise self.missing("events")
         return self.outcome.events
@@ -99,7 +102,7 @@ GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_n
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter[Declaration]:
-    """Return the adapter that reads and writes the file, made on first use since this is slow."""
+    """Return the adapter that reads and writes the file; making the adapter is slow."""
     return pydantic.TypeAdapter(Declaration)
 
 

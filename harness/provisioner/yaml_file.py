@@ -139,7 +139,7 @@ class ProvisionerFile:
 def read_provisioner(path: Path) -> Provisioner:
     """Read the provisioner's file `path`, and the files that it names.
 
-    Raises BadInputError, which names the file and the key, if one of them is invalid.
+    Raises BadInputError, which names the file and the key, if one of these files is invalid.
     """
     given = read_data_file(path, ProvisionerFile)
     files: list[GuestFile] = []

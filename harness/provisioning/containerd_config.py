@@ -86,8 +86,8 @@ def cri_table(text: str, dump: str | None = None) -> Key:
 
     In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless these tables have
     the names of format 3 (seen with 2.1.9). In a file of format 2, runtimes in a table with the
-    name of format 3 count, and then no others do; AKS writes such files. The `dump` shows whether
-    the node has containerd 2.
+    name of format 3 count, and in that case no other runtimes do; AKS writes such files. The `dump`
+    shows whether the node has containerd 2.
     """
     number, newest = format_of(text), CRI_PLUGINS[max(CRI_PLUGINS)]
     printed = None if dump is None else format_of(dump)

@@ -29,7 +29,7 @@ _LONG = 0.25
 class TimedTest:
     """A test's node id, duration and family; the tests of a family share images or saved states."""
 
-    # pytest would otherwise collect this class in the modules that import it.
+    # Without this attribute, pytest would collect this class in the modules that import it.
     __test__ = False
 
     test_id: str
@@ -65,8 +65,8 @@ def timed_tests(
 def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     """Return the tests of each of `count` shards; the order of `tests` makes no difference.
 
-    Each test is in exactly one shard. No shard takes longer than the average, except by a
-    test for which no shard has enough time left.
+    Each test is in exactly one shard. A shard takes longer than the average only because of a test
+    for which no shard had enough time left.
     """
     by_duration = sorted(tests, key=lambda each: (each.duration_s, each.test_id))
     mean_s = sum(each.duration_s for each in by_duration) / count
@@ -99,7 +99,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
 
 def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
-    """Remove the tests that fit into `room_s` from `members`, sorted by duration, and return them."""
+    """Remove from `members`, sorted by duration, and return the tests that fit into `room_s`."""
     taken: list[TimedTest] = []
     while members:
         at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)

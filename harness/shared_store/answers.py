@@ -189,7 +189,7 @@ def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
 
 
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
-    """Raise StoreError unless each title is the path of another file that `name` may contain.
+    """Raise StoreError unless the titles are paths of different files that `name` may contain.
 
     `taken` lists the paths of files that the folder already has; no title may equal one of them.
     """

@@ -73,11 +73,11 @@ def _read_entry(host: str, environment: Mapping[str, str] | None) -> Mapping[str
 class Authorizer:
     """Answers a registry's challenge by a password, or by a token that a token service returns.
 
-    `get` fetches a URL with headers and returns the content; with a third argument, it posts this
-    form. It raises OSError or ValueError if it fails. `registry` is the registry's URL. The password
-    is sent to the registry itself. It is sent to a token service on another host only if both the
-    service and the registry have https URLs. The same holds for the refresh token `identity`, which
-    is sent only to a token service (RFC 6749, section 6).
+    `get` fetches a URL with headers and returns the content; with a form as third argument, `get`
+    posts the form. `get` raises OSError or ValueError if the request fails. `registry` is the
+    registry's URL. The password is sent to the registry itself. A token service on another host
+    gets the password only if both the service and the registry have https URLs. The same holds for
+    the refresh token `identity`, which is sent only to a token service (RFC 6749, section 6).
     """
 
     def __init__(

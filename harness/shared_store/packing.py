@@ -186,7 +186,8 @@ def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None
                 path.chmod(0o600)
     except (
         *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
-        # zipfile raises these for a negative or too large offset, and for a name in a wrong encoding.
+        # zipfile raises these errors for a negative or too large offset, and for a name in a wrong
+        # encoding.
         *(ValueError, OverflowError),
     ) as error:
         raise StoreError(f"The other files of '{name}' can't be unpacked ({error}).") from error

@@ -47,8 +47,8 @@ _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
 _WORDS_BYTES = 1000
-#: For each input of a key that may differ between hosts: the words for an artifact made with
-#: another one.
+#: For each input of a key that may differ between hosts: the words for an artifact that was made
+#: with another value of this input.
 _INPUTS = {
     "qemu": "another QEMU or processor",
     "argv": "another machine (accelerator, CPU, memory or devices)",

@@ -142,7 +142,7 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
 
 
 def _require_bounded(copy: Path, path: Path) -> None:
-    """Refuse a database that is large, or that computes its content, such as in a view that never ends."""
+    """Refuse a database that is large, or that computes its content, as a view without end does."""
     with contextlib.closing(sqlite3.connect(copy)) as database:
         for kind, name, sql in database.execute(
             "SELECT type, name, sql FROM sqlite_master"

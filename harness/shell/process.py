@@ -352,7 +352,7 @@ class ShellCommandRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command. Raises LimitError if its output reaches the limit."""
+        """Run a command. Raises LimitError if the command's output reaches the limit."""
         started = time.monotonic()
         with contextlib.ExitStack() as opened:
             given, out, err = (Memory(name) for name in ("stdin", "stdout", "stderr"))
@@ -384,7 +384,7 @@ class ShellCommandRunner:
 
 
 def _move_up(fds: Sequence[int]) -> list[int]:
-    """Return copies with numbers from 300 on, because the shell uses the numbers from 190 on."""
+    """Copy descriptors to numbers from 300 on, because the shell uses the numbers from 190 on."""
     made: list[int] = []
     try:
         for fd in fds:

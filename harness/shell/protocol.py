@@ -95,7 +95,8 @@ def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
     """Split a complete text into records; a record is a name, a count N, and N fields.
 
     Text between a record `called` and the next record `when` is skipped: a trap that the called
-    function left behind printed it. Raises ValueError if the text does not consist of records.
+    function left behind printed this text. Raises ValueError if the text does not consist of
+    records.
     """
     if data.count(b"\0") > _MOST_FIELDS:
         raise ValueError("no record has so many fields")

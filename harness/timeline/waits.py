@@ -69,8 +69,8 @@ def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[S
 
     The path is built backwards. Its end is the work that still waits or runs, or else the boot's
     goal, or a step that ended after the goal. From there, the path goes back from each unit to the
-    unit's blocker. If a span is on the path, steps, builds and containers within that span are on the path
-    too; of those that overlap, only one is on the path at a time.
+    unit's blocker. If a span is on the path, steps, builds and containers within that span are on
+    the path too; if such spans overlap, only one of them is on the path at a time.
     """
     critical: set[int] = set()
     units = {

@@ -109,7 +109,7 @@ def _estimate(
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """Return the smallest sample that at least this share of the samples does not exceed.
+    """Return the smallest sample that is at least as large as this share of the samples.
 
     The result is always one of the samples, without interpolation.
     """

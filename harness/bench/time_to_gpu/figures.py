@@ -38,8 +38,8 @@ class Published:
         return self.seconds / self.baseline_s
 
 
-#: The figures that `--json` prints besides the figures of each mode, with an interval and with the
-#: number n of samples.
+#: The figures that `--json` prints in addition to the figures of each mode; each figure has an
+#: interval and the number n of its samples.
 MEASURES: Mapping[str, str] = {
     "ratio_prebaked": "the wait of fresh prebaked nodes, divided by the wait with a build at boot",
     "ratio_precompiled_near": "the wait with a precompiled driver, near registry, divided by the wait with a build",
@@ -113,7 +113,7 @@ class ModeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """The saving of a trim, as a share of the wait without it."""
+    """The saving of a trim, as a share of the wait without the trim."""
 
     trim: Trim
     share: Estimate

@@ -120,7 +120,8 @@ def _fresh_node(
 ) -> Measured:
     """Provision a fresh node and, if resets are measured, once more after a policy reset.
 
-    The first set-up is the sample of a fresh node; the published experiment on policies drops it.
+    The first set-up is the sample of a fresh node; the published experiment on policies drops this
+    sample.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
         fresh, evidence = _provision(

@@ -36,9 +36,9 @@ class RankTest:
 def rank_test(first: Sequence[float], second: Sequence[float]) -> RankTest:
     """Test whether two groups have the same distribution.
 
-    The result is exact for small groups without ties. Otherwise it is the normal approximation with a
-    correction for ties and for continuity. Raises ValueError for an empty group, and for NaN, which has
-    no rank.
+    The result is exact for small groups without ties. For other groups, the result is the normal
+    approximation with a correction for ties and for continuity. Raises ValueError for an empty
+    group, and for NaN, which has no rank.
     """
     if any(map(math.isnan, (*first, *second))):
         raise ValueError("NaN has no rank.")
@@ -68,7 +68,8 @@ def _arrangements(u: int, m: int, n: int) -> int:
         return 0
     if m == 0 or n == 0:
         return int(u == 0)
-    # If the largest sample is from the second group, it exceeds all m of the first; else it adds nothing to u.
+    # If the largest sample is from the second group, it exceeds all m samples of the first group;
+    # else it adds nothing to u.
     return _arrangements(u - m, m, n - 1) + _arrangements(u, m - 1, n)
 
 

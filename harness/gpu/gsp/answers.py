@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.call import Answer, Call
     from harness.gpu.gsp.layouts import Command
 
-#: The numbers of internal commands, which only the GSP carries out; the headers name only some.
+#: The numbers of internal commands, which only the GSP carries out; the headers name only some of
+#: them.
 _INTERNAL: Final = range(0x20800A00, 0x20800B80)
 _NOT_THERE: Final = 0xFFFFFFFF
 #: The bit that marks an unknown index in the answer to a list of {index, data}.
@@ -529,8 +530,8 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
-    # Page retirement: only GPUs without row remapping retire pages. In the catalogue, this is only
-    # the T4.
+    # Page retirement: only GPUs without row remapping retire pages. In the catalogue, the only such
+    # GPU is the T4.
     0x20801322: _refuse,
     0x20801344: _remapped_rows,
     0x20801347: _row_histogram,

@@ -21,7 +21,7 @@ _INTO_CODE: Final = 1 << 4
 _DMEM_CONTROL: Final = 0x1101C0
 _DMEM_DATA: Final = 0x1101C4
 _DMEM_BYTES: Final = 0x10000
-#: Where the loader's descriptor, with which DMEM begins, contains the address of FWSEC's data.
+#: The offset of the address of FWSEC's data in the loader's descriptor, with which DMEM begins.
 _DATA_ADDRESS: Final = 0x40
 _FRTS: Final = 0x15
 _FRTS_REGION: Final = COMMAND_BUFFER + 0x20

@@ -148,7 +148,7 @@ def _mode(call: Call) -> int:
 
 
 def _set_mode(call: Call) -> int:
-    """Switch MIG on or off at once, since the driver queries the mode right after."""
+    """Switch MIG on or off at once, since the driver queries the mode immediately afterwards."""
     if not call.state.can_have_mig:
         return NOT_SUPPORTED
     call.state.is_mig_enabled = call.word(0) & 3 != 0
@@ -256,7 +256,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer with the slices at which instances can begin on an empty GPU, and with those now."""
+    """Answer with the slices at which instances can begin, first on an empty GPU and then now."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:
@@ -403,7 +403,7 @@ def _make_compute_instances(call: Call) -> int:
 
 
 def _compute_kind(state: GpuState, sms: int, gpcs: int) -> Profile | None:
-    """Return the kind of compute instance that has so many SMs, or else so many GPCs."""
+    """Return the kind of compute instance that has this many SMs, or else this many GPCs."""
     kinds = _by_compute_size(state).values()
     by_sms = next((each for each in kinds if sms and each.sms == sms), None)
     return by_sms or next((each for each in kinds if each.gpcs == gpcs), None)

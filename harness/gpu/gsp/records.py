@@ -60,7 +60,7 @@ class Record:
         return True
 
     def _place(self, path: str) -> tuple[int, int]:
-        """Return the offset and the size of one element; raises KeyError if there is none."""
+        """Return the offset and the size of one element; raises KeyError for an unknown path."""
         offset, size, name = self._start, 0, self._name
         for found in _PART.finditer(path):
             field = self._layouts.struct(name).fields[found[1]]

@@ -141,8 +141,8 @@ def _power_limit(at: int) -> Callable[[GpuState], Mapping[int, int] | None]:
     return values_of
 
 
-#: The refused commands, each with the output of `nvidia-smi` that needs its answer. A command that
-#: is neither in this table nor in the headers counts as unknown.
+#: The refused commands, each with the output of `nvidia-smi` that needs the command's answer. A
+#: command that is neither in this table nor in the headers counts as unknown.
 REFUSED: Final[Mapping[int, str]] = {
     0x2080852E: "the speed of fans, which no GPU of the catalogue has",
     0x20808536: "no output was observed",

@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a waiting process gets: addresses in the order of `wanted`, or a reason to wait on."""
+    """What a waiting process gets: addresses in the order of `wanted`, or why it still waits."""
 
     taken: tuple[str, ...] = ()
     text: str = ""

@@ -271,7 +271,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Reserve a GPU without binding it, and yield None; or yield the lease of its holder."""
+        """Reserve a GPU without binding it, and yield None; for a leased GPU, yield its lease."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

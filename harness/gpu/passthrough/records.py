@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
 _NAME = re.compile(rf"({_DRIVERS}|{_QUARANTINE})-({ADDRESS_PATTERN})\.json")
-#: Any user in the folder's group can read a record, and can rename another file to its name.
+#: Any user in the folder's group can read a record, and can give the record's name to another file.
 _FILE_MODE = 0o640
 _LONGEST_REASON = 4096
 

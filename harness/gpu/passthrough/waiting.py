@@ -159,7 +159,7 @@ class Waiting:
         return True
 
     def _turn(self) -> Turn:
-        """Write into the queue for which GPUs this lease waits, and return what it gets now."""
+        """Write into the queue which GPUs this lease waits for; return what the lease gets now."""
         age_s = self.clock.monotonic() - self._read_at
         # Reading the host is slow, so not every waiting process reads it each time the queue
         # changes.

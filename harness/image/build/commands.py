@@ -123,7 +123,8 @@ def mke2fs_argv(root: Path, raw: Path, *, size_gib: int) -> tuple[str, ...]:
         *("-t", "ext4"),
         *("-L", "node-root"),
         *("-m", "0"),
-        # Otherwise the kernel would initialise the tables at the first boot, in every overlay.
+        # Without these options, the kernel would initialise the tables at the first boot of every
+        # overlay.
         *("-E", "lazy_itable_init=0,lazy_journal_init=0"),
         *("-d", str(root)),
         str(raw),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: How many times the normal limit a command that keeps printing may take.
+#: A command that keeps printing may take this many times the normal limit.
 MOST_TIMES = 4
 
 

@@ -45,7 +45,7 @@ def lock_path(recipe: CloudImageRecipe) -> Path:
 
 
 def read_lock(recipe: CloudImageRecipe) -> Digest | None:
-    """Return the digest in an image's lock file, or None if there is none; raises BadInputError."""
+    """Return the digest in an image's lock file, or None without a file; raises BadInputError."""
     path = lock_path(recipe)
     if not path.exists():
         return None

@@ -83,8 +83,8 @@ def check_signature(
 
 def _signatures(status: str) -> Iterator[dict[str, str]]:
     """Yield gpgv's status words for each signature, VALIDSIG with the primary key's fingerprint."""
-    # splitlines() is not used: it takes some Unicode characters that a signer's name may have for
-    # line ends.
+    # splitlines() is not used: it treats some Unicode characters that a signer's name may contain
+    # as line ends.
     for part in f"\n{status}".split("\n[GNUPG:] NEWSIG")[1:]:
         said = [line.split()[1:] for line in part.split("\n") if line.startswith("[GNUPG:] ")]
         yield {words[0]: words[-1] for words in said if words}

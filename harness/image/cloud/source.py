@@ -176,7 +176,7 @@ class CloudImageRecipe:
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
-        """Yield each folder that may have the image once, the `preferred` folders first.
+        """Yield the folders that may have the image, each once, the `preferred` folders first.
 
         Raises BadInputError for a folder without TLS if the image has no signature or digest.
         """

@@ -63,7 +63,7 @@ def host_folder() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """The capacity of the host that a machine needs, including QEMU's own."""
+    """The capacity of the host that a machine needs, including what QEMU itself needs."""
 
     memory_mib: int
     cpus: int
@@ -101,7 +101,10 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
-        """Return the entry in `text`. Raises ValueError, KeyError or TypeError if `text` has none."""
+        """Return the entry in `text`.
+
+        Raises ValueError, KeyError or TypeError if `text` is not an entry.
+        """
         fields = parse_json(text)
         user = fields["user"]
         return cls(
@@ -134,7 +137,7 @@ _MOST_OTHERS = 2
 
 
 def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | None:
-    """Return why no machine should start in addition to `machines` with `vcpus`, or None.
+    """Return why no machine should start while `machines` with `vcpus` in total run, or None.
 
     If the kernel has no pressure stall information, a machine may always start.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import Call, Welcome
     from harness.provisioning.command import Argv
 
-#: Seconds in addition to a command's own limit: until SIGKILL follows SIGTERM, and for the answer.
+#: Seconds added to a command's own limit, for SIGKILL after SIGTERM and for the answer.
 _GRACE_S = 25.0
 _BARRIER_S = 30.0
 #: Stdin and file content up to this size are sent within the request.

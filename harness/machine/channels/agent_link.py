@@ -131,9 +131,9 @@ class AgentLink:
         #: Returns, for an error message, why the guest may be late. Code that knows more about the
         #: guest than this class sets this function.
         self.explain_delay: Callable[[], str | None] = lambda: None
-        #: Returns the deadline of a command for the command's limit in seconds. Code that knows
-        #: the guest's time sets this function. Then the host ends the command, since the guest
-        #: does not know for how long the host kept it waiting.
+        #: Returns the deadline of a command for the command's limit in seconds. Code that knows the
+        #: guest's time sets this function. In that case the host ends the command, since the guest
+        #: can't know for how long the host kept the guest waiting.
         self.guest_deadline: Callable[[float], Deadline] | None = None
         self._sock = sock
         self._program = program
@@ -270,7 +270,7 @@ class AgentLink:
         self._welcome = None
         self._welcomed.notify_all()
 
-    # Sending; the lock is held
+    # Methods that send; their callers hold the lock
 
     def _new_request(self) -> int:
         self._last_request = self._last_request % 0xFFFFFFFF + 1

@@ -55,8 +55,8 @@ class _SocketSpawn(_TextSpawn):
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
     while no wait is active. QEMU writes the complete log; this object keeps the last 64 MiB of
-    output that no wait has consumed. At the limit of a console the thread stops reading, so that
-    QEMU, which logs the output that is read, does not fill the disk.
+    output that no wait has consumed. At the limit of a console the thread stops reading; since QEMU
+    logs only output that is read, the log then can't fill the disk.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 #: The recording in a machine's folder, beside the raw log.
 RECORDING = "serial.cast"
 _VERSION = 2
-#: Limit of a line: a read of the console has at most 64 KiB, and JSON may need 12 bytes per byte.
+#: Limit of a line: a read of the console returns at most 64 KiB, and JSON may need 12 bytes for
+#: each byte.
 _LONGEST_LINE = 1 << 20
 
 

@@ -140,7 +140,7 @@ class QmpSession:
         self, coroutine: Coroutine[Any, Any, object], deadline: Deadline, what: str
     ) -> object:
         if self._loop.is_closed():
-            coroutine.close()  # Otherwise Python warns that the coroutine was never awaited.
+            coroutine.close()  # Without this, Python warns that the coroutine was never awaited.
             raise HarnessError(
                 f"QEMU of machine '{self._name}' can't execute {what}: the machine has ended."
             )

@@ -62,7 +62,7 @@ class Manifest:
 
 
 class _CheckpointFormat(ManifestFormat[Manifest]):
-    """The format of checkpoints: some can't be moved, and each has a file that its users lock."""
+    """The format of checkpoints; some can't be moved, and each has a file for its users to lock."""
 
     @override
     def check_structure(self, folder: Path, manifest: Manifest) -> None:
@@ -135,8 +135,8 @@ def write_manifest(
 def _make_sparse(ram: Path, runner: Runner, deadline: Deadline) -> None:
     """Free the blocks of zero pages; a failure only wastes disk space.
 
-    `fallocate --dig-holes` does not help: it mistakes blocks that were allocated but never written
-    for holes, and leaves them allocated.
+    `fallocate --dig-holes` does not help: it treats allocated blocks that were never written as
+    holes, and leaves these blocks allocated.
     """
     sparse = ram.with_name(f"{ram.name}.sparse")
     copied = runner.run(

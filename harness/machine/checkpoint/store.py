@@ -235,7 +235,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Protect a checkpoint that `use` yielded, and its parents, from removal in the context.
+        """Until the context ends, nobody removes a checkpoint that `use` yielded, or its parents.
 
         The files are not read. Raises GoneError if the checkpoint was removed, and HarnessError if
         another process holds the lock beyond the deadline.

@@ -74,7 +74,7 @@ def render_argv(
         "-nodefaults",
         "-no-user-config",
         *(() if spec.may_reboot else ("-no-reboot",)),
-        # QEMU needs the IOMMU before the devices behind the IOMMU.
+        # On QEMU's command line the IOMMU must precede the devices behind the IOMMU.
         *(("-device", "intel-iommu") if spec.has_iommu else ()),
         *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
         *("-mon", "chardev=qmp,mode=control"),

@@ -72,7 +72,10 @@ class RunningMachine:
 
     @classmethod
     def from_json(cls, text: str) -> RunningMachine:
-        """Return the machine in `text`. Raises ValueError, KeyError or TypeError if there is none."""
+        """Return the machine in `text`.
+
+        Raises ValueError, KeyError or TypeError if `text` is not a machine.
+        """
         fields = parse_json(text)
         user, until = fields["user"], fields["until"]
         return cls(

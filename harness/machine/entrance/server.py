@@ -213,7 +213,8 @@ class _Visit:
             reading.start()
             code = started.wait(self._pass_output)
         if code is not None:
-            # A signal is reported as a shell does, since exit codes can't be negative.
+            # If a signal ended the command, the exit code is the one that a shell reports, since
+            # exit codes can't be negative.
             self._end({"exit_code": code if code >= 0 else _BY_SIGNAL - code})
 
     def _pass_output(self, kind: int, content: bytes) -> None:
@@ -236,7 +237,7 @@ class _Visit:
 
     def _attach_console(self) -> None:
         """Send the client the console's last output and all later output; type the client's input."""
-        # A client that does not read must not hold up the console, so a thread sends.
+        # A client that does not read must not block the console, so a separate thread sends.
         printed: queue.Queue[bytes | None] = queue.Queue(_MOST_UNSENT)
         sending = threading.Thread(
             target=self._send_printed, args=(printed.get,), name="visitor-console", daemon=True

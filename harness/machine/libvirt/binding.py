@@ -36,7 +36,7 @@ class VirConnect(Protocol):
         self, domain: object, event: int, callback: Callable[..., None], opaque: object
     ) -> int: ...
     def domainEventDeregisterAny(self, registration: int) -> int: ...  # noqa: N802
-    # libvirt itself checks every other call.
+    # Other methods are not declared; libvirt itself checks calls of them.
     def __getattr__(self, name: str) -> Any: ...
 
 

@@ -168,7 +168,7 @@ class Connection:
         return self._lost_why is not None
 
     def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher`, in any thread, if libvirtd ends; return a function that removes it."""
+        """Call `watcher`, in any thread, if libvirtd ends; return a function that stops this."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 

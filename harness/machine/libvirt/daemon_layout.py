@@ -98,7 +98,8 @@ class DaemonLayout:
     def environment(self) -> dict[str, str]:
         """Return the environment variables of libvirtd that differ from this process's environment.
 
-        D-Bus is switched off: systemd-machined would look up PIDs of this namespace in the host's.
+        D-Bus is switched off: systemd-machined would look up PIDs of this namespace in the host's
+        namespace.
         """
         nowhere = "unix:path=/nonexistent"
         apart = {"DBUS_SYSTEM_BUS_ADDRESS": nowhere, "DBUS_SESSION_BUS_ADDRESS": nowhere}

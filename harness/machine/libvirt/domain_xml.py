@@ -44,9 +44,9 @@ class DomainHost:
     """The facts about a host that a domain's XML depends on.
 
     `owner` is the user and group of QEMU, if libvirt allows a choice, so that QEMU can access the
-    files of the user who runs the harness. The other `security_models` are disabled for the domain.
-    `agent_socket` is the listening socket of the harness to which QEMU connects, or None if the XML
-    is for a machine that is not started.
+    files of the user who runs the harness. The model `dac` sets the owner; the other
+    `security_models` are disabled for the domain. `agent_socket` is the listening socket of the
+    harness to which QEMU connects, or None if the XML is for a machine that is not started.
     """
 
     emulator: str
@@ -272,7 +272,7 @@ def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
         "driver": "virtio-net-pci",
         "netdev": "net",
         "romfile": "",
-        # As in `argv`: otherwise a clone's QEMU crashes when its guest resets the card.
+        # As in `argv`: without this setting, a clone's QEMU crashes when its guest resets the card.
         "guest_announce": False,
         "mac": MAC_ADDRESS,
         "bus": "pcie.0",

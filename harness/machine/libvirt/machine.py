@@ -49,8 +49,8 @@ _COPIED_BYTES = 4 << 20
 class LibvirtMachine(MonitoredMachine):
     """A running domain, which ends with its `with` block, this process or its connection.
 
-    It leaves `domain.xml` and `serial.log` in `folder`, and `stderr.log` if this user may read the
-    log that libvirt keeps of QEMU in `qemu_logs`.
+    It leaves `domain.xml` and `serial.log` in `folder`, and also `stderr.log` if this user may read
+    the log of QEMU that libvirt writes into `qemu_logs`.
     """
 
     def __init__(

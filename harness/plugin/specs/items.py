@@ -229,7 +229,7 @@ class SpecItem(pytest.Item):
 def in_file_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the items with each spec file's examples next to each other, in the file's order.
 
-    The examples of a file are at the position of the first of these examples.
+    All examples of a file move to the position of the file's first example.
     """
     of_file: dict[SpecFileCollector, list[SpecItem]] = {}
     for item in items:

@@ -46,7 +46,8 @@ _APT_GET = Syntax(
 )
 _APT_MARK = Syntax()
 _LOCK_TIMEOUT = "dpkg::lock::timeout="
-#: Options of the configuration that change nothing in the fake; apt compares them without case.
+#: Options of the configuration that change nothing in the fake; apt ignores the case of their
+#: letters.
 _WITHOUT_EFFECT = (
     "dpkg::options::=--force-conf", "dpkg::use-pty=", "dpkg::progress-fancy=", "acquire::",
 )  # fmt: skip

@@ -66,7 +66,7 @@ _LOG_TIME = "2026-01-01T00:00:00Z"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """The parameters of one `ctr run`, which the program set by `on_run` gets."""
+    """The parameters of one `ctr run`, which are passed to the program that `on_run` has set."""
 
     image: str
     container: str
@@ -125,7 +125,7 @@ class Containerd(Fake):
         return tuple(sorted(self._namespace(namespace).containers))
 
     def on_run(self, image: str, program: Callable[[ContainerRun], Answer | None]) -> None:
-        """Let containers of `image` run `program`; if it returns None, the run just succeeds."""
+        """Let containers of `image` run `program`; if `program` returns None, the run succeeds."""
         self._programs[image] = program
 
     def _namespace(self, name: str) -> _Namespace:

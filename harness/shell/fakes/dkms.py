@@ -86,7 +86,7 @@ class Dkms(Fake):
         self._build_failures[name, version] = times
 
     def install_module(self, name: str, version: str, kernel: str | None = None) -> Answer:
-        """Do the same as `dkms install`; a test's fake of another installer can call this."""
+        """Do the same as `dkms install`; a test's fake of another installer may call it."""
         return self._install_target(self._tree.target(name, version, kernel or self._kernels[0]))
 
     def state(self, name: str, version: str, kernel: str | None = None) -> str | None:

@@ -113,7 +113,7 @@ class Fake(ABC):
     def read_own_file(self, path: str) -> str | None:
         """Return the text of a file that the code under test or a fake wrote, or else None.
 
-        The root also shows files of the host; for these the result is None.
+        The root also shows files of the host; for such a file the result is None.
         """
         files = self._own_files()
         data = None if files is None or Path(path).exists() else files.read(path)

@@ -61,7 +61,7 @@ def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
 
 
 def command_folders(path: str, project: Path) -> list[Path]:
-    """Return those directories of `path`, and of the usual directories, which contain host commands.
+    """Return the directories with commands of the host, from `path` and the usual directories.
 
     A directory that can't be listed is left out. A directory below `project`, which contains
     code under test, is left out too, unless it belongs to a virtual environment.

@@ -73,8 +73,9 @@ class Answer:
     """What a mocked command does: its output, its exit code, and optionally a Python function.
 
     The function `effect` gets the call; if it returns an answer, that answer replaces this one.
-    `takes_s` is the duration of the command: it advances the virtual clock, or waits in real time.
-    With `calls_through` the real command or function runs, and the mock only records the call.
+    `takes_s` is the duration of the command: the mock advances the virtual clock by this time, or
+    waits in real time. With `calls_through` the real command or function runs, and the mock only
+    records the call.
     """
 
     stdout: str = ""
@@ -215,7 +216,7 @@ class _Answering(abc.ABC):
 
 
 class MockedCommand(_Answering):
-    """A mocked command. If it has rules, a call that matches none of them fails the test.
+    """A mocked command. If the mock has rules, a call that matches none of them fails the test.
 
     Rules of `when` apply before the default answer, even if they were added after it.
     """

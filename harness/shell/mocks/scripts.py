@@ -1,4 +1,4 @@
-"""Writes the scripts on PATH that stand for mocked and denied commands and ask the harness."""
+"""Writes scripts on PATH for mocked and denied commands; each script asks the harness."""
 
 from __future__ import annotations
 

@@ -185,8 +185,8 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
     """Return the kernel's message if the kernel refuses the sandbox `kind`, or else ''.
 
-    Runs a command in the sandbox, to check that a deletion does not reach the host. Raises
-    HarnessError for any other error: an error of a busy host must not disable the sandbox.
+    This function runs a command in the sandbox, to check that a deletion does not reach the host.
+    Raises HarnessError for any other error: an error of a busy host must not disable the sandbox.
     """
     with temporary_folder("harness-sandbox") as scratch:
         is_thrown_away = kind is SandboxKind.THROWAWAY

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # each import costs CPU time for each spec file
 
     from typing_extensions import Self
 else:
-    import _signal as signal  # faster to import than `signal`, which defines enums
+    import _signal as signal  # this module loads faster than `signal`, which defines enums
 
 CANNOT_ENTER = 251
 TOO_MANY_PROCESSES = 250
@@ -236,7 +236,7 @@ def _refuse_abstract_sockets() -> None:
 
 
 def _refuse_vsock() -> None:
-    """Deny this process vsock sockets: no network namespace isolates hypervisor and guests.
+    """Deny this process vsock sockets, which no network namespace separates from the hypervisor's.
 
     io_uring(7) is denied too, since it opens sockets without the filtered system call.
     Programs of another architecture, such as 32-bit programs, can still open such sockets.
@@ -271,7 +271,7 @@ def _leave_session_keyring() -> None:
 
 
 def _refuse_cgroup_spaces(limits: int, host: _Spaces) -> None:
-    """Deny the code cgroup namespaces, in which it could mount the host's cgroups and kill them.
+    """Deny the code cgroup namespaces, in which the code could mount and kill the host's cgroups.
 
     `limits` is a descriptor of `/proc/sys/user`, whose files belong to the user namespace of the
     process that opens them; see namespaces(7). The code could raise the limit with

@@ -52,7 +52,7 @@ _SKIPPED = '@pytest.mark.skip(reason="skipped in the spec")'
 def migrate(
     path: str, text: str, evaluate_rows: RowEvaluator, project: MigratedProject | None = None
 ) -> str:
-    """Return a module that tests the same as the spec with the content `text`.
+    """Return a module with the same tests as the spec whose content is `text`.
 
     Raises BadInputError if the spec has an error.
     """

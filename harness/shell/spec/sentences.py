@@ -242,7 +242,7 @@ class _Reader:
 
 
 def _read_subject(reader: _Reader) -> tuple[Subject, tuple[Modifier, ...]]:
-    parts: list[list[Subject | Modifier]] = [[]]  # between them stands 'of'
+    parts: list[list[Subject | Modifier]] = [[]]  # the word 'of' separates the parts
     while True:
         parts[-1].append(_read_unit(reader))
         if reader.take("of"):

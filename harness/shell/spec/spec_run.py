@@ -155,7 +155,7 @@ class SpecRun:
             return self._verdict_on_ending(ending)
         try:
             return self._run(case, following, time.monotonic() + self.setting.timeout_s)
-        except BaseException:  # for example from the time limit of another plugin
+        except BaseException:  # for example, an exception of another plugin's time limit
             self._kill()
             raise
 

@@ -77,7 +77,7 @@ def _definitions_by_lines(source: str, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _possible_ends(lines: list[str], start: int, closes: re.Pattern[str]) -> Iterator[int]:
-    """Yield the possible ends of the definition, as of a slice of `lines`, in order."""
+    """Yield the possible ends of the definition in order, each as the end of a slice of `lines`."""
     yield start + 1
     for number in range(start + 1, len(lines)):
         if closes.search(lines[number]):

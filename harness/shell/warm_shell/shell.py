@@ -327,7 +327,7 @@ class Shell:
         )
         asked = self._looked_up.union(*map(looked_up, [code, *self._prelude]))
         for name in filter(can_be_function, names):
-            # a mock whose path code looks up is a file, and becomes a function too only if it
+            # if code looks up a mock's path, the mock is a file, and is also a function only if it
             # replaces a function
             is_file = name not in spies and is_looked_up(name, asked)
             condition = f"if builtin declare -F {quote(name)} >/dev/null; then " if is_file else ""

@@ -71,7 +71,7 @@ class ShellStart:
 
 
 class WarmShell:
-    """A warm shell. `code` is the code that it runs at its start: a string for each script.
+    """A warm shell. `code` is the code that the shell runs at its start: a string for each script.
 
     With `mocks` that code runs with these mocks, and only one test uses the shell.
     """
@@ -278,7 +278,7 @@ class WarmShell:
         if self._control is None:
             return True
         self.process.pause()
-        # a process that was killed during a request had taken the token and has not read its reply
+        # a process that was killed during a request took the token, but did not read the reply
         for fd in (self._token_read, self._replies_read):
             _drain(fd)
         os.write(self._token, b"x")
@@ -311,7 +311,7 @@ class WarmShell:
         files.target.replace(
             f"export HX_CASE={self.case}\n{prelude}\n__hx_stdin={quote(stdin_file)} __hx_prepared=1\n"
         )
-        # on the code's first line, so that the line numbers do not change
+        # the option is on the code's first line, so that the line numbers do not change
         option = "builtin set -e; " if errexit else ""
         self._code.replace(f'{option}"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')
         self.process.begin()
