@@ -100,9 +100,10 @@ def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(name: str) -> Iterator[Path]:
-    """Yield a new private folder for temporary files, below this user's folder `name`; remove it at the end.
+    """Yield a new private folder for temporary files, below this user's folder `name`.
 
-    Folders that killed processes left there are removed first.
+    The new folder is removed at the end. Folders that killed processes left there are removed
+    first.
     """
     parent = private_folder(Path(tempfile.gettempdir()), name)
     sweep(parent)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: While the host's end is closed, poll always reports a virtio-serial port as ready; so the port is
 #: only checked at this interval.
 _RECHECK_S = 0.02
-#: Limit of queued output in bytes; beyond it, no further output of commands is read.
+#: Limit of queued output in bytes; beyond this limit, no further output of commands is read.
 _ROOM_BYTES = 256 << 10
 
 

@@ -24,8 +24,8 @@ _NOT_INHERITED = frozenset(
 _OOM_SCORE = "/proc/self/oom_score_adj"
 #: Signals that Python ignores; programs expect the default.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
-#: Signals that a terminal sends. In a terminal, a command gets their default actions too, even if
-#: the agent ignores these signals.
+#: Signals that a terminal sends. In a terminal, a command gets the default actions of these signals
+#: too, even if the agent ignores the signals.
 _SIGNALS_OF_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 #: From asm-generic/ioctls.h and termbits.h; the module `termios`, which has these too, loads
 #: slowly.

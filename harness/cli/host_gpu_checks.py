@@ -64,7 +64,7 @@ def _checks(
 
 
 def _is_wanted(gpu: HostGpu, kinds: frozenset[GpuKind]) -> bool:
-    """Return whether tests could use the GPU; they cannot use the display of a laptop or of a BMC."""
+    """Return whether tests could use the GPU; tests cannot use the display of a laptop or a BMC."""
     if gpu.model is not None:
         return True
     function = gpu.function

@@ -297,8 +297,8 @@ def parse_driver_version(text: str) -> str:
 def parse_cdi_devices(text: str) -> list[str] | None:
     """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0', or None if the text is not a spec.
 
-    No error is raised for an invalid file: container runtimes ignore the file, so it is a fault of
-    the node.
+    No error is raised for an invalid file: container runtimes ignore such a file, so the file is a
+    fault of the node.
     """
     try:
         spec = parse_yaml(text)

@@ -1,7 +1,7 @@
 """Pure functions that parse systemd's descriptions and timestamps of units, and its queue of jobs.
 
-Timestamps are microseconds of the node's monotonic clock. They show the order in which units
-started, however slow the machine is.
+Timestamps are microseconds of the node's monotonic clock. The timestamps show the order in which
+units started, however slow the machine is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Registers by which the stand-in driver and an emulated GPU exchange Xids and the MIG mode.
 
-No real GPU has these registers. They are at the end of the first 16 MiB of BAR 0, which NVIDIA's
-own driver was never seen to read; the driver's side is `images/stand-ins/driver/module/nvidia.c`.
+No real GPU has these registers. The registers are at the end of the first 16 MiB of BAR 0, which
+NVIDIA's own driver was never seen to read; the driver's side is
+`images/stand-ins/driver/module/nvidia.c`.
 """
 
 from __future__ import annotations

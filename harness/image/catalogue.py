@@ -175,7 +175,10 @@ class Recipe:
     scripts: tuple[RecipeInput, ...]
 
     def tree_files(self) -> dict[str, Path]:
-        """Return the trees' files by path in the root file system; later trees replace files."""
+        """Return the trees' files by path in the root file system.
+
+        If several trees have a file, the last of these trees is used.
+        """
         return {
             str(path.relative_to(tree.path)): path
             for tree in self.trees

@@ -46,8 +46,8 @@ START_CLOUD_INIT = (
 def console_pattern(step: str | None) -> str:
     """Return the regular expression to wait for on a console while cloud-init runs.
 
-    `step` is the pattern of a provisioner's steps. It is matched only in complete lines before
-    cloud-init's last message, since a match could otherwise consume that message.
+    `step` is the pattern of a provisioner's steps. The pattern is matched only in complete lines
+    before cloud-init's last message, since a match could otherwise consume that message.
     """
     if step is None:
         return f"{_END}|{_STAGE}"

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 #: Seconds for the boot loader's delay and everything that a distribution does at its first boot.
-#: They apply under KVM; under TCG, they are multiplied by the patience of the run.
+#: The times apply under KVM; under TCG, the times are multiplied by the patience of the run.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
 #: Seconds under KVM to write a node's files and run its commands; some compile kernel modules.
@@ -493,8 +493,8 @@ class Node:
     def result(self) -> Evidence:
         """Return evidence that contains only the reports of provisioning.
 
-        This takes a fraction of the time of `evidence`; use it in tests that are only about a
-        decision or an exit code. Expectations on anything else raise HarnessError.
+        This method takes a fraction of the time of `evidence`; use it in tests that are only about
+        a decision or an exit code. Expectations on anything else raise HarnessError.
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
         # This evidence is not added to `gathered`: if the test fails, complete evidence is

@@ -81,8 +81,8 @@ sh /{_WORKSHOP}/stand-ins/driver/payload.sh
 sh /{_WORKSHOP}/driver-image/build.sh
 """
 _SERIAL = "console=ttyS0"
-#: No provisioner has run, so these paths do not exist. They stay in the script because its text is
-#: part of every image's key.
+#: No provisioner has run, so these paths do not exist. The paths stay in the script because the
+#: script's text is part of every image's key.
 _CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 

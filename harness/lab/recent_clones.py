@@ -4,8 +4,8 @@ Finding the checkpoint of a state means reading and validating recipes and manif
 longer than restoring a machine. So the state of the last clone is kept, with the facts on which it
 depends: the files of the harness and of the recipes, the installed packages, the settings, this
 boot of the host, QEMU's command line, and the files of the image and the checkpoint. If one of
-these facts has changed, the recipes and manifests are read again. They are always read for an image
-that was not built from the catalogue.
+these facts has changed, the recipes and manifests are read again. Recipes and manifests are always
+read for an image that was not built from the catalogue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs commands on an existing node, by SSH or on this host itself, without changing it.
 
-SSH is OpenSSH with the user's own configuration, keys and known hosts, as in a terminal; but it never
-prompts, forwards nothing, and leaves no connection open.
+SSH is OpenSSH with the user's own configuration, keys and known hosts, as in a terminal; but ssh
+never prompts, forwards nothing, and leaves no connection open.
 """
 
 from __future__ import annotations

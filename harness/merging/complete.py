@@ -39,7 +39,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReports:
-    """The folder of a shard's reports, and its record."""
+    """The folder of a shard's reports, and the shard's record."""
 
     folder: Path
     manifest: ShardManifest

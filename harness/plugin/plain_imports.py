@@ -2,7 +2,7 @@
 
 Importing this module installs the hook, so the plugin imports it first. pytest rewrites every
 module of a distribution that has a plugin. If pytest can't write its bytecode cache, each process
-compiles the modules again. That takes longer than all other work of the plugin at the start.
+compiles the modules again. Compiling takes longer than all other work of the plugin at the start.
 `harness` has no assertions that a report would explain.
 """
 

@@ -40,9 +40,9 @@ def add_markers(config: pytest.Config) -> None:
 def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
     """Return the images that a test runs with, as parameters of the test.
 
-    These are all images of the run, or only the first if the test has a marker `pin_image`. Images
-    after the first have the marker `further_image`, so that `-m` can select them. Raises
-    BadInputError, which names the test, if the marker has no reason.
+    The parameters are all images of the run, or only the first image if the test has a marker
+    `pin_image`. Images after the first have the marker `further_image`, so that `-m` can select
+    them. Raises BadInputError, which names the test, if the marker has no reason.
     """
     marker = test.get_closest_marker("pin_image")
     if marker is None:

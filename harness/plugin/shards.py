@@ -178,7 +178,8 @@ class ShardPlugin:
         known = [each for each in (self._first_test, first_test) if each is not None]
         self._first_test = min(known, default=None)
 
-    # This is the outermost wrapper, since other plug-ins may change the exit status at the end.
+    # This hook is the outermost wrapper, since other plug-ins may change the exit status at the
+    # end.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
         self, session: pytest.Session, exitstatus: int

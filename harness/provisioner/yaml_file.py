@@ -38,7 +38,8 @@ _MODE = re.compile(r"0?[0-7]{3,4}")
 
 def _words(value: object) -> object:
     if isinstance(value, str):
-        # This is a ValueError, since pydantic reports a ValueError but does not catch a TypeError.
+        # The error is a ValueError, since pydantic reports a ValueError but does not catch a
+        # TypeError.
         message = "A command is a list of its words, such as [/opt/my/provision.sh, boot]"
         raise ValueError(message)  # noqa: TRY004
     return value

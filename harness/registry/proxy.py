@@ -162,7 +162,10 @@ class _CutError(Exception):
 
 
 class _RefusedError(Exception):
-    """The proxy can't forward a request. It answers with `status`, and closes the connection."""
+    """The proxy can't forward a request.
+
+    The proxy answers with `status`, and closes the connection.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -168,7 +168,7 @@ class RegistryServer:
 
 
 def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
-    """Return the digest of the only image's manifest in an OCI archive, and all blobs by digest.
+    """Return the digest of the manifest of an OCI archive's only image, and all blobs by digest.
 
     Raises HarnessError for any other archive. The archive may come from a guest, so its digests are
     checked.

@@ -74,7 +74,7 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return the factor between the second group and the first: the median of all ratios of pairs.
 
-    This is the Hodges-Lehmann shift on a logarithmic scale.
+    The result is the Hodges-Lehmann shift on a logarithmic scale.
     """
 
     def shift(groups: Sequence[Sequence[float]]) -> float:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.lab.node import Node
 
-#: The time limit under KVM from the provisioner's end to the allocation; for TCG it is multiplied
-#: by TCG's factor.
+#: The time limit under KVM from the provisioner's end to the allocation; for TCG, the limit is
+#: multiplied by TCG's factor.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
 #: The units that provisioning starts on a GPU node; a unit that does not exist has no timestamps.

@@ -36,7 +36,7 @@ PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 DEVICES = "/dev/nvidia[0-9]*"
 
 _DOWNLOAD_S = 300.0
-#: The time limit in seconds under KVM; for TCG it is multiplied by TCG's factor.
+#: The time limit in seconds under KVM; for TCG, the limit is multiplied by TCG's factor.
 _INSTALL_KVM_S = 90.0
 _GUEST_PYTHON = "import sys; print('%d.%d' % sys.version_info[:2])"
 _REHEARSE = (
@@ -130,7 +130,8 @@ def _install(machine: LabMachine, cache: Path) -> None:
         )
     output_of("sh", "-c", f"echo start >{CONTROL}/kubelet")
     try:
-        # A trial registration, with a plain file as GPU, makes gRPC load the modules that it loads late.
+        # A trial registration, with a plain file as GPU, makes gRPC load the modules that are
+        # otherwise loaded late.
         output_of("sh", "-c", _REHEARSE)
     except HarnessError as error:
         found = guest.run("journalctl", "--no-pager", "--unit=time-to-gpu-*").stdout

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 NVIDIA_IMAGE = "debian-12-nvidia-identity"
 #: The time limit in seconds of an attempt to install the driver on an emulated node.
 INSTALL_LIMIT_S = 4 * 3600.0
-#: The provisioner's time limit under KVM; for an emulated node it is multiplied by TCG's factor.
+#: The provisioner's time limit under KVM; for an emulated node, the limit is multiplied by TCG's
+#: factor.
 _TIMEOUT_KVM_S = 1500.0
 _LIMITS = f"{TOOLS}/longer_limit.py"
 #: How many words precede the provisioner's program on the command line: `python3 -I -S`.

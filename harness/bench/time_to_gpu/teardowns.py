@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.image import Image
     from harness.lab.node import Node
 
-#: The time limit in seconds under KVM; for TCG it is multiplied by TCG's factor.
+#: The time limit in seconds under KVM; for TCG, the limit is multiplied by TCG's factor.
 _REMOVAL_KVM_S = 60.0
 FAST, DKMS_REMOVE = "fast", "dkms-remove"
 _REMOVAL_STEP = "clean-up-driver"

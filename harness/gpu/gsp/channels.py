@@ -129,7 +129,10 @@ class Channel:
             index += self._method(header, words, index)
 
     def _method(self, header: int, words: tuple[int, ...], start: int) -> int:
-        """Carry out a header's methods with the words from `start` on; return how many it used."""
+        """Carry out a header's methods with the words from `start` on.
+
+        Return the number of used words.
+        """
         opcode, count = header >> 29, header >> 16 & 0x1FFF
         method = (header & 0xFFF) << 2
         if opcode == _IMMEDIATE:

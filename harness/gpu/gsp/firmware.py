@@ -1,9 +1,9 @@
 """Makes a firmware file that NVIDIA's driver accepts for an emulated GPU.
 
-The driver reads an ELF file: it compares one section with its own version, and copies an image and
-the signature for the chip into memory. A real GPU's system processor then runs the image; the emulated
-processor runs nothing. The names of sections and files are in the open kernel modules
-(`g_kernel_gsp_nvoc.h`, `nv-firmware.h`).
+The driver reads an ELF file: the driver compares one section with the driver's version, and copies
+an image and the signature for the chip into memory. A real GPU's system processor then runs the
+image; the emulated processor runs nothing. The names of sections and files are in the open kernel
+modules (`g_kernel_gsp_nvoc.h`, `nv-firmware.h`).
 """
 
 from __future__ import annotations

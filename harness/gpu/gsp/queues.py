@@ -110,7 +110,7 @@ class Queues:
         self._commands = arguments.commands
         self._statuses = arguments.statuses
         self._taken = 0
-        #: The driver's read pointer when it was last read.
+        #: The value of the driver's read pointer when the pointer was last read.
         self._read = 0
         self._put = 0
         self._sequence = 0

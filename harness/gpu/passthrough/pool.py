@@ -10,8 +10,8 @@ All users of the host who may take GPUs share the folder of leases and records, 
 only if other users can see it. The folder's mode is 2770, so files get the folder's group. The
 group's members can control the GPUs anyway, and nobody else can read or remove a lease. The folder
 is in '/run/lock'. This file system is local, which matters since `flock` is not reliable on network
-file systems. It is also empty after a reboot, which matters since the kernel then binds all drivers
-anew.
+file systems. The file system is also empty after a reboot, which matters since the kernel then
+binds all drivers anew.
 """
 
 from __future__ import annotations

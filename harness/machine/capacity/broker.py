@@ -1,7 +1,7 @@
 """Reserves memory, cores and ports of this host for the machines of all test runs of one user.
 
 So that the host need not swap, a machine waits while the host has too little free capacity for it;
-the wait is reported, with the holders of the capacity. `reservations` stores the reservations; this
+a report of the wait names the holders of the capacity. `reservations` stores the reservations; this
 module decides when a reservation is granted.
 
 **Memory** has two rules, and both must hold. First, all reservations together stay within the

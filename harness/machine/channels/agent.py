@@ -221,8 +221,9 @@ class Agent:
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
-        If the link knows the guest's time, `timeout_s` counts in that time. Then the host ends the
-        command at the limit; the guest itself ends the command only after three times the limit.
+        If the link knows the guest's time, `timeout_s` counts in that time. In that case the host
+        ends the command at the limit; the guest itself ends the command only after three times the
+        limit.
 
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
         output. An exception that a callback raises ends the command.

@@ -45,8 +45,8 @@ class Manifest:
     """The facts of a checkpoint.
 
     `place` is the folder where the checkpoint was published. If the backing file of the
-    checkpoint's disk is outside of the cache, the disk names that file by an absolute path. Then
-    the checkpoint works only in `place`.
+    checkpoint's disk is outside of the cache, the disk names that file by an absolute path. Such a
+    checkpoint works only in `place`.
     """
 
     schema: Literal[1] = 1
@@ -62,7 +62,10 @@ class Manifest:
 
 
 class _CheckpointFormat(ManifestFormat[Manifest]):
-    """The format of checkpoints; some can't be moved, and each has a file for its users to lock."""
+    """The format of checkpoints.
+
+    Some checkpoints can't be moved, and each has a file that its users lock.
+    """
 
     @override
     def check_structure(self, folder: Path, manifest: Manifest) -> None:

@@ -40,8 +40,9 @@ class Accelerator(enum.Enum):
         # hangs in `memmove`.
         "max,-la57,-smap,-erms,-fsrm",
         (
-            # QEMU 7.2 translated 2,500 blocks anew for each run of `true`, but only 250 if programs have
-            # the same addresses each time. Then a command takes half the time.
+            # QEMU 7.2 translated 2,500 blocks anew for each run of `true`, but only 250 if programs
+            # have the same addresses each time. With the same addresses, a command takes half the
+            # time.
             "norandmaps",
             # On a busy host the kernel would find any clock unstable.
             "tsc=reliable",

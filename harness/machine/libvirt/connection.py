@@ -168,7 +168,10 @@ class Connection:
         return self._lost_why is not None
 
     def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher`, in any thread, if libvirtd ends; return a function that stops this."""
+        """Call `watcher`, in any thread, if libvirtd ends.
+
+        Return a function that removes the watcher.
+        """
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
@@ -240,8 +243,8 @@ class Connection:
             "the registration of its close callback",
             lambda: raw.registerCloseCallback(closed, None),
         )
-        # A daemon may have keep-alive disabled (result 1). Then only a broken socket shows that
-        # the daemon has ended.
+        # A daemon may have keep-alive disabled (result 1). Without keep-alive, only a broken socket
+        # shows that the daemon has ended.
         self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
 
     def run(

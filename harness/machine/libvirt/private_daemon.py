@@ -160,7 +160,7 @@ def private_daemon(
     kind: DaemonKind = DaemonKind.SYSTEM,
     deadline: Deadline,
 ) -> Iterator[PrivateDaemon]:
-    """Run a libvirtd whose sockets, state and logs are in `folder`; it ends with the context.
+    """Run a libvirtd whose sockets, state and logs are in `folder`, until the context ends.
 
     Raises RequirementError if libvirtd, or the right to a namespace, is missing.
     """

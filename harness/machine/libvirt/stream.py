@@ -1,7 +1,8 @@
 """Connects a libvirt stream to a socket, because the code of consoles and agents expects a socket.
 
-libvirt's event loop transfers data between the stream and the socket. It reads either end only as
-fast as the other end accepts data, so a guest that writes without end can't fill the memory.
+libvirt's event loop transfers data between the stream and the socket. The event loop reads either
+end only as fast as the other end accepts data, so a guest that writes without end can't fill the
+memory.
 """
 
 from __future__ import annotations

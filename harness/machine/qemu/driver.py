@@ -315,7 +315,10 @@ def state_argv(spec: MachineSpec) -> list[str]:
 
 
 class QemuDriver:
-    """Creates machines with the program `qemu`. Raises RequirementError if the host lacks it."""
+    """Creates machines with the program `qemu`.
+
+    Raises RequirementError if the host lacks `qemu`.
+    """
 
     name = "qemu"
 

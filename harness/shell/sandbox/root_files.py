@@ -288,8 +288,8 @@ class RootFiles:
     def kernel_path(self, path: str | Path) -> Path | None:
         """Return the kernel's file or directory that must be faked before `path` can be written.
 
-        The result is an existing file of `/proc`, or else a directory such as `/sys/module`. It is
-        None for a path outside of `/sys` and `/proc`.
+        The result is an existing file of `/proc`, or else a directory such as `/sys/module`. The
+        result is None for a path outside of `/sys` and `/proc`.
         """
         inside = Path("/") / self.place(path).relative_to(self.root)
         parts = inside.parts[1:]

@@ -4,10 +4,10 @@ Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
 Isolation: the command sees the host's files through overlays, whose upper layers are in memory and
 vanish when the command ends. The command has its own PID, IPC, UTS and network namespaces; the
-network has only a loopback interface. It sees few devices and none of the host's socket files.
-`/sys`, and the files of `/proc` that belong to no process, are read-only. With `network=host` the
-command has the host's network, but not the host's abstract sockets if the kernel has Landlock's
-scopes. The command has no capabilities on the host, even if root starts it.
+network has only a loopback interface. The command sees few devices and none of the host's socket
+files. `/sys`, and the files of `/proc` that belong to no process, are read-only. With
+`network=host` the command has the host's network, but not the host's abstract sockets if the kernel
+has Landlock's scopes. The command has no capabilities on the host, even if root starts it.
 
 Processes: this program forks process 1 of the new PID namespace, and process 1 forks the command.
 When process 1 ends, the kernel kills all other processes of the namespace, even a fork bomb. Just
@@ -18,8 +18,8 @@ The parent of process 1 can replace the root while the command runs, because the
 see the host's files. A message to the parent's socket makes the parent build a new root, with empty
 upper layers on top of the earlier files. pivot_root(2) then moves all processes to the new root.
 
-This program starts once for each spec file. It does not even import pathlib or json, because their
-import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
+This program starts once for each spec file. The program does not even import pathlib or json,
+because their import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
 overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7), netdevice(7), landlock(7),
 seccomp(2), vsock(7).
 """

@@ -45,7 +45,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One problem found in an example; `line` is 0 if it concerns the whole example."""
+    """One problem found in an example; `line` is 0 if the problem concerns the whole example."""
 
     line: int
     text: str

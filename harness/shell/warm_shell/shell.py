@@ -141,7 +141,7 @@ class Shell:
         return command
 
     def spy(self, name: str) -> MockedCommand:
-        """Record the calls of a command or function, but let the real one run."""
+        """Record the calls of a command or function, but let the real command or function run."""
         return self.mock(name).calls_through()
 
     def allow(self, *names: str) -> None:
