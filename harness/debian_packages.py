@@ -61,7 +61,7 @@ def unpack_packages(
     files of the archive.
 
     Raises RequirementError if mmdebstrap or Debian's keys are missing, HarnessError if the
-    archive's package list has expired, CommandError if mmdebstrap fails otherwise.
+    archive's package list has expired, and CommandError if mmdebstrap fails for another reason.
     """
     snapshot = _snapshot()
     if shutil.which("mmdebstrap") is None:

@@ -23,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Run the command, wait for every process that it leaves, and write their CPU time."""
+    """Run the command, wait for all processes that it leaves, and write the CPU time of all."""
     result, *command = sys.argv[1:]
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         sys.exit("The kernel does not let this process wait for orphaned processes.")

@@ -328,7 +328,7 @@ class Evidence:
     def log_decision(self) -> ReportedDecision | None:
         """Return the last decision in the provisioner's log, by the declared pattern.
 
-        Raises BadInputError if no pattern is declared, HarnessError if the log is truncated.
+        Raises BadInputError if no pattern is declared, and HarnessError if the log is truncated.
         """
         return parse_log_decision(self.whole_log, self.provisioner.require("log.decision"))
 
@@ -336,8 +336,8 @@ class Evidence:
     def steps(self) -> Sequence[ReportedStep] | None:
         """Return the steps from the outcome file or else from the log.
 
-        Returns None if the node lacks the declared outcome file. Raises BadInputError if
-        steps are declared for neither the file nor the log, HarnessError if the log is truncated.
+        Returns None if the node lacks the declared outcome file. Raises BadInputError if steps are
+        declared for neither the file nor the log, and HarnessError if the log is truncated.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:

@@ -83,7 +83,7 @@ class AdditionalEvidence:
         return BadInputError(sentence, source=self.source, key=key)
 
     def merged(self, other: AdditionalEvidence) -> AdditionalEvidence:
-        """Return the union of this and `other`; a command of `other` replaces a command of the same name."""
+        """Return this request joined with `other`; `other` replaces commands of the same name."""
         return AdditionalEvidence(
             files=tuple(dict.fromkeys((*self.files, *other.files))),
             commands={**self.commands, **other.commands},

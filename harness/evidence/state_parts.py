@@ -274,7 +274,7 @@ def _add(found: Items, unit: str, key: str, value: str) -> None:
 
 
 def render_capabilities(value: bytes) -> str:
-    """Render the attribute `security.capability` as getcap(8) does, with the capabilities' root user."""
+    """Render the attribute `security.capability` as getcap(8) does, with its root user id."""
     magic, permitted, inheritable = struct.unpack_from("<III", value)
     if len(value) >= 20:
         permitted_high, inheritable_high = struct.unpack_from("<II", value, 12)

@@ -195,7 +195,7 @@ class GpuAttachment:
     """How to plug one GPU into a QEMU machine, as data; valid for one use.
 
     `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. `fd` is None if QEMU itself
-    opens a socket in the machine's folder, whose path is in the properties.
+    opens a socket in the machine's folder; the socket's path is then in the properties.
 
     The root port must reserve two windows of addresses, since a guest otherwise has no space for
     the BARs of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB

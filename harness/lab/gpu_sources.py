@@ -86,8 +86,8 @@ class GpuSources:
     ) -> AbstractContextManager[tuple[LeasedGpu, ...]]:
         """Lease these GPUs of the host together, bound to `vfio-pci`.
 
-        Raises RequirementError if this host can't provide them, and HarnessError when `cancelled`
-        returns a reason to stop waiting.
+        Raises RequirementError if this host can't provide the GPUs, and HarnessError when
+        `cancelled` returns a reason to stop waiting.
         """
         deadline = Deadline.after(_LEASE_S)
         return self.pool().lease(

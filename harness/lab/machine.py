@@ -43,7 +43,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
 
     If its description has no checkpoint, the machine boots with the GPUs in their slots. If its
     description has a checkpoint, the machine continues from there, and the GPUs are plugged in as
-    soon as it runs.
+    soon as the machine runs.
     """
 
     @stepped("Start machine '{0.name}'")

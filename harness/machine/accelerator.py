@@ -97,7 +97,7 @@ _PROOF_ON_REQUEST_S = 20.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
 _PROOF_EXIT_CODE = (_PROOF_BYTE << 1) | 1
-#: The exit codes of a shell for a program that is missing or not executable; they say nothing
+#: A shell's exit codes for a program that is missing or not executable; these codes say nothing
 #: about KVM.
 _NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
@@ -298,8 +298,8 @@ def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _PHYSICAL_BITS = re.compile(r"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
-#: Address bits of QEMU's emulated processors (`phys-bits`), also assumed for a host that reports
-#: none.
+#: Address bits of QEMU's emulated processors (`phys-bits`), also assumed for a host that does not
+#: report its address bits.
 _USUAL_BITS = 40
 #: 2 TiB: enough for eight GPUs with BARs of 128 GiB, each in a window of 256 GiB.
 _MOST_MIB = 2 << 20
@@ -308,10 +308,10 @@ _MOST_MIB = 2 << 20
 def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
     """Return how many MiB of address space all root ports of a machine may reserve together.
 
-    The result is a quarter of the address space of the guest's processor; under KVM that is the
-    host's processor. SeaBIOS places the windows of all root ports, with everything else on the bus,
-    in less than half of that space. A port whose window does not fit gets no window, as measured
-    with QEMU 11.1, 40 bits and eight windows of 64 GiB.
+    The result is a quarter of the address space of the guest's processor, which is the host's
+    processor under KVM. SeaBIOS places the windows of all root ports, with everything else on the
+    bus, in less than half of that space. A port whose window does not fit gets no window, as
+    measured with QEMU 11.1, 40 bits and eight windows of 64 GiB.
     """
     bits = _USUAL_BITS
     if accelerator is Accelerator.KVM and (found := _PHYSICAL_BITS.search(cpu_info.read_text())):

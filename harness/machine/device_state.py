@@ -34,8 +34,8 @@ _WHOLE = [
 #: Bandwidth of a migration, in bytes per second.
 _UNLIMITED = 1 << 40
 #: Makes the guest's network card not announce itself, since its network has no other hosts. An
-#: announcement wakes every netlink listener in the guest; that is a third of the work of a clone
-#: until its first answer.
+#: announcement wakes every netlink listener in the guest, which is a third of a clone's work until
+#: its first answer.
 _NO_ANNOUNCEMENT: Mapping[str, object] = {"announce-rounds": 0}
 
 #: The first major version of QEMU that gets the state as a `file:` URI. QEMU 8.2 introduced

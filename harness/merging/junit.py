@@ -194,7 +194,7 @@ def case_name(test_id: str, prefix: str = "") -> str:
 def differences(
     tests: Sequence[str], repeated: Iterable[str], cases: Sequence[Case], prefix: str
 ) -> dict[str, list[str]]:
-    """Return the tests that differ between a shard's list and its JUnit report, by the kind of difference.
+    """Return the tests that differ between the list and the JUnit report of a shard, by kind.
 
     `repeated` are the tests in the list that ran more than once.
     """

@@ -315,7 +315,10 @@ class _Run:
         fit: Mapping[str, Reach],
         by_line: Mapping[tuple[str, int], list[str]],
     ) -> tuple[Result | None, bool]:
-        """Return a mutant's result and whether it was known, or None if bash can't parse the mutant."""
+        """Return a mutant's result, and whether the result was known.
+
+        The result is None if bash can't parse the mutant.
+        """
         running: set[str] = set()
         for line in mutant.reached_by:
             running |= set(by_line.get((str(script), line), ()))

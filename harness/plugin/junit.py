@@ -1,4 +1,4 @@
-"""Writes JUnit's file: a failure means a wrong node, and an error a node that could not be checked.
+"""Writes JUnit's file: failures mean a wrong node, errors mean a node that could not be checked.
 
 If the run ended during a test, the file has no case for that test: pytest's case would have no name
 and no verdict, and readers would count it as passed.

@@ -107,9 +107,10 @@ class Board:
             del self._rows[key]
 
     def due(self, now: float) -> list[str]:
-        """Return lines about activities that began some seconds ago, and repeat lines about long activities.
+        """Return lines about activities that began some seconds ago.
 
-        A machine that a test uses gets a line only if no line was returned for `_AGAIN_S` seconds.
+        A long activity gets a line again and again. A machine that a test uses gets a line only if
+        no line was returned for `_AGAIN_S` seconds.
         """
         lines = []
         for key, row in list(self._rows.items()):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 FAILED_COMMAND = "failed-command"
 _BASH_FILE = "/run/gpu-node-failed-command.bash"
 _BASH = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?bash\b")
-#: Matches a script's own trap on ERR, even if the trap's command has several lines, and other code
-#: that conflicts with our trap.
+#: Matches a script's own trap on ERR, even if the trap's command has several lines; also matches
+#: other code that conflicts with our trap.
 _OWN_TRAP = re.compile(
     rb"\btrap\b[^\n]*\b(?:ERR|-p)\b|^[ \t]*['\"}]+[ \t]+ERR\b|\btrap[ \t]*(?:[)|;&>]|$)|\bBASH_ENV\b",
     re.MULTILINE | re.IGNORECASE,

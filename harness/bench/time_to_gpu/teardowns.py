@@ -34,7 +34,8 @@ _DKMS_REMOVE = (
     "for tree in /var/lib/dkms/nvidia/[0-9]*; do "
     'dkms remove "nvidia/$(basename "$tree")" --all || exit 1; done'
 )
-#: What differs between any two machines, and files in which harness and provisioner record their runs.
+#: Items that differ between any two machines, and files in which harness and provisioner record
+#: their runs.
 _OWN = AllowedChanges(
     paths=[
         *("/var/lib/cloud/*", "/root/.ssh/*", "/etc/ssh/ssh_host_*", "/dev/disk/by-uuid/*"),

@@ -3,8 +3,8 @@
 A lease ends when its process ends, even if the process is killed, since the kernel then releases
 the lock. The drivers of a GPU's functions are recorded before any driver is changed. So if the
 holder is killed, the next process that leases the GPU first restores the drivers. A GPU that does
-not recover is quarantined, and the reason is recorded, until a person releases the GPU. Other GPUs
-are leased as before.
+not recover is quarantined until a person releases it, and the reason is recorded. Other GPUs are
+leased as before.
 
 All users of the host who may take GPUs share the folder of leases and records, since a lease works
 only if other users can see it. The folder's mode is 2770, so files get the folder's group. The

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Deadline
 
-#: All runs of a user need the same folder, but TMPDIR and XDG_RUNTIME_DIR differ between login and
-#: job.
+#: All runs of a user need the same folder, so TMPDIR and XDG_RUNTIME_DIR, which differ between a
+#: login and a job, are not used.
 _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 

@@ -225,8 +225,8 @@ class Agent:
         ends the command at the limit; the guest itself ends the command only after three times the
         limit.
 
-        The callbacks run in the caller's thread; while one runs, the command blocks at its next
-        output. An exception that a callback raises ends the command.
+        The callbacks run in the caller's thread; while a callback runs, the command blocks at its
+        next output. An exception that a callback raises ends the command.
         """
         require_argv(argv)
         limit_s = timeout_s

@@ -111,7 +111,8 @@ def started_command(
     """Start `argv` in the guest as root, and kill it at `limit_s` or at the end of the context.
 
     With `terminal` (rows and columns), the command runs in a terminal of that size, and all its
-    output is `frames.STDOUT`; `fallback` then runs if the guest lacks the program of `argv`.
+    output is `frames.STDOUT`; `fallback` runs in the terminal if the guest lacks the program of
+    `argv`.
 
     Raises HarnessError if the guest does not accept the request.
     """

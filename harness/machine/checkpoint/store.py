@@ -147,9 +147,9 @@ class CheckpointStore:
         returns facts for the manifest. The caller has to keep the parent, in this store, in use
         meanwhile.
 
-        Raises RequirementError if there is no space, CheckpointDamagedError if the parent is
-        damaged, HarnessError if another process holds the checkpoint beyond the deadline or
-        `cancelled` returns a reason to stop, and any error of `make`.
+        Raises any error of `make`, RequirementError if there is no space, CheckpointDamagedError if
+        the parent is damaged, and HarnessError if another process holds the checkpoint beyond the
+        deadline or `cancelled` returns a reason to stop.
         """
         if not _NAME.fullmatch(name):
             raise BadInputError(

@@ -137,7 +137,10 @@ def _network(spec: MachineSpec) -> str:
 
 
 def _disk_device(spec: MachineSpec) -> str:
-    """Render the disk; with firmware, it has a boot index, because firmware could boot the seed volume."""
+    """Render the disk.
+
+    With firmware, the disk has a boot index, because firmware could boot the seed volume.
+    """
     first = ",bootindex=1" if isinstance(spec.kernel, Firmware) else ""
     return f"virtio-blk-pci,drive=disk,serial=root{first}"
 

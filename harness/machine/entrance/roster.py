@@ -60,7 +60,10 @@ class RunningMachine:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the machine was kept after its test: `harness gc` ends it, or the time `until`."""
+        """Return whether the machine was kept after its test.
+
+        `harness gc` or the time `until` ends a kept machine.
+        """
         return self.until is not None
 
     @property

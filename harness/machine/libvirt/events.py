@@ -64,9 +64,9 @@ def _ignore_event(_event: DomainEvent) -> None:
 class DomainEvents:
     """The events of the domain with this UUID, recorded from construction to `close`.
 
-    Without `domain`, the events are recorded even before the domain exists, so that none is missed;
-    but libvirt permits only one such registration per connection. With `domain`, any number of
-    objects may watch the domain. The event loop calls `listener`, which has to return quickly.
+    Without `domain`, the events are recorded even before the domain exists, so that no event is
+    missed; but libvirt permits only one such registration per connection. With `domain`, any number
+    of objects may watch the domain. The event loop calls `listener`, which has to return quickly.
     """
 
     def __init__(

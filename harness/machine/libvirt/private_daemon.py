@@ -191,8 +191,8 @@ _WITH_LOCKED_MEMORY = (
     'ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)"; exec "$@"',
     "libvirtd",
 )
-#: Makes libvirtd's files private: with the user's umask, other users might be able to read its
-#: state.
+#: Makes libvirtd's files private: with the user's umask, other users might be able to read
+#: libvirtd's state.
 _LIBVIRTD_WITH_MODE = ("sh", "-c", 'umask 077; exec "$@"', "libvirtd")
 
 

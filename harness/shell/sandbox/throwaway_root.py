@@ -575,8 +575,8 @@ class _Layers:
     def overlay(self, lower: str, target: str, name: str) -> bool:
         """Mount an overlay of `lower` at `target`; return whether the kernel allowed it.
 
-        Between `lower` and the upper layer are the files of an earlier root and the files of
-        `replaced`.
+        The files of an earlier root and the files of `replaced` are layers between `lower` and the
+        upper layer.
         """
         upper, work = f"{self.place}/{name}/upper", f"{self.place}/{name}/work"
         os.makedirs(upper)
@@ -670,7 +670,7 @@ def _make_ours(lower: str, upper: str, *used: str) -> None:
 
     A directory that is in both layers has the owner that it has in the upper layer. The kernel
     can't copy a directory of another user to the upper layer, so the directories above the `used`
-    paths are made there too.
+    paths are made in the upper layer too.
     """
     for place in used:
         above, own = lower, upper

@@ -1,8 +1,9 @@
 """Writes expectations of a spec as assertions in Python, for `harness migrate`.
 
 A word with plain variables becomes an f-string with variables of the evaluation's result. Other
-expansions run in the evaluation, after its code, and the test reads the results from it. Files and
-variables are read in the evaluation too, if later code of the example could change them.
+expansions run in the evaluation, after its code, and the test reads the results from the
+evaluation. Files and variables are read in the evaluation too, if later code of the example could
+change them.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _OPTIONS = re.compile(r"(?:set|shopt)\s+(?!--?\s|--?\Z)[-+][\w\s+-]*\Z")
 _SHEBANG_OPTIONS = re.compile(
     r"#!\S*/(?:env\s+-S\s+)?(?:bash|sh)\s+(-[A-Za-z]+)\s*$", re.MULTILINE
 )
-#: A bracket that can end a function, by the function's first bracket: only redirections, operators
-#: or a comment follow it, unless it begins the line. A brace is a word of its own.
+#: A bracket that can end a function, by the function's first bracket: unless the bracket begins the
+#: line, only redirections, operators or a comment follow the bracket. A brace is a word of its own.
 _CLOSES = {
     "{": re.compile(r"^\s*\}|[\s;&)}]\}\s*(?:\d*[<>&|;#].*)?$"),
     "(": re.compile(r"^\s*\)|\)\s*(?:\d*[<>&|;#].*)?$"),
