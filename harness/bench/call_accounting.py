@@ -21,7 +21,7 @@ _COMPILE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a command; `cpu_s` is the user and system time of its process since its fork."""
+    """One call of a command; `cpu_s` is the user and system time of its process since the fork."""
 
     name: str
     cpu_s: float

@@ -55,7 +55,7 @@ def measure_gpu(model: GpuModel, *, runs: int, seconds: float) -> Mapping[Transp
 
 
 def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: float) -> float:
-    """Return the accesses per second to `what`, "config" or "bar", that a device answers.
+    """Return how many accesses per second to `what` ("config" or "bar") a device answers.
 
     Raises HarnessError if the process that makes the accesses fails.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-#: Entry points of plugins that belong to the development environment only. They change the order of
-#: tests, run code for each test, or import much at the end.
+#: Entry points of plugins that belong to the development environment only. These plugins change the
+#: order of tests, run code for each test, or import much at the end.
 _DEVELOPMENT_PLUGINS = (
     "hypothesispytest", "platformdirs", "randomly", "rerunfailures", "timeout",
 )  # fmt: skip

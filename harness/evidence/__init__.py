@@ -129,7 +129,7 @@ class Evidence:
         return self._runs.numbers
 
     def copy_to(self, folder: Path) -> Path:
-        """Copy the evidence to `folder`, replacing its contents, and return `folder`.
+        """Copy the evidence to `folder`, replacing the folder's contents, and return `folder`.
 
         Raises HarnessError if the copy cannot be written; `folder` is then unchanged.
         """

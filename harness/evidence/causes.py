@@ -312,8 +312,8 @@ def _end_of_run(folder: Path) -> Iterator[str]:
             return
         declared = evidence.provisioner
         lines = _own_lines(evidence.log)
-        # Errors of tools that the provisioner starts are in its output, but may be missing in its
-        # own log.
+        # Errors of tools that the provisioner starts are in the provisioner's output, but may be
+        # missing in the provisioner's own log.
         logged = set(lines)
         printed = [line for line in _own_lines(evidence.output) if line not in logged]
         error = next(

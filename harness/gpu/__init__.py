@@ -253,7 +253,7 @@ class HostGpuAttachment:
     fd: ClassVar[None] = None
 
     def to_device_argv(self, bus: str) -> list[str]:
-        """Return the values of QEMU's option `-device` with which all PCI functions are there at the start."""
+        """Return the values of QEMU's option `-device` that plug in all functions at the start."""
         return [json.dumps(each) for each in self.to_device_add(bus, None)]
 
     def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:

@@ -42,8 +42,8 @@ _STALL_POLL_S = 0.02
 class Engine(Protocol):
     """Handles accesses to a GPU's BARs, and may use DMA and interrupts.
 
-    `read` and `write` never wait for the guest's memory. They post work instead, and the transport
-    calls `work` after it has answered the access.
+    `read` and `write` never wait for the guest's memory. These methods post work instead, and the
+    transport calls `work` after it has answered the access.
     """
 
     signal: Callable[[], None]

@@ -434,7 +434,7 @@ def _ending_at_eof(pending_bytes: int) -> Ending:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End both directions, which wakes a receiving thread; unlike `close`, it can be repeated."""
+    """End both directions, which wakes a receiving thread; unlike `close`, this can be repeated."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

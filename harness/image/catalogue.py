@@ -86,7 +86,7 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
-    """The kernels to install: `newest` is how many, newest first; `pattern` matches their packages' names.
+    """The kernels to install: `newest` is their number; `pattern` matches their packages' names.
 
     `pattern` is an extended regular expression for the whole name of a `linux-image-…` package.
     The packages are chosen from the archives when the image is built.

@@ -110,7 +110,7 @@ class KernelFiles:
         return below if below.is_dir() else self.modules
 
     def module_files(self) -> Iterator[tuple[str, Path]]:
-        """Yield each file and link below the modules' folder, with the path relative to the folder, sorted."""
+        """Yield, sorted, the files and links below the modules' folder, with relative paths."""
         folder = self.modules_folder
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()

@@ -30,7 +30,7 @@ _OVERLAY_MIB = 1024
 def host_evidence_kept(
     machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """If the context fails, keep the host's evidence of a machine in `folder`, and name the folder.
+    """On failure, keep the host's evidence of a machine in `folder`, and name it in the error.
 
     No evidence is kept for bad input, missing requirements, and errors that name evidence already.
     """

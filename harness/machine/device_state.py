@@ -53,7 +53,7 @@ class DeviceStateError(HarnessError):
 def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Save the devices' state of the paused machine `machine` to the new file `state`.
 
-    Raises DeviceStateError if QEMU can't save the state, for example of a device that does not
+    Raises DeviceStateError if QEMU can't save the state, for example because a device does not
     support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
@@ -64,7 +64,7 @@ def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
     """Write memory and devices' state of the paused machine `machine` to a pipe.
 
     Unlike `save_device_state`, this function does not need the guest's memory to be in a file.
-    Raises DeviceStateError if QEMU can't save the state, for example of a device that does not
+    Raises DeviceStateError if QEMU can't save the state, for example because a device does not
     support migration.
     """
     monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})

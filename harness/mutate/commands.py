@@ -104,7 +104,7 @@ def _is_wrapper(name: str) -> bool:
 
 
 def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Node]]:
-    """Return the program that a command calls, directly or through a wrapper, and its arguments."""
+    """Return the program that a command or its wrapper calls, and the program's arguments."""
     if not _is_wrapper(name):
         return name.rpartition("/")[2], words
     inner = _wrapped(script, words)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from harness.mutate.project_copy import Project
 
 #: Tests import from the directory of the copy first, as with `python -m pytest`. This program
-#: imports the harness before that, since a project may have a package named `harness`.
+#: imports the harness before that directory is added to `sys.path`, since a project may have a
+#: package named `harness`.
 _START = """\
 import os, sys
 if sys.path[0] == "":

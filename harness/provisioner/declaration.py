@@ -119,9 +119,10 @@ def write_declaration(provisioner: Provisioner, folder: Path) -> None:
 
 
 def read_declaration(folder: Path) -> Declaration:
-    """Read the declaration in an evidence folder, or return the harness's own if there is no file.
+    """Read the declaration in an evidence folder.
 
-    Raises HarnessError if the file is damaged, or has a newer schema.
+    Without a file, the result is the declaration of the harness's own provisioner. Raises
+    HarnessError if the file is damaged, or has a newer schema.
     """
     file = folder / DECLARATION_NAME
     try:

@@ -55,9 +55,10 @@ def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, objec
     """Return the cloud-config `ours` merged with the provisioner's, as cloud-init would merge them.
 
     By default, cloud-init lets values of the later document replace values of the earlier document.
-    Here that would break the machine or drop the provisioner's values, so such a merge is refused.
-    A key may be in both documents only if the values are equal, or if `merge_how` of the later
-    document joins mappings and lists without a loss. Raises BadInputError, which names the key.
+    Here such a replacement would break the machine or drop the provisioner's values, so the merge
+    is refused. A key may be in both documents only if the values are equal, or if `merge_how` of
+    the later document joins mappings and lists without a loss. Raises BadInputError, which names
+    the key.
     """
     theirs = dict(provisioner.user_data)
     rules = _Rules.of(theirs, provisioner)

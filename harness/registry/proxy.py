@@ -110,7 +110,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Return whether to serve a connection; their number is limited, as each has a thread."""
+        """Return whether to serve a connection; connections are limited, as each has a thread."""
         with self._lock:
             is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
         if is_one_too_many:

@@ -49,8 +49,9 @@ def ensure_registry_program(
 ) -> tuple[str, ...]:
     """Return the command that runs `docker-registry`; unpack the program if the cache lacks it.
 
-    The program runs with the dynamic linker and the C library of its own Debian release. Its
-    package is not installed, since the package starts a service that listens on all addresses.
+    The program runs with the dynamic linker and the C library of its own Debian release. The
+    program's package is not installed, since the package starts a service that listens on all
+    addresses.
 
     Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """

@@ -129,7 +129,8 @@ def begin(folder: Path) -> tuple[int, Path]:
     while True:
         number += 1
         reports = reports_of(folder, number)
-        # If two processes try this, only one creates the folder, even on a network file system.
+        # If two processes try to create the folder, only one succeeds, even on a network file
+        # system.
         with contextlib.suppress(FileExistsError):
             reports.mkdir(mode=0o700)
             return number, reports

@@ -99,7 +99,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
 
 def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
-    """Remove from `members`, sorted by duration, and return the tests that fit into `room_s`."""
+    """Remove the tests that fit into `room_s` from the sorted `members`, and return these tests."""
     taken: list[TimedTest] = []
     while members:
         at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)

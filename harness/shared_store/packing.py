@@ -169,7 +169,7 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Unpack the blob `part` of all other files, such as a bake's evidence; `files` already exist.
+    """Unpack the blob `part`, which has the files other than `files`, such as a bake's evidence.
 
     Raises StoreError if an entry of the blob is not a plain file, or if a limit is exceeded.
     """

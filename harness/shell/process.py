@@ -153,8 +153,8 @@ class _OutputWatch:
     """Kills a shell whose anonymous files have grown beyond the limit.
 
     The files are in shared memory, which no limit of the kernel covers. Background jobs of the code
-    can write to them at any time, even while the harness is not reading. So a thread checks their
-    sizes.
+    can write to the files at any time, even while the harness is not reading. So a thread checks
+    their sizes.
     """
 
     def __init__(self, process: ChildProcess, memories: Sequence[Memory]) -> None:

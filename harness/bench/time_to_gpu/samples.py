@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """When a unit last started and when it was ready, by systemd's timestamps, since the node was ready."""
+    """When a unit last started and became ready, by systemd, counted from the node's readiness."""
 
     name: str
     started_s: float

@@ -67,7 +67,7 @@ class Assessor:
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Return `gpu`; if it is on vfio-pci, open its group's file, and add the finding."""
+        """Return `gpu`; if it is on vfio-pci, also with a finding from opening its group's file."""
         if gpu.group is None or gpu.function.driver != VFIO_DRIVER or not gpu.verdict.is_usable:
             return gpu
         match probe_vfio_file(self._root, gpu.group.number):

@@ -161,7 +161,7 @@ class Waiting:
     def _turn(self) -> Turn:
         """Write into the queue which GPUs this lease waits for; return what the lease gets now."""
         age_s = self.clock.monotonic() - self._read_at
-        # Reading the host is slow, so not every waiting process reads it each time the queue
+        # Reading the host is slow, so only some waiting processes read the host when the queue
         # changes.
         if age_s > _READ_ANYWAY_S or self._is_near(is_old=age_s > _READ_AGAIN_S):
             self.view = view_host(self.assessor, self.leases, self.wanted)

@@ -55,7 +55,7 @@ def check_signature(
                 "gpgv",
                 *("--homedir", str(folder)),
                 *("--status-fd", "1"),
-                # gpgv would take a path with a colon for a URL; this name is a file in its home.
+                # gpgv would take a path with a colon for a URL; this name is a file in gpgv's home.
                 *("--keyring", "keyring.gpg"),
                 *(f"--weak-digest={each}" for each in _WEAK),
                 f"{folder}/list.sig",

@@ -28,7 +28,7 @@ INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
-"""Not compressed: zlib's output differs between its versions, and the emulated node unpacks it."""
+"""Uncompressed: zlib's output depends on zlib's version, and an emulated node unpacks slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)

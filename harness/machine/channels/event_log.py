@@ -31,9 +31,9 @@ class QmpEvent:
 class EventLog:
     """The events of one machine, oldest first; any thread may add events or wait for them.
 
-    A guest causes some events, such as resets. So the log has a limit; beyond it, the log drops
-    events, and each wait fails. `advice` is the last sentence of the error of a failed wait; it
-    says where to look for the reason.
+    A guest causes some events, such as resets. So the log has a limit; beyond this limit, the log
+    drops events, and each wait fails. `advice` is the last sentence of the error of a failed wait;
+    it says where to look for the reason.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:

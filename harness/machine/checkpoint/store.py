@@ -144,8 +144,8 @@ class CheckpointStore:
         `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
         bytes depend; without a parent they include the digest of the image's disk. `make` brings a
         machine of `memory_mib` to the wanted state, writes the files to the given place, and
-        returns facts for the manifest. The caller has to keep the parent, in this store, in use
-        meanwhile.
+        returns facts for the manifest. Meanwhile the caller has to keep the parent, which is in
+        this store, in use.
 
         Raises any error of `make`, RequirementError if there is no space, CheckpointDamagedError if
         the parent is damaged, and HarnessError if another process holds the checkpoint beyond the

@@ -83,7 +83,7 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     ET.SubElement(features, "acpi")
     ET.SubElement(features, "apic")
     if spec.has_iommu and is_kvm:
-        # Without this, KVM emulates interrupts itself, and the IOMMU can't remap them.
+        # Without this element, KVM emulates interrupts itself, and the IOMMU can't remap them.
         ET.SubElement(features, "ioapic", driver="qemu")
     _add_cpu(domain, spec.accelerator)
     clock = ET.SubElement(domain, "clock", offset="utc")

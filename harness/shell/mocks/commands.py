@@ -45,7 +45,10 @@ Argument = Union[str, Like, "EllipsisType"]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a mocked command. `order` is its index among all calls of the test, from 0."""
+    """One call of a mocked command.
+
+    `order` is the call's index among all calls of the test, from 0.
+    """
 
     name: str
     arguments: tuple[str, ...]

@@ -21,7 +21,7 @@ def mock_script(name: str) -> str:
 
 
 def denied_script() -> str:
-    """Return the script that reports a call of a denied command; it takes the name from `$0`."""
+    """Return the script that reports a call of the denied command whose name is in `$0`."""
     return _script('__hx_request denied "$0" "$@"')
 
 

@@ -858,7 +858,7 @@ def _refuse_to_run_on(host: _Spaces) -> None:
 
 
 def _run(command: list[str], cwd: str, host: _Spaces) -> NoReturn:
-    """In the child process: check that it is not on the host, then execute the command."""
+    """In the child process: check that this is not the host, then execute the command."""
     try:
         _refuse_to_run_on(host)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})

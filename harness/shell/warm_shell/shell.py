@@ -232,7 +232,7 @@ class Shell:
     def call(
         self, function: str, *arguments: str, stdin: str = "", errexit: bool = False, **env: str
     ) -> Evaluation:
-        """Call a function or command in a fork of the warm shell, with its current shell options.
+        """Call a function or command in a fork of the warm shell, with the shell's current options.
 
         The exception is `set -e`, which is in effect only with `errexit=True`: then a command that
         fails ends the function, as in a script with `set -e`. Else the function continues, as it
