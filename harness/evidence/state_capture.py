@@ -3,7 +3,7 @@
 For an ext4 file system, the host reads the blocks that describe the files. Reading the blocks is
 about ten times as fast as a stat of each file, and needs no permissions. The contents of only some
 files are read (`_to_digest`); for other files, the identity shows whether they have changed. The
-identity is sufficient because of these facts:
+use of the identity relies on these facts:
 
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set a ctime.
 * Before the blocks are read, all cached data is written to the disk. Without this step, ext4 would

@@ -67,7 +67,10 @@ class Assessor:
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Return `gpu`; if it is on vfio-pci, also with a finding from opening its group's file."""
+        """Return `gpu`, with the finding from opening its group's file.
+
+        Only the file of a usable GPU on vfio-pci is opened.
+        """
         if gpu.group is None or gpu.function.driver != VFIO_DRIVER or not gpu.verdict.is_usable:
             return gpu
         match probe_vfio_file(self._root, gpu.group.number):
