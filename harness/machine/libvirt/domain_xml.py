@@ -1,8 +1,8 @@
 """Pure functions that render a machine's domain XML.
 
 The domain has the devices of `harness.machine.description.argv`. Parts that libvirt's schema lacks
-are passed to QEMU by libvirt's `qemu:` extension. Parts that this extension lacks too raise
-RequirementError.
+are passed to QEMU by libvirt's `qemu:` extension. RequirementError is raised for parts that this
+extension lacks too.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ class Shell:
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root.
 
-        To allow them also while scripts are sourced, call this before the code is used.
+        Call this method before the code is used to allow the commands also while scripts are
+        sourced.
         """
         for name in names:
             check_mock_name(name, source="the name of an allowed command")
