@@ -131,7 +131,7 @@ def _unit(block: str) -> UnitTimes:
         )
     except (KeyError, ValueError) as error:
         raise HarnessError(
-            f"`systemctl show` printed a unit of an unknown format ({error!r}): {block[:500]!r}."
+            f"`systemctl show` printed a unit in an unknown format ({error!r}): {block[:500]!r}."
         ) from error
 
 

@@ -131,7 +131,7 @@ def _parse_unit(properties: list[str]) -> ShownUnit:
     except (KeyError, ValueError) as error:
         block = "\n".join(properties)
         raise HarnessError(
-            f"`systemctl show` printed a unit of an unknown format ({error!r}): {block!r}."
+            f"`systemctl show` printed a unit in an unknown format ({error!r}): {block!r}."
         ) from error
 
 

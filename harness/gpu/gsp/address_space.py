@@ -59,7 +59,7 @@ class AddressSpace:
     def by_entry(
         cls, memories: Memories, version: Version, *, entry: int, shift: int
     ) -> AddressSpace | None:
-        """Return the address space, with a TLB, to which `entry` points, or None if `entry` is empty."""
+        """Return the address space to which `entry` points, with a TLB, or None if `entry` is empty."""
         root = PageTables(version, memories.read).follow(entry, shift)
         return None if root is None else cls(memories, version, root, has_tlb=True)
 

@@ -1,4 +1,4 @@
-"""Determines the verdict on an example from the records that it wrote, and renders it."""
+"""Reads the records that an example wrote, and determines and renders the example's verdict."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_script_in_a_command_has_its_line_breaks(script: str) -> None:
     ],
 )
 def test_malformed_units_are_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="printed a unit of an unknown format"):
+    with pytest.raises(HarnessError, match="printed a unit in an unknown format"):
         parse_shown_units(text)
 
 

@@ -261,7 +261,7 @@ def test_load_is_attributed_to_running_machines_by_the_number_of_their_vcpus(
         assert whos(host.broker()) == ["node-a"] * len(cpus) + ["node-b"]
 
 
-def test_first_machine_and_further_machines_of_its_process_start_whatever_the_load(
+def test_load_delays_neither_the_first_machine_nor_later_machines_of_the_same_process(
     host: FakeHost,
 ) -> None:
     busy = {"load": 90.0, "cpu": 99.0, "memory": 99.0, "io": 99.0}
