@@ -33,8 +33,8 @@ _PROPERTIES = (
     _READY,
     "ExecStart",
 )
-#: The words after a command; an argument may have line breaks, empty lines and lines like `PATH=/bin`.
-_AFTER_COMMAND = " ; ignore_errors="
+#: The fields before and after the arguments of a command.
+_ARGV, _AFTER_ARGV = "argv[]=", " ; ignore_errors="
 _NO_JOBS = "No jobs running."
 _NAME = re.compile(
     r"[^\s/]+\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)"
@@ -95,13 +95,16 @@ def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
 
 
 def _split(text: str) -> Iterator[list[str]]:
-    """Yield the properties of each unit; empty lines separate units."""
+    """Yield the properties of each unit; empty lines separate units.
+
+    An argument of a command may have line breaks, empty lines and lines like `PATH=/bin`.
+    """
     properties: list[str] = []
     command: list[str] = []
     for line in text.split("\n"):
         if command or line.startswith("ExecStart={"):
             command.append(line)
-            if _AFTER_COMMAND in line and line.endswith("}"):
+            if _AFTER_ARGV in line and line.endswith("}"):
                 properties.append("\n".join(command))
                 command = []
         elif line:
@@ -137,7 +140,7 @@ def _parse_unit(properties: list[str]) -> ShownUnit:
 
 def _argvs(values: Iterator[str]) -> Iterator[str]:
     for value in values:
-        argv, end, _ = value.partition("argv[]=")[2].rpartition(_AFTER_COMMAND)
+        argv, end, _ = value.partition(_ARGV)[2].rpartition(_AFTER_ARGV)
         if not end:
             raise ValueError(value)
         yield argv.strip()
