@@ -45,6 +45,8 @@ _PROGRAMS = (
     f"{NVIDIA_RUNTIME}.legacy",
     BOTTLEROCKET_RUNTIME,
 )
+#: Keys and tables that show that a text is a configuration; warnings of containerd have others.
+_IN_A_DUMP = frozenset({"version", "plugins", "disabled_plugins"})
 #: The active state that systemd reports for a unit that does not run.
 _INACTIVE = "inactive"
 _ABSENT = "not-found"
@@ -310,7 +312,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         raise HarnessError(
             f"containerd's configuration has an unknown format: {error}.", evidence=evidence.folder
         ) from error
-    if not any(entry.path[0] in {"version", "plugins"} for entry in read_entries(configuration)):
+    if not any(entry.path[0] in _IN_A_DUMP for entry in read_entries(configuration)):
         raise HarnessError(
             "`containerd config dump` printed no configuration, so the runtimes are unknown.",
             evidence=evidence.folder,

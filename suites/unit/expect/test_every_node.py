@@ -222,6 +222,11 @@ NOT_MET = (
     ),
     Case(
         "runtime",
+        lambda f: f.command("containerd-config", 'disabled_plugins = ["cri"]\n'),
+        "its configuration disables the CRI plugin",
+    ),
+    Case(
+        "runtime",
         lambda f: f.command(
             "containerd-config",
             CONTAINERD_CONFIG.replace('_name = "runc"', '_name = "nvidia-cdi"'),
