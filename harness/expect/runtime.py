@@ -52,6 +52,7 @@ _INACTIVE = "inactive"
 _ABSENT = "not-found"
 _CONTAINERD = "containerd.service"
 _CRI_DOCKER = "cri-docker.service"
+_DOCKER = "docker.service"
 #: Units that run pods with a containerd other than the node's own, or with another runtime.
 OTHER_RUNTIMES = (
     _CRI_DOCKER,
@@ -380,9 +381,9 @@ def gpu_services_up(evidence: Evidence) -> str:
     failed_units = {*evidence.failed_units, *evidence.failing_units}
     states = evidence.unit_states
     runtimes = [_runtime_unit(evidence)]
-    if runtimes == [_CRI_DOCKER] and _CONTAINERD in states:
-        # Docker starts its containers through containerd.
-        runtimes.append(_CONTAINERD)
+    if runtimes == [_CRI_DOCKER]:
+        # Docker starts the containers, and Docker does this through containerd.
+        runtimes += [unit for unit in (_DOCKER, _CONTAINERD) if unit in states]
     units = [*runtimes, *(unit for unit in GPU_UNITS if unit != _CONTAINERD)]
     failed = [unit for unit in units if unit in failed_units or states.get(unit) == "failed"]
     require(

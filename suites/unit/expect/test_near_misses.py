@@ -753,15 +753,19 @@ def test_unit_with_a_similar_name_does_not_serve_gpus(tmp_path: Path, old: str, 
         )
 
 
-def test_containerd_must_be_active_if_docker_runs_the_pods(tmp_path: Path) -> None:
-    """Docker, which `cri-docker` uses, starts its containers through containerd."""
-    units = RUNNING.replace(
-        "containerd.service loaded active", "containerd.service loaded activating"
-    )
-    folder = a_serving_node(tmp_path)
-    folder.command("units", f"{units}cri-docker.service loaded active running cri-docker\n")
+@pytest.mark.parametrize("unit", ["containerd.service", "docker.service"])
+def test_containerd_and_docker_must_be_active_if_docker_runs_the_pods(
+    tmp_path: Path, unit: str
+) -> None:
+    """`cri-docker` uses Docker, which starts its containers through containerd."""
+    units = f"{RUNNING}docker.service loaded active running x\ncri-docker.service loaded active running x\n"
+    folder = a_serving_node(tmp_path).command("units", units)
+    assert unit in expect.gpu_services_up(folder.evidence)
+    folder.command("units", units.replace(f"{unit} loaded active", f"{unit} loaded activating", 1))
 
-    with pytest.raises(ExpectationError, match="expected to be 'active', but is 'activating'"):
+    with pytest.raises(
+        ExpectationError, match=f"'{unit}' was expected to be 'active', but is 'activating'"
+    ):
         expect.gpu_services_up(folder.evidence)
 
 
