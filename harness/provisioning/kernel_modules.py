@@ -29,6 +29,7 @@ _DKMS_LINE = re.compile(
     # DKMS 3.0.1 to 3.0.8 print 'Deprecated feature' directly after the state.
     r": ?(?P<state>added|built|installed)(?![a-z])"
 )
+_NO_LETTER = re.compile(r"[^A-Za-z\0\1]")
 _RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)")
 
 
@@ -222,9 +223,12 @@ def newest_kernel_with_headers(files: NodeFiles) -> str | None:
 def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts versions as `sort -V` does: runs of digits count as numbers.
 
-    A version is newer than its pre-releases, which have a tilde.
+    Letters sort before other characters: `-060500rc5-generic` is older than `-060500-generic`. A
+    version is newer than its pre-releases, which have a tilde.
     """
     return tuple(
-        (1, int(part), "") if part.isdecimal() else (0, 0, part)
+        (1, int(part), "")
+        if part.isdecimal()
+        else (0, 0, _NO_LETTER.sub("\U0010ffff\\g<0>", part))
         for part in re.findall(r"[0-9]+|[^0-9]+", version.replace("~", "\0") + "\1")
     )

@@ -295,6 +295,8 @@ def test_versions_are_sorted_by_number() -> None:
         "6.10.0-1",
         "6.10~rc2-1",
         "6²1",
+        "6.5.0-060500-generic",
+        "6.5.0-060500rc5-generic",
     ]
 
     assert sorted(versions, key=version_key) == [
@@ -302,6 +304,8 @@ def test_versions_are_sorted_by_number() -> None:
         "6.1.0",
         "6.1.0-9",
         "6.1.0-56",
+        "6.5.0-060500rc5-generic",
+        "6.5.0-060500-generic",
         "6.10~rc2-1",
         "6.10.0-1",
         "6²1",

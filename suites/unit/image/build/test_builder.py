@@ -429,3 +429,5 @@ def test_kernel_is_newer_than_its_release_candidate() -> None:
 
         assert sorted([kernels[2], *kernels[:2]], key=version_key) == kernels
     assert sorted(["6.12", "6²1"], key=version_key)
+    mainline = ["6.5.0-060500rc5-generic", "6.5.0-060500-generic"]
+    assert sorted(mainline, key=version_key) == mainline
