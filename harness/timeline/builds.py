@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _DKMS_LOG = re.compile(
     r"/var/lib/dkms/(?P<module>[^/]+)/(?P<version>[^/]+)/(?:build|(?P<kernel>[^/]+)/[^/]+/log)/make\.log"
 )
+#: The forms of a date in the locale C, and in `en_US` with a recent and an older C library.
+_DATES = (
+    "%a %b %d %H:%M:%S UTC %Y",
+    "%a %b %d %I:%M:%S %p UTC %Y",
+    "%a %d %b %Y %I:%M:%S %p UTC",
+)
 
 
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
@@ -42,7 +48,8 @@ def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: floa
 
 def _date(line: str) -> float | None:
     """Parse a UTC date in the form that `date` prints; return None for another form."""
-    with contextlib.suppress(ValueError):
-        stamp = dt.datetime.strptime(" ".join(line.split()), "%a %b %d %H:%M:%S UTC %Y")  # noqa: DTZ007
-        return stamp.replace(tzinfo=dt.timezone.utc).timestamp()
+    for form in _DATES:
+        with contextlib.suppress(ValueError):
+            stamp = dt.datetime.strptime(" ".join(line.split()), form)  # noqa: DTZ007
+            return stamp.replace(tzinfo=dt.timezone.utc).timestamp()
     return None

@@ -21,8 +21,18 @@ def built(path: str, log: str = LOG, ended_s: float | None = BEGAN_S + 30) -> Sp
     return build_of(path, log, ended_s, boots, 40.0)
 
 
-def test_build_begins_at_the_date_in_its_log_and_ends_with_the_last_write_to_the_log() -> None:
-    span = built(BUILT)
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Thu Nov 27 10:00:06 UTC 2025",
+        "Thu Nov 27 10:00:06 AM UTC 2025",
+        "Thu 27 Nov 2025 10:00:06 AM UTC",
+    ],
+)
+def test_build_begins_at_the_date_in_its_log_and_ends_with_the_last_write_to_the_log(
+    date: str,
+) -> None:
+    span = built(BUILT, LOG.replace("Thu Nov 27 10:00:06 UTC 2025", date))
 
     assert span is not None
     assert (span.name, span.start_s, span.end_s, span.state) == (
