@@ -369,10 +369,10 @@ def query_device(retry: Retry) -> Run:
 
 
 def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
-    """Detect failures that a retry cannot repair: a corrupted infoROM, a GPU off the bus."""
+    """Detect failures that a retry cannot repair, and faults that the tool reports but exits with 0."""
     words = find_tool_words(f"{result.stdout}\n{result.stderr}")
     words = words or SMI_EXIT_CODES.get(result.exit_code)
-    if words is None or words.can_retry_help:
+    if words is None or (words.can_retry_help and not result.ok):
         return None
     code = ExitCode.GPU_INFO_ROM_CORRUPTED if words is CORRUPT_INFOROM else _FAILED
     return PermanentFailure(message=words.meaning, exit_code=code)

@@ -974,6 +974,12 @@ TOOL_WORDS = (
         name="the driver's module is missing",
         helps="build",
     ),
+    _fault(
+        r"No (?:devices (?:were )?found|supported GPUs were found)",
+        "The driver has no GPU that works.",
+        f"{SMI}; kubernetes-sigs/dra-driver-nvidia-gpu#1008",
+        "Look for 'NVRM' in the kernel log.",
+    ),
 )
 """Texts of `nvidia-smi` and of programs that load modules, anywhere in their output."""
 

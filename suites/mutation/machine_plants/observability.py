@@ -173,7 +173,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "a corrupted infoROM counts only where nvidia-smi fails",
         "driver.py",
         (
-            "    if words is None or words.can_retry_help:",
+            "    if words is None or (words.can_retry_help and not result.ok):",
             "    if result.ok or words is None or words.can_retry_help:",
         ),
         "observability/test_exit_codes.py",

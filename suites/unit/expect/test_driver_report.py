@@ -307,6 +307,7 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
         ("Unable to determine the device handle for GPU1: 0000:66:00.0: Unknown Error", "fallen off the bus"),
         ("Unable to determine the device handle for GPU0000:66:00.0: GPU requires reset", "until it is reset"),
         ("Unable to determine the device handle for GPU 0000:66:00.0: Unable to communicate with GPU because it is insufficiently powered.", "power cables"),
+        ("No devices were found", "no GPU that works"),
     ],
 )  # fmt: skip
 def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_with_0(
@@ -331,6 +332,7 @@ def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_wi
         ("infoROM is corrupted", 18, "infoROM is corrupted"),
         ("GPU is lost", 1, "has fallen off the bus"),
         ("GPU is lost", 124, "has fallen off the bus"),
+        ("No devices were found", 6, "The driver has no GPU that works. Look for 'NVRM'"),
     ],
 )
 def test_failure_of_nvidia_smi_is_explained_by_its_message_or_exit_code(

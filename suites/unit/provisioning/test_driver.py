@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 LOST, CORRUPT = "A GPU has fallen off the bus", "The GPU's infoROM is corrupted"
+NO_GPU = "The driver has no GPU that works"
 MISMATCH = "The driver's programs and its loaded module have different versions"
 
 
@@ -42,8 +43,10 @@ MISMATCH = "The driver's programs and its loaded module have different versions"
         ("", "GPU is lost.  Reboot the system\n", 255, LOST),
         ("Unknown Error of a new kind\n", "", 15, LOST),
         ("Failed to initialize NVML: ...\n", "", 18, MISMATCH),
-        ("No devices were found\n", "", 0, None),
+        ("No devices were found\n", "", 0, NO_GPU),
+        ("No devices were found\n", "", 6, None),
         ("No devices were found\n", "", 9, None),
+        ("Failed to initialize NVML: No supported GPUs were found\n", "", 255, None),
         ("words that nobody knows\n", "", 77, None),
     ],
 )

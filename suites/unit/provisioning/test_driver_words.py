@@ -583,7 +583,7 @@ _SAID_BY_PROGRAMS = (
         ("Failed to initialize NVML: Driver/library version mismatch", MISMATCH.name),
         ("could not insert 'wireguard': Exec format error\nnvidia: Permission denied", None),
         ("Unable to determine the device handle for GPU\nUnknown Error", None),
-        ("No devices were found", None),
+        *((said, "") for said in ("No devices were found", "No devices found.", "Failed to initialize NVML: No supported GPUs were found")),
         ("", None),
 )  # fmt: skip
 
