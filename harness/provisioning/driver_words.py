@@ -432,7 +432,8 @@ _STARTS = (
         rf"{_AT}(?:rm_init_adapter(?:\(\d+\))? failed|RmInitNvDevice failed, bailing out of RmInitAdapter|"
         r"RmInitAdapter: |osInitNvMapping: |nvidia_frontend_open: minor \d+, module->open\(\) failed|"
         r"(?:kgspInitRm|kgspBootstrap|_kgspBootGspRm|kgspWaitForGfwBootOk|kgspHealthCheck|"
-        r"kgspExecuteFwsec|gpuWaitForGfwBootComplete)\w*: )",
+        r"kgspExecuteFwsec|gpuWaitForGfwBootComplete|"
+        r"kfspPollForQueueEmpty|kfspWaitForSecureBoot|kfspSendBootCommands|kfspDumpDebugState)\w*: )",
         "The driver could not initialise a GPU.",
         f"{OSINIT}; {KERNEL_GSP}",
         _RESET,

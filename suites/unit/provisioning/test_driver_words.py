@@ -286,6 +286,10 @@ FAULTS = (
             "_kgspBootGspRm: failed",
             "kgspWaitForGfwBootOk_TU102: failed to wait for GFW boot complete",
             "kgspHealthCheck_TU102: ****************************** GSP-CrashCat Report",
+            "kfspPollForQueueEmpty_IMPL: Timed out waiting for FSP command queue to be empty.",
+            "kfspWaitForSecureBoot_GH100: Timed out waiting for Secure Boot",
+            "kfspSendBootCommands_GH100: Sent following content to FSP: ",
+            "kfspDumpDebugState_GH100: NV_PFSP_FALCON_COMMON_SCRATCH_GROUP_2(0) = 0x9f",
             "kgspExecuteFwsec_TU102: failed to execute FWSEC for FRTS: FRTS error code 0x492f",
             "gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
         )
