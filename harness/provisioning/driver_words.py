@@ -423,6 +423,12 @@ _STARTS = (
         name="the GPU has to be reset",
     ),
     _fault(
+        rf"{_FUNCTION}(?:Failed to update Rx Detect Link mask!|Getting peer\d*'s postRxDetLinkMask failed!)",
+        "An NVLink of a GPU does not answer.",
+        f"{_OPEN}, src/nvidia/src/kernel/gpu/nvlink/arch/hopper/kernel_nvlink_gh100.c",
+        _RESET,
+    ),
+    _fault(
         rf"Attempting to remove device {_ADDRESS} with non-zero usage count!",
         "The GPU {address} was removed while it was in use.",
         NV_PCI,

@@ -270,6 +270,14 @@ FAULTS = (
     ),
     *((f"NVRM: {gpu}nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.", _RESET, "") for gpu in ("", "GPU0 ")),
     *((f"NVRM: {gpu}krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", _RESET, "retry build") for gpu in ("", "GPU0 ")),
+    *(
+        (f"NVRM: {gpu}{said}", "", "retry build")
+        for gpu in ("", "GPU0 ")
+        for said in (
+            "knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+            "knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+        )
+    ),
     ("NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!", "", "retry build"),
     *(
         (f"NVRM: {gpu}{said}", "", "retry build")
