@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from harness import expect
@@ -76,10 +75,6 @@ def with_loaded_driver(folder: EvidenceFolder) -> EvidenceFolder:
     )
 
 
-def in_dkms(name: str, folder: EvidenceFolder) -> EvidenceFolder:
-    return folder.command("dkms-status", f"{name}/{VERSION}, {KERNEL}, x86_64: installed\n")
-
-
 def with_xid(folder: EvidenceFolder) -> EvidenceFolder:
     return folder.command("dmesg", "[   9.1] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>'\n")
 
@@ -118,13 +113,6 @@ ACCEPTED = {
     "image_present": Case(lambda e: expect.image_present(e, IMAGE)),
     "image_absent": Case(lambda e: expect.image_absent(e, IMAGE), node=a_stripped_node),
     "module_built_for": Case(lambda e: expect.module_built_for(e, KERNEL, version=VERSION)),
-    **{
-        f"module_built_for a package's {name}": Case(
-            lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
-            partial(in_dkms, name),
-        )
-        for name in ("nvidia-current", "nvidia-current-open", "nvidia-srv", "nvidia-open")
-    },
     "no_module_for": Case(lambda e: expect.no_module_for(e, OTHER_KERNEL)),
     "module_built_before_boot": Case(lambda e: expect.module_built_before_boot(e, KERNEL)),
     "module_built_since_boot": Case(
@@ -371,7 +359,7 @@ REFUSED = {
     ),
     "module_built_for: another module": Case(
         lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
-        partial(in_dkms, "nvidia-fs"),
+        lambda f: f.command("dkms-status", f"nvidia-fs/{VERSION}, {KERNEL}, x86_64: installed\n"),
         message="DKMS's states are {}",
     ),
     "module_built_for: another version": Case(

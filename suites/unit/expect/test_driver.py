@@ -136,6 +136,16 @@ def test_record_that_lacks_a_key_is_refused(tmp_path: Path, key: str, *, is_load
             expect.record_fits(with_record(folder, **fields).evidence)
 
 
+@pytest.mark.parametrize(
+    "name", ["nvidia-current", "nvidia-current-open", "nvidia-srv", "nvidia-open"]
+)
+def test_driver_of_a_package_may_have_another_name_in_dkms(tmp_path: Path, name: str) -> None:
+    built = f"{name}/{VERSION}, {KERNEL}, x86_64: installed\n"
+    folder = a_serving_node(tmp_path).command("dkms-status", built)
+
+    expect.module_built_for(folder.evidence, KERNEL, version=VERSION)
+
+
 def test_record_of_another_kernel_is_refused_if_no_driver_is_loaded(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)
 

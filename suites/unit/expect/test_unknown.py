@@ -340,14 +340,7 @@ def guest_did_not_answer(folder: EvidenceFolder) -> None:
     ("change", "known"),
     [
         # The answers of DKMS and modinfo need no file, if these had permission for their folders.
-        (
-            nothing_was_requested,
-            {
-                case
-                for case in CASES
-                if case.partition(" ")[0] in {"module_built_for", "no_module_for"}
-            },
-        ),
+        (nothing_was_requested, {"module_built_for", "no_module_for"}),
         (gathering_was_interrupted, set()),
         (guest_did_not_answer, set()),
     ],
