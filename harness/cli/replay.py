@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.cli.options import Commands
 
 _LONGEST_PAUSE_S = 2.0
+_SLOWEST = 0.001
 
 
 def add_parser(commands: Commands) -> None:
@@ -46,8 +47,11 @@ def _speed(word: str) -> float:
         speed = float(word)
     except ValueError:
         speed = -1.0
-    if not speed >= 0:
-        raise argparse.ArgumentTypeError(f"'{word}' is not a factor; give a number of 0 or more.")
+    # A pause of years would overflow the clock.
+    if speed != 0 and not speed >= _SLOWEST:
+        raise argparse.ArgumentTypeError(
+            f"'{word}' is not a factor; give 0, or a number of at least {_SLOWEST}."
+        )
     return speed
 
 

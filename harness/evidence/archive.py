@@ -339,9 +339,11 @@ def machine_folders(folder: Path) -> list[Path]:
     """Return the folders of machines in a test's evidence; `folder` itself may be a machine's folder.
 
     The folders are not searched further, since a guest chooses the names of the gathered files.
+    Raises LimitError for too many folders within folders.
     """
     found = []
     for path, folders, _ in os.walk(folder):
+        PATH_LEVELS.check(len(Path(path).parts) - len(folder.parts), f"'{folder}'")
         if any(_is_part(Path(path, name)) for name in folders):
             found.append(Path(path))
             folders.clear()
