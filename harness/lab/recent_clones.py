@@ -15,6 +15,7 @@ import hashlib
 import os
 import pickle
 import secrets
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ import harness
 from harness.artifact_cache import MANIFEST, STAMP
 from harness.artifact_cache.manifest import BOOT_ID
 from harness.errors import HarnessError
+from harness.foreign_files import open_plain
 from harness.lab.saved_states import BuiltImageSource, describe_clone
 from harness.lease import make_private_folder
+from harness.limits import LimitError
 from harness.provisioning.wait import Deadline
 from harness.settings import name_of_file
 
@@ -80,14 +83,18 @@ def _read(
 ) -> tuple[SavedState, Checkpoint] | None:
     """Return the last clone's state and checkpoint, kept in use, or None if a fact has changed."""
     try:
-        content = kept.read_bytes()
-    except OSError:
+        with open_plain(kept) as file:
+            written = os.fstat(file.fileno())
+            content = file.read()
+    except (OSError, LimitError):
+        return None
+    if written.st_uid != os.geteuid() or written.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return None
     digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(_facts(lab) + pickled).digest() != digest:
         return None
-    # Unpickling is safe: the digest shows that this harness wrote these bytes, and that the
-    # harness has not changed since.
+    # Unpickling is safe: no other user could write these bytes, and the digest shows that the harness has
+    # not changed since.
     found: _Found
     found, facts = pickle.loads(pickled)  # noqa: S301
     with contextlib.ExitStack() as attempt:

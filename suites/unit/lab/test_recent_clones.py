@@ -243,6 +243,11 @@ CHANGES: dict[str, Callable[[Clones], object]] = {
     "lock file is gone": lambda clones: (clones.parent.folder / USED).unlink(),
     "what is kept is cut": lambda clones: clones.kept.write_bytes(clones.kept.read_bytes()[:-1]),
     "what is kept is empty": lambda clones: clones.kept.write_bytes(b""),
+    # Unpickling the file of another user would run that user's code.
+    "others may write what is kept": lambda clones: clones.kept.chmod(0o622),
+    "what is kept is a link": lambda clones: clones.kept.symlink_to(
+        clones.kept.rename(clones.folder / "kept")
+    ),
 }
 
 
