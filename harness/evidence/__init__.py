@@ -28,6 +28,7 @@ from harness.evidence.gaps import refuse_closed, refuse_gaps
 from harness.evidence.outcome import (
     ProvisioningOutcome,
     parse_events,
+    parse_exit_code,
     parse_log_decision,
     parse_log_steps,
 )
@@ -628,6 +629,6 @@ class Evidence:
 
 def _number(text: str, what: str) -> int:
     try:
-        return int(text)
+        return parse_exit_code(text)
     except ValueError:
         raise HarnessError(f"The {what} was expected to be a number, but is {text!r}.") from None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: The limit for reported times and durations, in seconds: some 3000 years.
 MOST_S = 1e11
+_EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
 #: An expression is searched in this many characters of a line, since the time may grow with the
 #: square of this number.
 _LONGEST_LINE = 16 << 10
@@ -72,7 +73,7 @@ class ProvisioningOutcome:
             return cls(
                 exit_code=None
                 if file.exit_code is None
-                else int(str(_at(document, file.exit_code))),
+                else parse_exit_code(str(_at(document, file.exit_code))),
                 exit_name=_text(document, file.exit_name),
                 error=_text(document, file.error),
                 action=_text(document, file.decision),
@@ -84,6 +85,13 @@ class ProvisioningOutcome:
                 f"The outcome of provisioning in '{file.path}' has an unknown format ({error}): "
                 f"{text!r}."
             ) from error
+
+
+def parse_exit_code(text: str) -> int:
+    """Return a decimal number; raises ValueError for other text, even if Python reads it, like `0_0`."""
+    if _EXIT_CODE.fullmatch(text.strip()) is None:
+        raise ValueError(f"{text!r} is not an exit code")
+    return int(text)
 
 
 def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:

@@ -148,6 +148,8 @@ def test_link_in_evidence_does_not_read_a_file_of_this_host(tmp_path: Path, kind
         '{"exit_code": ' + "9" * 5000 + "}",
         '{"exit_code": "' + "9" * 5000 + '"}',
         '{"exit_code": 1e999}',
+        '{"exit_code": "0_0"}',
+        '{"exit_code": "\u0660"}',
         '{"schema": 1, "exit_code": 0, "steps": [{"name": "x", "duration_s": 1e300, "status": "x"}]}',
         '{"schema": 1, "exit_code": 0, "steps": [{"name": "x", "duration_s": "'
         + "9" * 5000
@@ -162,6 +164,15 @@ def test_hostile_outcome_raises_a_harness_error(tmp_path: Path, text: str) -> No
 
     with pytest.raises(HarnessError, match="has an unknown format"):
         _ = evidence.outcome
+
+
+@pytest.mark.parametrize("text", ["0_0", "\N{ARABIC-INDIC DIGIT ZERO}", "+0", "0x0", "9" * 5000])
+def test_odd_exit_code_of_a_command_is_no_success(tmp_path: Path, text: str) -> None:
+    files: dict[str, str | bytes] = {"commands/x": "", "commands/x.exit-code": f"{text}\n"}
+    evidence = evidence_of(tmp_path, files)
+
+    with pytest.raises(HarnessError, match="exit code of 'x' was expected to be a number"):
+        evidence.answer_of("x")
 
 
 @pytest.mark.parametrize(
