@@ -348,6 +348,9 @@ def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
     for line in text.splitlines():
         process, _, rest = line.partition("\t")
         path, _, command = rest.partition("\t")
+        # Compiling an expression for each line would take minutes.
+        if not any(path in each for each in sentences):
+            continue
         # Do not match a longer name, such as `/run/x.lock.d` for `/run/x.lock`.
         whole = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w/-]|\.\w)")
         if path.startswith("/") and any(map(whole.search, sentences)):
@@ -430,7 +433,8 @@ def _starting_units(folder: Path) -> Iterator[str]:
 def _words(listed: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a list of units."""
     if listed.is_file():
-        yield from unit_rows(last_bytes(listed, _MOST_BYTES).decode(errors="replace"))
+        lines = last_bytes(listed, _MOST_BYTES).decode(errors="replace").split("\n")
+        yield from unit_rows("\n".join(line[:_LONGEST_LINE] for line in lines))
 
 
 def find_cause(folder: Path) -> FoundCause | None:

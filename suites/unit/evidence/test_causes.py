@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -762,6 +763,20 @@ def test_holder_of_a_lock_that_the_log_does_not_mention_is_not_reported(
     write(tmp_path, "commands/locks", LOCKS)
 
     assert not [line for line in explain(tmp_path) if "locked" in line]
+
+
+def test_list_of_many_locks_and_a_unit_with_a_long_name_take_little_time(tmp_path: Path) -> None:
+    """Any process of the guest can hold thousands of locks."""
+    write_foreign_run(tmp_path, log="ERROR /run/own.lock is in the way\n")
+    others = "".join(f"{each}\t/srv/{each:080}\tx\n" for each in range(20_000))
+    write(tmp_path, "commands/locks", f"{LOCKS}{others}")
+    write(tmp_path, "commands/failed-units", "a" * (1 << 20))
+
+    began = time.process_time()
+    found = explain(tmp_path)
+
+    assert time.process_time() - began < 2
+    assert len([line for line in found if "locked" in line]) == 1
 
 
 def test_foreign_provisioner_with_an_empty_log_is_reported_with_its_exit_code(
