@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _OPTIONS = re.compile(r"(?:set|shopt)\s+(?!--?\s|--?\Z)[-+][\w\s+-]*\Z")
 _SHEBANG_OPTIONS = re.compile(
-    r"#!\S*/(?:env\s+-S\s+)?(?:bash|sh)\s+(-[A-Za-z]+)\s*$", re.MULTILINE
+    r"#!\S*/(?:env[ \t]+-S[ \t]+)?(?:ba|da|a)?sh"
+    r"((?:[ \t]+[-+](?=\w)[abefhkmptuvxBCEHPT]*(?:o[ \t]+[a-z]+)?)+)\s*$",
+    re.MULTILINE,
 )
 #: A bracket that can end a function, by the function's first bracket: unless the bracket begins the
 #: line, only redirections, operators or a comment follow the bracket. A brace is a word of its own.
@@ -37,8 +39,14 @@ def options_of(text: str) -> str:
     from harness.shell.commands_of import plain_commands  # noqa: PLC0415 - slow import of the parser
 
     found = [command for command in plain_commands(text) if _OPTIONS.match(command)]
-    shebang = _SHEBANG_OPTIONS.match(text)
-    return "; ".join([*([f"set {shebang[1]}"] if shebang else []), *found])
+    shebang = " ".join(shebang_options(text))
+    return "; ".join([*([f"set {shebang}"] if shebang else []), *found])
+
+
+def shebang_options(text: str) -> list[str]:
+    """Return the shell options in a script's first line, as words."""
+    found = _SHEBANG_OPTIONS.match(text)
+    return found[1].split() if found else []
 
 
 def extract_function(script: Path, name: str, runner: Runner | None = None) -> tuple[str, int]:

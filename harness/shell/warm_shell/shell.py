@@ -21,7 +21,7 @@ from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_files import RootFiles
-from harness.shell.warm_shell.extraction import extract_function, options_of
+from harness.shell.warm_shell.extraction import extract_function, options_of, shebang_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -251,14 +251,18 @@ class Shell:
     ) -> Evaluation:  # fmt: skip
         """Run a script in a new process, with bash, dash or BusyBox's ash.
 
-        The script sees the mocks that child processes see.
+        Shell options in the script's first line, such as `#!/bin/bash -e`, apply. The script sees
+        the mocks that child processes see.
         """
         script = Path(path).absolute()
-        if script not in self._scripts and script.is_file():
-            self._scripts.append(script)
-            vars(self).pop("_texts", None)
-            vars(self).pop("_looked_up", None)
-        words = [*interpreter.split(), str(script), *arguments]
+        options: list[str] = []
+        if script.is_file():
+            options = shebang_options(script.read_text(errors="surrogateescape"))
+            if script not in self._scripts:
+                self._scripts.append(script)
+                vars(self).pop("_texts", None)
+                vars(self).pop("_looked_up", None)
+        words = [*interpreter.split(), *options, str(script), *arguments]
         return self.evaluate(" ".join(quote(word) for word in words), stdin, env)
 
     def evaluate(

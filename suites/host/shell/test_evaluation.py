@@ -55,6 +55,28 @@ def test_evaluation_has_the_output_of_background_jobs_that_end_soon(shell: Shell
     assert shell.evaluate("echo next").stdout == "next\n"
 
 
+@pytest.mark.parametrize(
+    ("first_line", "status"),
+    [
+        ("#!/bin/bash", 0),
+        ("#!/bin/bash -e", 1),
+        ("#!/bin/sh -ue", 1),
+        ("#!/usr/bin/env -S bash -eo pipefail", 1),
+        ("#!/bin/bash -l", 0),
+    ],
+)
+@pytest.mark.parametrize("interpreter", ["bash", "dash"])
+def test_script_runs_with_the_options_of_its_first_line(
+    shell: Shell, tmp_path: Path, first_line: str, status: int, interpreter: str
+) -> None:
+    if interpreter == "dash":
+        first_line = first_line.replace("-eo pipefail", "-e")
+    script = tmp_path / "script.sh"
+    script.write_text(f"{first_line}\nfalse\ntrue\n")
+
+    assert shell.run_script(script, interpreter=interpreter).status == status
+
+
 _CODE = {
     "echo a\\": "a\n",
     "echo a # b": "a\n",
