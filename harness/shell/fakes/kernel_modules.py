@@ -31,9 +31,9 @@ _MODPROBE = Syntax(
         "-V,--version",
     )
 )
-_RMMOD = Syntax(options=("-s,--syslog",))
-_MODINFO = Syntax(options=("-F,--field=", "-k,--set-version=", "-n,--filename"))
-_DEPMOD = Syntax(options=("-a,--all", "-A,--quick"))
+_RMMOD = Syntax(options=("-s,--syslog", "-V,--version"))
+_MODINFO = Syntax(options=("-F,--field=", "-k,--set-version=", "-n,--filename", "-V,--version"))
+_DEPMOD = Syntax(options=("-a,--all", "-A,--quick", "-V,--version"))
 _PLAIN = Syntax()
 _PROC_MODULES = "/proc/modules"
 _VERSION = "kmod version 30\n+ZSTD +XZ -ZLIB +LIBCRYPTO -EXPERIMENTAL\n"
@@ -228,6 +228,8 @@ class KernelModules(Fake):
 
     def _rmmod(self, call: Call) -> Answer:
         invocation = _RMMOD.parse(call)
+        if invocation.has("--version"):
+            return Answer(stdout=_VERSION)
         if not invocation.operands:
             return _failed("rmmod: ERROR: missing module name.")
         errors: list[str] = []
@@ -246,9 +248,9 @@ class KernelModules(Fake):
 
     def _modinfo(self, call: Call) -> Answer:
         invocation = _MODINFO.parse(call)
+        if invocation.has("--version"):
+            return Answer(stdout=_VERSION)
         wanted = invocation.value("--field")
-        if wanted is None and not invocation.has("--filename"):
-            raise unknown_use(call, "the fake of 'modinfo' needs '--field' or '--filename'")
         if not invocation.operands:
             raise unknown_use(call, "the fake of 'modinfo' needs the name of a module")
         kernel = invocation.value("--set-version") or self.kernel
@@ -258,13 +260,18 @@ class KernelModules(Fake):
             module = self.module(name) if kernel == self.kernel or "/" in operand else None
             if module is None:
                 return _failed(f"modinfo: ERROR: Module {name} not found.")
+            if wanted is None and not invocation.has("--filename"):
+                raise unknown_use(call, "the fake of 'modinfo' needs '--field' or '--filename'")
             fields = {"filename": self._file(name), **module.fields}
             value = fields.get(wanted or "filename")
             lines += [] if value is None else [f"{value}\n"]
         return Answer(stdout="".join(lines))
 
     def _depmod(self, call: Call) -> Answer:
-        for kernel in _DEPMOD.parse(call).operands:
+        invocation = _DEPMOD.parse(call)
+        if invocation.has("--version"):
+            return Answer(stdout=_VERSION)
+        for kernel in invocation.operands:
             if kernel != self.kernel:
                 raise unknown_use(call, f"the fake knows only the kernel '{self.kernel}'")
         return Answer()

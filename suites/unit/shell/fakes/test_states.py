@@ -243,6 +243,18 @@ def test_modinfo_accepts_the_path_of_a_module_file() -> None:
     assert run(modules, "modinfo -F version /lib/modules/x/other.ko").exit_code == 1
 
 
+@pytest.mark.parametrize("tool", ["modprobe", "rmmod", "modinfo", "depmod"])
+def test_tools_of_kmod_print_their_version(tool: str) -> None:
+    for option in ("--version", "-V"):
+        assert run(fakes.KernelModules(), f"{tool} {option}").stdout.startswith("kmod version ")
+
+
+def test_modinfo_without_a_field_fails_for_a_module_that_is_missing() -> None:
+    answer = run(fakes.KernelModules(), "modinfo nvidia")
+
+    assert (answer.exit_code, answer.stderr) == (1, "modinfo: ERROR: Module nvidia not found.\n")
+
+
 def test_hyphens_and_underscores_name_the_same_module() -> None:
     modules = fakes.KernelModules(
         {"nvidia-uvm": fakes.Module(needs=["drm-kms"]), "drm-kms": fakes.Module()}
