@@ -130,7 +130,9 @@ def _markdown_lines(report: Report) -> Iterator[str]:
             for outcome in (Outcome.SURVIVED, Outcome.NOT_REACHED, Outcome.NOT_TRIED)
         ]
         cells = " | ".join(map(str, [noticed, *others]))
-        yield f"| {_code(f'{script}: {function}')} | {cells} |"
+        # A cell ends at each '|', even in a code span.
+        name = _code(f"{script}: {function}").replace("|", "\\|")
+        yield f"| {name} | {cells} |"
     yield ""
     survivors = [each for each in report.results if each.outcome is Outcome.SURVIVED]
     for result in survivors[:_SHOWN_IN_MARKDOWN]:
@@ -151,8 +153,8 @@ def _markdown_lines(report: Report) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return text as a Markdown code span that is also valid in a table cell."""
-    text = visible_line(text).replace("`", "'").replace("|", "\\|")
+    """Return text as a Markdown code span."""
+    text = visible_line(text).replace("`", "'")
     return f"`{text}`"
 
 

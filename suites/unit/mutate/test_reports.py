@@ -101,11 +101,13 @@ def test_summary_shows_twenty_survivors_and_the_number_of_other_survivors() -> N
 
 def test_each_row_of_the_markdown_table_has_the_same_columns() -> None:
     report = _report(*_EACH)
-    report.results += [replace(each, script=Path("other/a.sh")) for each in report.results]
-    report.texts = {**report.texts, Path("other/a.sh"): _TEXT}
+    report.results += [replace(each, script=Path("other/a|b.sh")) for each in report.results]
+    report.texts = {**report.texts, Path("other/a|b.sh"): _TEXT}
     rows = [line for line in render_markdown(report).splitlines() if line.startswith("|")]
     assert {row.replace("\\|", "").count("|") for row in rows} == {6}
     assert [row.partition("` ")[2] for row in rows[2:]] == ["| 2 | 1 | 1 | 1 |"] * 2
+    # Outside a table, the backslash would be shown.
+    assert "Run by `spec/a_spec.sh::a|b`\n" in render_markdown(report)
 
 
 def test_json_report_has_each_mutant() -> None:
