@@ -16,6 +16,7 @@ from harness.errors import BadInputError, HarnessError
 from harness.lease import leased_folder, sweep
 from harness.limits import ARCHIVE, ARCHIVE_ENTRIES, PATH_LEVELS
 from harness.provisioning.command import PIPE, LocalRunner, end, spawn
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,7 +136,12 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
                 f"The archive can't be unpacked into '{runs}': {error.strerror or error}.",
                 source=str(bundle),
             ) from error
-        yield folder
+        try:
+            yield folder
+        except BadInputError as error:
+            # The user knows the archive; the unpacked folder is removed now.
+            error.sentence = error.sentence.replace(visible(str(folder)), visible(str(bundle)))
+            raise
 
 
 def _limit_of(bundle: Path) -> int:

@@ -107,6 +107,21 @@ def test_folder_in_place_of_an_archive_is_used_as_it_is(evidence: Path, tmp_path
         assert folder == evidence
 
 
+def test_error_about_a_file_in_an_archive_names_the_archive(
+    evidence: Path, tmp_path: Path
+) -> None:
+    """The folder in which the archive was unpacked is removed."""
+    archive = write_archive(evidence)
+
+    with (
+        pytest.raises(BadInputError) as caught,
+        opened(archive, tmp_path / "runs") as folder,
+    ):
+        raise BadInputError("It is empty.", source=str(folder / "node/x.json"))
+
+    assert str(caught.value) == f"{archive}/node/x.json: It is empty."
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("t.tar.gz", "damaged"), ("t.zip", "neither a folder"), ("absent", "neither a folder")],
