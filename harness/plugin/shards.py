@@ -84,6 +84,11 @@ def register(config: pytest.Config) -> None:
 def _send_reports_to(folder: Path, config: pytest.Config) -> None:
     """Write the run's reports into `folder`, except a report whose option names another path."""
     option = config.option
+    for name, plugin in (("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")):
+        if not hasattr(option, name):
+            raise pytest.UsageError(
+                f"--report-dir: The reports need pytest's plug-in '{plugin}'; leave out '-p no:{plugin}'."
+            )
     if not option.xmlpath:
         option.xmlpath = str(folder / JUNIT)
     if not option.allure_report_dir:
@@ -118,7 +123,7 @@ class ShardPlugin:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
 
-    # This hook runs after all hooks that deselect or reorder tests.
+    # This hook runs after all hooks that deselect or reorder tests, except the wrapper of --lf.
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
@@ -139,6 +144,14 @@ class ShardPlugin:
         items[:] = kept
         self._collection = (digest_of(families), len(families))
         self._tests = tuple(place)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Leave out the tests that `--lf` has deselected."""
+        left = {shown_id(item.nodeid) for item in session.items}
+        if self._collection is not None and not left.issuperset(self._tests):
+            self._tests = tuple(test for test in self._tests if test in left)
+            if self.shard is None:
+                self._collection = (digest_of(left), len(left))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:

@@ -102,6 +102,24 @@ def test_run_without_shards_keeps_all_tests_in_their_order() -> None:
     assert select(a_plugin(slow=9), items) == (["b.py::quick", "a.py::slow"], [])
 
 
+@pytest.mark.parametrize(
+    ("count", "left", "collected"), [(1, ("a.py::one",), 1), (1, (), 0), (2, (), 2)]
+)
+def test_test_that_is_deselected_later_is_not_recorded(
+    count: int, left: tuple[str, ...], collected: int
+) -> None:
+    """The wrapper in which pytest deselects the tests of `--lf` ends after the hook of the shard."""
+    plugin = a_plugin(1, count)
+    select(plugin, some_tests("one", "two"))
+    session: Any = SimpleNamespace(items=[FakeItem(test) for test in left])
+
+    plugin.pytest_collection_finish(session)
+
+    assert plugin._tests == left
+    assert plugin._collection is not None
+    assert plugin._collection[1] == collected
+
+
 def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
     """The group that xdist appends is not part of the test name."""
     items = [FakeItem("a.py::x@one"), FakeItem("a.py::y"), FakeItem("a.py::x@one")]
@@ -375,3 +393,16 @@ def test_empty_value_is_refused_since_it_is_an_unset_variable_of_a_job(
         registered(config)
 
     assert config.plugins == []
+
+
+@pytest.mark.parametrize(
+    ("name", "plugin"), [("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")]
+)
+def test_run_without_a_plugin_of_its_reports_is_refused(
+    tmp_path: Path, name: str, plugin: str
+) -> None:
+    config = FakeConfig(tmp_path, "r")
+    delattr(config.option, name)
+
+    with pytest.raises(pytest.UsageError, match=f"^--report-dir: .* leave out '-p no:{plugin}'"):
+        registered(config)
