@@ -19,10 +19,19 @@ if TYPE_CHECKING:
     import pytest
 
 #: The options whose values may be paths.
-_OPTIONS = frozenset({*(option.name for option in OPTIONS.values()), "--report-dir"})
+_OPTIONS = frozenset(
+    {
+        *(option.name for option in OPTIONS.values()),
+        *("--report-dir", "--durations-file"),
+        *("--shell-cov", "--shell-cov-data", "--shell-cov-lcov"),
+    }
+)
 #: The name of each ini file, and the text that the file needs before pytest accepts it.
 _INI_FILES = (
+    ("pytest.toml", ""),
+    (".pytest.toml", ""),
     ("pytest.ini", ""),
+    (".pytest.ini", ""),
     ("pyproject.toml", "[tool.pytest"),
     ("tox.ini", "[pytest]"),
     ("setup.cfg", "[tool:pytest]"),

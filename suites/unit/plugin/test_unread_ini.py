@@ -24,6 +24,9 @@ def _config(here: Path, *words: str, inipath: Path | None = None) -> Any:
     ("name", "text"),
     [
         ("pytest.ini", ""),
+        (".pytest.ini", ""),
+        ("pytest.toml", ""),
+        (".pytest.toml", ""),
         ("pyproject.toml", "[tool.pytest.ini_options]\n"),
         ("tox.ini", "[pytest]\n"),
         ("setup.cfg", "[tool:pytest]\n"),
@@ -40,6 +43,17 @@ def test_option_and_path_in_separate_arguments_are_refused_if_an_ini_file_is_unr
         unread_ini.refuse(_config(here, "-v", "--qemu", "/bin/sh"))
 
     assert f"did not read '{tmp_path / name}'; write '--qemu=/bin/sh'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--shell-cov", "--shell-cov-data", "--shell-cov-lcov", "--report-dir", "--durations-file"],
+)
+def test_each_option_for_a_path_is_checked(tmp_path: Path, option: str) -> None:
+    (tmp_path / "pytest.ini").touch()
+
+    with pytest.raises(BadInputError, match=f"write '{option}=/bin/sh', in one word"):
+        unread_ini.refuse(_config(tmp_path, option, "/bin/sh"))
 
 
 def test_other_arguments_are_accepted_although_an_ini_file_is_unread(tmp_path: Path) -> None:
