@@ -20,7 +20,7 @@ import coverage
 from coverage.plugin import CoveragePlugin, FileReporter
 from typing_extensions import override
 
-from harness.errors import BadInputError, HarnessError, listed
+from harness.errors import BadInputError, HarnessError, listed, naming
 from harness.foreign_files import read_plain
 from harness.lease import temporary_folder
 from harness.limits import COVERAGE_ENTRIES, COVERAGE_FILE_MIB, COVERAGE_LINES
@@ -241,7 +241,8 @@ def report(data: coverage.CoverageData, *, html: Path | None, lcov: Path | None)
         if html is not None:
             reporter.html_report(directory=str(html), show_contexts=True, title="Shell coverage")
         if lcov is not None:
-            reporter.lcov_report(outfile=str(lcov))
+            with naming(lcov):
+                reporter.lcov_report(outfile=str(lcov))
     except coverage.CoverageException as error:
         raise HarnessError(f"The coverage of shell code can't be reported: {error}") from error
     return table.getvalue()

@@ -156,6 +156,13 @@ def test_only_data_of_an_earlier_run_is_replaced(tmp_path: Path, script: Path) -
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_tracefile_for_which_the_disk_has_no_room_is_named(tmp_path: Path, script: Path) -> None:
+    data = combine([written(tmp_path, script, "data", Tier.MOCKED, 2)])
+
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        report(data, html=None, lcov=Path("/dev/full"))
+
+
 def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--shell-cov: There is no bash script at"):
         write_data({}, [tmp_path], tmp_path / "data")
