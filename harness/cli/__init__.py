@@ -136,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code 1 means that a node is not as expected. 2 means that the harness could not check
     the node, for example because of bad input or a missing requirement. 130 means that a person
     interrupted the command, and 141 that the reader of the command's output closed the pipe.
-    `harness shell` and `harness ssh` return the exit code of the command in the guest.
+    `harness shell` and `harness ssh` return the exit code of the command in the guest, and `harness
+    rerun` returns the exit status of pytest.
     """
     if argv is None:
         # Imports make objects that are never freed. Hundreds of garbage collections meanwhile would
