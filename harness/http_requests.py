@@ -191,11 +191,11 @@ class _HttpConnection(http.client.HTTPConnection):
 
     @override
     def endheaders(self, message_body: Any = None, *, encode_chunked: bool = False) -> None:
+        if self.sock is None:
+            self.connect()
         try:
             super().endheaders(message_body, encode_chunked=encode_chunked)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
-            if self.sock is None:
-                raise
             self._lost = error
 
     @override
@@ -341,7 +341,8 @@ class HttpOpener:
             opener.add_handler(handler)
         try:
             answer: http.client.HTTPResponse = opener.open(request, timeout=pace.seconds)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, http.client.InvalidURL) as error:
+            # InvalidURL may also mean a proxy.
             if isinstance(error, RefusedUrlError):
                 raise
             raise RefusedUrlError(f"'{request.full_url}' can't be requested ({error})") from error

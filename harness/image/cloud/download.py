@@ -315,7 +315,7 @@ def _connection_errors(url: str, stall_s: float) -> Iterator[None]:
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
             raise _TransferError(f"'{url}' sent nothing for {stall_s:g} s") from error
-        is_final = isinstance(error.reason, (*_PERMANENT, str))
+        is_final = url.startswith("file:") or isinstance(error.reason, (*_PERMANENT, str))
         raise _TransferError(
             f"'{url}' could not be reached ({error.reason})", is_final=is_final
         ) from error

@@ -355,6 +355,45 @@ def test_proxy_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.Mo
     assert download.part.read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("proxy", ["http://proxy:port", "http://a b:1", "http:/proxy"])
+def test_malformed_proxy_ends_the_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+
+    failure = Download(tmp_path).fail("http://images.invalid/images/x.img")
+
+    assert "'http://images.invalid/images/x.img' can't be requested (" in failure
+    assert "times in a row" not in failure
+
+
+@pytest.mark.parametrize("name", ["missing", "", "file/x"])
+def test_file_url_that_cannot_be_read_is_read_once(
+    download: Download, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    failure = download.fail(f"file://{tmp_path}/{name}")
+
+    assert "could not be reached ([Errno" in failure
+    assert "times in a row" not in failure
+
+
+def test_proxy_that_sends_data_before_the_encryption_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accept(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\nLog in first.")
+
+    with serving({}) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setattr(Handler, "do_CONNECT", accept, raising=False)
+
+        failure = Download(tmp_path).fail("https://images.invalid/x.img")
+
+    assert "'https://images.invalid/x.img' could not be reached (" in failure
+
+
 def test_truncated_small_file_is_requested_again(server: ImageServer, download: Download) -> None:
     server.fail_with(FILE, cut_at(999))
 
