@@ -183,7 +183,7 @@ class Shell:
 
         A file below `/sys` or `/proc` hides the kernel's file with the same path.
         """
-        data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        data = _require_bytes(text) if isinstance(text, str) else text
         if not str(path).startswith("/"):
             raise HarnessError(
                 f"The throw-away root needs an absolute path, but '{path}' is not one."
@@ -420,9 +420,9 @@ class Shell:
             raise ExpectationError(f"The test expects calls that did not happen:\n{lines}")
 
 
-def _require_bytes(text: str) -> None:
+def _require_bytes(text: str) -> bytes:
     try:
-        text.encode(errors="surrogateescape")
+        return text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise HarnessError(
             f"'{text[error.start]}' can't be passed to a shell: it is a lone surrogate, which has "

@@ -88,6 +88,8 @@ def test_status_comes_from_exit_or_errexit(code: Shell) -> None:
 def test_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
     with pytest.raises(HarnessError, match="a lone surrogate"):
         code.evaluate("true", env={"X": "\ud800"})
+    with pytest.raises(HarnessError, match="a lone surrogate"):
+        code.write("/x", "\ud800")
 
     assert code.call("echo", "\udce9").stdout == "\udce9\n"
 
