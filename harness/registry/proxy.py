@@ -172,6 +172,10 @@ class _RefusedError(Exception):
         self.status = status
 
 
+def _failed(error: Exception) -> _RefusedError:
+    return _RefusedError(502, f"The registry behind this proxy failed: {error}.")
+
+
 class _Body:
     """A request's body, which the proxy reads in pieces."""
 
@@ -284,9 +288,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             except (ValueError, http.client.InvalidURL) as error:
                 raise _RefusedError(400, f"The request can't be forwarded: {error}.") from error
             except (OSError, http.client.HTTPException) as error:
-                raise _RefusedError(
-                    502, f"The registry behind this proxy failed: {error}."
-                ) from error
+                raise _failed(error) from error
             self._pass_on(answer, fault, request)
 
     def _body(self) -> _Body:
@@ -306,7 +308,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         count = length(answer.headers)
         pieces: Iterable[bytes]
         if count is None:
-            content = answer.read(_HELD_BYTES + 1)
+            try:
+                content = answer.read(_HELD_BYTES + 1)
+            except (OSError, http.client.HTTPException) as error:
+                raise _failed(error) from error
             if len(content) > _HELD_BYTES:
                 raise _RefusedError(502, "The registry's answer gives no length and is too long.")
             count, pieces = len(content), [content]
@@ -333,6 +338,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise _CutError
             if is_blob and fault.bytes_per_s is not None:
                 self._pause(len(chunk) / fault.bytes_per_s)
+        if self.command != "HEAD" and request.body_bytes < count:
+            # The registry closed its connection; the client must not wait for the rest.
+            self.close_connection = True
 
     def _refuse(self, status: int, request: RegistryRequest, message: str) -> None:
         code = _ERRORS.get(status, "UNKNOWN")

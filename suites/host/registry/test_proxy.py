@@ -259,6 +259,41 @@ def test_answer_is_502_if_the_registry_is_down(log: RegistryLog, error: Exceptio
         assert ask(connection, "GET", TAG)[0] == 502
 
 
+@pytest.mark.parametrize(
+    ("head", "body", "expected"),
+    [
+        (b"Content-Length: 9", b"part", (200, b"part")),
+        (b"Transfer-Encoding: chunked", b"4\r\npart\r\n", (502, None)),
+        (b"Transfer-Encoding: chunked", b"size\r\n", (502, None)),
+    ],
+)
+def test_answer_ends_if_the_registry_closes_its_connection(
+    log: RegistryLog, head: bytes, body: bytes, expected: tuple[int, bytes | None]
+) -> None:
+    def upstream() -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("registry")
+        connection.sock, theirs = socket.socketpair()
+        opened.enter_context(theirs)
+        theirs.sendall(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body)
+        theirs.shutdown(socket.SHUT_WR)
+        return connection
+
+    with (
+        contextlib.ExitStack() as opened,
+        RegistryProxy(upstream, log) as proxy,
+        client(proxy) as connection,
+    ):
+        connection.request("GET", LAYER)
+        answer = connection.getresponse()
+        try:
+            found: bytes | None = answer.read()
+        except http.client.IncompleteRead as error:
+            found = error.partial
+
+    assert answer.status == expected[0]
+    assert expected[1] in {None, found}
+
+
 def test_closing_the_proxy_ends_its_connections_and_threads(
     upstream_port: int, log: RegistryLog
 ) -> None:
