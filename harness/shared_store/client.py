@@ -165,12 +165,13 @@ class RegistryClient:
     ) -> None:
         """Append to the file `part` the bytes of a blob that the file does not have yet.
 
-        If the whole file has another digest, remove it and raise StoreError. Raises OSError if the
-        disk fails.
+        If the whole file has another digest, remove it; then fetch all its bytes if it had some
+        before, else raise StoreError. Raises OSError if the disk fails.
         """
         url = self.address.url(repository, f"blobs/{digest}")
         deadline = deadline or self.deadline()
         failures, best = 0, _size(part)
+        is_resumed = best > 0
         while (have := _size(part)) < size:
             is_slow = False
             try:
@@ -202,7 +203,12 @@ class RegistryClient:
         found = f"sha256:{digest_of(part)}"
         if found != digest:
             part.unlink()
-            raise self.damaged(what, digest, found)
+            if not is_resumed:
+                raise self.damaged(what, digest, found)
+            # The bytes from an earlier pull may be wrong, for example after a crash of this host.
+            self.fetch_blob(
+                repository, digest, size, part, what=what, progress=progress, deadline=deadline
+            )
 
     def damaged(self, what: str, digest: str, found: str) -> StoreError:
         """Return the error for content that differs from its digest."""

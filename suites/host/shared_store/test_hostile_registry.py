@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache import KEY_DIGITS
 from harness.cli import main
 from harness.progress import Progress, ProgressEvent, Stage
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
@@ -553,6 +554,30 @@ def test_pull_continues_at_a_registry_that_sends_the_whole_blob_again(
     assert answers == [False, True, True]
     assert (puller.into / "disk.qcow2").read_bytes() == content
     assert list(puller.partial.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [1, 1000, 100_000])
+def test_blob_whose_received_part_is_damaged_is_pulled_anew(
+    registry: Adversary, puller: Puller, size: int
+) -> None:
+    """After a crash of the host, the end of a file may have zeros."""
+    digest = registry.manifest["layers"][0]["digest"]
+    puller.partial.mkdir()
+    part = puller.partial / f"{NAME}.{digest.removeprefix('sha256:')[:KEY_DIGITS]}"
+    part.write_bytes(bytes(size))
+
+    def lie(request: Request) -> bool:
+        blob = registry.blobs[digest]
+        if not _is_disk(request) or "Range" not in request.headers:
+            return False
+        extent = f"bytes {size}-{len(blob) - 1}/{len(blob)}"
+        return request.reply(206, blob[size:], Content_Range=extent)
+
+    registry.lie = lie
+
+    assert puller.pull()
+
+    assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
 
 
 @pytest.mark.parametrize("extent", ["bytes 0-19999/20000", "bytes 9-19999/20000", "junk", ""])
