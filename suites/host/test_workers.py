@@ -73,7 +73,7 @@ def test_next_worker_runs_the_tests_of_a_killed_worker(tmp_path: Path) -> None:
     assert "1 failed, 3 passed" in result.stdout, result.render()
 
 
-def test_file_named_on_the_command_line_is_collected_by_each_worker(tmp_path: Path) -> None:
+def test_file_argument_on_the_command_line_is_collected_by_each_worker(tmp_path: Path) -> None:
     test = "def test_1(): pass\ndef test_2(): pass\n"
 
     result = run(tmp_path, "suites/unit/test_a.py", a=test, b=test)

@@ -193,7 +193,7 @@ def test_hostile_paths_and_contents_and_arguments_are_unchanged_on_the_volume(
     assert document["runcmd"] == [list(HOSTILE)]
 
 
-def test_user_data_larger_than_a_block_is_complete(tmp_path: Path) -> None:
+def test_user_data_that_is_larger_than_a_block_is_complete(tmp_path: Path) -> None:
     large = replace(NODE, files=[GuestFile(path="/x", content=bytes(range(256)) * 512)])
     seed = render_seed(large, instance_id="x")
 

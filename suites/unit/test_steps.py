@@ -73,7 +73,9 @@ def test_step_that_raises_has_failed(listener: Listener) -> None:
     assert listener.told == ["+Boot", "+Wait", "-Wait: It hangs.", "-Boot: It hangs."]
 
 
-def test_consecutive_steps_end_where_the_next_one_begins(listener: Listener) -> None:
+def test_each_of_several_consecutive_steps_ends_where_the_next_step_begins(
+    listener: Listener,
+) -> None:
     with consecutive() as begin:
         begin("init")
         begin("config")

@@ -167,7 +167,7 @@ def test_seabios_boots_the_baked_image_and_the_driver_is_built_for_another_kerne
     assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
 
 
-def test_kernels_are_extracted_oldest_first(
+def test_kernels_are_extracted_from_the_oldest_to_the_newest(
     kernels: Sequence[CloudImageKernel], cloud_like: Image
 ) -> None:
     versions = [kernel.version for kernel in kernels]

@@ -158,7 +158,9 @@ def expected(folder: str) -> list[tuple[str, tuple[str, str, str]]]:
     ]
 
 
-def test_kernels_of_the_root_partition_come_oldest_first(maker: Maker) -> None:
+def test_kernels_of_the_root_partition_are_returned_from_the_oldest_to_the_newest(
+    maker: Maker,
+) -> None:
     """Debian's images, and Ubuntu's images up to 22.04, have this layout."""
     files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
 

@@ -165,7 +165,7 @@ def test_reading_the_state_takes_less_than_three_seconds_of_cpu_time(
     assert min(costs) < _MOST_CPU_S, f"Three states took {costs} seconds of CPU time."
 
 
-def test_paths_read_from_the_disk_match_the_output_of_find_in_the_guest(
+def test_paths_that_are_read_from_the_disk_match_the_output_of_find_in_the_guest(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Attributes parsed from the disk's blocks match the attributes that the guest's kernel shows."""

@@ -42,7 +42,7 @@ def free_image(pytestconfig: pytest.Config, lab: Lab, settings: Settings) -> Ima
         return lab.node_image(_FREE_IMAGE)
 
 
-def test_nvidias_open_modules_open_gpus_with_firmware_files_of_the_harness(
+def test_nvidias_open_source_modules_open_gpus_with_firmware_files_of_the_harness(
     boot_node: BootNode, free_image: Image, a100: GpuModel, h100: GpuModel
 ) -> None:
     """An A100 and an H100 load different firmware files."""

@@ -224,7 +224,7 @@ def test_attachment_has_the_qemu_arguments_for_the_device(server: VfioUserServer
     assert (attachment.root_port_window_mib, attachment.aperture_mib) == (64, 128 << 10)
 
 
-def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -> None:
+def test_closed_server_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -> None:
     before = open_descriptors()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
     server.start()

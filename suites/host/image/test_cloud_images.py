@@ -323,7 +323,7 @@ def test_image_that_refers_to_other_files_is_refused(tmp_path: Path, server: Ima
     assert list(fetching.refused().values()) == [content]
 
 
-def test_error_offline_has_the_digest_of_the_missing_image(
+def test_error_in_offline_mode_has_the_digest_of_the_missing_image(
     tmp_path: Path, server: ImageServer
 ) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
@@ -332,7 +332,9 @@ def test_error_offline_has_the_digest_of_the_missing_image(
     assert server.requests == []
 
 
-def test_error_offline_without_a_lock_file_has_the_path_of_that_file(fetching: Fetching) -> None:
+def test_error_in_offline_mode_without_a_lock_file_has_the_path_of_the_lock_file(
+    fetching: Fetching,
+) -> None:
     assert f"nor a lock file '{fetching.lock}'" in fetching.fail(is_offline=True)
 
 
@@ -437,7 +439,7 @@ def test_digest_that_another_process_locked_is_kept(fetching: Fetching) -> None:
 
 
 @pytest.mark.parametrize("is_renewal", [False, True])
-def test_fetch_does_not_replace_a_lock_written_meanwhile_but_a_renewal_does(
+def test_fetch_keeps_a_lock_that_was_written_meanwhile_but_a_renewal_replaces_the_lock(
     fetching: Fetching, server: ImageServer, *, is_renewal: bool
 ) -> None:
     def lock_meanwhile(handler: Handler) -> None:
@@ -481,7 +483,7 @@ def test_damaged_image_is_fetched_again(fetching: Fetching, server: ImageServer)
     )
 
 
-def test_damaged_image_is_reported_offline(fetching: Fetching) -> None:
+def test_damaged_image_is_reported_in_offline_mode(fetching: Fetching) -> None:
     os.truncate(fetching.run().disk, 5)
 
     with pytest.raises(ImageFetchError, match=r"can't be fetched offline.*has 5 bytes"):

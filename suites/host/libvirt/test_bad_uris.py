@@ -57,7 +57,7 @@ except RequirementError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without permission")
-def test_error_for_a_user_without_permission_names_the_group_to_join(
+def test_error_for_a_user_without_permission_mentions_the_group_to_join(
     daemon: PrivateDaemon,
 ) -> None:
     answer = LocalRunner().run(

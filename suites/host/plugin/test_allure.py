@@ -80,7 +80,7 @@ def outline(steps: list[dict[str, Any]]) -> list[object]:
     ]
 
 
-def test_allure_result_has_the_steps_of_the_machine_and_the_name_in_the_docstring(
+def test_allure_result_has_the_steps_of_the_machine_and_takes_its_name_from_the_docstring(
     inner: Inner,
 ) -> None:
     inner.run(STEPS, "--alluredir=results")
@@ -173,7 +173,9 @@ def test_title_and_suite_and_severity_that_a_test_sets_are_kept(inner: Inner) ->
     assert labels(result)["severity"] == "minor"
 
 
-def test_allure_severity_comes_from_the_folder_and_the_tag_from_the_marker(inner: Inner) -> None:
+def test_allure_severity_comes_from_the_folder_and_the_allure_tag_comes_from_the_marker(
+    inner: Inner,
+) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = test_inner.py: critical")
 
     inner.run(
@@ -268,7 +270,7 @@ def test_earlier_evidence_is_attached_to_its_own_step(inner: Inner) -> None:
     assert names == [f"Evidence of '{name}'" for name in ("other", "node", "node/earlier-1")]
 
 
-def test_allure_status_is_failed_for_a_node_error_and_broken_for_a_harness_error(
+def test_allure_status_of_a_node_error_is_failed_and_that_of_a_harness_error_is_broken(
     inner: Inner,
 ) -> None:
     source = """

@@ -85,7 +85,7 @@ def test_shards_are_merged_into_one_report_with_each_test_once(
     assert {name[:8] for name in names[:6]} in ({"test_one"}, {"test_two"})
 
 
-def test_ci_engine_gives_the_shard_number_and_recorded_durations_decide_the_tests(
+def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_the_recorded_durations(
     project: Path,
 ) -> None:
     durations = {

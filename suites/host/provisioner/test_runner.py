@@ -256,7 +256,7 @@ def test_results_of_an_earlier_run_are_not_attributed_to_a_later_run(
         expect.log_line(evidence, f"decided {other}", run=run)
 
 
-def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_run_before(
+def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_earlier_run(
     tmp_path: Path,
 ) -> None:
     """A killed provisioner leaves the outcome file of the run before."""
@@ -298,7 +298,7 @@ def test_run_that_writes_no_outcome_has_no_outcome_of_an_earlier_run(tmp_path: P
     assert evidence.of_run(3).outcome is not None
 
 
-def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_run_before(tmp_path: Path) -> None:
+def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_earlier_run(tmp_path: Path) -> None:
     """The runner writes nothing after a power loss, so only the output marks the run."""
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("skip"))

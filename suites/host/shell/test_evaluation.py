@@ -97,7 +97,9 @@ def test_code_runs_as_in_a_script(shell: Shell, code: str) -> None:
     assert (result.stdout, result.stderr) == (_CODE[code], "")
 
 
-def test_shell_options_set_by_sourcing_apply_except_errexit(shell: Shell, tmp_path: Path) -> None:
+def test_shell_options_that_sourcing_sets_apply_except_errexit(
+    shell: Shell, tmp_path: Path
+) -> None:
     script = tmp_path / "script.sh"
     script.write_text("set -euCo pipefail; shopt -s extglob nullglob; set -x; cd /etc\n")
     shell.source(script)

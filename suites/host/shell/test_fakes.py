@@ -59,7 +59,9 @@ def test_fake_notices_files_that_the_code_deletes(shell: Shell) -> None:
     assert dkms.state("nvidia", "580.1") is None
 
 
-def test_child_process_and_absolute_path_reach_the_fake(shell: Shell) -> None:
+def test_calls_by_a_child_process_and_calls_by_an_absolute_path_reach_the_fake(
+    shell: Shell,
+) -> None:
     packages = fakes.Packages(installed=[fakes.Package(name="gcc", version="12")]).install(shell)
 
     result = shell.evaluate("bash -c 'dpkg-query -W gcc'; /usr/bin/dpkg-query -W gcc").check()

@@ -198,7 +198,7 @@ def test_device_or_setting_behind_a_link_is_not_written(
     assert Path("/dev/null").stat().st_mode == before
 
 
-def test_links_left_by_sourcing_expose_no_sockets_of_the_host_in_a_new_root(
+def test_links_that_sourcing_left_expose_no_sockets_of_the_host_in_a_new_root(
     tmp_path: Path, host_socket: Path
 ) -> None:
     """A process outside of the root hides sockets; sourcing may have put links in their place."""

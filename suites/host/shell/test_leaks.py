@@ -84,7 +84,7 @@ def test_folder_of_a_killed_run_is_removed_by_the_next_run(
     assert not scratch.path.exists()
 
 
-def test_temporary_folder_writable_by_other_users_is_not_used(
+def test_temporary_folder_that_other_users_can_write_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

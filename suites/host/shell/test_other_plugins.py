@@ -182,7 +182,9 @@ def test_random_order_still_uses_one_shell_for_each_file(project: SpecProject) -
     assert (project.root / "shells").read_text() == "started\n"
 
 
-def test_failed_first_option_runs_the_last_failed_example_first(project: SpecProject) -> None:
+def test_option_failed_first_runs_the_example_that_failed_last_before_other_examples(
+    project: SpecProject,
+) -> None:
     project.write("a_spec.sh", GREETING)
     project.run("-n", "0")
 

@@ -144,7 +144,7 @@ def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None
     code.assert_calls("curl x")
 
 
-def test_each_kind_of_run_passes_on_stdin_and_arguments_and_variables(
+def test_each_kind_of_run_gives_stdin_and_arguments_and_variables_to_the_code(
     code: Shell, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"

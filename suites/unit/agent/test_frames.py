@@ -30,7 +30,7 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 
 @given(sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
-def test_stream_split_at_any_byte_gives_the_same_frames(
+def test_stream_that_is_split_at_any_byte_gives_the_same_frames(
     sent: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frames.encode(*frame) for frame in sent)

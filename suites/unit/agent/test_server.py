@@ -300,7 +300,7 @@ def test_input_longer_than_a_pipe_reaches_the_command_completely(bench: Bench) -
     process.ends()
 
 
-def test_agent_polls_whether_stdin_is_writable_only_while_input_is_queued(bench: Bench) -> None:
+def test_agent_polls_stdin_for_writability_only_while_input_is_queued(bench: Bench) -> None:
     """The empty pipe has room, which poll would report continuously."""
     process = start(bench, stdin="more")
     watched = len(bench.server.loop._callbacks)

@@ -131,7 +131,7 @@ def test_gpu_and_shell_benches_use_the_requested_numbers_of_runs_and_seconds_and
         (["--gpu-emulation=gsp", "--model=v100-pcie-16gb"], "has no key 'gsp'"),
     ],
 )
-def test_benchmark_of_gpu_opens_is_refused_without_gsp_emulation_before_a_lab_is_opened(
+def test_benchmark_of_opening_gpus_is_refused_without_gsp_emulation_before_a_lab_is_opened(
     options: list[str],
     message: str,
     monkeypatch: pytest.MonkeyPatch,

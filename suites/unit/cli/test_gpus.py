@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SHIPPED = Path("harness/gpu/models/t4-16gb.yaml")
 
 
-def test_gpu_ls_has_a_line_for_each_model_and_each_node(
+def test_command_gpu_ls_prints_a_line_for_each_model_and_each_node(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["gpu", "ls"]) == 0

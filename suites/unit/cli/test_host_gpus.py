@@ -154,7 +154,7 @@ class EndedProcess:
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(("returncode", "code"), [(0, 0), (3, 3), (-9, 137)])
-def test_gpu_host_run_exits_with_the_code_of_its_command_or_128_plus_the_signal(
+def test_exit_code_of_gpu_host_run_is_that_of_its_command_or_128_plus_the_signal(
     monkeypatch: pytest.MonkeyPatch, host: FakeHost, returncode: int, code: int
 ) -> None:
     seen: list[tuple[list[str], str, object]] = []

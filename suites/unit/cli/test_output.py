@@ -117,7 +117,7 @@ def test_output_of_a_command_cannot_control_the_terminal(
     assert json.loads(said.out.splitlines()[1]) == {"name": EVIL}
 
 
-def test_stdout_of_migrate_is_printed_unchanged_and_its_stderr_escaped(
+def test_stdout_of_migrate_is_printed_unchanged_and_its_stderr_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def show(*_: object) -> int:

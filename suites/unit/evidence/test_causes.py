@@ -691,7 +691,7 @@ def test_letter_e_that_is_not_a_log_level_is_not_taken_for_an_error(
         (1, "", False, False),
     ],
 )
-def test_bash_x_is_suggested_only_for_a_silent_failure(
+def test_option_x_of_bash_is_suggested_only_for_a_silent_failure(
     tmp_path: Path, code: int, printed: str, has_codes: bool, is_silent: bool
 ) -> None:
     write_foreign_run(tmp_path, log="begin\n", printed=f"begin\n{printed}", has_codes=has_codes)
@@ -825,7 +825,7 @@ def write_outcome(folder: Path, *, error: str, detail: str) -> None:
     ],
     ids=["stderr", "stdout", "silent"],
 )
-def test_failed_step_shows_exit_code_and_last_line_before_the_command(
+def test_exit_code_and_last_line_of_a_failed_step_are_shown_before_its_command(
     tmp_path: Path, result: CommandResult, line: str
 ) -> None:
     write_outcome(tmp_path, error="", detail=f"It is used up. {result.render()}")

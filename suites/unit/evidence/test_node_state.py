@@ -127,7 +127,7 @@ def test_pci_functions_are_read_with_their_driver() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "pcilib: Cannot open /proc/bus/pci\n"])
-def test_output_of_lspci_without_functions_gives_an_empty_list(text: str) -> None:
+def test_output_of_lspci_without_pci_functions_gives_an_empty_list(text: str) -> None:
     assert parse_lspci(text) == []
 
 
@@ -178,7 +178,7 @@ def test_missing_boot_time_raises_an_error() -> None:
         ("", None),
     ],
 )
-def test_modinfo_field_is_read_only_from_its_own_line(text: str, value: str | None) -> None:
+def test_modinfo_field_is_read_from_its_own_line_only(text: str, value: str | None) -> None:
     assert parse_modinfo_field(text, "version") == value
 
 

@@ -265,7 +265,7 @@ def test_shell_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> 
     assert not [path for path in node.digested if "shell-trace/" in path]
 
 
-def test_contents_are_read_only_from_new_files_and_settings(node: FakeNode) -> None:
+def test_only_the_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
     state = node.state()
 
     assert set(node.digested) == {"/etc/conf", "/usr/new", "/run/cdi/a.yaml"}

@@ -475,7 +475,7 @@ def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
 @pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
-def test_modules_built_partly_before_and_partly_since_the_boot_are_refused(
+def test_modules_that_were_built_partly_before_and_partly_since_the_boot_are_refused(
     tmp_path: Path, late: str, suffix: str
 ) -> None:
     times = {"nvidia.ko": BOOTED_AT_S - 1, "nvidia-uvm.ko": BOOTED_AT_S - 1, late: BOOTED_AT_S}

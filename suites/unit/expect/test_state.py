@@ -96,7 +96,7 @@ def test_file_is_compared_by_identity_if_only_one_state_has_its_checksum() -> No
 
 
 @pytest.mark.parametrize("ago_ns", [0, 999_999_999])
-def test_file_changed_less_than_1_s_ago_may_have_changed_despite_an_equal_identity(
+def test_file_that_changed_less_than_1_s_ago_may_differ_despite_an_equal_identity(
     ago_ns: int,
 ) -> None:
     """Two changes within one tick of the clock have the same ctime."""

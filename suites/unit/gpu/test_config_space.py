@@ -143,7 +143,9 @@ def test_bar_with_an_invalid_index_or_size_or_width_is_refused() -> None:
         max_size=30,
     )
 )
-def test_no_write_changes_read_only_bits(writes: list[tuple[int, int, int]]) -> None:
+def test_read_only_bits_stay_the_same_after_every_write(
+    writes: list[tuple[int, int, int]],
+) -> None:
     space = _space()
     fresh = _space()
     writable = {*range(0x04, 0x06), 0x0C, 0x3C, *range(0x10, 0x18), *range(0x1C, 0x20)}

@@ -174,7 +174,7 @@ def test_protocol_violation_ends_the_connection_with_a_reason(
     assert words in server.state.describe(0)
 
 
-def test_stream_truncated_in_a_message_is_a_protocol_violation(
+def test_stream_that_is_truncated_in_a_message_is_a_protocol_violation(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.post(_SYSMEM[:40])

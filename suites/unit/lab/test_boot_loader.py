@@ -25,7 +25,7 @@ def _a_guest(runner: ScriptedRunner, *, menu: str | None) -> Guest:
     return Guest("noble", runner)
 
 
-def test_boot_once_selects_the_menu_entry_of_the_kernel() -> None:
+def test_method_boot_once_selects_the_menu_entry_of_the_kernel() -> None:
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
     runner.expect(("grub-reboot", "gnulinux-advanced-1234>gnulinux-55-advanced-1234"))

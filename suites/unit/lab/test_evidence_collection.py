@@ -81,7 +81,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernels", [["6.1.0-56"], None])
-def test_kernels_are_listed_by_the_guest_if_the_caller_names_no_kernels(
+def test_kernels_are_listed_by_the_guest_if_the_caller_gives_no_kernels(
     tmp_path: Path, asked: list[EvidenceRequest], kernels: list[str] | None
 ) -> None:
     evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"), kernels=kernels)
@@ -171,7 +171,7 @@ def test_host_evidence_of_a_machine_that_never_ran_has_its_logs_but_no_disk(
     assert sorted(path.name for path in (kept / "host").iterdir()) == ["domain.xml", "serial.log"]
 
 
-def test_no_evidence_folder_is_made_for_a_machine_without_a_vm_and_a_serial_log(
+def test_no_evidence_folder_is_made_for_a_machine_without_a_vm_and_without_a_serial_log(
     tmp_path: Path,
 ) -> None:
     machine = a_machine(tmp_path / "node", has_vm=False)

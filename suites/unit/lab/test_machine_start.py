@@ -213,7 +213,7 @@ def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) 
     assert stage.names[-3:] == ["entrance closed", "end", "release"]
 
 
-def test_start_interrupted_by_the_keyboard_releases_its_resources(stage: Stage) -> None:
+def test_start_that_the_keyboard_interrupts_releases_its_resources(stage: Stage) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

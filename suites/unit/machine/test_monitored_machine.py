@@ -268,7 +268,7 @@ def test_device_that_exactly_fills_the_window_and_aperture_of_its_port_is_accept
     assert ports.choose(a_large_attachment(window_mib=64, aperture_mib=256)) == "rp0"
 
 
-def test_device_too_large_for_a_window_is_refused_with_both_sizes() -> None:
+def test_device_that_is_too_large_for_a_window_is_refused_with_both_sizes() -> None:
     ports = RootPorts(a_machine_spec(root_port_window_mib=64))
 
     with pytest.raises(
@@ -278,7 +278,7 @@ def test_device_too_large_for_a_window_is_refused_with_both_sizes() -> None:
         ports.choose(a_large_attachment(window_mib=65))
 
 
-def test_device_too_large_for_an_aperture_is_refused_with_both_sizes() -> None:
+def test_device_that_is_too_large_for_an_aperture_is_refused_with_both_sizes() -> None:
     ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
 
     with pytest.raises(

@@ -246,7 +246,7 @@ def test_merge_error_distinguishes_a_killed_shard_from_a_folder_without_a_shard(
         )
 
 
-def test_same_shard_twice_is_refused(tmp_path: Path) -> None:
+def test_shard_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     a_shard(tmp_path / "one", 1, TESTS, count=1)
     a_shard(tmp_path / "two", 1, TESTS, count=1)
 

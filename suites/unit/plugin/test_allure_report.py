@@ -46,7 +46,7 @@ def test_default_suite_labels_of_allure_are_replaced() -> None:
     assert found[LabelType.SEVERITY] == "critical"
 
 
-def test_labels_set_by_the_test_are_kept() -> None:
+def test_labels_that_the_test_sets_are_kept() -> None:
     own = [(LabelType.PARENT_SUITE, "Mine"), *DEFAULT[1:], (LabelType.SEVERITY, "trivial")]
 
     assert labels(own, {"tag": "x", "image": "debian-12"}) == [

@@ -41,7 +41,7 @@ def test_declared_files_of_a_provisioner_are_attached(tmp_path: Path) -> None:
     }
 
 
-def test_empty_stderr_is_attached_and_an_empty_console_log_is_not(tmp_path: Path) -> None:
+def test_empty_stderr_is_attached_but_an_empty_console_log_is_not_attached(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     for name in ("serial.log", "stderr.log", "argv.txt"):
         (tmp_path / "host" / name).write_text("x" * (name == "argv.txt"))

@@ -97,7 +97,7 @@ def test_provisioner_marker_without_an_argument_is_refused(request: pytest.Fixtu
 
 
 @pytest.mark.parametrize("is_pinned", [False, True])
-def test_pinned_test_runs_on_the_first_image_only_and_other_tests_on_all_images(
+def test_pinned_test_runs_on_the_first_image_only_and_other_tests_run_on_all_images(
     *, is_pinned: bool
 ) -> None:
     mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None

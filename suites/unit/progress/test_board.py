@@ -97,7 +97,7 @@ def test_interactive_machine_is_shown_only_while_it_waits() -> None:
     assert len(board.take(_event(Stage.CONSOLE, _CONSOLE), "", 561.0)) == 1
 
 
-def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_has_long_been_silent() -> None:
+def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_has_not_reported_for_long() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "c"), "", 100.0)
     board.take(_event(Stage.CHECK, "looking", "a"), "", 100.0)

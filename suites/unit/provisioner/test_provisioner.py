@@ -65,7 +65,7 @@ def test_program_env_with_the_declared_variables_precedes_the_command() -> None:
     assert argv[-4:] == ("env", "A=x; y", "/opt/mine", "boot; reboot")
 
 
-def test_boot_command_of_the_key_run_overrides_a_boot_command_in_commands() -> None:
+def test_boot_command_in_the_run_key_overrides_a_boot_command_in_the_commands_key() -> None:
     assert replace(MINE, commands={"boot": ["/other"]}).command("boot") == MINE.run
 
 

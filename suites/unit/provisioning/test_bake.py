@@ -63,7 +63,7 @@ def test_bake_builds_for_the_newest_kernel_and_keeps_the_image(
     assert f"  - nvidia-cuda-driver-prebaked={VERSION}-{SHA} (kernel {KERNEL})" in invocation.log()
 
 
-def test_bake_without_the_prebake_flag_only_fetches_the_image(
+def test_bake_without_the_prebake_flag_fetches_the_image_and_builds_nothing(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     flags = "XNVIDIA_CUDA_PREBAKE,NVIDIA_CUDA_PREBAKE_NOT"

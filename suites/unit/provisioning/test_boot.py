@@ -256,7 +256,7 @@ def test_validation_of_a_working_driver_installs_nothing(
     assert invocation.steps()["pull-driver-image"] == "skipped"
 
 
-def test_boot_that_only_validates_installs_a_driver_if_there_is_none(
+def test_boot_in_validation_mode_installs_a_driver_if_there_is_none(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0

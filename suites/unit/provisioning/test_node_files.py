@@ -574,7 +574,7 @@ def test_path_below_a_file_is_unreadable_and_not_missing(files: NodeFiles) -> No
         files.read("/file/x")
 
 
-def test_file_is_read_through_a_link_and_a_dangling_link_is_a_missing_file(
+def test_file_is_read_through_a_link_but_a_dangling_link_counts_as_a_missing_file(
     files: NodeFiles,
 ) -> None:
     files.write("/kept", "text")

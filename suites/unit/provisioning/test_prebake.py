@@ -91,7 +91,7 @@ def test_written_record_has_the_same_fields_when_it_is_read(tmp_path: Path) -> N
     )
 
 
-def test_missing_record_is_read_as_none_and_a_folder_in_its_place_as_a_corrupt_record(
+def test_missing_record_is_read_as_none_and_a_folder_in_its_place_is_read_as_corrupt(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)

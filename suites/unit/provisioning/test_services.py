@@ -63,7 +63,9 @@ def test_tag_and_configuration_determine_the_mode_of_the_managed_services(
 
 
 @pytest.mark.parametrize(("is_tagged", "is_on"), [(True, False), (False, True)])
-def test_device_plugin_and_dra_modes_together_are_refused(*, is_tagged: bool, is_on: bool) -> None:
+def test_configuration_with_both_device_plugin_mode_and_dra_mode_is_refused(
+    *, is_tagged: bool, is_on: bool
+) -> None:
     configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=True)
 
     with pytest.raises(ProvisioningError) as error:

@@ -538,7 +538,7 @@ def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_remain(
     assert teardown.files.exists(RECORD_PATH)
 
 
-def test_customers_driver_found_only_by_modinfo_is_preserved(tmp_path: Path) -> None:
+def test_customers_driver_that_only_modinfo_finds_is_preserved(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_record(files)
     files.write("/usr/bin/nvidia-smi", "")

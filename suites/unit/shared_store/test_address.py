@@ -354,7 +354,7 @@ def test_only_old_artifacts_are_removed(
 
 
 @pytest.mark.parametrize("days", ["-1", "nan"])
-def test_age_for_removal_that_is_negative_or_not_a_number_is_refused(
+def test_negative_or_invalid_age_for_a_removal_is_refused(
     days: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", "gc", "--store=registry.example", f"--older-than-days={days}"]) == 2

@@ -20,7 +20,7 @@ def _texts(memories: Sequence[Memory]) -> list[str]:
     return [memory.text() for memory in memories]
 
 
-def test_method_clear_empties_only_the_outputs_of_one_example() -> None:
+def test_clearing_empties_only_the_outputs_of_one_example() -> None:
     with contextlib.closing(ShellFiles.create()) as files:
         for memory in files.memories():
             os.write(memory.fd, b"left")

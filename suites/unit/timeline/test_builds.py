@@ -46,7 +46,7 @@ def test_build_begins_at_the_date_in_its_log_and_ends_with_the_last_write_to_the
 @pytest.mark.parametrize(
     ("ended_s", "end_s"), [(None, 15.0), (BEGAN_S + 3, 18.0), (BEGAN_S - 9, 15.0)]
 )
-def test_end_of_a_build_that_is_before_its_begin_is_ignored(
+def test_end_of_a_build_before_the_beginning_of_the_build_is_ignored(
     ended_s: float | None, end_s: float
 ) -> None:
     span = built(BUILT, ended_s=ended_s)
@@ -55,7 +55,7 @@ def test_end_of_a_build_that_is_before_its_begin_is_ignored(
     assert span.end_s == end_s
 
 
-def test_log_left_in_the_build_folder_shows_a_failed_build() -> None:
+def test_log_that_was_left_in_the_build_folder_shows_a_failed_build() -> None:
     span = built("/var/lib/dkms/nvidia/580.1/build/make.log")
 
     assert span is not None

@@ -110,7 +110,7 @@ def test_critical_path_ends_at_the_goal_that_was_ready_last(
     assert read_timeline(node.write()).critical_path[-1].name == last
 
 
-def test_panics_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
+def test_each_panic_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
     """Events of the machine from which the checkpoint was made are not marked."""
     folder = a_node_that_built(tmp_path).write()
     events = [("SHUTDOWN", -50), ("GUEST_PANICKED", 50), ("SHUTDOWN", 60), ("STOP", 70)]

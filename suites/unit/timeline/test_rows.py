@@ -37,7 +37,7 @@ def test_short_units_are_left_out_unless_they_are_critical_or_not_done() -> None
     assert not {"short", "step", "long", "done"} & shown
 
 
-def test_rows_are_in_the_order_of_their_begin_and_gaps_come_last() -> None:
+def test_rows_are_in_the_order_of_their_beginning_and_gaps_come_last() -> None:
     one = a_timeline(
         a_span("b", 5.0, 50.0), a_span("step", 5.0, 9.0, lane=Lane.STEPS), a_span("a", 1.0, 50.0)
     )

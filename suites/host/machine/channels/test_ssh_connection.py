@@ -139,7 +139,7 @@ def test_connection_is_not_tried_again_if_the_host_has_no_ssh(
     assert clock.sleeps == []
 
 
-def test_less_than_a_second_becomes_a_connect_timeout_of_one_second(
+def test_connect_timeout_of_less_than_a_second_becomes_one_second(
     runner: SshRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ssh treats a limit of 0 as no limit."""

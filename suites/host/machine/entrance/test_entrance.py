@@ -78,7 +78,7 @@ def prompts(guest: PlayedGuest, request: int, _payload: bytes) -> None:
     guest.says(frames.STDOUT, request, PROMPT)
 
 
-def test_prompt_is_shown_before_and_input_is_sent_after_the_caller_is_ready(
+def test_prompt_is_shown_early_but_input_is_sent_only_when_the_caller_is_ready(
     place: Place, stdin: Callable[[bytes], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     fed_when_ready: list[bool] = []

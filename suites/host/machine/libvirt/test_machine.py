@@ -206,7 +206,7 @@ def test_process_id_of_a_machine_is_the_id_of_the_process_connected_to_the_agent
     assert listener.fileno() == -1
 
 
-def test_close_accepts_that_the_agent_socket_is_already_removed(
+def test_machine_can_be_closed_if_the_agent_socket_is_already_removed(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)

@@ -333,7 +333,7 @@ def test_failure_to_start_the_device_plugin_has_its_own_exit_code(node: Node) ->
     assert node.call("start_managed_services").status == 86
 
 
-def test_services_start_even_if_monitoring_does_not(node: Node) -> None:
+def test_services_start_even_if_monitoring_does_not_start(node: Node) -> None:
     node.systemd.unit("nvidia-dcgm").start_failures = 1
 
     node.call("start_managed_services").check()

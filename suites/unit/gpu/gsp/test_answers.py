@@ -311,7 +311,7 @@ def test_answer_has_the_size_of_the_request_parameters(size: int, release: str) 
     assert sizes == dict.fromkeys(sizes, size)
 
 
-def test_unknown_command_is_counted_and_a_refused_command_is_not() -> None:
+def test_unknown_command_is_counted_but_a_refused_command_is_not_counted() -> None:
     driver = opened()
 
     assert driver.control(next(iter(REFUSED)), bytes(16))[0] == NOT_SUPPORTED

@@ -135,7 +135,7 @@ def test_nearest_release_is_the_newest_earlier_release() -> None:
     assert nearest_release("550.54.15", ["550.54.20", "550.54.14"]) == "550.54.14"
 
 
-def test_list_of_changes_has_moved_and_added_and_removed_names(tmp_path: Path) -> None:
+def test_list_of_changes_contains_moved_and_added_and_removed_names(tmp_path: Path) -> None:
     old = read_release_file(_write(tmp_path))
     new = read_release_file(
         _write(

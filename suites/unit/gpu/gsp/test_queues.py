@@ -177,7 +177,7 @@ def test_checksum_is_the_exclusive_or_of_all_words(data: bytes) -> None:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(0, 0xFFFFFFFF))
-def test_queue_filled_by_a_hostile_guest_is_read_or_refused(
+def test_queue_that_a_hostile_guest_filled_is_read_or_refused(
     messages: list[bytes], pointer: int
 ) -> None:
     driver = DriverSide()

@@ -87,7 +87,7 @@ def test_backing_file_name_longer_than_a_cluster_is_refused(tmp_path: Path) -> N
         ("elsewhere/disk.qcow2", None),
     ],
 )
-def test_backing_file_in_the_cache_is_named_relative_to_the_published_folder(
+def test_path_of_a_backing_file_in_the_cache_is_relative_to_the_published_folder(
     tmp_path: Path, below: str, expected: str | None
 ) -> None:
     disk = qcow2_on(tmp_path / "disk", str(tmp_path / below))

@@ -55,7 +55,7 @@ def _wait(console: Console, pattern: str, seconds: float = _LONG_S) -> str:
     return console.wait_for(pattern, Deadline.after(seconds), what=f"'{pattern}'")
 
 
-def test_pattern_split_across_reads_is_found(guest: _Guest, console: Console) -> None:
+def test_pattern_that_is_split_across_reads_is_found(guest: _Guest, console: Console) -> None:
     guest.prints("HARNESS: cloud-")
     with pytest.raises(HarnessError):
         _wait(console, "cloud-init has finished", _SHORT_S)

@@ -233,7 +233,9 @@ def test_thread_of_a_qmp_session_does_not_keep_the_process_alive(qemu: FakeQemu)
     assert loop.daemon
 
 
-def test_command_after_close_says_that_the_machine_has_ended(qemu: FakeQemu) -> None:
+def test_command_to_a_closed_session_raises_an_error_that_the_machine_has_ended(
+    qemu: FakeQemu,
+) -> None:
     session = _session(qemu)
     session.close()
 

@@ -271,7 +271,7 @@ def test_input_for_an_ended_command_is_discarded(guest: PlayedGuest) -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_feeding_a_command_ends_when_the_wait_for_the_command_ends(
+def test_no_more_input_is_sent_to_a_command_after_the_wait_for_the_command(
     guest: PlayedGuest, *, is_read: bool
 ) -> None:
     """This holds however the wait ends, for example if the reader of the output has gone."""

@@ -51,7 +51,7 @@ def test_names_that_would_break_a_command_line_or_a_path_are_refused() -> None:
 
 
 @given(st.text(string.printable + "é\0", max_size=70))
-def test_accepted_name_is_a_word_for_qemu_and_a_file_name(name: str) -> None:
+def test_accepted_name_is_valid_as_a_file_name_and_as_one_word_for_qemu(name: str) -> None:
     try:
         a_spec(name)
     except BadInputError:

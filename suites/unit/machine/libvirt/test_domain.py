@@ -339,7 +339,7 @@ def test_domain_is_ended_through_a_new_libvirtd_if_libvirtd_ended_while_the_doma
     assert successor.living == []
 
 
-def test_close_ends_a_domain_that_started_after_the_request_to_destroy_it(
+def test_closing_ends_a_domain_that_started_after_the_request_to_destroy_it(
     domain: Domain, host: FakeHost
 ) -> None:
     """A machine that is killed during its start has no domain yet."""

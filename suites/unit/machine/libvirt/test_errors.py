@@ -50,7 +50,7 @@ def test_remedy_for_a_missing_session_daemon_tells_the_user_to_start_it() -> Non
     )
 
 
-def test_error_for_a_user_without_permission_names_the_group_to_join() -> None:
+def test_error_for_a_user_without_permission_mentions_the_group_to_join() -> None:
     said = {
         (code, number): _connecting(
             "qemu:///system", "denied by policy.", code=code, number=number

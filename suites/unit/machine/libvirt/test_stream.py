@@ -207,7 +207,7 @@ def test_last_output_of_a_stream_arrives_before_its_end(
     assert not guest.stream.is_watched
 
 
-def test_output_that_a_slow_reader_has_not_taken_precedes_the_end(
+def test_last_output_arrives_before_the_end_even_if_the_reader_is_slow(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
     opened._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)

@@ -26,7 +26,7 @@ def test_guest_that_needs_exactly_the_locked_memory_limit_is_accepted() -> None:
     check((1536 + 256) * MIB)
 
 
-def test_error_for_a_locked_memory_limit_one_byte_too_low_has_the_remedy() -> None:
+def test_error_for_a_locked_memory_limit_that_is_one_byte_too_low_has_the_remedy() -> None:
     with pytest.raises(
         RequirementError,
         match=r"needs 1792 MiB.*lock 1791 MiB.*`ulimit -l 1835008`.*`LimitMEMLOCK=1792M`",

@@ -57,7 +57,7 @@ def test_rule_matches_calls_by_its_arguments(
     assert len(registry.violations) == len(others)
 
 
-def test_default_answer_is_given_only_if_no_rule_matches_and_the_first_matching_rule_is_used(
+def test_answer_comes_from_the_first_matching_rule_or_else_from_the_default(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.answers("default")
@@ -88,7 +88,7 @@ def test_each_answer_in_turn_is_given_once_and_a_rule_fails_the_given_number_of_
     ]
 
 
-def test_answer_has_the_given_output_exit_code_and_duration(
+def test_answer_has_the_given_output_and_exit_code_and_duration(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.when("a").answers("out", stderr="err", exit_code=3, takes_s=1.5)
@@ -128,7 +128,7 @@ def test_effect_gets_the_recorded_call_and_may_replace_the_answer(
     assert registry.take_unused_rules() == []
 
 
-def test_unused_rule_is_reported_but_an_unused_default_answer_is_not(
+def test_unused_rule_is_reported_but_an_unused_default_answer_is_not_reported(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     wget = MockedCommand("wget", registry.calls, reads_stdin=False)

@@ -60,7 +60,7 @@ def test_script_that_changed_is_read_again(tmp_path: Path) -> None:
     assert looked_up_in_file(script) == {"apt-get"}
 
 
-def test_missing_file_or_folder_looks_up_no_names(tmp_path: Path) -> None:
+def test_no_names_are_looked_up_for_a_missing_file_or_folder(tmp_path: Path) -> None:
     for path in (tmp_path, *(tmp_path / name for name in ("absent.sh", "a\0b", "a" * 300))):
         assert looked_up_in_file(path) == frozenset()
 

@@ -29,7 +29,7 @@ def test_exit_code_of_a_scripted_command_that_times_out_is_124() -> None:
     assert (result.exit_code, result.timed_out, result.ok) == (124, True, False)
 
 
-def test_scripted_command_can_repeat_and_call_an_effect() -> None:
+def test_scripted_command_can_be_repeated_and_can_call_an_effect() -> None:
     happened: list[str] = []
     with ScriptedRunner().expect("x", times=2, effect=lambda: happened.append("x")) as runner:
         runner.run(("x",), timeout_s=1)

@@ -123,7 +123,7 @@ def turned(sentence: str) -> str:
     return plain if plain != sentence else sentence.replace(" should ", " should not ")
 
 
-def test_sentence_is_satisfied_and_its_negation_is_not() -> None:
+def test_sentence_is_satisfied_and_its_negation_is_not_satisfied() -> None:
     assert [each for each in HOLDING if not holds(each) or holds(turned(each))] == []
 
 

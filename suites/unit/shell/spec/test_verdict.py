@@ -139,7 +139,7 @@ def test_verdict_has_the_reason_of_the_skipped_or_pending_example() -> None:
     assert _SPEC.line(4) == "When call f x y"
 
 
-def test_verdict_has_the_running_jobs_and_the_last_line_reached() -> None:
+def test_verdict_has_the_running_jobs_and_the_last_line_that_was_reached() -> None:
     jobs = ("running", "1", "sleep 60", "sleep 60", "dd")
     for sentence in (_HOLDS, _FAILS):
         running = verdict(jobs, _CALLED, sentence).running

@@ -178,7 +178,7 @@ def test_coverage_is_kept_whether_a_shell_is_closed_or_fails(
     assert pool.hits == {str(script): {Place(number, 1, 1) for number in range(1, 5)}}
 
 
-def test_longest_idle_shells_end_first(pool: WarmShellPool) -> None:
+def test_shells_that_were_idle_for_the_longest_time_end_first(pool: WarmShellPool) -> None:
     shells = [give_back(pool, IdleShell(pool, str(number))) for number in range(9)]
 
     assert [shell.is_closed for shell in shells] == [True, *[False] * 8]
