@@ -454,7 +454,7 @@ def test_command_is_refused_if_it_shares_one_namespace_or_the_root_with_the_host
     monkeypatch.setattr("os.getpid", lambda: 3)
     monkeypatch.setattr(throwaway_root, "_SPACE_NAMES", tuple(host.names))
 
-    with pytest.raises(PermissionError, match=f"with its {name}$"):
+    with pytest.raises(PermissionError, match=f"with the host's {name}$"):
         throwaway_root._refuse_to_run_on(host)
 
 
