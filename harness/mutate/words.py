@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
+_WHOLE = re.compile(r"[0-9]{1,18}")
 _ALWAYS_ONE_WORD = re.compile(r"""\$(?:[?#$!]|\{#)""")
 
 
@@ -103,9 +104,9 @@ def change_assignment(script: Script, node: Node) -> Iterator[Change]:
     bare = text.strip("\"'")
     if value.type == "array":
         yield from _fewer_elements(script, value, node)
-    elif value.type == "number" or (value.type == "string" and bare.isdigit()):
+    elif value.type == "number" or (value.type == "string" and _WHOLE.fullmatch(bare)):
         yield instead(
-            Operator.ASSIGNMENT, value, str(int(bare) + 1) if bare.isdigit() else "0", node
+            Operator.ASSIGNMENT, value, str(int(bare) + 1) if _WHOLE.fullmatch(bare) else "0", node
         )
     elif bare in FLIPPED:
         yield instead(Operator.ASSIGNMENT, value, FLIPPED[bare], node)
@@ -160,7 +161,7 @@ def change_expansion(script: Script, node: Node) -> Iterator[Change]:
         if word.strip("\"'"):
             end = node.children[-1].start_byte
             bare = word.strip("\"'")
-            other = str(int(bare) + 1) if bare.isdecimal() else FLIPPED.get(bare, "")
+            other = str(int(bare) + 1) if _WHOLE.fullmatch(bare) else FLIPPED.get(bare, "")
             yield Change(Operator.DEFAULT, sign.end_byte, end, other, anchor)
             if kind in {":-", "-"} and re.fullmatch(r"""[\w./:=@%+,-]+|"[^"]*"|'[^']*'""", word):
                 yield instead(Operator.DEFAULT, node, word, anchor)

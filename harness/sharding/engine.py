@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, listed
 from harness.sharding import Shard
+from harness.visible_text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,10 @@ INDEX_VARIABLE = "HARNESS_SHARD_INDEX"
 """The variable with the index of the job's shard, from 0, for engines that set no such variable."""
 COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
 """The variable with the count of shards; needed with INDEX_VARIABLE, and on Kubernetes."""
+
+
+_MOST_DIGITS = 12
+_SHOWN_BYTES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +97,11 @@ def _number(
     word = variables.get(name, "")
     if not word and default is not None:
         return default
-    if not word.isdecimal():
+    # Python refuses to convert thousands of digits.
+    if not (word.isdecimal() and len(word) <= _MOST_DIGITS):
         raise BadInputError(
-            f"The variable of {engine.name} is {word!r}, but a number was expected; "
+            f"The variable of {engine.name} is {shortened(repr(word), _SHOWN_BYTES)}, but a "
+            f"number of at most {_MOST_DIGITS} digits was expected; "
             "give K/N to --shard instead of 'auto'.",
             source=name,
         )

@@ -64,6 +64,7 @@ def test_shard_comes_from_the_variables_of_the_innermost_ci_engine(
         ("auto", {}, "None is set; give K/N"),
         ("auto", {"CI_NODE_INDEX": "2"}, "CI_NODE_TOTAL: The variable of GitLab is ''"),
         ("auto", {**SLURM, "SLURM_ARRAY_TASK_MIN": "x"}, "The variable of Slurm is 'x'"),
+        ("auto", {**SLURM, "SLURM_ARRAY_TASK_ID": "9" * 5000}, "at most 12 digits was expected"),
         ("0/3", {}, "0/3 is not a shard"),
         ("4/3", {}, "4/3 is not a shard"),
         ("1/999999999", {}, "which is at most 10000"),
