@@ -182,31 +182,29 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
 def is_spec(path: Path) -> bool:
     """Return whether a file is a spec: by the pattern in its project's options, or by its name.
 
-    A Python file is not a spec. If the project's options cannot be read, files with the usual name
-    are treated as specs; collecting such a file reports the error.
+    The pattern must match the file's name, its path in the project, or its whole path. A Python
+    file is not a spec. If the project's options cannot be read, files with the usual name are
+    treated as specs; collecting such a file reports the error.
     """
     if path.suffix == ".py":
         return False
     try:
-        return _matches(_pattern_of(path.parent), path)
+        root, pattern = _root_and_pattern(path.parent)
     except BadInputError:
-        return _matches(SpecOptions.pattern, path)
-
-
-@functools.cache
-def _pattern_of(directory: Path) -> str:
-    if (directory / ".shellspec").is_file():
-        return read_options(directory).pattern
-    return SpecOptions.pattern if directory == directory.parent else _pattern_of(directory.parent)
-
-
-def _matches(pattern: str, path: Path) -> bool:
-    """Return whether a pattern matches a file's name or whole path, where `*` also matches `/`.
-
-    A bar separates alternatives.
-    """
+        return fnmatch.fnmatchcase(path.name, SpecOptions.pattern)
+    # `*` also matches `/`, and a bar separates alternatives
     return any(
         fnmatch.fnmatchcase(text, each)
         for each in pattern.split("|")
-        for text in (path.name, str(path))
+        for text in (path.name, str(path), str(path.relative_to(root)))
     )
+
+
+@functools.cache
+def _root_and_pattern(directory: Path) -> tuple[Path, str]:
+    """Return the project's folder, or the topmost folder, and the pattern of the project's specs."""
+    if (directory / ".shellspec").is_file():
+        return directory, read_options(directory).pattern
+    if directory == directory.parent:
+        return directory, SpecOptions.pattern
+    return _root_and_pattern(directory.parent)

@@ -131,7 +131,7 @@ def test_invalid_option_is_refused_with_its_line(
 def test_pattern_of_the_nearest_project_decides_which_files_are_specs(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / ".shellspec").write_text("--pattern '*_test.sh'\n")
-    (tmp_path / "inner/.shellspec").write_text("--pattern 'y.sh|*/inner/x*'\n")
+    (tmp_path / "inner/.shellspec").write_text("--pattern 'y.sh|*/inner/x*|deep/z*'\n")
 
     (tmp_path / "inner/deep").mkdir()
     assert Project.of(tmp_path / "inner/deep/a_spec.sh", tmp_path).root == tmp_path / "inner"
@@ -139,6 +139,7 @@ def test_pattern_of_the_nearest_project_decides_which_files_are_specs(tmp_path: 
     specs = {
         "a_test.sh": True, "a_spec.sh": False, "below/a_test.sh": True, "below/a_spec.sh": False,
         "inner/x.sh": True, "inner/y.sh": True, "inner/a_test.sh": False, "inner/x.py": False,
+        "inner/deep/z.sh": True, "inner/z.sh": False,
     }  # fmt: skip
     assert {name: is_spec(tmp_path / name) for name in specs} == specs
 
