@@ -132,9 +132,10 @@ def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecP
     assert "The file repeats a block, as a loop around it would" in result.stdout
 
 
+@pytest.mark.parametrize("prefix", ["", "shellspec_"])
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 def test_options_of_the_project_and_hooks_of_its_helper_modules_take_effect(
-    project: SpecProject, shell: str
+    project: SpecProject, shell: str, prefix: str
 ) -> None:
     project.write(
         ".shellspec",
@@ -145,9 +146,10 @@ def test_options_of_the_project_and_hooks_of_its_helper_modules_take_effect(
         "spec/spec_helper.sh",
         "spec_helper_precheck() { setenv FROM_PRECHECK=yes; unsetenv GONE; warn x; info x; }\n"
         "spec_helper_loaded() { log=loaded; }\n"
-        "spec_helper_configure() {\n  import more a 'b c'\n  log=$log:configured\n"
-        "  before_all 'all=yes'\n  before_each prepare 'log=$log:$all'\n"
-        "  after_each ': >\"$SHELLSPEC_WORKDIR/after\"'\n  after_all 'echo end >&2'\n}\n"
+        f"spec_helper_configure() {{\n  {prefix}import more a 'b c'\n  log=$log:configured\n"
+        f"  {prefix}before_all 'all=yes'\n  {prefix}before_each prepare 'log=$log:$all'\n"
+        f"  {prefix}after_each ': >\"$SHELLSPEC_WORKDIR/after\"'\n"
+        f"  {prefix}after_all 'echo end >&2'\n}}\n"
         "prepare() { log=$log:prepared; }\n",
     )
     project.write("lib/more.sh", "more=$#:$2\n")

@@ -80,6 +80,12 @@ after_each() { __hx_hook after_each "$@"; }
 before_all() { __hx_hook before_all "$@"; }
 after_all() { __hx_hook after_all "$@"; }
 
+# other names of these functions, which older projects use
+shellspec_before_each() { __hx_hook before_each "$@"; }
+shellspec_after_each() { __hx_hook after_each "$@"; }
+shellspec_before_all() { __hx_hook before_all "$@"; }
+shellspec_after_all() { __hx_hook after_all "$@"; }
+
 __hx_skip() { # [REASON]
   if [ -n "$__hx_in_example" ]; then
     [ -n "$__hx_mute" ] || __hx_report skip "${1-}"

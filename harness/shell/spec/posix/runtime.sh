@@ -251,6 +251,8 @@ import() { # NAME [ARGS...]
   exit 1
 }
 
+shellspec_import() { import "$@"; }
+
 __hx_precheck() { # MODULE: run its precheck, with the variables that a precheck may read
   local VERSION="$SHELLSPEC_VERSION" SHELL_TYPE="$SHELLSPEC_SHELL_TYPE" SHELL_VERSION=
   "$1_precheck"

@@ -21,6 +21,8 @@ import() { # NAME [ARGS...]
   builtin exit 1
 }
 
+shellspec_import() { import "$@"; }
+
 __hx_precheck() { # MODULE: run its precheck, with the variables that a precheck may read
   local VERSION=$SHELLSPEC_VERSION SHELL_TYPE=bash SHELL_VERSION=$BASH_VERSION
   "$1_precheck"

@@ -66,3 +66,8 @@ before_each() { __hx_hook before_each "$@"; }
 after_each() { __hx_hook after_each "$@"; }
 before_all() { __hx_hook before_all "$@"; }
 after_all() { __hx_hook after_all "$@"; }
+# other names of these functions, which older projects use
+shellspec_before_each() { __hx_hook before_each "$@"; }
+shellspec_after_each() { __hx_hook after_each "$@"; }
+shellspec_before_all() { __hx_hook before_all "$@"; }
+shellspec_after_all() { __hx_hook after_all "$@"; }
