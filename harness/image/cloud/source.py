@@ -235,9 +235,11 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
 
     Raises BadInputError, which names the missing or forbidden part of the URL.
     """
+    # The message must not quote a password, or a token in the query.
+    shown = re.sub(r"\?[^#]*", "?…", re.sub(r"//[^/]*@", "//…@", url))
 
     def refuse(sentence: str) -> BadInputError:
-        return BadInputError(f"'{url}' {sentence}", source="--image")
+        return BadInputError(f"'{shown}' {sentence}", source="--image")
 
     try:
         parts = urllib.parse.urlsplit(url)
