@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _PORTS = {"http": 80, "https": 443}
 #: The characters of a URL on the wire (RFC 3986); urllib would drop other characters or send them.
 _URL = re.compile(r"[!-~]{1,8192}")
+#: The user and the password in the URL of a server or a proxy.
+_PASSWORD = re.compile(r"[^/'\s]*@")
 
 
 class RefusedUrlError(ValueError):
@@ -345,7 +347,8 @@ class HttpOpener:
             # InvalidURL may also mean a proxy.
             if isinstance(error, RefusedUrlError):
                 raise
-            raise RefusedUrlError(f"'{request.full_url}' can't be requested ({error})") from error
+            said = f"'{request.full_url}' can't be requested ({error})"
+            raise RefusedUrlError(_PASSWORD.sub("…@", said)) from error
         return answer
 
 

@@ -355,7 +355,9 @@ def test_proxy_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.Mo
     assert download.part.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("proxy", ["http://proxy:port", "http://a b:1", "http:/proxy"])
+@pytest.mark.parametrize(
+    "proxy", ["http://proxy:port", "http://a b:1", "http:/proxy", "http:/me:secret@proxy"]
+)
 def test_malformed_proxy_ends_the_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
@@ -365,6 +367,7 @@ def test_malformed_proxy_ends_the_tries(
 
     assert "'http://images.invalid/images/x.img' can't be requested (" in failure
     assert "times in a row" not in failure
+    assert "secret" not in failure
 
 
 @pytest.mark.parametrize("name", ["missing", "", "file/x"])
