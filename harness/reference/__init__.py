@@ -63,7 +63,7 @@ def _name_of(file: Path) -> str:
 
 
 def _written(name: str, file: Path, names: Collection[str]) -> str:
-    return for_terminal(name, file.read_text(), names)
+    return for_terminal(name, file.read_text(encoding="utf-8"), names)
 
 
 def _made(name: str, page: Callable[[], str], names: Collection[str]) -> str:

@@ -40,7 +40,7 @@ def fixtures() -> list[Fixture]:
             file=file.relative_to(PACKAGE).as_posix(),
         )
         for file in sorted((PACKAGE / "fixtures").glob("*.py"))
-        for node in ast.parse(file.read_text()).body
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
         if "pytest.fixture" in ast.unparse(decorator)
@@ -139,4 +139,4 @@ def _file_of(module: str) -> Path:
 
 def docstring_of(file: Path) -> str:
     """Return the docstring of a module's file as Markdown."""
-    return prose(ast.get_docstring(ast.parse(file.read_text())))
+    return prose(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))

@@ -20,7 +20,7 @@ def read_durations(path: Path) -> dict[str, float]:
     Raises BadInputError if the file is not in this format.
     """
     try:
-        content = parse_json(path.read_text())
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
