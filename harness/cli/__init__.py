@@ -9,6 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from typing_extensions import override
+
 from harness.cli.command_words import CommandParser
 from harness.cli.late_loading import load_on_use
 from harness.cli.output import guarded, open_closed_streams, print_error
@@ -87,6 +89,17 @@ class _CommandModule(Protocol):
     def add_parser(self, commands: Commands) -> None: ...
 
 
+class _PrintVersion(argparse.Action):
+    """Looks up the package's version only if it is wanted, unlike argparse's own action."""
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - slow to load
+
+        print(f"harness {version('gpu-node-harness')}")
+        parser.exit()
+
+
 class _ListedCommands:
     """Adds commands with their help texts from `_COMMANDS`."""
 
@@ -123,6 +136,9 @@ def _overview() -> argparse.ArgumentParser:
 def _empty_parser() -> tuple[argparse.ArgumentParser, Actions]:
     parser = argparse.ArgumentParser(
         prog="harness", description="Test harness for GPU-node provisioning."
+    )
+    parser.add_argument(
+        "--version", action=_PrintVersion, nargs=0, help="print the version and exit"
     )
     listing = parser.add_subparsers(
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser

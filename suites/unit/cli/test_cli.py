@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import datetime as dt
+import importlib.metadata
 import io
 import json
 import os
@@ -598,6 +599,14 @@ def test_unaccepted_licence_is_reported_before_a_build(
     assert main(["image", "build", "--image=debian-12-nvidia", f"--images-dir={recipes}"]) == 2
 
     assert "--accept-licence=nvidia-debian-non-free" in capsys.readouterr().err
+
+
+def test_version_of_the_package_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"harness {importlib.metadata.version('gpu-node-harness')}\n"
 
 
 def test_help_mentions_every_command_that_has_a_parser(capsys: pytest.CaptureFixture[str]) -> None:
