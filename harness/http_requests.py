@@ -35,7 +35,7 @@ _PORTS = {"http": 80, "https": 443}
 #: The characters of a URL on the wire (RFC 3986); urllib would drop other characters or send them.
 _URL = re.compile(r"[!-~]{1,8192}")
 #: The user and the password in the URL of a server or a proxy.
-_PASSWORD = re.compile(r"[^/'\s]*@")
+_PASSWORD = re.compile(r"(?<![^/'\s])[^/'\s]*@")
 
 
 class RefusedUrlError(ValueError):

@@ -213,7 +213,7 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
     builds = [
         build
         for build in evidence.dkms_builds
-        if any(fnmatchcase(build.name, name) for name in ("nvidia", *OTHER_DKMS_TREES))
+        if any(fnmatchcase(build.name, name) for name in _DKMS_NAMES)
     ]
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
     paths.matching(*DRIVER_ARTEFACTS)  # this lookup raises HarnessError if an artefact may be left

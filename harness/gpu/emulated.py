@@ -345,7 +345,7 @@ class EmulatedGpu:
     def _opened_engine(self, what: str) -> Engine:
         if self.engine is None:
             raise ValueError(
-                f"To {what}, a GPU has to be one that NVIDIA's driver can open; use emulation 'gsp'."
+                f"NVIDIA's driver can't open this GPU, so the GPU can't {what}; use emulation 'gsp'."
             )
         return self.engine
 

@@ -213,8 +213,7 @@ class _Visit:
             reading.start()
             code = started.wait(self._pass_output)
         if code is not None:
-            # If a signal ended the command, the exit code is the one that a shell reports, since
-            # exit codes can't be negative.
+            # If a signal ended the command, report 128 plus the signal's number, as shells do.
             self._end({"exit_code": code if code >= 0 else _BY_SIGNAL - code})
 
     def _pass_output(self, kind: int, content: bytes) -> None:

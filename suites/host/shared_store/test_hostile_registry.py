@@ -804,22 +804,31 @@ def test_invalid_answer_is_reported_in_a_short_sentence(
     assert len(said) < 1000
 
 
+def accepts_upload(receive: Answer) -> Answer:
+    """Return an answer that accepts an upload, whose content `receive` then handles."""
+
+    def answer(request: Request) -> bool:
+        if request.command == "HEAD":
+            return request.reply(404)
+        if request.command == "POST":
+            return request.reply(202, Location="/upload")
+        return receive(request)
+
+    return answer
+
+
 def test_push_to_a_registry_that_reads_too_slowly_ends_with_an_error(
     registry: Adversary, puller: Puller, tmp_path: Path
 ) -> None:
     file = tmp_path / "blob"
     file.write_bytes(bytes(16 << 20))
 
-    def lie(request: Request) -> bool:
-        if request.command == "HEAD":
-            return request.reply(404)
-        if request.command == "POST":
-            return request.reply(202, Location="/upload")
+    def receive(request: Request) -> bool:
         while not registry.is_over.wait(0.02) and request.rfile.read(1):
             pass
         return True
 
-    registry.lie = lie
+    registry.lie = accepts_upload(receive)
 
     with pytest.raises(StoreError, match=r"can't be reached for it in 2 tries: "):
         puller.client.push_blob("images", file, "sha256:1", "it")
@@ -839,15 +848,11 @@ def test_answer_before_the_end_of_an_upload_is_reported(
     file = tmp_path / "blob"
     file.write_bytes(bytes(16 << 20))
 
-    def lie(request: Request) -> bool:
-        if request.command == "HEAD":
-            return request.reply(404)
-        if request.command == "POST":
-            return request.reply(202, Location="/upload")
+    def receive(request: Request) -> bool:
         request.close_connection = True
         return request.reply(status)
 
-    registry.lie = lie
+    registry.lie = accepts_upload(receive)
 
     with pytest.raises(StoreError, match=why):
         puller.client.push_blob("images", file, "sha256:1", "it")
