@@ -39,11 +39,8 @@ from harness.mutate.words import (
     change_redirect_order,
     change_substitution,
 )
-from harness.shell.commands_of import parse
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
-
     from harness.mutate.change import Mutant, Plant
 
 
@@ -53,7 +50,6 @@ def mutants_of(text: bytes, *, messages: bool = False) -> list[Mutant]:
     With `messages`, mutants also change the texts that `echo` and log functions print.
     """
     script = Script(text, messages=messages)
-    was_wrong = _errors(script.root)
     found: dict[bytes, Mutant] = {}
     for node in script.nodes:
         for plant in _PLANTS.get(node.type, ()):
@@ -62,24 +58,10 @@ def mutants_of(text: bytes, *, messages: bool = False) -> list[Mutant]:
                 if script.in_message(change.anchor, whole=whole):
                     continue
                 mutant = change.mutant(script)
-                key = hashlib.sha256(mutant.apply(text)).digest()
-                if mutant.apply(text) == text or key in found:
-                    continue
-                if _errors(parse(mutant.apply(text))) <= was_wrong:
-                    found[key] = mutant
+                changed = mutant.apply(text)
+                if changed != text:
+                    found.setdefault(hashlib.sha256(changed).digest(), mutant)
     return sorted(found.values(), key=lambda each: (each.start, each.end, each.new))
-
-
-def _errors(root: Node) -> int:
-    if not root.has_error:
-        return 0
-    count = 0
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        count += node.is_error or node.is_missing
-        waiting.extend(child for child in node.children if child.has_error or child.is_missing)
-    return count
 
 
 _PLANTS: dict[str, tuple[Plant, ...]] = {

@@ -193,7 +193,8 @@ class Worker:
 
     def can_read(self, script: Path) -> bool:
         """Return whether bash can parse the script; mutants with a syntax error are not tried."""
-        argv = ["bash", "-n", str(self.top / script)]
+        # With -n, bash runs no `shopt` of the script.
+        argv = ["bash", "-O", "extglob", "-n", str(self.top / script)]
         return LocalRunner().run(argv, timeout_s=_READING_S).ok
 
     def _replace(self, path: Path, text: bytes, mode: int) -> None:

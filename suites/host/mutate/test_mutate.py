@@ -158,6 +158,25 @@ def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchang
     assert "defects was known from an earlier run" in again.stdout
 
 
+def test_script_that_turns_on_extended_patterns_is_mutated(project: _Project) -> None:
+    """Without extglob, bash can't parse the pattern; bash turns extglob on only when it runs the script."""
+    project.write(
+        "scripts/kubelet.sh",
+        "shopt -s extglob\nis_ours() {\n  case $1 in\n    *_@(kube|gpu)*) return 0 ;;\n  esac\n"
+        "  return 1\n}\n",
+    )
+    project.write(
+        "tests/test_gpu.py",
+        'def test_ours(shell):\n    shell.source("scripts/kubelet.sh")\n'
+        '    assert shell.call("is_ours", "a_gpu").status == 0\n'
+        '    assert shell.call("is_ours", "other").status == 1\n',
+    )
+
+    _, outcomes = project.outcomes("--tests=tests")
+
+    assert outcomes["-return 1\n+return 0"] == "killed"
+
+
 def test_killed_run_leaves_the_files_unchanged_and_is_continued_by_the_next_run(
     project: _Project,
 ) -> None:
