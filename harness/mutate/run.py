@@ -207,7 +207,7 @@ class _Run:
                 with self.lock:
                     self.results.keep_reach(key, known)
             with self.lock:
-                done += 1
+                done += known is not None
                 self.request.progress(f"{done} of {len(tests)} tests were run without a defect")
             return test, known
 
