@@ -107,6 +107,7 @@ def test_path_that_was_not_gathered_is_unknown(folder: Path) -> None:
     [
         ("/etc/ssl/private", True),
         ("/etc/ssl/private/key", True),
+        ("/etc/ssl/private/old/key", True),
         ("/etc/ssl/*/key", True),
         ("/etc/ssl/*", True),
         ("/etc/ssl/other", False),

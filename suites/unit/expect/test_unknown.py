@@ -1,17 +1,14 @@
 """No expectation passes, and none refuses a node, on evidence that it needs and lacks.
 
-Each source that is gathered on a node becomes unreadable or fails, one at a time. An expectation that
-needs it raises HarnessError; each other one is met as before. What an expectation needs is listed here
-apart from the product.
+Each source that an expectation needs becomes unreadable or fails, one at a time, and the expectation
+raises HarnessError. It is met as before if all other sources do. What an expectation needs is listed
+here apart from the product.
 """
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import json
 import shutil
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -20,11 +17,15 @@ import pytest
 
 from harness import expect
 from harness.errors import HarnessError
-from harness.evidence import CLOUD_INIT_OUTPUT_PATH, CLOUD_INIT_RESULT_PATH, RECORD_PATH
+from harness.evidence import (
+    CLOUD_INIT_OUTPUT_PATH,
+    CLOUD_INIT_RESULT_PATH,
+    RECORD_PATH,
+    node_state,
+)
 from harness.evidence.gaps import NOT_COLLECTED, UNREADABLE_NAME
-from harness.evidence.node_state import FILE_LIMIT_KIB
 from harness.evidence.request import guest_request
-from harness.evidence.requested import REQUESTED_NAME
+from harness.evidence.requested import REQUESTED_NAME, is_match
 from harness.expect.every_node import NODE_EXPECTATIONS, VerdictState, judge_node
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
@@ -38,7 +39,7 @@ from suites.unit.evidence.folders import (
 from suites.unit.expect.cases import ACCEPTED, TESTED_APART, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 CDI = ("/etc/cdi/*", "/run/cdi/*")
@@ -118,82 +119,49 @@ def needs_of(case: str) -> tuple[str, ...]:
     return NEEDS[case.split(maxsplit=1)[0]]
 
 
-def samples(pattern: str) -> Iterator[str]:
-    """Yield paths that match a pattern of the request."""
-    yield pattern.replace("*", "x")
-    if pattern.startswith("/lib/modules/*"):
-        for kernel in (KERNEL, OTHER_KERNEL):
-            yield pattern.replace("*", kernel, 1).replace("*", "x")
-
-
 REQUEST = guest_request([KERNEL, OTHER_KERNEL])
+
+
+def is_text(need: str) -> bool:
+    """Return whether a need is the text of a file, and not only its path."""
+    return any(is_match(need, each) for each in REQUEST.files)
+
+
+def place_of(need: str) -> str:
+    """Return what hides a needed file or path if it cannot be read: the file, or the folder around it."""
+    path = PurePosixPath(need.replace("*", "x"))
+    return str(path if is_text(need) else path.parent)
+
+
 #: Each folder above something that is gathered, and each file whose text is.
 PLACES = sorted(
     {
-        str(folder)
+        str(place)
         for pattern in (*REQUEST.files, *REQUEST.paths)
-        for path in samples(pattern)
-        for folder in PurePosixPath(path).parents
+        for path in [PurePosixPath(pattern.replace("*", "x"))]
+        for place in ((path, *path.parents) if pattern in REQUEST.files else path.parents)
     }
-    | {path for pattern in REQUEST.files for path in samples(pattern)}
 )
 
 
-def is_below(pattern: str, place: str) -> bool:
-    """Return whether something that matches the pattern is the file `place`, or may be in it."""
-    parts, above = pattern.split("/"), place.rstrip("/").split("/")
-    if pattern == place and place not in REQUEST.files:
-        # A closed folder is there.
-        return False
-    return len(above) <= len(parts) and all(
-        fnmatchcase(name, part) for name, part in zip(above, parts, strict=False)
-    )
+def is_above(place: str, need: str) -> bool:
+    """Return whether something that is needed is the file `place`, or may be in it."""
+    above = place.rstrip("/").split("/")
+    parts = need.split("/")[: len(above)]
+    return len(parts) == len(above) and all(map(fnmatchcase, above, parts))
 
 
 def close(folder: EvidenceFolder, *places: str) -> EvidenceFolder:
     """Let the user who gathered the evidence have had no permission for these files and folders."""
-    for place in places:
-        kept = folder.root / "files" / place.lstrip("/")
-        if kept.is_dir():
-            shutil.rmtree(kept)
-        kept.unlink(missing_ok=True)
-    return _list_closed(folder, *places)
-
-
-def _list_closed(folder: EvidenceFolder, *places: str) -> EvidenceFolder:
     above = tuple(f"{place.rstrip('/')}/" for place in places)
+    top = folder.root / "files"
+    for path in [path for path in top.rglob("*") if path.is_file()]:
+        if f"/{path.relative_to(top)}/".startswith(above):
+            path.unlink()
     lines = (folder.root / "stat.txt").read_text().splitlines()
     folder.paths(*(line for line in lines if not line.split(" ", 4)[4].startswith(above)))
     (folder.root / UNREADABLE_NAME).write_text("".join(f"{place}\n" for place in places))
     return folder
-
-
-@contextlib.contextmanager
-def closed(folder: EvidenceFolder, place: str) -> Iterator[None]:
-    """Close a place for the block; a new folder for each would be most of the time of these tests."""
-    kept, listed = folder.root / "files" / place.lstrip("/"), folder.root / "stat.txt"
-    aside, text = folder.root / "aside", listed.read_text()
-    is_kept = kept.exists()
-    if is_kept:
-        kept.rename(aside)
-    _list_closed(folder, place)
-    try:
-        yield
-    finally:
-        (folder.root / UNREADABLE_NAME).unlink()
-        listed.write_text(text)
-        if is_kept:
-            aside.rename(kept)
-
-
-def nodes_of_cases(top: Path) -> Iterator[tuple[EvidenceFolder, list[str]]]:
-    """Make each different node of the cases once, and yield it with the names of its cases."""
-    names: dict[tuple[object, object], list[str]] = {}
-    for name, case in CASES.items():
-        names.setdefault((case.node, case.change), []).append(name)
-    for number, alike in enumerate(names.values()):
-        case = CASES[alike[0]]
-        yield case.change(case.node(top / str(number))), alike
 
 
 def is_unknown(case: str, folder: EvidenceFolder) -> bool:
@@ -204,10 +172,8 @@ def is_unknown(case: str, folder: EvidenceFolder) -> bool:
     return False
 
 
-def judged(case: str, folder: Path, change: Callable[[EvidenceFolder], object]) -> None:
-    made = CASES[case].change(CASES[case].node(folder))
-    change(made)
-    CASES[case].expectation(made.evidence)
+def node_of(case: str, folder: Path) -> EvidenceFolder:
+    return CASES[case].change(CASES[case].node(folder))
 
 
 def test_every_expectation_has_an_entry_in_the_table_of_needed_evidence() -> None:
@@ -218,122 +184,107 @@ def test_every_expectation_has_an_entry_in_the_table_of_needed_evidence() -> Non
     assert judges <= set(CASES)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_unreadable_path_makes_dependent_results_unknown(tmp_path: Path, case: str) -> None:
-    folder = CASES[case].change(CASES[case].node(tmp_path))
-    needs = [need for need in needs_of(case) if need[0] == "/"]
-    needed = [place for place in PLACES if any(is_below(need, place) for need in needs)]
+def test_unreadable_path_makes_dependent_results_unknown(tmp_path: Path) -> None:
+    needed = {(case, place_of(n)) for case in CASES for n in needs_of(case) if n[0] == "/"}
 
-    passed = []
-    for place in needed:
-        with closed(folder, place), contextlib.suppress(HarnessError):
-            CASES[case].expectation(folder.evidence)
-            passed.append(place)
-    assert passed == []
+    known = [
+        (case, place)
+        for number, (case, place) in enumerate(sorted(needed))
+        if not is_unknown(case, close(node_of(case, tmp_path / str(number)), place))
+    ]
 
-    others = [place for place in PLACES if place not in needed]
-    close(folder, *others)
-    CASES[case].expectation(folder.evidence)
+    assert known == []
 
 
-@dataclass(frozen=True)
-class Way:
-    """A way in which a command gives no answer; `output` None leaves what it printed before."""
+def test_missing_evidence_that_an_expectation_does_not_need_makes_no_difference(
+    tmp_path: Path,
+) -> None:
+    unknown = []
+    for case in CASES:
+        needs = needs_of(case)
+        others = (each for each in PLACES if not any(is_above(each, need) for need in needs))
+        folder = close(node_of(case, tmp_path / case), *others)
+        for answer in (folder.root / "commands").glob("*.exit-code"):
+            if answer.stem not in needs:
+                folder.command(answer.stem, "", TIMED_OUT)
+        if is_unknown(case, folder):
+            unknown.append(case)
 
-    name: str
-    exit_code: int | None
-    output: str | None = ""
-
-    def apply(self, folder: EvidenceFolder, command: str) -> None:
-        kept = folder.root / "commands" / command
-        text = kept.read_text() if self.output is None else self.output
-        folder.command(command, text, self.exit_code or 0)
-        if self.exit_code is None:
-            (folder.root / "commands" / f"{command}.exit-code").unlink()
+    assert unknown == []
 
 
-WAYS = (
-    Way("timed out", 124),
-    Way("timed out after it printed everything", 124, None),
-    Way("not allowed to run", 126, "timeout: failed to run command: Permission denied\n"),
-    Way("failed", 1, "error: permission denied\n"),
-    Way("failed without a word", 1),
-    Way("no exit code", None, None),
+TIMED_OUT = 124
+
+
+def prints(output: str, exit_code: int) -> Callable[[Path], None]:
+    def replace(answer: Path) -> None:
+        answer.write_text(output)
+        answer.with_name(f"{answer.name}.exit-code").write_text(f"{exit_code}\n")
+
+    return replace
+
+
+def times_out_after_it_printed_everything(answer: Path) -> None:
+    answer.with_name(f"{answer.name}.exit-code").write_text(f"{TIMED_OUT}\n")
+
+
+def has_no_exit_code(answer: Path) -> None:
+    answer.with_name(f"{answer.name}.exit-code").unlink()
+
+
+def was_not_run(answer: Path) -> None:
+    has_no_exit_code(answer)
+    answer.unlink()
+
+
+def known_without_an_answer(
+    folder: Path, commands: Iterable[str], fail: Callable[[Path], None]
+) -> list[tuple[str, str]]:
+    """Return the cases that are known although a command that they need failed, with the command."""
+    known = []
+    for case in CASES:
+        for command in set(commands).intersection(needs_of(case)):
+            node = node_of(case, folder / case / command)
+            fail(node.root / "commands" / command)
+            if not is_unknown(case, node):
+                known.append((case, command))
+    return known
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        times_out_after_it_printed_everything,
+        prints("timeout: failed to run command: Permission denied\n", 126),
+        prints("error: permission denied\n", 1),
+        prints("", 1),
+        has_no_exit_code,
+        was_not_run,
+    ],
+    ids=["timed out", "not started", "failed", "failed silently", "no exit code", "not run"],
 )
-#: These always print something, so that an empty output is that of a broken tool.
-NEVER_SILENT = ("uname-r", "units", "dmesg")
-
-
-@pytest.fixture(scope="session")
-def whole_nodes(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[tuple[EvidenceFolder, list[str]]]:
-    """Return the nodes of all cases, which each test leaves as good as new."""
-    return list(nodes_of_cases(tmp_path_factory.mktemp("nodes")))
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-@pytest.mark.parametrize("command", REQUEST.commands)
 def test_command_without_an_answer_makes_dependent_results_unknown(
-    whole_nodes: list[tuple[EvidenceFolder, list[str]]], command: str, way: Way
+    tmp_path: Path, fail: Callable[[Path], None]
 ) -> None:
-    """The first failure is also tried with expectations that do not need the command."""
-    for folder, alike in whole_nodes:
-        cases = [case for case in alike if way is WAYS[0] or command in needs_of(case)]
-        _expect_unknown_without(folder, cases, command, way)
+    assert known_without_an_answer(tmp_path, REQUEST.commands, fail) == []
 
 
-@pytest.mark.parametrize("command", NEVER_SILENT)
 def test_empty_output_of_a_command_that_always_prints_makes_the_result_unknown(
-    whole_nodes: list[tuple[EvidenceFolder, list[str]]], command: str
+    tmp_path: Path,
 ) -> None:
-    for folder, alike in whole_nodes:
-        _expect_unknown_without(folder, alike, command, Way("silent", 0))
+    commands = ("uname-r", "units", "dmesg")
 
-
-def _expect_unknown_without(
-    folder: EvidenceFolder, cases: list[str], command: str, way: Way
-) -> None:
-    if not cases:
-        return
-    answer = folder.root / "commands" / command
-    texts = {path: path.read_text() for path in answer.parent.glob(f"{glob.escape(command)}*")}
-    if answer.is_file():
-        way.apply(folder, command)
-    try:
-        unknown = [case for case in cases if is_unknown(case, folder)]
-    finally:
-        for path, text in texts.items():
-            path.write_text(text)
-    assert unknown == [case for case in cases if command in needs_of(case)]
-
-
-@pytest.mark.parametrize("command", REQUEST.commands)
-def test_command_that_was_not_run_makes_dependent_results_unknown(
-    tmp_path: Path, command: str
-) -> None:
-    for case in (case for case in CASES if command in needs_of(case)):
-        with pytest.raises(HarnessError, match=f"no output of '{command}"):
-            judged(case, tmp_path / case, lambda made: made.without(f"commands/{command}"))
-
-
-def forget_files(folder: EvidenceFolder) -> EvidenceFolder:
-    shutil.rmtree(folder.root / "files")
-    return folder.paths()
+    assert known_without_an_answer(tmp_path, commands, prints("", 0)) == []
 
 
 def nothing_was_requested(folder: EvidenceFolder) -> None:
     request = {"schema": 1, "commands": {}, "files": [], "paths": []}
-    (forget_files(folder).root / REQUESTED_NAME).write_text(json.dumps(request))
+    (folder.root / REQUESTED_NAME).write_text(json.dumps(request))
     (folder.root / UNREADABLE_NAME).touch()
 
 
-def gathering_was_interrupted(folder: EvidenceFolder) -> None:
-    (forget_files(folder).root / REQUESTED_NAME).write_text('{"schema": 1}')
-
-
 def guest_did_not_answer(folder: EvidenceFolder) -> None:
-    (forget_files(folder).root / NOT_COLLECTED).write_text("the machine has ended\n")
+    (folder.root / NOT_COLLECTED).write_text("the machine has ended\n")
 
 
 @pytest.mark.parametrize(
@@ -341,22 +292,23 @@ def guest_did_not_answer(folder: EvidenceFolder) -> None:
     [
         # The answers of DKMS and modinfo need no file, if these had permission for their folders.
         (nothing_was_requested, {"module_built_for", "no_module_for"}),
-        (gathering_was_interrupted, set()),
         (guest_did_not_answer, set()),
     ],
 )
 def test_evidence_that_was_not_gathered_makes_the_result_unknown(
     tmp_path: Path, change: Callable[[EvidenceFolder], None], known: set[str]
 ) -> None:
-    without_files = {
-        case for case in CASES if not any(need.startswith("/") for need in needs_of(case))
-    }
-    passed = set()
-    for folder, alike in nodes_of_cases(tmp_path):
-        change(folder)
-        passed |= {case for case in alike if not is_unknown(case, folder)}
+    of_files = {case for case in CASES if any(need[0] == "/" for need in needs_of(case))}
 
-    assert passed == without_files | known
+    passed = set()
+    for case in of_files:
+        folder = node_of(case, tmp_path / case)
+        shutil.rmtree(folder.root / "files")
+        change(folder.paths())
+        if not is_unknown(case, folder):
+            passed.add(case)
+
+    assert passed == known
 
 
 def test_missing_file_is_unknown_if_only_the_host_gathered_evidence(tmp_path: Path) -> None:
@@ -366,41 +318,15 @@ def test_missing_file_is_unknown_if_only_the_host_gathered_evidence(tmp_path: Pa
         evidence.file(EXIT_CODE_PATH)
 
 
-def test_reason_for_missing_evidence_is_shown(tmp_path: Path) -> None:
-    folder = a_stripped_node(tmp_path)
-    guest_did_not_answer(folder)
-
-    with pytest.raises(HarnessError, match="The reason is: the machine has ended"):
-        expect.no_record(folder.evidence)
-
-
-CUT = {
-    "/proc/modules": ("no_module_loaded", "no_driver_artefact"),
-    f"{EVENTS_FOLDER}/1700000001000.json": ("events_recorded", "no_event_recorded"),
-    "/run/cdi/nvidia.yaml": ("cdi_offers_gpus",),
-}
-
-
-@pytest.mark.parametrize("path", CUT)
-def test_truncated_file_makes_dependent_results_unknown(tmp_path: Path, path: str) -> None:
-    def pad(folder: EvidenceFolder) -> None:
-        with (folder.root / "files" / path.lstrip("/")).open("a") as file:
-            file.truncate(FILE_LIMIT_KIB << 10)
-
-    for case in CUT[path]:
-        with pytest.raises(HarnessError, match=f"Only the first 4096 KiB of '{path}'"):
-            judged(case, tmp_path / case, pad)
-
-
-def test_missing_line_is_unknown_if_the_log_is_truncated(tmp_path: Path) -> None:
-    line = "AKS_GPU_PREBAKE event=decision\n"
-    text = line + "x" * (FILE_LIMIT_KIB << 10)
+def test_missing_line_is_unknown_if_the_log_is_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_state, "FILE_LIMIT_KIB", 1)
+    text = "AKS_GPU_PREBAKE event=decision\n".ljust(1024, "x")
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, text).evidence
 
     expect.prebake_line(evidence, event="decision")
-    with pytest.raises(
-        HarnessError, match=f"Only the first 4096 KiB of '{CLOUD_INIT_OUTPUT_PATH}'"
-    ):
+    with pytest.raises(HarnessError, match=f"Only the first 1 KiB of '{CLOUD_INIT_OUTPUT_PATH}'"):
         expect.prebake_line(evidence, event="teardown")
 
 
