@@ -8,25 +8,25 @@ import pytest
 
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.command import CommandResult
-from harness.provisioning.unsupported_gpu import parse_refusals
+from harness.provisioning.unsupported_gpu import judge_probe, judge_refusal, parse_refusals
 
 from .driver_logs import PUBLIC_LOGS
-from .fakes import GPU_NODE, KERNEL, VERSION, Invocation
+from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, make_node
 
 if TYPE_CHECKING:
-    from .driver_logs import PublicLog
     from .simulation import SimulatedNode
 
-NO_DEVICE = CommandResult(
-    argv=("nvidia-modprobe",),
-    exit_code=1,
-    stdout="",
-    stderr="modprobe: ERROR: could not insert 'nvidia': No such device",
-)
+
+def failed(program: str, said: str) -> CommandResult:
+    return CommandResult(argv=(program,), exit_code=1, stdout="", stderr=said)
 
 
+NO_DEVICE = failed("nvidia-modprobe", "modprobe: ERROR: could not insert 'nvidia': No such device")
+OTHER_FORMAT = "modprobe: ERROR: could not insert 'nvidia': Exec format error"
+REJECTED_KEY = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
+LOST = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
 TOLD = (
-    "The NVIDIA driver 535.309.01 does not support the GPU 0000:0b:00.0 (10de:2bb5): it is too new "
+    f"The NVIDIA driver {VERSION} does not support the GPU 0000:0b:00.0 (10de:2bb5): it is too new "
     "or too old for this release. Choose a release that supports it, or a node with another GPU."
 )
 
@@ -44,6 +44,15 @@ def refused_by(version: str) -> str:
     return load_recording("dmesg/2.38.1-nvidia-refusal").text.replace("535.309.01", version)
 
 
+def reasons_against_a_build(
+    simulated: SimulatedNode, log: str, install: CommandResult = NO_DEVICE
+) -> str | None:
+    """Return why another build of VERSION can't help after this install, or None if it may."""
+    simulated.kernel_log = log
+    failure = judge_refusal(make_node(simulated, simulated.top), install, version=VERSION)
+    return None if failure is None else failure.message
+
+
 @pytest.mark.parametrize("command", ["boot", "validate"])
 def test_two_unsupported_gpus_are_both_reported(
     simulated: SimulatedNode, invocation: Invocation, command: str
@@ -56,9 +65,9 @@ def test_two_unsupported_gpus_are_both_reported(
 
     assert invocation.run(command, GPU_NODE) == 84
 
-    first = TOLD.replace("535.309.01", VERSION)
-    second = first.replace("0000:0b:00.0", "0000:0c:00.0")
-    assert f" {first} {second}" in str(invocation.outcome()["error"])
+    second = TOLD.replace("0000:0b:00.0", "0000:0c:00.0")
+    assert f" {TOLD} {second}" in str(invocation.outcome()["error"])
+    assert len(calls_of(simulated, "nvidia-modprobe")) == (0 if command == "boot" else 1)
     assert [call[-1] for call in calls_of(simulated, "ctr", "-n", "k8s.io", "run")] == (
         ["install-skip-build"] if command == "boot" else []
     )
@@ -77,29 +86,31 @@ def test_probe_is_tried_only_once_if_this_driver_release_refused_the_gpu(
     assert calls_of(simulated, "nvidia-modprobe") == [("nvidia-modprobe", "-u", "-c0")] * tries
 
 
-@pytest.mark.parametrize(
-    "log",
-    [
-        "",
-        "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n",
-        "[    1.0] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n[    1.1] usb 1-1: new\n",
-    ],
-    ids=["empty", "other", "cut-off"],
-)
-def test_log_without_a_complete_refusal_has_no_refusals(log: str) -> None:
-    assert parse_refusals(log) == ()
+def test_log_without_a_complete_refusal_has_no_refusals() -> None:
+    cut = (
+        "[    1.0] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n[    1.1] usb 1-1: new\n"
+    )
+
+    assert [parse_refusals(log) for log in ("", LOST, cut)] == [(), (), ()]
 
 
 #: Of a driver that was replaced since, in an earlier part of this boot. A prefix is another release.
 OTHER_RELEASES = ["470.82.01", VERSION.rpartition(".")[0], f"{VERSION}.1"]
 
 
-@pytest.mark.parametrize("release", OTHER_RELEASES)
-def test_refusal_by_another_release_does_not_prevent_a_build_of_this_release(
-    simulated: SimulatedNode, invocation: Invocation, release: str
+def test_refusal_by_another_release_is_no_reason_against_a_build_of_this_release(
+    simulated: SimulatedNode,
+) -> None:
+    logs = map(refused_by, OTHER_RELEASES)
+
+    assert [reasons_against_a_build(simulated, log) for log in logs] == [None, None, None]
+
+
+def test_driver_that_another_release_refused_is_built_five_times(
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.kernel_log = refused_by(release)
+    simulated.kernel_log = refused_by(OTHER_RELEASES[0])
     simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
 
     assert invocation.run("boot", GPU_NODE) == 84
@@ -108,17 +119,10 @@ def test_refusal_by_another_release_does_not_prevent_a_build_of_this_release(
     assert [call[-1] for call in runs] == ["install-skip-build", *["install"] * 5]
 
 
-def test_only_refusals_by_this_release_are_reported(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.kernel_log = refused_by(OTHER_RELEASES[0]) + refused_by(VERSION)
-    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+def test_only_refusals_by_this_release_are_reported(simulated: SimulatedNode) -> None:
+    log = refused_by(OTHER_RELEASES[0]) + refused_by(VERSION)
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    error = str(invocation.outcome()["error"])
-    assert f"The NVIDIA driver {VERSION} does not support the GPU" in error
-    assert OTHER_RELEASES[0] not in error
+    assert reasons_against_a_build(simulated, log) == TOLD
 
 
 def test_unreadable_kernel_log_gives_no_refusals(
@@ -126,81 +130,49 @@ def test_unreadable_kernel_log_gives_no_refusals(
 ) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.failing["nvidia-modprobe"] = NO_DEVICE
-    simulated.failing["dmesg"] = CommandResult(
-        argv=("dmesg",),
-        exit_code=1,
-        stdout="",
-        stderr="dmesg: read kernel buffer failed: Operation not permitted",
+    simulated.failing["dmesg"] = failed(
+        "dmesg", "dmesg: read kernel buffer failed: Operation not permitted"
     )
 
     assert invocation.run("validate", GPU_NODE) == 84
 
-    assert len([call for call in simulated.calls if call[0] == "nvidia-modprobe"]) == 24
+    assert len(calls_of(simulated, "nvidia-modprobe")) == 24
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_driver_is_built_again_only_if_a_build_can_help(
-    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
-) -> None:
-    if log.can_rebuild_help:
-        simulated.build(VERSION, KERNEL)
-    simulated.kernel_log = log.text.replace("565.77", VERSION).replace("430.50", VERSION)
-    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+def test_driver_is_probed_or_built_again_only_if_that_can_help(simulated: SimulatedNode) -> None:
+    node = make_node(simulated, simulated.top)
+    for log in LOGS:
+        simulated.kernel_log = log.text.replace("565.77", VERSION).replace("430.50", VERSION)
 
-    assert invocation.run("boot", GPU_NODE) == 84
+        probe = judge_probe(node, NO_DEVICE)
+        build = judge_refusal(node, NO_DEVICE, version=VERSION)
 
-    runs = [call[-1] for call in calls_of(simulated, "ctr", "-n", "k8s.io", "run")]
-    can_help = ["install-skip-build", *["install"] * 5]
-    assert runs == (can_help if log.can_rebuild_help else ["install"])
-    assert log.can_rebuild_help or log.words in str(invocation.outcome()["error"])
+        assert (probe is None, build is None) == (log.can_retry_help, log.can_rebuild_help)
+        assert build is None or log.words in build.message
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_driver_is_probed_again_only_if_that_can_help(
-    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
-) -> None:
-    simulated.build(VERSION, KERNEL)
-    simulated.kernel_log = log.text
-    simulated.failing["nvidia-modprobe"] = NO_DEVICE
-
-    assert invocation.run("validate", GPU_NODE) == 84
-
-    assert len(calls_of(simulated, "nvidia-modprobe")) == (24 if log.can_retry_help else 1)
-
-
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
-def test_messages_of_an_earlier_driver_do_not_prevent_a_build_of_this_driver(
-    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
+def test_messages_of_an_earlier_driver_are_no_reason_against_a_build_of_this_driver(
+    simulated: SimulatedNode,
 ) -> None:
     """The earlier driver may have had the other kind of kernel modules, open or proprietary."""
     other = "[ 20.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  470.82.01  Mon Nov 23 2026\n"
-    simulated.kernel_log = log.text + other
-    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 5
+    assert [reasons_against_a_build(simulated, log.text + other) for log in LOGS] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("said", "builds"),
-    [
-        ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", 1),
-        ("modprobe: ERROR: could not insert 'nvidia': Exec format error", 5),
-        ("modprobe: ERROR: could not insert 'nvidia': words that nobody knows", 5),
-        ("curl: (6) Could not resolve host: example.com", 5),
-    ],
-)
-def test_install_that_the_kernel_refuses_is_not_repeated(
-    simulated: SimulatedNode, invocation: Invocation, said: str, builds: int
+def test_install_is_not_repeated_after_words_that_a_build_cannot_help(
+    simulated: SimulatedNode,
 ) -> None:
-    simulated.failing["ctr -n k8s.io run"] = CommandResult(
-        argv=("ctr",), exit_code=1, stdout="", stderr=said
+    others = (
+        OTHER_FORMAT,
+        "modprobe: ERROR: could not insert 'nvidia': words that nobody knows",
+        "curl: (6) Could not resolve host: example.com",
     )
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == builds
+    assert reasons_against_a_build(simulated, "", failed("ctr", REJECTED_KEY)) is not None
+    assert {reasons_against_a_build(simulated, "", failed("ctr", said)) for said in others} == {
+        None
+    }
 
 
 def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
@@ -208,12 +180,7 @@ def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
 ) -> None:
     """Retries do not help validation, but the install that follows may succeed."""
     simulated.build(VERSION, KERNEL)
-    simulated.failing["nvidia-modprobe"] = CommandResult(
-        argv=("nvidia-modprobe",),
-        exit_code=1,
-        stdout="",
-        stderr="modprobe: ERROR: could not insert 'nvidia': Exec format error",
-    )
+    simulated.failing["nvidia-modprobe"] = failed("nvidia-modprobe", OTHER_FORMAT)
 
     assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 84
 
@@ -222,87 +189,48 @@ def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
     assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 1
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.source)
 def test_working_driver_is_kept_despite_its_messages(
-    simulated: SimulatedNode, invocation: Invocation, log: PublicLog
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A dead GPU may be beside a working GPU, and an error may be in the past."""
-    simulated.kernel_log = log.text
+    simulated.kernel_log = LOST + refused_by(VERSION)
 
     assert invocation.run("boot", GPU_NODE) == 0
 
 
-LOST = ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n", "A GPU has fallen off the bus")
-UVM = (
-    "NVRM: uvm_x: uvm encountered global fatal error 0x60, requiring os reboot to recover.\n",
-    "The driver's memory manager (UVM) has failed for good.",
-)
-
-
-@pytest.mark.parametrize(
-    ("other", "said", "is_first"), [(*LOST, False), (*UVM, False), (*UVM, True)]
-)
 def test_refusal_is_reported_before_other_reasons_against_a_build(
-    simulated: SimulatedNode, invocation: Invocation, other: str, said: str, *, is_first: bool
+    simulated: SimulatedNode,
 ) -> None:
-    logs = [refused_by(VERSION), other]
-    simulated.kernel_log = "".join(logs if is_first else logs[::-1])
-    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+    uvm = "NVRM: uvm_x: uvm encountered global fatal error 0x60, requiring os reboot to recover.\n"
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    error = str(invocation.outcome()["error"])
-    told = TOLD.replace("535.309.01", VERSION)
-    assert f". {told}" in error
-    before, _, after = error.partition(told)
-    assert said in after
-    assert said not in before
+    for log in (refused_by(VERSION) + uvm, uvm + refused_by(VERSION)):
+        said = str(reasons_against_a_build(simulated, log))
+        assert said.startswith(f"{TOLD} The driver's memory manager (UVM) has failed for good.")
 
 
-def test_reason_that_is_logged_three_times_is_reported_once(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.kernel_log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n" * 3
-    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+def test_reason_that_is_logged_three_times_is_reported_once(simulated: SimulatedNode) -> None:
+    said = str(reasons_against_a_build(simulated, LOST * 3))
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    assert str(invocation.outcome()["error"]).count("fallen off the bus") == 1
+    assert said.count("fallen off the bus") == 1
 
 
 def test_messages_of_the_kernel_are_reported_before_messages_of_a_program(
-    simulated: SimulatedNode, invocation: Invocation
+    simulated: SimulatedNode,
 ) -> None:
-    simulated.kernel_log = refused_by(VERSION)
-    simulated.failing["ctr -n k8s.io run"] = CommandResult(
-        argv=("ctr",),
-        exit_code=1,
-        stdout="modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
-        stderr="",
-    )
+    install = CommandResult(argv=("ctr",), exit_code=1, stdout=REJECTED_KEY, stderr="")
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    error = str(invocation.outcome()["error"])
-    assert 0 < error.index("does not support the GPU") < error.index("is missing or not trusted")
+    said = str(reasons_against_a_build(simulated, refused_by(VERSION), install))
+    assert said.startswith(TOLD)
+    assert "is missing or not trusted" in said
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_reasons_of_one_kind_keep_the_order_of_the_log(
-    simulated: SimulatedNode, invocation: Invocation, *, is_first: bool
-) -> None:
-    lines = [
-        "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n",
-        "NVRM: GPU 0000:02:00.0: GPU does not have the necessary power cables connected.\n",
-    ]
-    simulated.kernel_log = "".join(lines if is_first else lines[::-1])
-    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+def test_reasons_of_one_kind_keep_the_order_of_the_log(simulated: SimulatedNode) -> None:
+    cables = "NVRM: GPU 0000:02:00.0: GPU does not have the necessary power cables connected.\n"
 
-    assert invocation.run("boot", GPU_NODE) == 84
-
-    error = str(invocation.outcome()["error"])
-    lost, cables = error.index("fallen off the bus"), error.index("power cables are not")
-    assert (lost < cables) is is_first
+    for log, is_lost_first in ((LOST + cables, True), (cables + LOST, False)):
+        said = str(reasons_against_a_build(simulated, log))
+        order = said.index("fallen off the bus") < said.index("power cables are not")
+        assert order is is_lost_first
 
 
 def test_refusals_are_reported_in_the_order_of_their_first_message() -> None:
