@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
-from harness.cli import bake, build_parser, demo, doctor, images, main, qemu
+from harness.cli import bake, build_parser, demo, exit_code_of, images, main, qemu
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.cli.progress import show_event
 from harness.errors import ExpectationError, HarnessError
@@ -38,7 +38,7 @@ from suites.unit.image.cloud_image_folder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
 
@@ -56,22 +56,21 @@ FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
 def test_exit_code_is_1_for_a_node_error_and_2_for_a_harness_error(
-    error: BaseException,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise error
-
-    monkeypatch.setattr(doctor, "examine", fail)
-
-    assert main(["doctor"]) == code
+    assert exit_code_of(_raising(error), command="harness doctor") == code
 
     streams = capsys.readouterr()
     assert streams.err.startswith("harness: ")
     assert str(error) in streams.err
     assert streams.out == ""
+
+
+def _raising(error: BaseException) -> Callable[[], int]:
+    def act() -> NoReturn:
+        raise error
+
+    return act
 
 
 @pytest.mark.parametrize(
@@ -83,34 +82,25 @@ def test_exit_code_is_1_for_a_node_error_and_2_for_a_harness_error(
     ],
 )
 def test_lack_of_memory_or_threads_is_reported_in_a_sentence(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise error
+    assert exit_code_of(_raising(error), command="harness doctor") == 2
 
-    monkeypatch.setattr(doctor, "examine", fail)
-
-    assert main(["doctor"]) == 2
-
-    assert capsys.readouterr().err == (
-        "harness: This host, or a limit of this process, has no memory or no thread left for "
-        "`harness doctor`; end other processes, or raise the limits that `ulimit -v` and `ulimit -u` print.\n"
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "harness: This host, or a limit of this process, has no memory or no thread"
     )
+    assert "`harness doctor`" in said
 
 
 @pytest.mark.parametrize(
     "error", [RuntimeError("dictionary changed size"), ImportError("No module named 'x'")]
 )
 def test_other_interpreter_error_is_not_reported_as_lack_of_memory_or_threads(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
 ) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise error
-
-    monkeypatch.setattr(doctor, "examine", fail)
-
     with pytest.raises(type(error), match=str(error)):
-        main(["doctor"])
+        exit_code_of(_raising(error), command="harness doctor")
 
 
 def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
@@ -236,35 +226,39 @@ def test_image_fetch_refuses_a_recipe_and_image_build_refuses_a_cloud_image(
     assert "`harness image fetch --image ubuntu-24.04` downloads it" in capsys.readouterr().err
 
 
-def _cached_cloud_image(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Fetch the tiny image into a cache of this test, and return the image's disk."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(top / "cache"))
-    (top / "stick").mkdir()
-    for name, content in published_files().items():
-        (top / "stick" / name).write_bytes(content)
-    write_cloud_image_recipe(
-        top / "images",
-        folder=(top / "stick").as_uri(),
-        entry=ENTRY.partition("signature:")[0],
-    )
-    assert main(["image", "fetch", "--image=tiny", f"--images-dir={top / 'images'}"]) == 0
-    (disk,) = (top / "cache").rglob("disk.qcow2")
-    return disk
-
-
 def test_cloud_image_is_fetched_and_listed_and_verified_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    disk = _cached_cloud_image(tmp_path, monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipes, stick = tmp_path / "images", tmp_path / "stick"
+    stick.mkdir()
+    for name, content in published_files().items():
+        (stick / name).write_bytes(content)
+    entry = ENTRY.partition("signature:")[0]
+    write_cloud_image_recipe(recipes, folder=stick.as_uri(), entry=entry)
+
+    assert main(["image", "fetch", "--image=tiny", f"--images-dir={recipes}"]) == 0
+    (disk,) = (tmp_path / "cache").rglob("disk.qcow2")
     assert capsys.readouterr().out == f"{disk} (0 MiB), sha256:{DIGEST}\n"
 
-    assert main(["image", "ls", "--json", f"--images-dir={tmp_path / 'images'}"]) == 0
-    disks = {entry["name"]: entry["disk"] for entry in json.loads(capsys.readouterr().out)}
-    assert disks["tiny"] == str(disk)
-    assert disks["debian-12"] is None
+    (recipes / "broken.yaml").write_text("schema: 1\nextends: debian-12\npackges: [jq]\n")
+    assert main(["image", "ls", "--json", f"--images-dir={recipes}"]) == 2
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["tiny"]["disk"] == str(disk)
+    assert listed["debian-12"]["disk"] is None
+    assert listed["debian-12"]["kind"] == "build"
+    assert listed["broken"]["problem"].startswith(f"{recipes / 'broken.yaml'}:3: ")
 
     assert main(["image", "verify"]) == 0
     assert capsys.readouterr().out == f"tiny {DIGEST[:16]}: ok\n"
+
+    disk.write_bytes(b"X" * 1000)
+    assert main(["image", "verify"]) == 2
+    assert f"file '{disk}' has the digest" in capsys.readouterr().err
+
+    assert main(["image", "verify", "--json"]) == 2
+    (facts,) = json.loads(capsys.readouterr().out)
+    assert f"file '{disk}' has the digest" in facts["damage"]
 
     assert main(["image", "gc", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
@@ -272,21 +266,6 @@ def test_cloud_image_is_fetched_and_listed_and_verified_and_removed(
     assert main(["image", "gc", "--all"]) == 0
     assert capsys.readouterr().out == (f"Removed '{disk.parent}' (0 MiB): it is not in use.\n")
     assert not disk.exists()
-
-
-def test_exit_code_of_image_verify_is_2_for_a_damaged_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disk = _cached_cloud_image(tmp_path, monkeypatch)
-    disk.write_bytes(b"X" * 1000)
-    capsys.readouterr()
-
-    assert main(["image", "verify"]) == 2
-    assert f"file '{disk}' has the digest" in capsys.readouterr().err
-
-    assert main(["image", "verify", "--json"]) == 2
-    (facts,) = json.loads(capsys.readouterr().out)
-    assert f"file '{disk}' has the digest" in facts["damage"]
 
 
 @dataclass
@@ -310,7 +289,7 @@ class FakeCache:
         return [SimpleNamespace(path=self.name, size_mib=1.0, reason="it is old.")]
 
 
-@pytest.mark.parametrize("damaged", [0, 1, 2])
+@pytest.mark.parametrize("damaged", [0, 2])
 def test_image_verify_and_image_gc_process_all_image_caches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damaged: int
 ) -> None:
@@ -402,8 +381,7 @@ def test_bake_with_an_invalid_image_or_driver_or_output_is_refused_before_it_sta
     assert refusal.format(taken=taken) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("has_output", [False, True])
-@pytest.mark.parametrize("image", ["debian-12", "ubuntu-24.04"])
+@pytest.mark.parametrize(("image", "has_output"), [("debian-12", False), ("ubuntu-24.04", True)])
 def test_bake_command_prints_path_and_size_of_the_disk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -461,15 +439,11 @@ def test_image_ls_lists_valid_recipes_and_reports_a_broken_recipe(
     folder = f"--images-dir={tmp_path}"
 
     assert main(["image", "ls", folder]) == 2
-    shown = capsys.readouterr()
-    assert main(["image", "ls", "--json", folder]) == 2
-    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
 
+    shown = capsys.readouterr()
     assert "Our node" in shown.out
     assert "broken" not in shown.out
     assert shown.err.startswith(f"harness: {tmp_path / 'broken.yaml'}:3: key 'packges': ")
-    assert listed["broken"]["problem"].startswith(f"{tmp_path / 'broken.yaml'}:3: ")
-    assert listed["ours"]["kind"] == "build"
 
 
 def _refuse(evidence: Evidence) -> NoReturn:

@@ -111,11 +111,8 @@ def test_inventory_of_the_host_is_read_without_an_option(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([f"--address={SECOND}"], "The firmware chose it for the console"),
-        ([f"--address={AUDIO}"], f"{AUDIO} (10de:2330, class 040300) is not a GPU"),
-        (["--address=card0"], "'card0' is not a PCI address"),
+        ([f"--address={GPU}", f"--address={SECOND}"], "The firmware chose it for the console"),
         (["--count=2"], "2 GPUs are requested together"),
-        (["--count=0"], "0 GPUs are wanted; request at least one"),
     ],
 )
 def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
@@ -136,9 +133,9 @@ def test_lease_waits_for_a_held_gpu_for_the_requested_time(
     pool = GpuPool(tmp_path / "leases", root=host.root, runner=kernel)
 
     with pool.lease([GpuChoice()], holder="a suite", deadline=Deadline.after(1)):
-        assert main(["gpu", "host", "run", "--wait=30", "--", "true"]) == 2
+        assert main(["gpu", "host", "run", "--wait=2", "--", "true"]) == 2
 
-    assert 30 <= fake_time.elapsed_s < 60
+    assert 2 <= fake_time.elapsed_s < 4
     assert "'a suite'" in capsys.readouterr().err
 
 
@@ -153,9 +150,8 @@ class EndedProcess:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("returncode", "code"), [(0, 0), (3, 3), (-9, 137)])
-def test_exit_code_of_gpu_host_run_is_that_of_its_command_or_128_plus_the_signal(
-    monkeypatch: pytest.MonkeyPatch, host: FakeHost, returncode: int, code: int
+def test_command_sees_the_leased_gpu_until_a_signal_ends_it(
+    monkeypatch: pytest.MonkeyPatch, host: FakeHost
 ) -> None:
     seen: list[tuple[list[str], str, object]] = []
     ended: list[int] = []
@@ -163,19 +159,19 @@ def test_exit_code_of_gpu_host_run_is_that_of_its_command_or_128_plus_the_signal
     def spawn(argv: list[str], *, env: dict[str, str], **_rest: object) -> EndedProcess:
         bound = read_functions(host.root)[GPU].driver
         seen.append((argv, env[host_gpus.ADDRESSES_VARIABLE], bound))
-        return EndedProcess(returncode)
+        return EndedProcess(-9)
 
     monkeypatch.setattr(host_gpus, "spawn", spawn)
     monkeypatch.setattr(host_gpus, "end", lambda process: ended.append(process.returncode))
     monkeypatch.setenv(host_gpus.ADDRESSES_VARIABLE, "of another run")
 
-    assert main(["gpu", "host", "run", "--", "tool", "--flag"]) == code
+    assert main(["gpu", "host", "run", "--", "tool", "--flag"]) == 137
 
-    assert ended == [returncode]
+    assert ended == [-9]
     assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
 
 
-def test_environment_of_the_command_lists_the_pci_functions_of_each_leased_gpu(
+def test_command_with_two_gpus_is_told_the_pci_functions_of_each_and_gives_the_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leased = [SimpleNamespace(addresses=("a.0", "a.1")), SimpleNamespace(addresses=("b.0",))]
@@ -184,13 +180,13 @@ def test_environment_of_the_command_lists_the_pci_functions_of_each_leased_gpu(
 
     def spawn(_argv: list[str], *, env: dict[str, str], **_rest: object) -> EndedProcess:
         told.append(env[host_gpus.ADDRESSES_VARIABLE])
-        return EndedProcess(0)
+        return EndedProcess(3)
 
     monkeypatch.setattr(host_gpus, "open_gpu_pool", lambda _settings: pool)
     monkeypatch.setattr(host_gpus, "spawn", spawn)
     monkeypatch.setattr(host_gpus, "end", lambda _process: None)
 
-    assert main(["gpu", "host", "run", "--count=2", "--", "tool"]) == 0
+    assert main(["gpu", "host", "run", "--count=2", "--", "tool"]) == 3
     assert told == ["a.0,a.1 b.0"]
 
 
@@ -216,7 +212,7 @@ def test_quarantined_gpu_is_listed_and_released(
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("address", ["0000:77:00.0", GPU, "gpu0"])
+@pytest.mark.parametrize("address", [GPU, "gpu0"])
 def test_gpu_that_is_not_quarantined_is_not_released(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,9 +238,7 @@ def test_gpus_of_a_dead_holder_are_restored(
     assert host.driver_of(GPU) == "nvidia"
 
 
-@pytest.mark.parametrize(
-    ("restored", "code"), [([], 0), ([True, True], 0), ([True, False], 2), ([False, True], 2)]
-)
+@pytest.mark.parametrize(("restored", "code"), [([], 0), ([True, False], 2), ([False, True], 2)])
 def test_restore_command_exits_with_0_only_if_each_gpu_is_restored(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
