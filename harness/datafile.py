@@ -70,7 +70,7 @@ class Document:
         try:
             return adapter.validate_python(self.data)
         except pydantic.ValidationError as error:
-            raise _as_bad_input(error, self, adapter.json_schema()) from error
+            raise _as_bad_input(error, self, _schema(cast("Hashable", shape))) from error
 
     def refusal(self, message: str, location: Location) -> BadInputError:
         """Return the error for the value at `location`."""
@@ -153,6 +153,11 @@ def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -
 @functools.cache
 def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(shape)
+
+
+@functools.cache
+def _schema(shape: Any) -> Mapping[str, object]:
+    return _adapter(shape).json_schema()
 
 
 def line_of(file: Path, location: Location) -> int:
