@@ -30,6 +30,7 @@ from harness.payload import build_payload
 from harness.progress import ProgressEvent, Stage
 from harness.provisioning.command import CommandError, CommandResult
 from harness.provisioning.wait import WaitTimeoutError
+from suites.unit.image.cataloguefolder import write_catalogue
 from suites.unit.image.cloud_image_folder import (
     DIGEST,
     ENTRY,
@@ -226,11 +227,25 @@ def test_image_fetch_refuses_a_recipe_and_image_build_refuses_a_cloud_image(
     assert "`harness image fetch --image ubuntu-24.04` downloads it" in capsys.readouterr().err
 
 
+@pytest.fixture
+def few_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder for recipes; the harness comes with the recipe 'node' alone."""
+    recipes = tmp_path / "images"
+    for folder in (tmp_path / "shipped", recipes):
+        folder.mkdir()
+    write_catalogue(tmp_path / "shipped")
+    monkeypatch.setattr("harness.image.catalogue.SHIPPED_IMAGES", tmp_path / "shipped")
+    return recipes
+
+
 def test_cloud_image_is_fetched_and_listed_and_verified_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    few_recipes: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    recipes, stick = tmp_path / "images", tmp_path / "stick"
+    recipes, stick = few_recipes, tmp_path / "stick"
     stick.mkdir()
     for name, content in published_files().items():
         (stick / name).write_bytes(content)
@@ -241,12 +256,12 @@ def test_cloud_image_is_fetched_and_listed_and_verified_and_removed(
     (disk,) = (tmp_path / "cache").rglob("disk.qcow2")
     assert capsys.readouterr().out == f"{disk} (0 MiB), sha256:{DIGEST}\n"
 
-    (recipes / "broken.yaml").write_text("schema: 1\nextends: debian-12\npackges: [jq]\n")
+    (recipes / "broken.yaml").write_text("schema: 1\nextends: node\npackges: [jq]\n")
     assert main(["image", "ls", "--json", f"--images-dir={recipes}"]) == 2
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["tiny"]["disk"] == str(disk)
-    assert listed["debian-12"]["disk"] is None
-    assert listed["debian-12"]["kind"] == "build"
+    assert listed["node"]["disk"] is None
+    assert listed["node"]["kind"] == "build"
     assert listed["broken"]["problem"].startswith(f"{recipes / 'broken.yaml'}:3: ")
 
     assert main(["image", "verify"]) == 0
@@ -432,18 +447,18 @@ def test_bake_command_prints_path_and_size_of_the_disk(
 
 
 def test_image_ls_lists_valid_recipes_and_reports_a_broken_recipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_recipes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "ours.yaml").write_text("schema: 1\nextends: debian-12\ndescription: Our node\n")
-    (tmp_path / "broken.yaml").write_text("schema: 1\nextends: debian-12\npackges: [jq]\n")
-    folder = f"--images-dir={tmp_path}"
+    (few_recipes / "ours.yaml").write_text("schema: 1\nextends: node\ndescription: Our node\n")
+    (few_recipes / "broken.yaml").write_text("schema: 1\nextends: node\npackges: [jq]\n")
+    folder = f"--images-dir={few_recipes}"
 
     assert main(["image", "ls", folder]) == 2
 
     shown = capsys.readouterr()
     assert "Our node" in shown.out
     assert "broken" not in shown.out
-    assert shown.err.startswith(f"harness: {tmp_path / 'broken.yaml'}:3: key 'packges': ")
+    assert shown.err.startswith(f"harness: {few_recipes / 'broken.yaml'}:3: key 'packges': ")
 
 
 def _refuse(evidence: Evidence) -> NoReturn:
