@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
-import textwrap
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,14 @@ from harness.reference.markdown import PACKAGE, code, prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 
 def member_docstrings(owner: type) -> dict[str, str]:
     """Return the docstrings below the members of a class, by the member's name."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    if not isinstance(definition, ast.ClassDef):
-        raise TypeError(f"'{owner}' is not a class.")
     found: dict[str, str] = {}
     name = ""
-    for node in definition.body:
+    for node in _classes(sys.modules[owner.__module__])[owner.__name__].body:
         if isinstance(node, ast.Assign):
             name = ast.unparse(node.targets[0])
         elif isinstance(node, ast.AnnAssign):
@@ -34,6 +33,13 @@ def member_docstrings(owner: type) -> dict[str, str]:
         else:
             name = ""
     return found
+
+
+@functools.cache
+def _classes(module: ModuleType) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by name; a page shows many classes of one module."""
+    tree = ast.parse(inspect.getsource(module))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def field_rows(shape: type) -> list[tuple[str, str, str]]:
