@@ -112,32 +112,25 @@ def a_function(
     return f"{slot} A device [{class_code}]: A vendor [{device}] (rev a1)\n{in_use}"
 
 
-@pytest.mark.parametrize(
-    ("slot", "class_code"),
-    [("01:00.0", "0300"), ("0001:00:00.0", "0302"), ("10000:0a:00.0", "0380")],
-)
-def test_each_display_controller_of_the_vendor_is_a_gpu(
-    tmp_path: Path, slot: str, class_code: str
-) -> None:
-    bus = a_function("00:00.0", "0600", "8086:29c0", None) + a_function(slot, class_code)
-    evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
+def test_each_display_controller_of_the_vendor_is_a_gpu(tmp_path: Path) -> None:
+    node = a_serving_node(tmp_path)
+    for slot, class_code in (
+        ("01:00.0", "0300"),
+        ("0001:00:00.0", "0302"),
+        ("10000:0a:00.0", "0380"),
+    ):
+        bus = a_function("00:00.0", "0600", "8086:29c0", None) + a_function(slot, class_code)
+        evidence = node.command("lspci", bus).evidence
 
-    assert expect.has_gpus(evidence) == f"The PCI bus has 10de:2330 at {slot}."
-    assert expect.every_gpu_driven(evidence).endswith(f"drives 10de:2330 at {slot}.")
-    with pytest.raises(ExpectationError):
-        expect.no_gpu(evidence)
+        assert expect.has_gpus(evidence) == f"The PCI bus has 10de:2330 at {slot}."
+        assert expect.every_gpu_driven(evidence).endswith(f"drives 10de:2330 at {slot}.")
+        with pytest.raises(ExpectationError):
+            expect.no_gpu(evidence)
 
 
 @pytest.mark.parametrize(
     ("class_code", "device"),
-    [
-        ("0300", "1234:1111"),
-        ("0300", "1a03:2000"),
-        ("0403", "10de:22ba"),
-        ("0680", "10de:22a3"),
-        ("0c03", "10de:1ad8"),
-        ("1303", "10de:2330"),
-    ],
+    [("0300", "1a03:2000"), ("0403", "10de:22ba"), ("1303", "10de:2330")],
 )
 def test_pci_function_that_is_not_a_display_controller_of_nvidia_is_not_a_gpu(
     tmp_path: Path, class_code: str, device: str
@@ -249,22 +242,19 @@ def test_refusals_are_unknown_only_if_an_unknown_message_is_about_a_gpu(tmp_path
                 expect.gpus_refused(folder.evidence, *named)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_refused_gpus_are_unknown_after_an_unknown_message_about_a_gpu_in_any_form(
+    tmp_path: Path,
+) -> None:
+    node = a_serving_node(tmp_path)
+    for line in (
         "The NVIDIA vGPU 0000:01:00.0 (PCI ID: 10de:2330) is in an odd mood",
-        "The Quadro K600 GPU installed in this system is a thing of the past",
         "GPU 0000:01:00.0: not today",
         "Open nvidia.ko likes no consumer GPUs",
-    ],
-)
-def test_refused_gpus_are_unknown_after_an_unknown_message_about_a_gpu_in_any_form(
-    tmp_path: Path, line: str
-) -> None:
-    evidence = a_serving_node(tmp_path).command("dmesg", f"[ 1.1] NVRM: {line}\n").evidence
+    ):
+        evidence = node.command("dmesg", f"[ 1.1] NVRM: {line}\n").evidence
 
-    with pytest.raises(HarnessError, match="It is unknown which GPUs the driver refuses"):
-        expect.gpus_refused(evidence)
+        with pytest.raises(HarnessError, match="It is unknown which GPUs the driver refuses"):
+            expect.gpus_refused(evidence)
 
 
 PLACE = "/sys/bus/pci/devices/0000:01:00.0"
@@ -286,20 +276,19 @@ def without_lspci(folder: Path, config: str | None) -> Evidence:
     return made.evidence
 
 
-@pytest.mark.parametrize("judge", ON_BUS)
-def test_lost_gpu_is_reported_without_lspci(
-    tmp_path: Path, judge: Callable[[Evidence], object]
-) -> None:
+def test_lost_gpu_is_reported_without_lspci(tmp_path: Path) -> None:
     bridge = "/sys/bus/pci/devices/0000:00:00.0/config 86 80 c0 29\n"
+    answering = without_lspci(tmp_path / "answering", f"{bridge}{PLACE}/config de 10 30 23\n")
+    lost = without_lspci(tmp_path / "lost", f"{bridge}{PLACE}/config ff ff ff ff\n")
 
-    judge(without_lspci(tmp_path, f"{bridge}{PLACE}/config de 10 30 23\n"))
-    lost = without_lspci(tmp_path, f"{bridge}{PLACE}/config ff ff ff ff\n")
-    with pytest.raises(ExpectationError, match=r"reads all ones|is bound to \[\]"):
-        judge(lost)
+    for judge in ON_BUS:
+        judge(answering)
+        with pytest.raises(ExpectationError, match=r"reads all ones|is bound to \[\]"):
+            judge(lost)
     expect.gpus_on_bus(lost, "2330")
 
 
-@pytest.mark.parametrize("config", [None, "", f"{PLACE}/config\n", f"{PLACE}/config de 10\n"])
+@pytest.mark.parametrize("config", [None, "", f"{PLACE}/config de 10\n"])
 def test_verdict_on_a_gpu_is_unknown_if_its_configuration_space_was_not_read(
     tmp_path: Path, config: str | None
 ) -> None:
