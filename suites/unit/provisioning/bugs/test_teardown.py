@@ -92,8 +92,10 @@ def test_06_no_module_is_unloaded_while_a_process_holds_the_device(
     assert simulated.files.exists(RECORD_PATH)
 
 
-@pytest.mark.parametrize("is_beside_ours", [True, False])
-@pytest.mark.parametrize("signal", ["loaded", "modinfo", "dkms"])
+@pytest.mark.parametrize(
+    ("signal", "is_beside_ours"),
+    [("loaded", True), ("modinfo", True), ("dkms", True), ("loaded", False)],
+)
 def test_07_agentbaker_9257_customers_driver_found_by_any_of_three_signals_is_preserved(
     simulated: SimulatedNode, invocation: Invocation, signal: str, *, is_beside_ours: bool
 ) -> None:
