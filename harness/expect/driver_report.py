@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.expect.driver import part_not_found
-from harness.expect.failure import require
+from harness.expect.failure import failure, require
 from harness.provisioning.driver_messages import find_tool_words
 from harness.provisioning.driver_words import (
     LOST_GPU,
@@ -141,12 +141,12 @@ def driver_reports_health(evidence: Evidence) -> str:
             f"not end in time: it exited with {code} and printed: {said}. Look for 'NVRM' in the kernel log.",
             evidence=evidence.folder,
         )
-    require(
-        code == 0,
-        f"`nvidia-smi -q` was expected to exit with 0, but exited with {code} and printed: {said}. "
-        f"{_advice(report, code)}",
-        evidence,
-    )
+    if code != 0:
+        raise failure(
+            f"`nvidia-smi -q` was expected to exit with 0, but exited with {code} and printed: {said}. "
+            f"{_advice(report, code)}",
+            evidence,
+        )
     attached = _ATTACHED.search(report)
     gpus = dict(_gpus(report))
     # Indented lines have texts that users chose, such as the names of processes.

@@ -12,7 +12,10 @@ from harness.expect.driver_report import NVIDIA_SMI, driver_reports_health
 from suites.unit.evidence.folders import EvidenceFolder, a_serving_node
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from harness.evidence import Evidence
 
 HEAD = """
 ==============NVSMI LOG==============
@@ -58,16 +61,60 @@ GPU {address}
     Processes                             : None
 """
 FIRST, SECOND = (GPU.format(address=f"00000000:{bus}:00.0") for bus in ("65", "66"))
+FABRIC = """    Fabric
+        State                             : Completed
+        Status                            : Success
+        CliqueId                          : 1
+        Health
+            Summary                       : Healthy
+            Bandwidth                     : Full
+            Route Recovery in progress    : False
+            Route Unhealthy               : False
+            Access Timeout Recovery       : False
+            Incorrect Configuration       : None
+            Partition Assigned            : True
+"""
+WITH_FABRIC = SECOND + FABRIC
 BUS = "".join(
     f"{bus}:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n"
     "\tKernel driver in use: nvidia\n"
     for bus in ("65", "66")
 )
+ONE = HEAD.replace(": 2", ": 1")
+ONE_ON_BUS = BUS.partition("66:00.0")[0]
 
 
 def a_node(folder: Path, report: str, *, exit_code: int = 0, bus: str = BUS) -> EvidenceFolder:
     made = EvidenceFolder(folder).command("lspci", bus)
     return made.command(NVIDIA_SMI, report, exit_code)
+
+
+def evidence_of(folder: Path, gpus: Sequence[str]) -> Evidence:
+    """Return the evidence of a node with these GPUs, on the buses from 66 on."""
+    buses = [f"{0x66 + number:x}" for number in range(len(gpus))]
+    blocks = [gpu.replace(":66:", f":{bus}:") for bus, gpu in zip(buses, gpus, strict=True)]
+    on_bus = [ONE_ON_BUS.replace("65:", f"{bus}:") for bus in buses]
+    report = HEAD.replace(": 2", f": {len(gpus)}") + "".join(blocks)
+    return a_node(folder, report, bus="".join(on_bus)).evidence
+
+
+def changed(gpu: str, old: str, new: str) -> str:
+    assert gpu.count(old) == 1
+    return gpu.replace(old, new)
+
+
+def said_of_each(
+    folder: Path, gpus: Sequence[str], kind: type[Exception] = ExpectationError
+) -> list[str]:
+    """Return what the error says of each GPU, without a healthy GPU that is beside them."""
+    with pytest.raises(kind) as caught:
+        driver_reports_health(evidence_of(folder, [SECOND, *gpus]))
+
+    said = re.findall(
+        r"GPU 00000000:(\w\w):00\.0: (.*?)(?=; GPU 0|\.?$|\. The evidence)", str(caught.value)
+    )
+    assert [bus for bus, _ in said] == [f"{0x67 + number:x}" for number in range(len(gpus))]
+    return [what for _, what in said]
 
 
 def test_count_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
@@ -77,56 +124,59 @@ def test_count_of_healthy_gpus_is_reported(tmp_path: Path) -> None:
     assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 2 GPUs."
 
 
-@pytest.mark.parametrize(
-    ("healthy", "broken", "words"),
-    [
-        ("Pending                           : No", "Pending                           : Yes", "wait to be remapped"),
-        ("Occurred        : No", "Occurred        : Yes", "could not be remapped"),
-        ("Blacklist            : N/A", "Blacklist            : Yes", "wait to be retired"),
-        ("Required                    : No", "Required                    : Yes", "has to be reset"),
-        ("Recommended       : No", "Recommended       : Yes", "drained and reset"),
-        ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 2", "2 errors of its memory"),
-        ("Parity     : 0", "Parity     : 1", "1 errors of its memory"),
-        ("Exceeded       : No", "Exceeded       : Yes", "caches have had too many errors"),
-        ("Channel Repair Pending            : No", "Channel Repair Pending            : Yes", "channel of its memory"),
-        ("TPC Repair Pending                : No", "TPC Repair Pending                : Yes", "processor cluster"),
-        ("Unrepairable Memory               : No", "Unrepairable Memory               : Yes", "cannot be repaired"),
-        ("Action                   : None", "Action                   : Reset", "advises to reset the GPU"),
-        ("Action                   : None", "Action                   : GPU_RESET", "advises to reset the GPU"),
-        ("Action                   : None", "Action                   : Node Reboot", "reboot the node"),
-        ("Action                   : None", "Action                   : System Reboot", "reboot the node"),
-        ("Action                   : None", "Action                   : BUS_RESET", "reset the GPU's PCIe bus"),
-        ("Action                   : None", "Action                   : Drain P2P", "with other GPUs"),
-        ("Action                   : None", "Action                   : Reboot", "reboot the node"),
-        ("Action                   : None", "Action                   : NODE_REBOOT", "reboot the node"),
-        ("Action                   : None", "Action                   : DRAIN_P2P", "with other GPUs"),
-        ("Action                   : None", "Action                   : GPU Reset", "advises to reset the GPU"),
-        ("Action                   : None", "Action                   : Recover IMEX Domain", "recover the IMEX domain"),
-        ("Action                   : None", "Action                   : RECOVER_IMEX_DOMAIN", "recover the IMEX domain"),
-        ("Pending Page Blacklist            : N/A", "Pending                           : Yes", "wait to be retired"),
-        (": 81559 MiB", ": Unknown Error", "does not answer"),
-        (": 81559 MiB", ": GPU requires reset", "'GPU requires reset': reset the GPU"),
-        ("Action                   : None", "Action                   : Drain and Reset", "drain and reset it"),
-        (": 81559 MiB", ": [GPU is lost]", "does not answer. Reboot the node"),
-        (": NVIDIA H100 80GB HBM3", ": ERR!", "does not answer"),
-        ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 10", "10 errors of its memory"),
-        ("Required                    : No", "Required                    : Unknown Error", "does not answer"),
-        ("Parity     : 0", "Parity     : [Unknown Error]", "does not answer"),
-        ("DRAM Uncorrectable            : 0", "Uncorrectable\n                DRAM : 4", "4 errors of its memory"),
-    ],
-)  # fmt: skip
-def test_fault_of_the_second_gpu_is_reported(
-    tmp_path: Path, healthy: str, broken: str, words: str
-) -> None:
-    assert SECOND.count(healthy) == 1
-    evidence = a_node(tmp_path, HEAD + FIRST + SECOND.replace(healthy, broken)).evidence
+NOT_REGISTERED, DEGRADED = "not registered with the fabric", "is degraded"
+FAULTS = [
+    ("Pending                           : No", "Pending                           : Yes", "wait to be remapped"),
+    ("Occurred        : No", "Occurred        : Yes", "could not be remapped"),
+    ("Blacklist            : N/A", "Blacklist            : Yes", "wait to be retired"),
+    ("Required                    : No", "Required                    : Yes", "has to be reset"),
+    ("Recommended       : No", "Recommended       : Yes", "drained and reset"),
+    ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 2", "2 errors of its memory"),
+    ("Parity     : 0", "Parity     : 1", "1 errors of its memory"),
+    ("Exceeded       : No", "Exceeded       : Yes", "caches have had too many errors"),
+    ("Channel Repair Pending            : No", "Channel Repair Pending            : Yes", "channel of its memory"),
+    ("TPC Repair Pending                : No", "TPC Repair Pending                : Yes", "processor cluster"),
+    ("Unrepairable Memory               : No", "Unrepairable Memory               : Yes", "cannot be repaired"),
+    ("Action                   : None", "Action                   : Reset", "advises to reset the GPU"),
+    ("Action                   : None", "Action                   : GPU_RESET", "advises to reset the GPU"),
+    ("Action                   : None", "Action                   : Node Reboot", "reboot the node"),
+    ("Action                   : None", "Action                   : System Reboot", "reboot the node"),
+    ("Action                   : None", "Action                   : BUS_RESET", "reset the GPU's PCIe bus"),
+    ("Action                   : None", "Action                   : Drain P2P", "with other GPUs"),
+    ("Action                   : None", "Action                   : Reboot", "reboot the node"),
+    ("Action                   : None", "Action                   : NODE_REBOOT", "reboot the node"),
+    ("Action                   : None", "Action                   : DRAIN_P2P", "with other GPUs"),
+    ("Action                   : None", "Action                   : GPU Reset", "advises to reset the GPU"),
+    ("Action                   : None", "Action                   : Recover IMEX Domain", "recover the IMEX domain"),
+    ("Action                   : None", "Action                   : RECOVER_IMEX_DOMAIN", "recover the IMEX domain"),
+    ("Pending Page Blacklist            : N/A", "Pending                           : Yes", "wait to be retired"),
+    (": 81559 MiB", ": Unknown Error", "does not answer"),
+    (": 81559 MiB", ": GPU requires reset", "'GPU requires reset': reset the GPU"),
+    ("Action                   : None", "Action                   : Drain and Reset", "drain and reset it"),
+    (": 81559 MiB", ": [GPU is lost]", "does not answer. Reboot the node"),
+    (": NVIDIA H100 80GB HBM3", ": ERR!", "does not answer"),
+    ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 10", "10 errors of its memory"),
+    ("Required                    : No", "Required                    : Unknown Error", "does not answer"),
+    ("Parity     : 0", "Parity     : [Unknown Error]", "does not answer"),
+    ("DRAM Uncorrectable            : 0", "Uncorrectable\n                DRAM : 4", "4 errors of its memory"),
+    ("Completed", "In Progress", NOT_REGISTERED),
+    ("Completed", "Not Started", NOT_REGISTERED),
+    ("Success", "Unknown Error", NOT_REGISTERED),
+    (": Healthy", ": Unhealthy", DEGRADED),
+    (": Healthy", ": Limited Capacity", DEGRADED),
+    (": Full", ": Degraded", DEGRADED),
+    ("Route Unhealthy               : False", "Route Unhealthy               : True", DEGRADED),
+    ("progress    : False", "progress    : True", DEGRADED),
+    ("Recovery       : False", "Recovery       : True", DEGRADED),
+]  # fmt: skip
 
-    with pytest.raises(ExpectationError) as refused:
-        driver_reports_health(evidence)
 
-    assert words in str(refused.value)
-    assert "GPU 00000000:66:00.0" in str(refused.value)
-    assert "65:00.0" not in str(refused.value)
+def test_each_fault_is_reported_of_the_gpu_that_has_it(tmp_path: Path) -> None:
+    """Until a GPU is registered with its fabric, CUDA fails with 'system not yet initialized' (802)."""
+    gpus = [changed(WITH_FABRIC, healthy, broken) for healthy, broken, _ in FAULTS]
+
+    for said, (_, broken, words) in zip(said_of_each(tmp_path, gpus), FAULTS, strict=True):
+        assert words in said, broken
 
 
 #: As 580 reports a Volta GPU, which counts bits, and NVIDIA's GPUs without ECC.
@@ -149,8 +199,6 @@ GPU 00000000:65:00.0
         Pending Page Blacklist            : No
     Remapped Rows                         : N/A
 """
-ONE = HEAD.replace(": 2", ": 1")
-ONE_ON_BUS = BUS.partition("66:00.0")[0]
 
 
 def with_count(report: str, nth: int) -> str:
@@ -177,91 +225,44 @@ def test_only_double_bit_errors_since_the_driver_was_loaded_are_a_fault(
         driver_reports_health(evidence)
 
 
-@pytest.mark.parametrize(
-    ("healthy", "odd"),
-    [
-        ("Pending                           : No", "Pending                           : Perhaps"),
-        ("Occurred        : No", "Occurred        : In progress"),
-        ("Exceeded       : No", "Exceeded       : 17"),
-        ("Action                   : None", "Action                   : Replace"),
-        ("Action                   : None", "Action                   : "),
-        ("Action                   : None", "Action                   :"),
-        ("Parity     : 0", "Parity     : many"),
-    ],
-)
-def test_unknown_value_in_the_report_makes_the_health_unknown(
-    tmp_path: Path, healthy: str, odd: str
-) -> None:
-    assert SECOND.count(healthy) == 1
-    evidence = a_node(tmp_path, HEAD + FIRST + SECOND.replace(healthy, odd)).evidence
-
-    with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0") as caught:
-        driver_reports_health(evidence)
-
-    assert not isinstance(caught.value, AssertionError)
-    assert f"'{odd.partition(': ')[2]}' for" in str(caught.value)
+UNKNOWN = [
+    ("Pending                           : No", "Pending                           : Perhaps"),
+    ("Occurred        : No", "Occurred        : In progress"),
+    ("Exceeded       : No", "Exceeded       : 17"),
+    ("Action                   : None", "Action                   : Replace"),
+    ("Action                   : None", "Action                   : "),
+    ("Action                   : None", "Action                   :"),
+    ("Parity     : 0", "Parity     : many"),
+    (": Completed", ": Perhaps"),
+    (": Success", ": Perhaps"),
+    (": Healthy", ": Perhaps"),
+    (": Full", ": Perhaps"),
+    ("Configuration       : None", "Configuration       : Perhaps"),
+    ("Assigned            : True", "Assigned            : Perhaps"),
+]
 
 
-FABRIC = """    Fabric
-        State                             : Completed
-        Status                            : Success
-        CliqueId                          : 1
-        Health
-            Summary                       : Healthy
-            Bandwidth                     : Full
-            Route Recovery in progress    : False
-            Route Unhealthy               : False
-            Access Timeout Recovery       : False
-            Incorrect Configuration       : None
-            Partition Assigned            : True
-"""
+def test_unknown_values_in_the_report_make_the_health_unknown(tmp_path: Path) -> None:
+    gpus = [changed(WITH_FABRIC, known, odd) for known, odd in UNKNOWN]
 
-
-def test_gpus_with_a_healthy_fabric_have_no_fault(tmp_path: Path) -> None:
-    report = HEAD + FIRST + FABRIC + SECOND + FABRIC
-
-    assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("Completed", "In Progress", "not registered with the fabric"),
-        ("Completed", "Not Started", "not registered with the fabric"),
-        ("Success", "Unknown Error", "not registered with the fabric"),
-        (": Healthy", ": Unhealthy", "is degraded"),
-        (": Healthy", ": Limited Capacity", "is degraded"),
-        (": Full", ": Degraded", "is degraded"),
-        ("Route Unhealthy               : False", "Route Unhealthy               : True", "is degraded"),
-        ("progress    : False", "progress    : True", "is degraded"),
-        ("Recovery       : False", "Recovery       : True", "is degraded"),
-    ],
-)  # fmt: skip
-def test_gpu_has_a_fault_if_it_is_not_registered_with_its_fabric_or_the_fabric_is_not_healthy(
-    tmp_path: Path, old: str, new: str, words: str
-) -> None:
-    """Until the GPU is registered, CUDA fails with 'system not yet initialized' (802)."""
-    report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(old, new)
-
-    with pytest.raises(ExpectationError, match=rf"but GPU 00000000:66:00\.0: [^;]*{words}[^;]*$"):
-        driver_reports_health(a_node(tmp_path, report).evidence)
-
-
-@pytest.mark.parametrize("old", ["Completed", "Success", "Healthy", "Full", "None", "True"])
-def test_unknown_state_of_the_fabric_makes_the_health_unknown(tmp_path: Path, old: str) -> None:
-    report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace(f": {old}", ": Perhaps")
-
-    with pytest.raises(HarnessError, match=r"GPU 00000000:66:00\.0: 'Perhaps' for 'Fabric / "):
-        driver_reports_health(a_node(tmp_path, report).evidence)
+    for said, (_, odd) in zip(said_of_each(tmp_path, gpus, HarnessError), UNKNOWN, strict=True):
+        assert said.startswith(f"'{odd.partition(': ')[2]}' for '")
 
 
 def test_unknown_line_about_the_health_of_the_fabric_makes_the_health_unknown(
     tmp_path: Path,
 ) -> None:
-    report = HEAD + FIRST + FABRIC + SECOND + FABRIC.replace("Bandwidth     ", "Lanes         ")
+    gpu = changed(WITH_FABRIC, "Bandwidth     ", "Lanes         ")
 
-    with pytest.raises(HarnessError, match="'Full' for 'Fabric / Health / Lanes'"):
-        driver_reports_health(a_node(tmp_path, report).evidence)
+    (said,) = said_of_each(tmp_path, [gpu], HarnessError)
+
+    assert said.startswith("'Full' for 'Fabric / Health / Lanes'")
+
+
+def test_gpus_with_a_healthy_fabric_have_no_fault(tmp_path: Path) -> None:
+    evidence = evidence_of(tmp_path, [WITH_FABRIC, WITH_FABRIC])
+
+    assert driver_reports_health(evidence).endswith("of 2 GPUs.")
 
 
 def test_gpu_without_a_fabric_is_reported_as_healthy(tmp_path: Path) -> None:
@@ -271,12 +272,12 @@ def test_gpu_without_a_fabric_is_reported_as_healthy(tmp_path: Path) -> None:
     assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
 
 
-@pytest.mark.parametrize("name", ["GPU is lost", "GPU requires reset", "./ERR!", "Unknown Error"])
-def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path, name: str) -> None:
-    process = f"Processes\n        Process ID : 9\n            Name : {name}\n"
-    report = HEAD + FIRST + re.sub(r"Processes +: None\n", process, SECOND)
+def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path) -> None:
+    names = ("GPU is lost", "GPU requires reset", "./ERR!", "Unknown Error")
+    processes = "".join(f"        Process ID : 9\n            Name : {name}\n" for name in names)
+    second = re.sub(r"Processes +: None\n", f"Processes\n{processes}", SECOND)
 
-    assert driver_reports_health(a_node(tmp_path, report).evidence).endswith("of 2 GPUs.")
+    assert driver_reports_health(evidence_of(tmp_path, [SECOND, second])).endswith("of 2 GPUs.")
 
 
 def test_fabric_fields_are_ignored_in_another_block(tmp_path: Path) -> None:
@@ -300,7 +301,6 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
         driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
     ("warning", "words"),
     [
@@ -311,15 +311,22 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_with_0(
-    tmp_path: Path, count: int, warning: str, words: str
+    tmp_path: Path, warning: str, words: str
 ) -> None:
     """The report goes on with the other GPUs."""
-    report = f"{warning}\n{HEAD.replace(': 2', f': {count}')}{FIRST}"
-
-    with pytest.raises(ExpectationError, match=rf"{words}|reports 1: 00000000:65:00\.0"):
-        driver_reports_health(a_node(tmp_path / "bus", report).evidence)
     with pytest.raises(ExpectationError, match=words):
-        driver_reports_health(a_node(tmp_path / "one", report, bus=ONE_ON_BUS).evidence)
+        driver_reports_health(a_node(tmp_path, f"{warning}\n{HEAD}{FIRST}").evidence)
+
+
+def test_warning_that_a_gpu_cannot_be_reached_is_a_fault_even_if_the_gpu_is_not_counted(
+    tmp_path: Path,
+) -> None:
+    report = f"No devices were found\n{ONE}{FIRST}"
+
+    with pytest.raises(ExpectationError, match=r"reports 1: 00000000:65:00\.0"):
+        driver_reports_health(a_node(tmp_path, report).evidence)
+    with pytest.raises(ExpectationError, match="but The driver has no GPU that works"):
+        driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +337,6 @@ def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_wi
         ("words that nobody knows", 14, "infoROM is corrupted"),
         ("words that nobody knows", 18, "different versions"),
         ("infoROM is corrupted", 18, "infoROM is corrupted"),
-        ("GPU is lost", 1, "has fallen off the bus"),
         ("GPU is lost", 124, "has fallen off the bus"),
         ("No devices were found", 6, "The driver has no GPU that works. Look for 'NVRM'"),
     ],
@@ -344,19 +350,16 @@ def test_failure_of_nvidia_smi_is_explained_by_its_message_or_exit_code(
         driver_reports_health(a_node(tmp_path, said, exit_code=code).evidence)
 
 
-@pytest.mark.parametrize("code", [124, 126, 137, 143])
-def test_health_is_unknown_if_nvidia_smi_did_not_end_or_start(tmp_path: Path, code: int) -> None:
-    with pytest.raises(HarnessError, match=f"not end in time: it exited with {code} and printed:"):
-        driver_reports_health(a_node(tmp_path, HEAD + FIRST, exit_code=code).evidence)
+def test_health_is_unknown_if_nvidia_smi_did_not_end_or_start(tmp_path: Path) -> None:
+    for code in (124, 126, 137, 143):
+        node = a_node(tmp_path, HEAD + FIRST, exit_code=code)
+        with pytest.raises(HarnessError, match=f"in time: it exited with {code} and printed:"):
+            driver_reports_health(node.evidence)
 
 
-@pytest.mark.parametrize("driver", ["vfio-pci", None])
-def test_gpu_that_is_not_bound_to_nvidias_driver_need_not_be_in_the_report(
-    tmp_path: Path, driver: str | None
-) -> None:
-    other = BUS.replace("65:", "77:").partition("66:00.0")[0]
-    in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
-    bus = BUS + re.sub(r"\tKernel driver.*\n", in_use, other)
+def test_gpu_that_is_not_bound_to_nvidias_driver_need_not_be_in_the_report(tmp_path: Path) -> None:
+    other, unbound = (ONE_ON_BUS.replace("65:", f"{bus}:") for bus in ("77", "78"))
+    bus = BUS + other.replace("use: nvidia", "use: vfio-pci") + unbound.partition("\t")[0]
 
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=bus).evidence)
 
@@ -365,18 +368,6 @@ def test_uncorrectable_count_of_the_row_remapper_is_not_a_fault(tmp_path: Path) 
     report = SECOND + "    Row Remapper\n        Volatile\n            Uncorrectable : 3\n"
 
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + report).evidence)
-
-
-def test_error_shows_both_gpus_with_faults(tmp_path: Path) -> None:
-    broken = [
-        gpu.replace("Required                    : No", "Required                    : Yes")
-        for gpu in (FIRST, SECOND)
-    ]
-
-    with pytest.raises(
-        ExpectationError, match=r"GPU 00000000:65:00\.0: .*; GPU 00000000:66:00\.0: "
-    ):
-        driver_reports_health(a_node(tmp_path, HEAD + "".join(broken)).evidence)
 
 
 def test_health_expectation_fails_if_nvidia_smi_is_missing_and_no_driver_is_loaded(
@@ -450,17 +441,6 @@ def test_corrupted_inforom_is_shown_beside_another_fault(tmp_path: Path) -> None
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second + warning).evidence)
 
 
-def test_error_shows_all_unknown_values(tmp_path: Path) -> None:
-    odd = [
-        gpu.replace("Exceeded       : No", "Exceeded       : Perhaps") for gpu in (FIRST, SECOND)
-    ]
-
-    with pytest.raises(
-        HarnessError, match=r"GPU 00000000:65:00\.0: 'Perhaps' .*; GPU 00000000:66:00\.0: "
-    ):
-        driver_reports_health(a_node(tmp_path, HEAD + "".join(odd)).evidence)
-
-
 def test_health_is_unknown_if_one_of_two_gpus_has_no_known_field(tmp_path: Path) -> None:
     second = "GPU 00000000:66:00.0\n    Health of the memory : perfect\n"
 
@@ -468,18 +448,18 @@ def test_health_is_unknown_if_one_of_two_gpus_has_no_known_field(tmp_path: Path)
         driver_reports_health(a_node(tmp_path, HEAD + FIRST + second).evidence)
 
 
-@pytest.mark.parametrize("value", ["N/A", "[N/A]", "Not Supported", "None"])
-@pytest.mark.parametrize("healthy", ["Exceeded       : No", "Parity     : 0"])
-def test_missing_value_in_the_report_does_not_hide_another_fault(
-    tmp_path: Path, healthy: str, value: str
-) -> None:
-    second = SECOND.replace(healthy, f"{healthy.rpartition(' ')[0]} {value}")
-    assert second != SECOND
-    assert driver_reports_health(a_node(tmp_path / "sound", HEAD + FIRST + second).evidence)
+def test_missing_values_in_the_report_do_not_hide_another_fault(tmp_path: Path) -> None:
+    gpus = [
+        changed(SECOND, healthy, f"{healthy.rpartition(' ')[0]} {value}")
+        for healthy in ("Exceeded       : No", "Parity     : 0")
+        for value in ("N/A", "[N/A]", "Not Supported", "None")
+    ]
+    assert driver_reports_health(evidence_of(tmp_path, gpus)).endswith("of 8 GPUs.")
 
-    second = second.replace("DRAM Uncorrectable            : 0", "DRAM Uncorrectable : 3")
-    with pytest.raises(ExpectationError, match="3 errors of its memory"):
-        driver_reports_health(a_node(tmp_path / "faulty", HEAD + FIRST + second).evidence)
+    zero = "DRAM Uncorrectable            : 0"
+    faulty = [changed(gpu, zero, zero.replace("0", "3")) for gpu in gpus]
+    for said in said_of_each(tmp_path, faulty):
+        assert said.startswith("3 errors of its memory")
 
 
 def test_block_of_a_report_continues_after_a_nested_block(tmp_path: Path) -> None:
@@ -502,12 +482,12 @@ def test_fields_of_a_nested_block_do_not_belong_to_the_outer_block(tmp_path: Pat
 
 def test_long_blank_text_in_the_report_does_not_delay_the_verdict(tmp_path: Path) -> None:
     """A user chooses the names of processes."""
-    report = HEAD + FIRST + SECOND + f"    Processes\n        Name{' ' * 50_000}x : a\n"
+    report = HEAD + FIRST + SECOND + f"    Processes\n        Name{' ' * 20_000}x : a\n"
 
     assert driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-@pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2), (2, 1)])
+@pytest.mark.parametrize(("said", "count"), [(1, 2), (3, 2)])
 def test_health_is_unknown_if_the_count_of_attached_gpus_differs_from_the_blocks(
     tmp_path: Path, said: int, count: int
 ) -> None:
