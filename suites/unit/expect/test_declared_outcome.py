@@ -502,7 +502,19 @@ def test_evidence_without_a_declaration_is_read_as_evidence_of_the_provisioner_g
     assert read_declaration(tmp_path).outcome == GPU_NODE.outcome
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", '{"schema": 2, "name": "x"}'])
+def a_declaration(*, step: str) -> str:
+    outcome = {"log": {"step": step}}
+    return json.dumps({"schema": 1, "name": "x", "source": "y", "outcome": outcome})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "{}", '{"schema": 2, "name": "x"}', "[" * 100_000),
+        *(a_declaration(step="(" * 1000), a_declaration(step="(a{99999999999})")),
+    ],
+    ids=lambda text: text[-24:],
+)
 def test_damaged_declaration_raises_a_harness_error(tmp_path: Path, text: str) -> None:
     (tmp_path / DECLARATION_NAME).write_text(text)
 
