@@ -261,10 +261,12 @@ def test_error_has_the_refusal_message_of_the_guest(guest: PlayedGuest, ready: A
         ready.run(["tool"], timeout_s=5)
 
 
-def test_answer_longer_than_the_limit_is_refused(guest: PlayedGuest, ready: Agent) -> None:
+def test_answer_longer_than_the_limit_is_refused(
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_MESSAGE", 8 * frames.MAX_PAYLOAD)
     part = (frames.MORE, bytes(frames.MAX_PAYLOAD))
-    count = frames.MAX_MESSAGE // frames.MAX_PAYLOAD + 1
-    guest.answers[frames.REMEMBER] = says(*[part] * count)
+    guest.answers[frames.REMEMBER] = says(*[part] * 9)
 
     with pytest.raises(HarnessError, match="never ends"):
         ready.remember("nonce", soon())
@@ -299,10 +301,10 @@ def test_guest_that_does_not_read_its_channel_blocks_no_caller(
 def test_request_over_the_size_limit_is_refused_before_it_is_sent(
     ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "MAX_MESSAGE", 1 << 20)
+    monkeypatch.setattr(frames, "MAX_MESSAGE", 2 * frames.MAX_PAYLOAD)
 
     with pytest.raises(HarnessError, match="can't send"):
-        ready.run(["x" * (1 << 20)], timeout_s=5)
+        ready.run(["x" * (2 * frames.MAX_PAYLOAD)], timeout_s=5)
 
 
 def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
@@ -377,7 +379,7 @@ def test_threads_that_share_an_agent_get_their_own_answers(
     wrong: list[int] = []
 
     def ask(number: int) -> None:
-        for _ in range(20):
+        for _ in range(8):
             reply = ready.read_bytes(f"/{number}", soon())
             if reply is None or json.loads(reply)["path"] != f"/{number}":
                 wrong.append(number)
