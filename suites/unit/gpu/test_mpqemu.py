@@ -154,6 +154,7 @@ def test_file_descriptor_of_a_request_that_is_not_carried_out_is_closed(
         (message(8), "unknown command 8"),
         (message(Command.RET, bytes(8)), "unknown command 1"),
         (message(Command.PCI_CFGREAD, bytes(8)), "8 bytes of payload instead of 12"),
+        (message(Command.PCI_CFGREAD, bytes(16)), "16 bytes of payload instead of 12"),
         (config_message(Command.PCI_CFGREAD, 0, size=0), "PCI_CFGREAD for 0 bytes"),
         (config_message(Command.PCI_CFGWRITE, 0, size=-1), "PCI_CFGWRITE for -1 bytes"),
         (config_message(Command.PCI_CFGREAD, 0, size=5), "PCI_CFGREAD for 5 bytes"),
