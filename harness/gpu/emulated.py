@@ -389,11 +389,6 @@ class EmulatedGpu:
         with self._lock:
             return deadline.wait(self._lock, lambda: self._config.is_placed)
 
-    @property
-    def is_on_bus(self) -> bool:
-        with self._lock:
-            return self._on_bus
-
     def stall(self, seconds: float) -> None:
         """Answer no access for `seconds`; a guest's vCPU that accesses the device is blocked."""
         with self._lock:

@@ -126,18 +126,6 @@ class AccessTrace:
         """Return the incidents of one kind."""
         return tuple(incident for incident in self.incidents if incident.kind is kind)
 
-    def between(self, start_s: float, end_s: float) -> AccessTrace:
-        """Return the part from `start_s` up to `end_s`, in monotonic time.
-
-        `dropped` does not change, since the dropped entries may have been in that part.
-        """
-        return AccessTrace(
-            accesses=tuple(one for one in self.accesses if start_s <= one.at_s < end_s),
-            incidents=tuple(one for one in self.incidents if start_s <= one.at_s < end_s),
-            dropped=self.dropped,
-            dropped_incidents=self.dropped_incidents,
-        )
-
     def find_mark(self, words: str) -> Incident | None:
         """Return the first mark that contains `words`, or None."""
         marks = self.incidents_of(IncidentKind.MARK)

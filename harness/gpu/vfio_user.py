@@ -58,7 +58,6 @@ ERROR = 0x20
 POSTED = 0xFFFF
 
 #: Regions of a PCI function: six BARs, the ROM, configuration space, VGA.
-ROM_REGION = 6
 CONFIG_REGION = 7
 REGIONS = 9
 #: Kinds of interrupt: INTx, MSI, MSI-X, errors, requests. This device has INTx; with an engine, it

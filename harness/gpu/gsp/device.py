@@ -352,7 +352,9 @@ class GspDevice:
                 self._processor = None
             else:
                 start, end = parse_wpr_meta(memories.guest.read(address, 256))
-                self._set_protected(start, end)
+                if self.state.chip.boot is Boot.BOOTER:
+                    registers[_WPR2_LOW] = start >> 12 << 4 & 0xFFFFFFFF
+                    registers[_WPR2_HIGH] = end >> 12 << 4 & 0xFFFFFFFF
                 at = registers.get(GSP_FALCON + _MAILBOX_0, 0)
                 at |= registers.get(GSP_FALCON + _MAILBOX_1, 0) << 32
                 self._boot(memories, at)
@@ -385,15 +387,7 @@ class GspDevice:
         if arguments is None:
             return
         boot = int.from_bytes(memories.guest.read(arguments + _FMC_BOOT_ARGUMENTS, 8), "little")
-        end = self.state.memory_bytes
-        self._set_protected(end - 0x10000000, end - 0x200000)
         self._boot(memories, boot)
-
-    def _set_protected(self, start: int, end: int) -> None:
-        self.state.protected_memory = start, end
-        if self.state.chip.boot is Boot.BOOTER:
-            self._registers[_WPR2_LOW] = start >> 12 << 4 & 0xFFFFFFFF
-            self._registers[_WPR2_HIGH] = end >> 12 << 4 & 0xFFFFFFFF
 
     def _boot(self, memories: Memories, at: int) -> None:
         """Boot the GSP with the arguments at `at` in the guest's memory."""
@@ -433,11 +427,6 @@ class GspDevice:
             self.post(self._run_channels, "channels")
 
     # Controls of a test, and the state that a test reads.
-
-    @property
-    def unknown_commands(self) -> dict[int, int]:
-        """Return how often the driver called each command that the headers do not name."""
-        return dict(self.state.unknown_commands)
 
     @property
     def memory_errors(self) -> MemoryErrors:

@@ -63,7 +63,6 @@ class Engine:
     instance: int
     runlist: int
     pbdma: int | None
-    is_copy: bool = False
 
     def pack(self, position: int) -> tuple[bytes, bytes]:
         """Return the engine's data, and the ids of its PBDMA, for entry `position` of the table."""
@@ -121,7 +120,6 @@ def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engin
             instance=index,
             runlist=index + 1,
             pbdma=index + 2,
-            is_copy=True,
         )
         for index in range(copy_engines)
     ]

@@ -173,12 +173,12 @@ class Processor:
         try:
             self._state.layouts = read_layouts(release)
         except BadInputError as error:
-            self._state.refusal = (
+            refusal = (
                 f"NVIDIA's driver {release} opened the emulated GPU, but the harness has no data of "
                 f"that release. {error}"
             )
-            _LOG.warning("%s", self._state.refusal)
-            self._state.note(IncidentKind.DRIVER_REFUSED, self._state.refusal)
+            _LOG.warning("%s", refusal)
+            self._state.note(IncidentKind.DRIVER_REFUSED, refusal)
             return NOT_SUPPORTED
         return OK
 

@@ -89,8 +89,6 @@ class GpuState:
     number: int
     """The GPU's number in its machine; invented UUIDs and handles contain this number."""
     bar_address: Callable[[int], int | None]
-    protected_memory: tuple[int, int] = (0, 0)
-    """The part of the memory that only the GSP can access (WPR2)."""
     roots: dict[tuple[int, int], Directory] = field(default_factory=dict)
     """The root directory of each virtual address space, by client and object."""
     memory_errors: MemoryErrors = field(default_factory=MemoryErrors)
@@ -105,8 +103,6 @@ class GpuState:
 
     unknown_commands: Counter[int] = field(default_factory=Counter)
     """How often the driver called each command that its headers do not name."""
-    refusal: str = ""
-    """Why the driver can't open this GPU."""
     note: Callable[[IncidentKind, str], None] = lambda _kind, _words: None
     """Adds an event to the GPU's trace; the GPU sets this function."""
 

@@ -45,9 +45,6 @@ def test_trace_keeps_the_times_and_the_order_of_its_entries() -> None:
     assert [access.at_s for access in trace.accesses] == [1.0, 3.0]
     assert [(reset.sequence, reset.at_s) for reset in trace.resets()] == [(1, 2.0)]
     assert trace.incidents_of(IncidentKind.FELL_OFF_BUS) == ()
-    assert [entry.at_s for entry in trace.between(2.0, 3.0).incidents] == [2.0]
-    assert trace.between(2.0, 3.0).accesses == ()
-    assert [entry.at_s for entry in trace.between(1.0, 3.0).accesses] == [1.0]
 
 
 def test_configuration_accesses_do_not_evict_bar_accesses_from_the_trace() -> None:

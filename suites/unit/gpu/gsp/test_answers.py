@@ -317,7 +317,7 @@ def test_unknown_command_is_counted_but_a_refused_command_is_not_counted() -> No
     assert driver.control(next(iter(REFUSED)), bytes(16))[0] == NOT_SUPPORTED
     assert driver.control(0x2080FFFF, bytes(16))[0] == NOT_SUPPORTED
 
-    assert driver.device.unknown_commands == {0x2080FFFF: 1}
+    assert driver.device.state.unknown_commands == {0x2080FFFF: 1}
 
 
 def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> None:

@@ -331,11 +331,14 @@ def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -
 
 def test_driver_release_without_data_is_refused_with_a_sentence() -> None:
     driver = Driver(a_device(), "999.12.34")
+    noted = []
+    driver.device.state.note = lambda _kind, words: noted.append(words)
 
     driver.open()
 
     assert driver.control(NAME, bytes(132))[0] == 0x56
-    assert "driver 999.12.34 opened" in driver.device.state.refusal
+    (refusal,) = noted
+    assert "driver 999.12.34 opened" in refusal
 
 
 def test_raised_xid_sends_the_driver_an_event_and_an_interrupt(opened: Driver) -> None:
