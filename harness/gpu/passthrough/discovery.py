@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
@@ -15,6 +14,7 @@ from harness.gpu.passthrough.judgement import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 PCI = "sys/bus/pci"
 _GROUP_FOLDER = "sys/kernel/iommu_groups"
@@ -29,7 +29,7 @@ _D3COLD = "D3cold"
 _NULL = "(null)"
 
 
-def read_host(root: Path = Path("/")) -> HostDevices:
+def read_host(root: Path) -> HostDevices:
     """Read the PCI functions of the host whose sysfs, procfs and /dev lie below `root`.
 
     The verdicts depend only on the state of the host, not on the inventory, the quarantine or

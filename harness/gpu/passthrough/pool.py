@@ -35,6 +35,7 @@ from harness.gpu.passthrough.records import DeviceRecords
 from harness.gpu.passthrough.waiting import NotTakenError, Waiting, view_host
 from harness.provisioning.command import LocalRunner
 from harness.reservation_folder import ReservationFolder, Sharing, one_line
+from harness.settings import POOL_FOLDER
 from harness.shared_folder import user_name
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import GpuChoice, HostGpu
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
-
-DEFAULT_FOLDER = Path("/run/lock/gpu-node-harness")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class GpuPool:
 
     def __init__(
         self,
-        folder: Path = DEFAULT_FOLDER,
+        folder: Path = POOL_FOLDER,
         *,
         inventory: Inventory | None = None,
         root: Path = Path("/"),
