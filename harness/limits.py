@@ -19,7 +19,6 @@ _PREFIX = "HARNESS_LIMIT_"
 class Unit(Enum):
     """The unit of a limit; each member's value is the word in messages."""
 
-    BYTES = "bytes"
     KIB = "KiB"
     MIB = "MiB"
     ENTRIES = "entries"

@@ -34,7 +34,6 @@ _CHUNK = 1 << 14
 _HELD_BYTES = 16 << 20
 #: At a limited speed, the proxy sends an answer in this many pieces per second.
 _PIECES_PER_S = 10
-_UPSTREAM_S = 60.0
 _CLOSE_S = 10.0
 #: Hop-by-hop headers (RFC 9110, 7.6.1), and headers that this proxy writes itself.
 _HOP = frozenset(

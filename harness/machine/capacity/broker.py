@@ -177,16 +177,6 @@ def _load(proc: Path) -> float:
         return 0.0
 
 
-__all__ = [
-    "Broker",
-    "Demand",
-    "Entry",
-    "HostCapacity",
-    "Reservation",
-    "host_folder",
-    "is_bindable",
-]
-
 _PROC = Path("/proc")
 _RESERVE_SHARE = 10
 _LEAST_RESERVE_MIB = 1024

@@ -53,7 +53,6 @@ class SettleResult:
     nonce: str | None
     clock_was_off_s: float
     clock_error_s: float
-    round_trip_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,6 @@ class Agent:
                 nonce=None if reply["nonce"] is None else str(reply["nonce"]),
                 clock_was_off_s=(int(str(reply["before_ns"])) - sent_ns) / 1e9,
                 clock_error_s=round_trip_s,
-                round_trip_s=round_trip_s,
             )
 
     def run(

@@ -24,9 +24,7 @@ class VirConnect(Protocol):
     """libvirt's `virConnect`."""
 
     def close(self) -> int: ...
-    def isAlive(self) -> int: ...  # noqa: N802 - libvirt's name
-    def getLibVersion(self) -> int: ...  # noqa: N802
-    def getURI(self) -> str: ...  # noqa: N802
+    def getLibVersion(self) -> int: ...  # noqa: N802 - libvirt's name
     def setKeepAlive(self, interval: int, count: int) -> int: ...  # noqa: N802
     def registerCloseCallback(  # noqa: N802
         self, callback: Callable[[object, int, Any], None], opaque: object

@@ -19,7 +19,6 @@ class Code(enum.IntEnum):
 
     INTERNAL_ERROR = 1
     NO_SUPPORT = 3
-    NO_CONNECT = 5
     INVALID_CONN = 6
     OPERATION_FAILED = 9
     OPERATION_DENIED = 29
@@ -28,7 +27,6 @@ class Code(enum.IntEnum):
     NO_DOMAIN = 42
     AUTH_FAILED = 45
     OPERATION_INVALID = 55
-    CONFIG_UNSUPPORTED = 67
     AUTH_CANCELLED = 79
     ACCESS_DENIED = 88
     AUTH_UNAVAILABLE = 94

@@ -143,7 +143,7 @@ def test_settle_result_of_a_machine_without_a_nonce_has_no_nonce(
 
     assert isinstance(settled, SettleResult)
     assert settled.nonce is None
-    assert settled.round_trip_s == settled.clock_error_s
+    assert settled.clock_error_s > 0
     (asked,) = guest.payloads(frames.SETTLE)
     assert settled.clock_was_off_s == -json.loads(asked)["wall_ns"] / 1e9
 

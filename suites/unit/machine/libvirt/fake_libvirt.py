@@ -42,14 +42,8 @@ class FakeConnect:
         self.calls.append("close")
         return 0
 
-    def isAlive(self) -> int:  # noqa: N802 - libvirt's name
-        return 1
-
-    def getLibVersion(self) -> int:  # noqa: N802
+    def getLibVersion(self) -> int:  # noqa: N802 - libvirt's name
         return self.version
-
-    def getURI(self) -> str:  # noqa: N802
-        return "qemu:///system"
 
     def setKeepAlive(self, interval: int, count: int) -> int:  # noqa: N802
         self.calls.append(f"keep-alive {interval} {count}")
