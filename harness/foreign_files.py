@@ -56,9 +56,9 @@ def last_bytes(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def read_plain_text(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> str:
+def read_plain_text(path: Path, *, below: Path | None = None) -> str:
     """Return a regular file, read by `read_plain`, as text; replace each byte that is not UTF-8."""
-    return read_plain(path, limit=limit, below=below).decode(errors="replace")
+    return read_plain(path, below=below).decode(errors="replace")
 
 
 def evidence_text(path: Path, *, below: Path) -> str:

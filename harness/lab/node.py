@@ -144,7 +144,7 @@ class NodeRequest:
                 source="NodeRequest",
                 key="derive",
             )
-        check_stand_ins(self.stand_ins, self.files, source="NodeRequest")
+        check_stand_ins(self.stand_ins, self.files)
         check_commands(self.before, source="NodeRequest", key="before")
         check_commands(self.early, source="NodeRequest", key="early")
         if self.kernel is not None and isinstance(self.image, CloudImage):

@@ -31,7 +31,7 @@ VARIABLES: Mapping[str, Mapping[str, re.Pattern[str]]] = {
 
 
 def check_stand_ins(
-    stand_ins: Mapping[str, Mapping[str, str]], files: Sequence[GuestFile], *, source: str
+    stand_ins: Mapping[str, Mapping[str, str]], files: Sequence[GuestFile]
 ) -> None:
     """Raise BadInputError for a stand-in or a variable that nothing on the node reads.
 
@@ -48,7 +48,7 @@ def check_stand_ins(
                     f"No stand-in '{name}' is known; {_nearest(name, VARIABLES)} A unit of your "
                     "own becomes a stand-in if it is in 'files' and reads "
                     f"'{STAND_INS}/{name}.env'.",
-                    source=source,
+                    source="NodeRequest",
                     key=f"stand_ins.{name}",
                 )
             known = VARIABLES[name]
@@ -57,14 +57,14 @@ def check_stand_ins(
             if variable not in known:
                 raise BadInputError(
                     f"The stand-in '{name}' has no variable '{variable}'; {_nearest(variable, known)}",
-                    source=source,
+                    source="NodeRequest",
                     key=key,
                 )
             if known[variable].fullmatch(value) is None:
                 raise BadInputError(
                     f"The stand-in '{name}' does not accept the value '{value}'; a value of "
                     f"'{variable}' has to match '{known[variable].pattern}'.",
-                    source=source,
+                    source="NodeRequest",
                     key=key,
                 )
 

@@ -36,10 +36,10 @@ class Address:
     path: str
 
     @classmethod
-    def parse(cls, text: str, *, source: str = "--store") -> Self:
+    def parse(cls, text: str) -> Self:
         """Parse an address; the scheme is https unless `text` begins with http://.
 
-        Raises BadInputError, which names `source`, if `text` is not an address.
+        Raises BadInputError, which names the option, if `text` is not an address.
         """
         match = _ADDRESS.fullmatch(text)
         if "@" in text:
@@ -47,14 +47,14 @@ class Address:
             raise BadInputError(
                 "The address of a registry has a user or a password before '@'; give only "
                 "HOST[:PORT][/PATH], and log in by `docker login HOST[:PORT]`.",
-                source=source,
+                source="--store",
             )
         port = 443 if match is None else int((match["port"] or ":443")[1:])
         if match is None or not 0 < port < 1 << 16 or len(text) > _ADDRESS_CHARACTERS:
             raise BadInputError(
                 f"'{text}' is not the address of a registry; give HOST[:PORT][/PATH], such as "
                 "registry.example:5000/team, or http://HOST[:PORT][/PATH] if the registry has no TLS.",
-                source=source,
+                source="--store",
             )
         return cls(
             scheme=match["scheme"] or "https",

@@ -108,20 +108,18 @@ class DomainEvents:
         deadline: Deadline,
         *,
         since: int = 0,
-        ends: Callable[[DomainEvent], bool] | None = None,
     ) -> DomainEvent:
         """Wait for an event that `matches`, at position `since` of `seen` or later.
 
-        Raises HarnessError at the deadline, and at an event that `ends` the wait: by default the
-        domain's stop. Raises ConnectionLostError at once if libvirtd ends.
+        Raises HarnessError at the deadline, and at the domain's stop. Raises ConnectionLostError at
+        once if libvirtd ends.
         """
-        is_final = _is_end if ends is None else ends
         with self._changed:
             while True:
                 for event in self._events[since:]:
                     if matches(event):
                         return event
-                    if is_final(event):
+                    if _is_end(event):
                         raise HarnessError(
                             f"Domain '{self._name}' was '{event}' during the wait for {what}; "
                             "the domain's console and QEMU's log show why."

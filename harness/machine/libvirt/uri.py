@@ -22,31 +22,29 @@ class HostUri:
     is_session: bool
 
     @classmethod
-    def parse(cls, text: str, *, source: str = OPTION) -> HostUri:
+    def parse(cls, text: str) -> HostUri:
         """Parse a URI. Raises BadInputError if the URI does not name a libvirtd of this host."""
         try:
             parts = urlsplit(text)
         except ValueError as error:
-            raise _refused(text, str(error), source) from error
+            raise _refused(text, str(error)) from error
         if parts.scheme.partition("+")[0] != "qemu":
-            raise _refused(text, "its scheme is not 'qemu'", source)
+            raise _refused(text, "its scheme is not 'qemu'")
         if parts.scheme not in _SCHEMES or parts.netloc:
             raise BadInputError(
                 f"'{text}' names a host or a transport other than 'unix', but machines run on the "
                 "libvirt of this host only; give 'qemu:///system' or 'qemu:///session'. To use several "
                 "hosts, run one shard of the tests on each.",
-                source=source,
+                source=OPTION,
             )
         if parts.path not in _PATHS:
-            raise _refused(
-                text, f"its path '{parts.path}' is not one of {', '.join(_PATHS)}", source
-            )
+            raise _refused(text, f"its path '{parts.path}' is not one of {', '.join(_PATHS)}")
         return cls(text=text, is_session=parts.path == "/session")
 
 
-def _refused(text: str, why: str, source: str) -> BadInputError:
+def _refused(text: str, why: str) -> BadInputError:
     return BadInputError(
         f"'{text}' is not a URI of libvirt's QEMU driver: {why}. Examples are 'qemu:///system' and "
         "'qemu:///session'.",
-        source=source,
+        source=OPTION,
     )

@@ -98,21 +98,6 @@ def test_end_of_the_domain_ends_the_wait(
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
 
 
-def test_wait_ends_at_an_event_that_the_caller_names_as_final(
-    raw: FakeConnect, events: DomainEvents
-) -> None:
-    raw.tell(LIFE_CYCLE, DOMAIN, STOPPED, 0)
-    raw.tell(DEVICE_KEPT, DOMAIN, "hostdev0")
-
-    with pytest.raises(HarnessError, match="was 'device removal refused 'hostdev0'' during"):
-        events.wait_for(
-            "its run",
-            kinds(EventKind.RESUMED),
-            Deadline.after(_LONG_S),
-            ends=kinds(EventKind.DEVICE_KEPT),
-        )
-
-
 def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents) -> None:
     raw.tell(LIFE_CYCLE, DOMAIN, STARTED, 0)
     late = threading.Timer(0.02, raw.break_down)

@@ -47,13 +47,3 @@ def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
 def test_error_for_the_uri_of_another_host_says_how_to_use_several_hosts(text: str) -> None:
     with pytest.raises(BadInputError, match=r"^--machine-uri: .* one shard of the tests on each"):
         HostUri.parse(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["qemu://[::1/system", "xen:///system", "qemu+x:///system", "qemu:///"]
-)
-def test_error_for_an_invalid_uri_mentions_the_source_of_the_uri(text: str) -> None:
-    with pytest.raises(BadInputError) as caught:
-        HostUri.parse(text, source="harness.ini")
-
-    assert caught.value.source == "harness.ini"
