@@ -16,7 +16,7 @@ from harness.entry_points import Group, plugins
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 APPLICATION = "gpu-node-harness"
 DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
@@ -335,24 +335,17 @@ def image_ids(images: Iterable[str]) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def first_of(
-    option: str | None,
-    variable: str,
-    ini: str = "",
-    environment: Mapping[str, str] | None = None,
-) -> str | None:
+def first_of(option: str | None, variable: str, ini: str = "") -> str | None:
     """Return the value from the option, else from the environment, else from the ini file."""
-    return (
-        option or (os.environ if environment is None else environment).get(variable) or ini or None
-    )
+    return option or os.environ.get(variable) or ini or None
 
 
-def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None = None) -> float:
+def timeout_multiplier(option: str | None) -> float:
     """Return the factor for waits on guests from the option, else from the environment, else 1.
 
     Raises BadInputError if the factor is not a number from 0.1 to 1000.
     """
-    text = first_of(option, TIMEOUT_VARIABLE, environment=environment)
+    text = first_of(option, TIMEOUT_VARIABLE)
     if text is None:
         return 1.0
     with contextlib.suppress(ValueError):
@@ -366,30 +359,23 @@ def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None
 
 
 def first_path(
-    option: str | None,
-    variable: str,
-    ini: str = "",
-    *,
-    root: Path | None = None,
-    environment: Mapping[str, str] | None = None,
+    option: str | None, variable: str, ini: str = "", *, root: Path | None = None
 ) -> Path | None:
     """Return the path from the option, else from the environment, else from the ini file.
 
     The returned path is absolute; a path in an option or the ini file may be relative to `root`.
     Raises BadInputError for a path in an unknown home folder.
     """
-    text = first_of(option, variable, ini, environment)
+    text = first_of(option, variable, ini)
     return None if text is None else (root or Path.cwd()) / _expanded(text, source=variable)
 
 
-def machine_driver(
-    option: str | None, ini: str = "", environment: Mapping[str, str] | None = None
-) -> MachineDriver | PluginDriver:
+def machine_driver(option: str | None, ini: str = "") -> MachineDriver | PluginDriver:
     """Return the driver from the option, else from the environment, else from the ini file.
 
     Raises BadInputError if neither the harness nor an installed package has this driver.
     """
-    word = first_of(option, DRIVER_VARIABLE, ini, environment)
+    word = first_of(option, DRIVER_VARIABLE, ini)
     if word is None:
         return MachineDriver.QEMU
     if word in MachineDriver.words():
@@ -403,19 +389,15 @@ def machine_driver(
     return PluginDriver(name=word)
 
 
-def accepted_licences(
-    given: Iterable[str], environment: Mapping[str, str] | None = None
-) -> frozenset[LicenceId]:
+def accepted_licences(given: Iterable[str]) -> frozenset[LicenceId]:
     """Return the licences that options and the environment accept.
 
     Each option may name several licences, separated by commas or blanks.
     """
-    variables = os.environ if environment is None else environment
-    words = (*given, variables.get(ACCEPT_VARIABLE, ""))
+    words = (*given, os.environ.get(ACCEPT_VARIABLE, ""))
     return frozenset(LicenceId(name) for word in words for name in word.replace(",", " ").split())
 
 
-def is_ci(environment: Mapping[str, str] | None = None) -> bool:
+def is_ci() -> bool:
     """Return whether the variable CI is set to a true value."""
-    value = (os.environ if environment is None else environment).get("CI", "")
-    return value.lower() not in {"", "0", "false", "no"}
+    return os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}

@@ -28,13 +28,13 @@ _ESCAPED = re.compile(r"\\(.)")
 _SCHEME = re.compile("^https?://")
 
 
-def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str | None:
+def read_basic(host: str) -> str | None:
     """Return the base64 of `user:password` for a registry from Docker's configuration, or None.
 
     `docker login` and `oras login` write this configuration; other programs may write the keys
     `username` and `password` in place of `auth`. Credential helpers (`credsStore`) are not used.
     """
-    entry = _read_entry(host, environment)
+    entry = _read_entry(host)
     known, user, password = (entry.get(key) for key in ("auth", "username", "password"))
     if not known and user and password:
         known = base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()
@@ -47,19 +47,18 @@ def read_basic(host: str, environment: Mapping[str, str] | None = None) -> str |
     return known
 
 
-def read_identity_token(host: str, environment: Mapping[str, str] | None = None) -> str | None:
+def read_identity_token(host: str) -> str | None:
     """Return the refresh token of a registry from Docker's configuration, or None.
 
     `az acr login` writes such a token as `identitytoken`, beside a password that is not valid.
     """
-    known = _read_entry(host, environment).get("identitytoken")
+    known = _read_entry(host).get("identitytoken")
     return known if isinstance(known, str) and known else None
 
 
-def _read_entry(host: str, environment: Mapping[str, str] | None) -> Mapping[str, object]:
-    variables = os.environ if environment is None else environment
+def _read_entry(host: str) -> Mapping[str, object]:
     try:
-        folder = Path(variables.get("DOCKER_CONFIG") or "~/.docker").expanduser()
+        folder = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
         auths = json.loads((folder / "config.json").read_bytes())["auths"]
         # Kubernetes and old versions of Docker write URLs such as https://HOST/v1/.
         urls = (name for name in auths if _SCHEME.sub("", name).partition("/")[0] == host)

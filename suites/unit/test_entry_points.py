@@ -266,7 +266,7 @@ def test_driver_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         _DRIVER,
     )
     said: list[str] = []
-    chosen = machine_driver("acme", "", {})
+    chosen = machine_driver("acme", "")
 
     assert chosen == PluginDriver(name="acme")
     settings = Settings(cache=site.folder, machine_driver=chosen, machine_uri="acme://here")
@@ -280,14 +280,14 @@ def test_driver_of_a_package_is_chosen_by_its_name(site: Site) -> None:
     ):
         pass
     with pytest.raises(BadInputError, match=r"'xen' is not one of qemu, libvirt, node, acme, odd"):
-        machine_driver("xen", "", {})
+        machine_driver("xen", "")
 
 
 def test_broken_driver_breaks_only_runs_with_that_driver(site: Site) -> None:
     sentence = broken(site, Group.MACHINE_DRIVERS, "acme")
 
-    assert machine_driver("qemu", "", {}).value == "qemu"
-    settings = Settings(cache=site.folder, machine_driver=machine_driver("acme", "", {}))
+    assert machine_driver("qemu", "").value == "qemu"
+    settings = Settings(cache=site.folder, machine_driver=machine_driver("acme", ""))
     with pytest.raises(PluginError) as caught, open_driver(settings, print):
         pass
     assert str(caught.value) == sentence

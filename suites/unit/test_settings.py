@@ -24,9 +24,17 @@ from harness.settings import (
 from harness.shared_store.credentials import read_basic
 
 
-def test_run_is_in_ci_if_the_variable_ci_is_set_and_not_false() -> None:
-    assert all(is_ci({"CI": value}) for value in ("true", "1", "YES"))
-    assert not any(map(is_ci, ({}, {"CI": ""}, {"CI": "0"}, {"CI": "False"})))
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("true", True), ("1", True), ("YES", True), ("", False), ("0", False), ("False", False)],
+)
+def test_run_is_in_ci_if_the_variable_ci_is_set_and_not_false(
+    monkeypatch: pytest.MonkeyPatch, value: str, *, expected: bool
+) -> None:
+    monkeypatch.setenv("CI", value)
+    assert is_ci() is expected
+    monkeypatch.delenv("CI")
+    assert not is_ci()
 
 
 def test_error_for_an_unknown_word_mentions_its_source_and_the_known_words() -> None:
@@ -54,18 +62,15 @@ def test_list_of_images_with_a_gap_or_a_repetition_is_refused(value: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("option", "environment", "expected"),
-    [
-        (None, {}, 1.0),
-        (None, {"HARNESS_TIMEOUT_MULTIPLIER": "2.5"}, 2.5),
-        ("0.1", {"HARNESS_TIMEOUT_MULTIPLIER": "2.5"}, 0.1),
-        ("1000", {}, 1000.0),
-    ],
+    ("option", "variable", "expected"),
+    [(None, "", 1.0), (None, "2.5", 2.5), ("0.1", "2.5", 0.1), ("1000", "", 1000.0)],
 )
 def test_timeout_multiplier_is_the_option_or_else_the_variable_or_else_1(
-    option: str | None, environment: dict[str, str], expected: float
+    monkeypatch: pytest.MonkeyPatch, option: str | None, variable: str, expected: float
 ) -> None:
-    assert timeout_multiplier(option, environment) == expected
+    monkeypatch.setenv("HARNESS_TIMEOUT_MULTIPLIER", variable)
+
+    assert timeout_multiplier(option) == expected
 
 
 @pytest.mark.parametrize("value", ["0.09", "nan", "1000.1", "slow"])
@@ -74,7 +79,7 @@ def test_timeout_multiplier_out_of_range_is_refused(value: str) -> None:
         BadInputError,
         match=rf"--timeout-multiplier or HARNESS_TIMEOUT_MULTIPLIER: '{value}' is not a factor",
     ):
-        timeout_multiplier(value, {})
+        timeout_multiplier(value)
 
 
 @pytest.mark.parametrize(
@@ -142,32 +147,37 @@ def test_path_in_a_home_folder_that_is_not_known_is_refused(
         BadInputError, match=r"^HARNESS_X: The home folder in '~ann/x' is not known"
     ):
         first_path("~ann/x", "HARNESS_X")
-    assert read_basic("r.example", {}) is None
+    assert read_basic("r.example") is None
     assert descriptor_folders() == (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 
 
-def test_licences_are_accepted_by_option_and_environment() -> None:
-    environment = {"HARNESS_ACCEPT_LICENCE": "one, two five,"}
+def test_licences_are_accepted_by_option_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_ACCEPT_LICENCE", "one, two five,")
 
-    assert accepted_licences(["three", "four,one"], environment) == {
+    assert accepted_licences(["three", "four,one"]) == {
         *("one", "two", "three", "four", "five"),
     }
 
 
-def test_option_overrides_environment_and_environment_overrides_ini_file() -> None:
-    environment = {"HARNESS_MACHINE_DRIVER": "libvirt"}
+def test_option_overrides_environment_and_environment_overrides_ini_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HARNESS_MACHINE_DRIVER", "libvirt")
+    assert machine_driver("node", "qemu") is MachineDriver.NODE
+    assert machine_driver(None, "qemu") is MachineDriver.LIBVIRT
+    monkeypatch.delenv("HARNESS_MACHINE_DRIVER")
+    assert machine_driver(None, "node") is MachineDriver.NODE
+    assert machine_driver(None, "") is MachineDriver.QEMU
 
-    assert machine_driver("node", "qemu", environment) is MachineDriver.NODE
-    assert machine_driver(None, "qemu", environment) is MachineDriver.LIBVIRT
-    assert machine_driver(None, "node", {}) is MachineDriver.NODE
-    assert machine_driver(None, "", {}) is MachineDriver.QEMU
 
-
-def test_error_for_an_unknown_driver_mentions_the_known_drivers() -> None:
+def test_error_for_an_unknown_driver_mentions_the_known_drivers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HARNESS_MACHINE_DRIVER", "xen")
     with pytest.raises(
         BadInputError, match=r"--machine-driver: 'xen' is not one of qemu, libvirt, node\."
     ):
-        machine_driver(None, "", {"HARNESS_MACHINE_DRIVER": "xen"})
+        machine_driver(None, "")
 
 
 def test_uri_is_refused_if_the_driver_takes_no_uri() -> None:

@@ -42,12 +42,14 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
     ],
 )
 def test_password_is_read_from_the_entry_of_the_registry_only(
-    tmp_path: Path, auths: object, expected: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auths: object, expected: str | None
 ) -> None:
     (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))
 
-    assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path)}) == expected
-    assert read_basic("r.example", {"DOCKER_CONFIG": str(tmp_path / "none")}) is None
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert read_basic("r.example") == expected
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+    assert read_basic("r.example") is None
 
 
 def test_credentials_are_read_from_the_home_folder_unless_docker_config_is_set(
@@ -59,8 +61,10 @@ def test_credentials_are_read_from_the_home_folder_unless_docker_config_is_set(
         json.dumps({"auths": {"r.example": {"auth": OURS}}})
     )
 
-    for variables in ({}, {"DOCKER_CONFIG": ""}):
-        assert read_basic("r.example", variables) == OURS
+    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
+    assert read_basic("r.example") == OURS
+    monkeypatch.setenv("DOCKER_CONFIG", "")
+    assert read_basic("r.example") == OURS
 
 
 @pytest.mark.parametrize(
@@ -75,13 +79,14 @@ def test_credentials_are_read_from_the_home_folder_unless_docker_config_is_set(
     ],
 )
 def test_refresh_token_is_read_from_the_entry_of_the_registry(
-    tmp_path: Path, entry: object, expected: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: object, expected: str | None
 ) -> None:
     other = {"identitytoken": "of another registry"}
     auths = {"s.example": other, "r.example": entry}
     (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
 
-    assert read_identity_token("r.example", {"DOCKER_CONFIG": str(tmp_path)}) == expected
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert read_identity_token("r.example") == expected
 
 
 class Services:
