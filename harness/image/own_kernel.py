@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from harness.artifact_cache.manifest import fact_of
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _AR_MAGIC = b"!<arch>\ndebian-binary"
 _HEADER_MAGIC, _HEADER_MAGIC_AT = b"HdrS", 0x202
 _VERSION_POINTER_AT, _VERSION_FROM = 0x20E, 0x200
 _VERSION_BYTES = 256
-_CHUNK = 1 << 20
 #: Links in a modules folder to the kernel's build tree, which does not exist on a node.
 _BUILD_LINKS = ("build", "source")
 
@@ -150,11 +150,8 @@ def _digest(files: Iterator[tuple[str, Path]]) -> str:
     whole = hashlib.sha256()
     for name, path in files:
         if path.is_symlink():
-            one = hashlib.sha256(f"link {path.readlink()}".encode())
+            one = hashlib.sha256(f"link {path.readlink()}".encode()).hexdigest()
         else:
-            one = hashlib.sha256()
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    one.update(chunk)
-        whole.update(f"{name}\0{one.hexdigest()}\n".encode())
+            one = fact_of(path).sha256
+        whole.update(f"{name}\0{one}\n".encode())
     return whole.hexdigest()

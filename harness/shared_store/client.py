@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from harness.artifact_cache.manifest import fact_of
 from harness.http_headers import content_range, retry_after
 from harness.http_requests import (
     HttpOpener,
@@ -200,7 +201,7 @@ class RegistryClient:
                 )
             if after < size:
                 self._pause(self._patience.pause_s, what, deadline)
-        found = f"sha256:{digest_of(part)}"
+        found = f"sha256:{fact_of(part).sha256}"
         if found != digest:
             part.unlink()
             if not is_resumed:
@@ -514,15 +515,6 @@ class RegistryClient:
                 return self._read(answer, "a token")
         except (http.client.HTTPException, WaitTimeoutError) as error:
             raise OSError(str(error)) from error
-
-
-def digest_of(path: Path) -> str:
-    """Return a file's SHA-256."""
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _size(part: Path) -> int:

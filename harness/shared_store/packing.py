@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from harness.artifact_cache import MANIFEST
+from harness.artifact_cache.manifest import fact_of
 from harness.limits import STORE_DATA_TIMES, STORE_OTHER_FILES, STORE_OTHER_MIB
 from harness.shared_store import StoreError
 from harness.shared_store.answers import (
@@ -234,8 +235,4 @@ def _compress(source: Path, to: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{fact_of(path).sha256}"
