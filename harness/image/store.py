@@ -17,6 +17,7 @@ from harness.artifact_cache import DISK, KEY_DIGITS, DamagedError, ParentPin, no
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
+from harness.foreign_files import last_bytes
 from harness.image import CloudImageKernel, Image, Kernel
 from harness.image.formats.kernel_versions import version_key
 from harness.image.formats.qcow2 import is_qcow2, make_relative
@@ -251,9 +252,7 @@ class ImageStore:
         logs = list((self._folder / ".logs").glob("*.log"))
         found = []
         for log in sorted(logs, key=lambda log: log.stat().st_mtime):
-            with log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - _MADE_BYTES))
-                made = _MADE_LINE.search(file.read().decode(errors="replace"))
+            made = _MADE_LINE.search(last_bytes(log, _MADE_BYTES).decode(errors="replace"))
             if made is not None:
                 name = log.stem[: -KEY_DIGITS - 1]
                 found.append(
