@@ -53,15 +53,15 @@ class Mutant:
     def apply(self, text: bytes) -> bytes:
         return text[: self.start] + self.new + text[self.end :]
 
-    def diff(self, text: bytes, path: str, context: int = 2) -> str:
-        """Return the change as a unified diff."""
+    def diff(self, text: bytes, path: str) -> str:
+        """Return the change as a unified diff, with two lines of context."""
         before, after = (
             each.decode(errors="replace").splitlines(keepends=True)
             for each in (text, self.apply(text))
         )
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", n=context)
+            for line in difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", n=2)
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from harness.mutate.change import Change, instead, is_statement, test_around, without
+from harness.mutate.change import Change, instead, is_statement, span, test_around, without
 from harness.mutate.operators import Operator
 from harness.mutate.script import Script, ancestors, below, is_condition, statements
 from harness.mutate.words import anchors, glob, unquoted_words
@@ -157,15 +157,10 @@ def change_for(script: Script, node: Node) -> Iterator[Change]:
     words = node.children_by_field_name("value")
     if len(words) > 1:
         for word in words:
-            yield Change(Operator.LOOP, *_span_without(script, word), "", node)
+            yield Change(Operator.LOOP, *span(script, word, word), "", node)
     for word in words:
         yield from glob(script, word, node)
     yield from unquoted_words(script, words, node)
-
-
-def _span_without(script: Script, node: Node) -> tuple[int, int]:
-    change = without(script, Operator.LOOP, node, node)
-    return change.start, change.end
 
 
 def change_case_item(script: Script, node: Node) -> Iterator[Change]:

@@ -6,7 +6,7 @@ import html
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from harness.mutate.reports import by_function, diff_of, remarks, summary
+from harness.mutate.reports import COLUMNS, by_function, diff_of, remarks, summary
 from harness.mutate.results import Outcome
 from harness.visible_text import visible, visible_line
 
@@ -27,9 +27,6 @@ td.n { text-align: right; } pre, code { font: 12px/1.5 ui-monospace, monospace; 
 .survived { background: var(--bad); } .unreached { background: var(--none); } .noticed { background: var(--good); }
 details { margin: 0 0 4px 6ch; } details pre { overflow-x: auto; border-left: 3px solid var(--line); padding-left: 8px; }
 """
-_COLUMNS = (
-    Outcome.KILLED, Outcome.TIMED_OUT, Outcome.SURVIVED, Outcome.NOT_REACHED, Outcome.NOT_TRIED
-)  # fmt: skip
 
 
 def render_page(report: Report) -> str:
@@ -48,9 +45,9 @@ def _body(report: Report) -> Iterator[str]:
     yield f"<p>{_text(summary(report))}</p>"
     yield from (f"<p>{_text(each)}</p>" for each in remarks(report))
     yield "<table><tr><th>Function</th>"
-    yield "".join(f"<th>{outcome.value}</th>" for outcome in _COLUMNS) + "</tr>"
+    yield "".join(f"<th>{outcome.value}</th>" for outcome in COLUMNS) + "</tr>"
     for (script, function), results in by_function(report.results).items():
-        counts = [sum(each.outcome is outcome for each in results) for outcome in _COLUMNS]
+        counts = [sum(each.outcome is outcome for each in results) for outcome in COLUMNS]
         cells = "".join(f'<td class="n">{count or ""}</td>' for count in counts)
         yield f"<tr><td><code>{_text(f'{script}: {function}')}</code></td>{cells}</tr>"
     yield "</table>"

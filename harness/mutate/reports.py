@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN_TESTS = 3
 _SHOWN_IN_MARKDOWN = 20
-_COLUMNS = (
+COLUMNS = (
     Outcome.KILLED, Outcome.TIMED_OUT, Outcome.SURVIVED, Outcome.NOT_REACHED, Outcome.NOT_TRIED
 )  # fmt: skip
 _TOP_LEVEL = "(top level)"
@@ -64,26 +64,25 @@ def remarks(report: Report) -> Iterator[str]:
         yield f"'{visible_line(test)}' was left out: run alone and without a defect, {why}."
 
 
-def render_text(report: Report, *, with_survivors: bool = True) -> str:
+def render_text(report: Report) -> str:
     """Return a table of functions, and the diff and the tests of each surviving mutant."""
-    return "\n".join(_text_lines(report, with_survivors=with_survivors)) + "\n"
+    return "\n".join(_text_lines(report)) + "\n"
 
 
-def _text_lines(report: Report, *, with_survivors: bool) -> Iterator[str]:
-    if with_survivors:
-        for result in report.results:
-            if result.outcome is Outcome.SURVIVED:
-                yield f"survived: {place(result)}: {result.mutant.operator.what}"
-                yield from (f"  {line}" for line in diff_of(report, result).splitlines()[2:])
-                yield f"  run by {_tests(result)}"
-                yield ""
+def _text_lines(report: Report) -> Iterator[str]:
+    for result in report.results:
+        if result.outcome is Outcome.SURVIVED:
+            yield f"survived: {place(result)}: {result.mutant.operator.what}"
+            yield from (f"  {line}" for line in diff_of(report, result).splitlines()[2:])
+            yield f"  run by {_tests(result)}"
+            yield ""
     groups = by_function(report.results)
     names = [f"{script}: {visible_line(function)}" for script, function in groups]
     width = max([len(name) for name in names] or [0])
-    titles = [outcome.value for outcome in _COLUMNS]
+    titles = [outcome.value for outcome in COLUMNS]
     yield f"{'':{width}}  {'  '.join(titles)}"
     for name, results in zip(names, groups.values(), strict=True):
-        counts = [sum(each.outcome is outcome for each in results) for outcome in _COLUMNS]
+        counts = [sum(each.outcome is outcome for each in results) for outcome in COLUMNS]
         cells = [
             f"{count or '-':>{len(title)}}" for count, title in zip(counts, titles, strict=True)
         ]
