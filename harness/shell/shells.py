@@ -81,6 +81,3 @@ def find_shell(value: str, *, source: str, line: int | None) -> SpecShell:
         )
     command = (path, *(applet or ["ash"])) if name == "busybox" else (path,)
     return SpecShell(kind=kind, command=command, is_posix=name != "bash")
-
-
-__all__ = ["BASH", "ShellKind", "SpecShell", "find_shell"]

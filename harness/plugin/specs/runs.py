@@ -15,10 +15,11 @@ from harness.errors import HarnessError
 from harness.plugin.specs.reports import ReportBatch
 from harness.shell.clock import clock_environment, write_clock_commands
 from harness.shell.coverage import Hits, Tier, any_uses_trace, merge, parse_trace, uses_trace
+from harness.shell.process import ShellSetting
 from harness.shell.sandbox import Network, SandboxKind, choose_sandbox
 from harness.shell.spec.mock_blocks import write_mocks, write_writable_folders
 from harness.shell.spec.project import ScratchFolder, environment
-from harness.shell.spec.spec_run import ShellSetting, SpecRun
+from harness.shell.spec.spec_run import SpecRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,6 @@ class SpecRuns:
         self.hits: Hits = {}
         self.batch = ReportBatch() if hasattr(config, "workerinput") else None
         self.has_entered = False
-        self.refusal = ""
         self._file: CollectedFile | None = None
         self._run: SpecRun | None = None
         self._stops_at_failure = bool(config.getoption("maxfail"))

@@ -240,16 +240,3 @@ def check_entered(exit_code: int, stderr: str) -> None:
     raise HarnessError(
         f"The sandbox for shell code could not be entered: {said}. Nothing was run."
     )
-
-
-__all__ = [
-    "TOO_MANY_PROCESSES",
-    "Network",
-    "Sandbox",
-    "SandboxKind",
-    "check_entered",
-    "choose_for_user",
-    "choose_sandbox",
-    "find_refusal",
-    "refusal_of",
-]

@@ -74,6 +74,3 @@ class _Posix:
 
 def dialect_of(shell: SpecShell) -> Dialect:
     return _Posix() if shell.is_posix else _Bash()
-
-
-__all__ = ["Dialect", "dialect_of"]

@@ -597,6 +597,3 @@ def _hook_name(kind: str, code: str) -> str:
 
 def _failure(text: str) -> Verdict:
     return Verdict(outcome=Outcome.FAILED, problems=(Problem(line=0, text=text),))
-
-
-__all__ = ["RUNTIME", "ShellSetting", "SpecRun"]

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.shell.process import ShellSetting
 from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.shells import SpecShell, find_shell
 from harness.shell.spec.mock_blocks import write_mocks
 from harness.shell.spec.options import SpecOptions
 from harness.shell.spec.project import Project, environment
-from harness.shell.spec.spec_run import ShellSetting, SpecRun
+from harness.shell.spec.spec_run import SpecRun
 from harness.shell.spec.translate import translate
 from harness.shell.spec.verdict import Outcome, Verdict
 from suites.host.shell.running import row_evaluator
