@@ -63,7 +63,12 @@ class Evaluation:
 
     def streams(self) -> str:
         """Return stdout and stderr as lines for a message."""
-        return f"stdout: {excerpt(self.stdout) or '-'}\nstderr: {excerpt(self.stderr) or '-'}"
+        return render_streams(self.stdout, self.stderr)
+
+
+def render_streams(stdout: str, stderr: str) -> str:
+    """Return stdout and stderr as lines for a message."""
+    return f"stdout: {excerpt(stdout) or '-'}\nstderr: {excerpt(stderr) or '-'}"
 
 
 def excerpt(text: str) -> str:

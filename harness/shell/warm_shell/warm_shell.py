@@ -22,7 +22,12 @@ from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_control import RootControl
 from harness.shell.sandbox.root_files import RootFiles
 from harness.shell.variables import parse_declarations
-from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError, excerpt
+from harness.shell.warm_shell.evaluation import (
+    Evaluation,
+    ShellTimeoutError,
+    excerpt,
+    render_streams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -337,11 +342,11 @@ class WarmShell:
                 except TimeoutError:
                     raise ShellTimeoutError(
                         f"The shell code ran longer than {timeout_s:g} s; it was ended.\n"
-                        f"{_streams(outputs.out.text(), outputs.err.text())}"
+                        f"{render_streams(outputs.out.text(), outputs.err.text())}"
                     ) from None
                 raise ExpectationError(
                     f"The code under test ended the shell (exit code {self.process.exit_code()}).\n"
-                    f"{_streams(outputs.out.text(), outputs.err.text())}"
+                    f"{render_streams(outputs.out.text(), outputs.err.text())}"
                 )
             name, fields = record
             if name == "unprepared":
@@ -400,10 +405,6 @@ def _drain(fd: int) -> None:
         while os.read(fd, 4096):
             pass
     os.set_blocking(fd, True)
-
-
-def _streams(stdout: str, stderr: str) -> str:
-    return f"stdout: {excerpt(stdout) or '-'}\nstderr: {excerpt(stderr) or '-'}"
 
 
 def _check_parsed(stderr: str, *, is_prepared: bool) -> None:
