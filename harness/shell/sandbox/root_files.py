@@ -257,10 +257,6 @@ class RootFiles:
 
         The result is valid only while no code runs in the root.
         """
-        if not str(path).startswith("/"):
-            raise HarnessError(
-                f"The throw-away root needs an absolute path, but '{path}' is not one."
-            )
         with self._acting(path, "found"):
             return self._place(path)
 

@@ -125,8 +125,7 @@ class AssertionWriter:
 
     def command(self, line: str) -> list[str]:
         """Return the assertion that a command of the example succeeds."""
-        name = self._capture(f"spec_assert NAME {rest_after(line, 1)}", "assert")
-        return [f'assert result.variable("{name}") == "0"']
+        return [f"assert {self._succeeds(rest_after(line, 1))}"]
 
     def statement(self, code: str) -> None:
         """Let the evaluation run a statement of the example after the current `captures`."""
