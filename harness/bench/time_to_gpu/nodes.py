@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 from dataclasses import dataclass, replace
@@ -23,14 +24,13 @@ from harness.provisioning.precompiled import label_value, os_tag
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from harness.gpu import GpuModel
     from harness.image import Image
     from harness.lab import Lab
     from harness.lab.node import Node
     from harness.lab.registry import Registry
-    from harness.lab.saved_states import SavedState
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
 
@@ -120,7 +120,7 @@ class Fleet:
             cpus=self.cpus,
             before=self._before(mode),
             skip_cloud_init=True,
-            derive=functools.partial(_derived, cache=self.lab.settings.cache),
+            derive=functools.partial(with_node_tools, cache=self.lab.settings.cache),
         )
         shape = self.shapes.get(mode)
         if shape is None or self.registry is None:
@@ -232,35 +232,18 @@ class Fleet:
         return mode is not Mode.OTHER_KERNEL
 
 
-def _derived(state: SavedState, *, cache: Path) -> SavedState:
-    return with_node_tools(state, cache)
-
-
 def _padding(mib: int) -> bytes:
     """Return the same incompressible bytes at each call."""
     return random.Random(_PADDING_SEED).randbytes(mib << 20)  # noqa: S311 - nothing here is secret
 
 
-def booted_node(fleet: Fleet, request: NodeRequest) -> _Booted:
-    """Boot a node from its saved state for a `with` block; if the block fails, keep the node's evidence."""
-    return _Booted(fleet, request)
-
-
-class _Booted:
-    """A node whose evidence is kept if a measurement fails."""
-
-    def __init__(self, fleet: Fleet, request: NodeRequest) -> None:
-        self._fleet = fleet
-        self._request = request
-        self._boot = fleet.lab.boot(request, start=MachineStart.CLONE)
-
-    def __enter__(self) -> Node:
-        self._node = self._boot.__enter__()
-        return self._node
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (HarnessError, ExpectationError)) and error.evidence is None:
-            error.evidence = self._fleet.lab.try_save_evidence(
-                self._node, f"time-to-gpu/{self._request.name}"
-            )
-        self._boot.__exit__(None, None, None)
+@contextlib.contextmanager
+def booted_node(fleet: Fleet, request: NodeRequest) -> Iterator[Node]:
+    """Boot a node from its saved state; if the block fails, keep the node's evidence."""
+    with fleet.lab.boot(request, start=MachineStart.CLONE) as node:
+        try:
+            yield node
+        except (HarnessError, ExpectationError) as error:
+            if error.evidence is None:
+                error.evidence = fleet.lab.try_save_evidence(node, f"time-to-gpu/{request.name}")
+            raise

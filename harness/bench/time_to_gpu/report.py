@@ -46,9 +46,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; mar
 dt { color: var(--muted); } dd { margin: 0; overflow-wrap: anywhere; }
 """
 
-Cell = str
 #: A table: head, rows, and the indices of the columns that contain numbers.
-Table = tuple[tuple[str, ...], list[tuple[Cell, ...]], frozenset[int]]
+Table = tuple[tuple[str, ...], list[tuple[str, ...]], frozenset[int]]
 
 
 def write_report(
@@ -94,7 +93,7 @@ def modes_table(figures: Figures) -> Table:
     """Return the table of waits by mode."""
     is_emulated = figures.benchmark.conditions.is_emulated
     head = ("experiment", "mode", "of the build at boot", "interval", "n", "published", "wait")
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[str, ...]] = [
         (
             experiment.value,
             each.mode.value,
@@ -116,7 +115,7 @@ def modes_table(figures: Figures) -> Table:
 
 def savings_table(figures: Figures) -> Table:
     head = ("trim", "what it does", "saved share", "interval", "n", "claimed")
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[str, ...]] = [
         (
             each.trim.value.removeprefix("without-"),
             TRIMS[each.trim],
@@ -140,7 +139,7 @@ def path_table(figures: Figures) -> Table:
         "largest parts of the wait",
         "units ready after",
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[str, ...]] = [
         (
             each.mode.value,
             "none" if each.compile_share is None else percent(each.compile_share.value),
@@ -164,7 +163,7 @@ def advice_table(figures: Figures, reference_s: float | None, ready_s: float) ->
     """
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for each in figures.advice:
         times = (
             each.advice.max_node_provision_time,
