@@ -10,12 +10,13 @@ import json
 import socket
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from harness.foreign_json import parse_json
 from harness.progress import ProgressEvent, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _MESSAGE_BYTES = 16384
@@ -24,12 +25,6 @@ _MESSAGE_BYTES = 16384
 _LONGEST = 2000
 _SEND_S = 1.0
 _CLOSE_S = 5.0
-
-
-class Taker(Protocol):
-    """Receives an event, and the name of the worker that sent it."""
-
-    def __call__(self, event: ProgressEvent, worker: str, /) -> None: ...
 
 
 class Sender:
@@ -55,10 +50,12 @@ class Sender:
 class Receiver:
     """Receives datagrams on a socket in `folder`, in a thread, until the receiver is closed.
 
+    `take` is called with each event and the name of the worker that sent it.
+
     Raises OSError if the socket can't be made, for example if the path of the folder is too long.
     """
 
-    def __init__(self, folder: Path, take: Taker) -> None:
+    def __init__(self, folder: Path, take: Callable[[ProgressEvent, str], None]) -> None:
         self.place = str(folder / "progress")
         self._take = take
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -40,11 +40,9 @@ _LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)\s]+)\)")
 
 def pages() -> dict[str, Callable[[], str]]:
     """Return a mapping from each page's name to a function that makes the page."""
-    files = {_name_of(file): file for file in _files()}
-    names = [*files, *GENERATED]
-    written = {name: partial(_written, name, file, names) for name, file in files.items()}
-    made = {name: partial(_made, name, page, names) for name, page in GENERATED.items()}
-    return {**written, **made}
+    written = {_name_of(file): partial(file.read_text, encoding="utf-8") for file in _files()}
+    makers: dict[str, Callable[[], str]] = {**written, **GENERATED}
+    return {name: partial(_page, name, make, makers) for name, make in makers.items()}
 
 
 def _files() -> list[Path]:
@@ -62,12 +60,8 @@ def _name_of(file: Path) -> str:
     return _README if file.name == "README.md" else file.stem
 
 
-def _written(name: str, file: Path, names: Collection[str]) -> str:
-    return for_terminal(name, file.read_text(encoding="utf-8"), names)
-
-
-def _made(name: str, page: Callable[[], str], names: Collection[str]) -> str:
-    return for_terminal(name, page(), names)
+def _page(name: str, make: Callable[[], str], names: Collection[str]) -> str:
+    return for_terminal(name, make(), names)
 
 
 def for_terminal(page: str, text: str, names: Collection[str]) -> str:
