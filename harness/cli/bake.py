@@ -14,6 +14,7 @@ from harness.cli.options import (
     add_provisioner_option,
     settings_of,
 )
+from harness.cli.progress import show_event
 from harness.errors import BadInputError
 from harness.image import CloudImage, DriverImage
 from harness.image.catalogue import Recipe, load_catalogue
@@ -23,14 +24,12 @@ from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
 if TYPE_CHECKING:
     from harness.cli.options import Actions
     from harness.image import Image
-    from harness.progress import ProgressListener
     from harness.settings import Settings
 
 _REFERENCE = re.compile(r"(?P<repository>[a-z0-9./:-]+):(?P<version>[0-9.]+)-(?P<sha>[0-9a-z]+)")
 
 
-def add_parser(actions: Actions, listener: ProgressListener) -> None:
-    """Add the action `bake`, which reports its progress to `listener`."""
+def add_parser(actions: Actions) -> None:
     parser = actions.add_parser(
         "bake",
         help="run a provisioner's bake command in an image, such as to install a GPU driver",
@@ -50,7 +49,7 @@ def add_parser(actions: Actions, listener: ProgressListener) -> None:
         help="also write the disk as a qcow2 file without a backing file",
     )
     add_json_option(parser)
-    parser.set_defaults(run=lambda arguments: _run(arguments, listener))
+    parser.set_defaults(run=_run)
 
 
 def _driver(word: str) -> DriverImage:
@@ -60,10 +59,10 @@ def _driver(word: str) -> DriverImage:
     return DriverImage(**found.groupdict())
 
 
-def _run(arguments: argparse.Namespace, listener: ProgressListener) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     _refuse_before_work(arguments, settings)
-    with Lab.open(settings, listener) as lab:
+    with Lab.open(settings, show_event) as lab:
         baked = _bake(lab, arguments)
         disk = (
             baked.disk if arguments.output is None else write_standalone(baked, arguments.output)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ from rich.table import Table
 
 from harness import expect
 from harness.cli.options import add_machine_options, settings_of
-from harness.cli.progress import show_event
+from harness.cli.progress import ElapsedLog, show_event
 from harness.errors import ExpectationError, HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab
@@ -135,20 +133,9 @@ def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
     return verdicts
 
 
-class _Log:
-    """Prints progress lines, each with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    def __call__(self, sentence: str) -> None:
-        elapsed = time.monotonic() - self._started
-        print(f"{elapsed:6.1f} s  {sentence}", file=sys.stderr, flush=True)
-
-
 def _run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    log = _Log()
+    log = ElapsedLog()
     with Lab.open(settings, show_event) as lab:
         log(f"accelerator: {lab.accelerator.reason}")
         node_image = lab.node_image()
@@ -173,7 +160,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return _show(verdicts)
 
 
-def _boot(lab: Lab, scenario: Scenario, log: _Log) -> list[Verdict]:
+def _boot(lab: Lab, scenario: Scenario, log: ElapsedLog) -> list[Verdict]:
     with lab.boot(scenario.request) as node:
         log(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
         try:

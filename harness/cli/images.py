@@ -51,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         "build", help="build an image from its recipe, unless the cache or the shared store has it"
     )
     fetch = actions.add_parser("fetch", help="download and verify a cloud image")
-    bake.add_parser(actions, show_event)
+    bake.add_parser(actions)
     verify = actions.add_parser("verify", help="compare every file in the cache with its digest")
     gc = actions.add_parser("gc", help="remove unused images and the files of killed runs")
     for action, run in ((listing, _list), (build, _build), (fetch, _fetch)):

@@ -46,9 +46,9 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for how machines run."""
     add_to_command(parser, "--accelerator", "--timeout-multiplier", "--qemu", "--gpu-emulation")
-    add_driver_options(parser)
+    add_to_command(parser, "--machine-driver", "--machine-uri")
     add_image_options(parser)
-    add_checkpoint_options(parser)
+    add_to_command(parser, "--checkpoint-limit-mib")
     add_store_options(parser)
 
 
@@ -70,16 +70,6 @@ def machine_words(settings: Settings) -> list[str]:
         *(f"--images-dir={folder}" for folder in settings.image_folders),
         *(f"{ACCEPT_OPTION}={licence}" for licence in settings.accepted_licences),
     ]
-
-
-def add_driver_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the programs that run machines."""
-    add_to_command(parser, "--machine-driver", "--machine-uri")
-
-
-def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the size limit of the checkpoint cache."""
-    add_to_command(parser, "--checkpoint-limit-mib")
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from harness.progress.board import Board
@@ -22,6 +23,18 @@ def show_event(event: ProgressEvent) -> None:
 def _display() -> Display:
     # The console of a machine that a person uses is not progress of the command.
     return Display(PlainLines(_write), Board(tells_running=False))
+
+
+class ElapsedLog:
+    """Prints progress lines to stderr, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, sentence: str) -> None:
+        elapsed = time.monotonic() - self._started
+        # Write each line at once, since several threads write.
+        _write(f"{elapsed:6.1f} s  {sentence}\n")
 
 
 def _write(text: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +25,7 @@ from harness.cli.options import (
     settings_of,
     whole_number,
 )
-from harness.cli.progress import show_event
+from harness.cli.progress import ElapsedLog, show_event
 from harness.errors import BadInputError
 from harness.lab import Lab
 from harness.provisioner.choice import choose_provisioner
@@ -204,19 +202,6 @@ def _share(text: str) -> float:
     return value
 
 
-class _Log:
-    """Prints progress lines to stderr, with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    def __call__(self, sentence: str) -> None:
-        elapsed = time.monotonic() - self._started
-        # Write each line at once, since several threads write.
-        sys.stderr.write(f"{elapsed:6.1f} s  {sentence}\n")
-        sys.stderr.flush()
-
-
 def _options(arguments: argparse.Namespace) -> Options:
     own = None
     if arguments.provisioner != PROVISIONER:
@@ -274,7 +259,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
-def _measure(arguments: argparse.Namespace, log: _Log) -> Benchmark:
+def _measure(arguments: argparse.Namespace, log: ElapsedLog) -> Benchmark:
     if arguments.again is not None:
         return read_benchmark(arguments.again)
     options = _options(arguments)
@@ -283,7 +268,7 @@ def _measure(arguments: argparse.Namespace, log: _Log) -> Benchmark:
 
 
 def _time_to_gpu(arguments: argparse.Namespace) -> int:
-    log = _Log()
+    log = ElapsedLog()
     figures = figures_of(_measure(arguments, log), q=arguments.quantile, margin=arguments.margin)
     written = write_report(
         figures,
