@@ -41,7 +41,6 @@ class Merged:
     results do not explain their exit status.
     """
 
-    shards: Sequence[ShardReports]
     cases: Sequence[Case]
     problems: Sequence[str]
     bad_ends: Sequence[str]
@@ -109,7 +108,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     _write_json(to / BEHAVIOURS, behaviours_of(cases))
     _write_json(to / BENCH, _benchmarks(shards))
     (to / _SUMMARY_PART).replace(to / SUMMARY)
-    return Merged(shards=shards, cases=cases, problems=problems, bad_ends=bad_ends)
+    return Merged(cases=cases, problems=problems, bad_ends=bad_ends)
 
 
 def _require_own(to: Path) -> None:

@@ -565,9 +565,7 @@ def test_broken_test_is_included_in_the_number_of_failed_tests() -> None:
     broken = dataclasses.replace(a_failed_case("a"), is_broken=True)
     passed = dataclasses.replace(a_failed_case("b"), outcome="passed", problem=None)
 
-    merged = Merged(
-        shards=[], cases=[broken, a_failed_case("c"), passed], problems=[], bad_ends=[]
-    )
+    merged = Merged(cases=[broken, a_failed_case("c"), passed], problems=[], bad_ends=[])
 
     assert merged.failed == 2
 
