@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from harness.errors import BadInputError
 from harness.limits import REPORT_ELEMENTS, REPORT_LEVELS
-from harness.sharding.report_file import open_report
+from harness.sharding.report_file import open_report, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -243,6 +243,4 @@ def write_merged(suites: Iterable[tuple[str, ET.Element]], to: Path) -> None:
     for key, value in totals.items():
         root.set(key, str(value))
     root.set("time", f"{seconds:.3f}")
-    part = to.with_name(f".{to.name}")
-    ET.ElementTree(root).write(part, encoding="utf-8", xml_declaration=True)
-    part.replace(to)
+    write_report(to, ET.tostring(root, encoding="utf-8", xml_declaration=True))

@@ -14,7 +14,7 @@ from harness.merging.junit import cases_of, read_suite, write_merged
 from harness.merging.summary import TITLE, behaviours_of, render_summary
 from harness.sharding.durations import durations_in, write_durations
 from harness.sharding.manifest import ALLURE, DURATIONS, JUNIT, SHELL_COVERAGE
-from harness.sharding.report_file import read_json, read_report
+from harness.sharding.report_file import read_json, read_report, write_report
 from harness.shell.coverage_data import gather
 
 if TYPE_CHECKING:
@@ -163,6 +163,4 @@ def _write_json(path: Path, value: object) -> None:
     if not value:
         path.unlink(missing_ok=True)
         return
-    part = path.with_name(f".{path.name}")
-    part.write_text(json.dumps(value, indent=1) + "\n")
-    part.replace(path)
+    write_report(path, json.dumps(value, indent=1).encode() + b"\n")

@@ -34,6 +34,7 @@ from harness.plugin.unwritten import note_unwritten, reason_of
 from harness.plugin.verdicts import is_broken
 from harness.provisioning.command import CommandError, LocalRunner
 from harness.settings import APPLICATION, MachineDriver
+from harness.sharding.report_file import write_report
 from harness.visible_text import visible
 
 if TYPE_CHECKING:
@@ -328,6 +329,4 @@ def _escaped(value: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}")
-    part.write_text(visible(text), encoding="utf-8")
-    part.replace(path)
+    write_report(path, visible(text).encode())

@@ -18,6 +18,7 @@ from _pytest.junitxml import xml_key  # no public name leads to the file's write
 
 from harness.plugin.unwritten import is_replaceable, note_unwritten
 from harness.plugin.verdicts import is_broken
+from harness.sharding.report_file import write_report
 from harness.shell.spec.options import is_spec
 from harness.visible_text import visible
 
@@ -113,13 +114,7 @@ class JUnitErrors:
             self._path.write_bytes(content)
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_name(f".{self._path.name}.part")
-        try:
-            part.write_bytes(content)
-            part.replace(self._path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        write_report(self._path, content)
 
 
 def names_of_example(nodeid: str, description: str) -> tuple[str, str]:

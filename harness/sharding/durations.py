@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
 from harness.foreign_json import parse_json
+from harness.sharding.report_file import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,8 +49,5 @@ def durations_in(content: object, *, source: str) -> dict[str, float]:
 
 
 def write_durations(path: Path, durations: Mapping[str, float]) -> None:
-    """Write a temporary file, and rename it to `path`."""
-    part = path.with_name(f".{path.name}.part")
     rounded = {test_id: round(seconds, 4) for test_id, seconds in durations.items()}
-    part.write_text(json.dumps(rounded, indent=4, sort_keys=True) + "\n")
-    part.replace(path)
+    write_report(path, json.dumps(rounded, indent=4, sort_keys=True).encode() + b"\n")

@@ -14,7 +14,7 @@ import pydantic
 
 from harness.errors import BadInputError
 from harness.sharding import MOST_SHARDS
-from harness.sharding.report_file import read_report
+from harness.sharding.report_file import read_report, write_report
 from harness.visible_text import shortened
 
 if TYPE_CHECKING:
@@ -80,11 +80,8 @@ def _adapter() -> pydantic.TypeAdapter[ShardManifest]:
 
 
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
-    """Write the record to a temporary file, and rename this file to MANIFEST."""
-    content = _adapter().dump_json(manifest, indent=1)
-    part = folder / f".{MANIFEST}"
-    part.write_bytes(content + b"\n")
-    part.replace(folder / MANIFEST)
+    """Write the record as MANIFEST."""
+    write_report(folder / MANIFEST, _adapter().dump_json(manifest, indent=1) + b"\n")
 
 
 def read_manifest(folder: Path) -> ShardManifest:

@@ -1,4 +1,4 @@
-"""Reads the files of a shard's reports, which another host wrote: regular files of limited size."""
+"""Writes the files of reports, and reads those that another host wrote: regular files of limited size."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from harness.limits import REPORT_FILE_MIB
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+def write_report(path: Path, content: bytes) -> None:
+    """Write a temporary file, and rename it to `path`; on an error, leave no temporary file."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager
