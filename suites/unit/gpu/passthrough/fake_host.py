@@ -6,7 +6,6 @@ driver_override, unbind, drivers_probe, reset and reset_method, and can be told 
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,21 +56,24 @@ class FakeHost:
     def write(self, path: str, text: str) -> Path:
         file = self.root / path
         try:
-            file.write_text(text)
+            _write(file, text.encode())
         except FileNotFoundError:
             file.parent.mkdir(parents=True)
-            file.write_text(text)
+            _write(file, text.encode())
         return file
 
     def link(self, path: str, target: Path) -> None:
         """Make a relative link, as sysfs has them."""
         link = self.root / path
-        text = _relative(target, link.parent)
+        text = "../" * path.count("/") + self._inside(target)
         try:
             link.symlink_to(text)
         except FileNotFoundError:
             link.parent.mkdir(parents=True)
             link.symlink_to(text)
+
+    def _inside(self, path: Path) -> str:
+        return str(path).removeprefix(f"{self.root}/")
 
     def device(self, address: str) -> Path:
         """Return the folder of a function."""
@@ -80,7 +82,6 @@ class FakeHost:
         return self._folders[address]
 
     def add_driver(self, name: str) -> None:
-        (self.root / BUS / "drivers" / name).mkdir()
         self.write(f"{BUS}/drivers/{name}/unbind", "")
 
     def add_function(
@@ -99,7 +100,7 @@ class FakeHost:
         """Add a function; `below` is the address of its root port, if any."""
         segment = address.rpartition(":")[0]
         folder = self.root / "sys/devices" / f"pci{segment}" / below / address
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._folders[address] = folder
         for name, text in (
             ("vendor", f"{vendor:#06x}"),
@@ -111,29 +112,28 @@ class FakeHost:
             ("power_state", "D0"),
             ("driver_override", _NULL),
         ):
-            _write(folder, name, f"{text}\n".encode())
+            _write(f"{folder}/{name}", f"{text}\n".encode())
         ids = vendor.to_bytes(2, "little") + device.to_bytes(2, "little")
-        _write(folder, "config", ids + bytes(60))
+        _write(f"{folder}/config", ids + bytes(60))
         if reset_methods is not None:
-            _write(folder, "reset_method", f"{reset_methods}\n".encode())
-            _write(folder, "reset", b"")
+            _write(f"{folder}/reset_method", f"{reset_methods}\n".encode())
+            _write(f"{folder}/reset", b"")
         if boot_vga is not None:
-            _write(folder, "boot_vga", f"{int(boot_vga)}\n".encode())
+            _write(f"{folder}/boot_vga", f"{int(boot_vga)}\n".encode())
         self.link(f"{BUS}/devices/{address}", folder)
         if group is not None:
-            groups = self.root / "sys/kernel/iommu_groups" / str(group)
-            (groups / "devices").mkdir(parents=True, exist_ok=True)
-            self.link(f"sys/kernel/iommu_groups/{group}/devices/{address}", folder)
-            self.link(f"{folder.relative_to(self.root)}/iommu_group", groups)
+            groups = f"sys/kernel/iommu_groups/{group}"
+            self.link(f"{groups}/devices/{address}", folder)
+            self.link(f"{self._inside(folder)}/iommu_group", self.root / groups)
         if driver is not None:
             self.bind(address, driver)
         return folder
 
     def bind(self, address: str, driver: str) -> None:
-        if not (self.root / BUS / "drivers" / driver).exists():
+        driver_folder = self.root / BUS / "drivers" / driver
+        if not driver_folder.exists():
             self.add_driver(driver)
-        folder = self.device(address)
-        self.link(f"{folder.relative_to(self.root)}/driver", self.root / BUS / "drivers" / driver)
+        self.link(f"{self._inside(self.device(address))}/driver", driver_folder)
         if driver == "vfio-pci" and (group := self.group_of(address)):
             self.write(f"dev/vfio/{group}", "")
 
@@ -226,21 +226,11 @@ class FakeHost:
             table.write(f"{interface}\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
 
 
-def _write(folder: Path, name: str, content: bytes) -> None:
-    """Write a new file; a host has dozens of them, for which pathlib and buffers take most of the time."""
-    descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT, 0o644)
+def _write(path: Path | str, content: bytes) -> None:
+    """Write a file; a host has dozens of them, for which pathlib and buffers take most of the time."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.write(descriptor, content)
     os.close(descriptor)
-
-
-def _relative(target: Path, folder: Path) -> str:
-    """Return the path from `folder` to `target`; pathlib has this since Python 3.12."""
-    to, start = target.parts, folder.parts
-    shared = sum(
-        1
-        for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(to, start, strict=False))
-    )
-    return "/".join([*[".."] * (len(start) - shared), *to[shared:]])
 
 
 @dataclass
