@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import reservation_folder, shared_folder
-from harness.cli import host_gpus, main
+from harness.cli import build_parser, exit_code_of, host_gpus
 from harness.gpu.passthrough import binding
 from harness.gpu.passthrough.pool import GpuPool
 from harness.lab import gpu_sources
@@ -18,42 +20,41 @@ from suites.unit.gpu.passthrough.fake_host import NIC_CLASS, FakeHost, FakeKerne
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _OTHER_USER = 65534
 _OTHER_GROUP = 65533
+_GPU = "0000:65:00.0"
+_ADMINS = "0000:66:00.0"
+_BUSY = "0000:67:00.0"
+_FOREIGN = "0000:03:00.0"
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return a simulated host in the state in which forgeries could do most."""
-    place = Place(
-        pool=str(tmp_path / "pool"),
-        gpu="0000:65:00.0",
-        admins="0000:66:00.0",
-        busy="0000:67:00.0",
-        foreign="0000:03:00.0",
-        driver="nvidia",
-        secret=str(tmp_path / "secret"),
-        boot=FakeHost.boot_id,
-    )
-    host = FakeHost(tmp_path / "host")
-    for number, address in enumerate((place.gpu, place.admins, place.busy), 5):
-        host.add_function(address, group=number, driver="vfio-pci")
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> FakeHost:
+    """Return a simulated host, which no forgery changes."""
+    host = FakeHost(tmp_path_factory.mktemp("simulated") / "host")
+    for number, (address, driver) in enumerate(
+        ((_GPU, "vfio-pci"), (_ADMINS, "vfio-pci"), (_BUSY, "nvidia")), 5
+    ):
+        host.add_function(address, group=number, driver=driver)
         (host.device(address) / "driver_override").write_text("vfio-pci\n")
-    host.unbind(place.busy)
-    host.bind(place.busy, "nvidia")
     host.add_driver("pcieport")
-    host.add_function(place.foreign, group=1, class_code=NIC_CLASS, driver="e1000e")
+    host.add_function(_FOREIGN, group=1, class_code=NIC_CLASS, driver="e1000e")
     for path in (
         *(host.root / "sys/bus/pci").glob("drivers/*/unbind"),
         host.root / "sys/bus/pci/drivers_probe",
-        host.device(place.gpu) / "driver_override",
+        host.device(_GPU) / "driver_override",
     ):
         path.chmod(0o666)
-    (host.device(place.admins) / "driver_override").chmod(0o444)
-    (tmp_path / "secret").write_text("root:secret\n")
-    pool = tmp_path / "pool"
+    (host.device(_ADMINS) / "driver_override").chmod(0o444)
+    return host
+
+
+@pytest.fixture
+def place(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Return the names of the host in the state in which forgeries could do most."""
+    secret, pool = tmp_path / "secret", tmp_path / "pool"
+    secret.write_text("root:secret\n")
     pool.mkdir()
     if os.geteuid() == 0:
         os.chown(pool, 0, _OTHER_GROUP)
@@ -61,7 +62,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         # One user plays both.
         monkeypatch.setattr(shared_folder.SharedFile, "is_trusted", False)
     pool.chmod(0o2770)
-    kernel = FakeKernel(host, matching={place.gpu: place.driver})
+    kernel = FakeKernel(host, matching={_GPU: "nvidia"})
     monkeypatch.setattr(
         host_gpus,
         "open_gpu_pool",
@@ -70,16 +71,25 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.05)
     monkeypatch.setattr(binding, "_LINK_S", 0.05)
-    return place
+    return Place(
+        pool=str(pool),
+        gpu=_GPU,
+        admins=_ADMINS,
+        busy=_BUSY,
+        foreign=_FOREIGN,
+        driver="nvidia",
+        secret=str(secret),
+        boot=host.boot_id,
+    )
 
 
 @contextlib.contextmanager
-def done(forgery: Forgery, place: Place, pool: Path) -> Iterator[None]:
+def done(forgery: Forgery, place: Place) -> Iterator[None]:
     """Do what a forgery does, as another user where this one is root."""
     names: dict[str, object] = {}
     exec(place.script(forgery), names)  # noqa: S102 - it is text of this repository
     if os.geteuid() == 0:
-        for path in pool.iterdir():
+        for path in Path(place.pool).iterdir():
             os.chown(path, _OTHER_USER, _OTHER_GROUP, follow_symlinks=False)
     try:
         yield
@@ -90,30 +100,37 @@ def done(forgery: Forgery, place: Place, pool: Path) -> Iterator[None]:
             os.close(names["folder"])  # type: ignore[arg-type]
 
 
-def _kept(kind: Kept, place: Place, root: Path) -> object:
-    host = FakeHost(root / "host")
+def _kept(kind: Kept, place: Place, host: FakeHost) -> object:
+    pool, secret = Path(place.pool), Path(place.secret)
     match kind:
         case Kept.ROOTS_FILE:
-            secret = root / "secret"
             return secret.read_bytes(), secret.stat().st_mode, secret.stat().st_uid
         case Kept.DRIVERS:
-            functions = (place.gpu, place.admins, place.busy, place.foreign)
+            functions = (_GPU, _ADMINS, _BUSY, _FOREIGN)
             return [(host.driver_of(each), host.override_of(each)) for each in functions]
         case Kept.QUARANTINES:
-            return sorted(each.name for each in (root / "pool").glob("quarantine-*"))
+            return sorted(each.name for each in pool.glob("quarantine-*"))
         case Kept.FILES:
-            return sorted((each.name, each.lstat().st_ino) for each in (root / "pool").iterdir())
+            return sorted((each.name, each.lstat().st_ino) for each in pool.iterdir())
+
+
+_parser = functools.cache(build_parser)
+
+
+def run_by_root(action: str) -> int:
+    arguments = _parser("gpu").parse_args(["gpu", "host", action])
+    return exit_code_of(lambda: arguments.run(arguments), command="harness gpu")
 
 
 @pytest.mark.usefixtures("fake_time")
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
 def test_forged_pool_file_changes_nothing_and_is_reported(
-    forgery: Forgery, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    forgery: Forgery, place: Place, host: FakeHost, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with done(forgery, place, tmp_path / "pool"):
-        before = {kind: _kept(kind, place, tmp_path) for kind in forgery.unchanged}
-        codes = [main(["gpu", "host", "restore"]), main(["gpu", "host", "ls"])]
-        after = {kind: _kept(kind, place, tmp_path) for kind in forgery.unchanged}
+    with done(forgery, place):
+        before = {kind: _kept(kind, place, host) for kind in forgery.unchanged}
+        codes = [run_by_root("restore"), run_by_root("ls")]
+        after = {kind: _kept(kind, place, host) for kind in forgery.unchanged}
 
     printed = "".join(capsys.readouterr())
     assert forgery.says in printed
