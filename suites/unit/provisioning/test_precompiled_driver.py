@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning import containerd
 from harness.provisioning.command import CommandResult
+from harness.provisioning.precompiled import PrecompiledImage
 
 from .fakes import GPU_NODE, IMAGE, KERNEL, OTHER_KERNEL, OTHER_VERSION, VERSION, Invocation
 from .simulation import DKMS
@@ -41,17 +43,17 @@ def _no_image(simulated: SimulatedNode) -> None:
     simulated.images.clear()
 
 
-@pytest.mark.parametrize("kernel", [KERNEL, OTHER_KERNEL])
 def test_image_of_the_running_kernel_is_installed_and_removed(
-    simulated: SimulatedNode, invocation: Invocation, kernel: str
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.kernel = kernel
+    simulated.kernel = OTHER_KERNEL
     simulated.registry = {reference(KERNEL), reference(OTHER_KERNEL), IMAGE}
 
     assert invocation.run("boot", configured()) == 0
 
-    assert images_run(simulated) == [reference(kernel)]
-    assert pulls(simulated) == [reference(kernel)]
+    installed = reference(OTHER_KERNEL)
+    assert images_run(simulated) == [installed]
+    assert pulls(simulated) == [installed]
     assert simulated.images == set()
     steps = invocation.steps()
     assert (steps[STEP], steps["pull-driver-image"], steps["install-driver"]) == (
@@ -59,9 +61,8 @@ def test_image_of_the_running_kernel_is_installed_and_removed(
         "skipped",
         "skipped",
     )
-    assert f"'{reference(kernel)}' was compiled for the kernel '{kernel}'." in "\n".join(
-        invocation.log()
-    )
+    log = "\n".join(invocation.log())
+    assert f"'{installed}' was compiled for the kernel '{OTHER_KERNEL}'." in log
     assert "AKS.CSE.configGPUDrivers.installPrecompiledDriver" in invocation.events()
 
 
@@ -153,19 +154,17 @@ def test_missing_image_ends_the_run_if_no_build_is_allowed(
     )
 
 
-@pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
 def test_failing_registry_is_queried_three_times_and_not_taken_for_a_registry_without_the_image(
-    simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {IMAGE}
     refusal = CommandResult(argv=(), exit_code=1, stdout="", stderr="500 Internal Server Error")
     simulated.failing[f"ctr -n k8s.io image pull {reference()}"] = refusal
 
-    asked = configured(precompiled_fallback=has_fallback)
-    assert invocation.run("boot", asked) == code
+    assert invocation.run("boot", configured()) == 0
 
-    assert pulls(simulated)[:3] == [reference()] * 3
-    assert images_run(simulated) == ([IMAGE] if has_fallback else [])
+    assert pulls(simulated) == [*[reference()] * 3, IMAGE]
+    assert images_run(simulated) == [IMAGE]
     log = "\n".join(invocation.log())
     assert "500 Internal Server Error" in log
     assert "The registry has no" not in log
@@ -208,29 +207,28 @@ OTHER_ANSWERS = (
 )
 
 
+def says_no_such_image(*, stderr: str = "", stdout: str = "") -> bool:
+    image = PrecompiledImage(
+        repository="registry.example/gpu",
+        image="driver",
+        version=VERSION,
+        kernel=KERNEL,
+        os_tag="debian12",
+    )
+    assert image.reference == reference()
+    refusal = CommandResult(argv=(), exit_code=1, stdout=stdout, stderr=stderr)
+    return containerd.says_no_such_image(refusal, image)
+
+
 @pytest.mark.parametrize("answer", NO_SUCH_IMAGE)
-def test_missing_image_is_recognised_by_its_name_in_the_error(
-    simulated: SimulatedNode, invocation: Invocation, answer: str
-) -> None:
-    assert asked_with(simulated, invocation, answer) == (True, 1)
+def test_missing_image_is_recognised_by_its_name_in_the_error(answer: str) -> None:
+    assert says_no_such_image(stderr=answer.format(name=reference()))
 
 
 @pytest.mark.parametrize("answer", OTHER_ANSWERS)
-def test_pull_is_retried_after_any_other_error_of_a_registry(
-    simulated: SimulatedNode, invocation: Invocation, answer: str
-) -> None:
+def test_other_error_of_a_registry_is_not_taken_for_a_missing_image(answer: str) -> None:
     """A missing layer or missing local content is not a missing image."""
-    assert asked_with(simulated, invocation, answer) == (False, 3)
-
-
-def asked_with(simulated: SimulatedNode, invocation: Invocation, answer: str) -> tuple[bool, int]:
-    """Return whether the run says that the image does not exist, and how often it was asked for."""
-    text = answer.format(name=reference())
-    refusal = CommandResult(argv=(), exit_code=1, stdout="", stderr=text)
-    simulated.failing["ctr -n k8s.io image pull"] = refusal
-    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
-    error = str(invocation.outcome()["error"])
-    return f"The registry has no '{reference()}'" in error, len(pulls(simulated))
+    assert not says_no_such_image(stderr=answer.format(name=reference()))
 
 
 def test_install_is_not_tried_again_if_another_driver_version_is_loaded(
@@ -286,17 +284,8 @@ def test_distribution_without_a_version_is_refused(
     )
 
 
-def test_message_on_stdout_is_not_treated_as_the_error_of_a_missing_image(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    said = NO_SUCH_IMAGE[0].format(name=reference())
-    simulated.failing["ctr -n k8s.io image pull"] = CommandResult(
-        argv=(), exit_code=1, stdout=said, stderr=""
-    )
-
-    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
-
-    assert pulls(simulated) == [reference()] * 3
+def test_message_on_stdout_is_not_treated_as_the_error_of_a_missing_image() -> None:
+    assert not says_no_such_image(stdout=NO_SUCH_IMAGE[0].format(name=reference()))
 
 
 @pytest.mark.parametrize(
@@ -329,9 +318,8 @@ def test_container_of_a_killed_run_is_removed_before_the_install(
     assert images_run(simulated) == [reference()]
 
 
-@pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
 def test_driver_is_built_if_the_precompiled_image_cannot_be_installed(
-    simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {reference(), IMAGE}
     run = simulated.run
@@ -344,10 +332,10 @@ def test_driver_is_built_if_the_precompiled_image_cannot_be_installed(
 
     simulated.run = refuse  # type: ignore[method-assign, assignment]
 
-    assert invocation.run("boot", configured(precompiled_fallback=has_fallback)) == code
+    assert invocation.run("boot", configured()) == 0
 
-    assert images_run(simulated) == [reference()] * 5 + [IMAGE] * has_fallback
-    assert simulated.images == (set() if has_fallback else {reference()})
+    assert images_run(simulated) == [*[reference()] * 5, IMAGE]
+    assert simulated.images == set()
 
 
 def test_driver_of_another_version_is_torn_down_before_the_precompiled_install(
