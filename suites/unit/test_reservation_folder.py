@@ -238,6 +238,7 @@ def test_folder_in_which_no_file_can_be_locked_is_refused(
         lock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr("harness.reservation_folder._LOCK_S", 0.05)
 
     with pytest.raises(HarnessError, match=why), shared(folder).enter(Note("a")):
         pass
