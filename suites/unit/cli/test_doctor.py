@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -84,12 +85,15 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(debian_packages, "KEYRING", memory)
     monkeypatch.setattr(doctor, "_reservations", list)
     monkeypatch.setattr(doctor, "examine_host_gpus", lambda _: [])
+    monkeypatch.setattr(doctor, "examine_plugins", list)
     return Host(programs)
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(accelerator=AcceleratorOption.TCG, cache=tmp_path / "cache")
+    image = tmp_path / "node.qcow2"
+    image.write_bytes(IMAGE)
+    return Settings(accelerator=AcceleratorOption.TCG, cache=tmp_path / "cache", image=str(image))
 
 
 def missing(findings: list[RequirementCheck]) -> dict[str, RequirementCheck]:
@@ -131,22 +135,32 @@ def test_missing_debian_keys_are_reported_with_their_package(
     assert found["Debian's keys"].package == "debian-archive-keyring"
 
 
+def test_each_missing_program_is_reported_with_its_package(host: Host, settings: Settings) -> None:
+    # The doctor also finds mke2fs in this host's /usr/sbin, whatever PATH is.
+    for program in set(PROGRAMS) - {"mke2fs"}:
+        host.remove(program)
+
+    packages = [each.package for each in examine(settings, host) if each.package is not None]
+
+    assert packages == [
+        *("qemu-system-x86", "qemu-utils", "mmdebstrap", "openssh-client", "util-linux")
+    ]
+
+
 @pytest.mark.parametrize(("user", "command"), [(1000, "sudo apt-get"), (0, "apt-get")])
 def test_doctor_prints_one_command_that_installs_all_missing_packages(
-    host: Host,
-    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
     user: int,
     command: str,
 ) -> None:
-    # The doctor also finds mke2fs in this host's /usr/sbin, whatever PATH is.
-    for program in set(PROGRAMS) - {"mke2fs"}:
-        host.remove(program)
-    found = examine(settings, host)
-    # Two requirements may need the same package.
-    monkeypatch.setattr(doctor, "examine", lambda *_: [*found, *found])
+    """Two requirements may need the same package."""
+    found = [
+        RequirementCheck(requirement="x", is_met=False, found="", package=package)
+        for package in ("qemu-utils", None, "e2fsprogs", "qemu-utils")
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda *_: found)
     monkeypatch.setattr("os.geteuid", lambda: user)
 
     assert main(["doctor"]) == 2
@@ -154,7 +168,7 @@ def test_doctor_prints_one_command_that_installs_all_missing_packages(
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == (
         f"To install all that is missing: {command} install --no-install-recommends "
-        "qemu-system-x86 qemu-utils mmdebstrap openssh-client util-linux"
+        "qemu-utils e2fsprogs"
     )
 
 
@@ -233,21 +247,20 @@ def test_unavailable_image_is_reported(
 
 
 def test_requirement_for_images_is_met_by_a_recipe_and_a_cloud_image_and_a_file_and_a_url(
-    host: Host, settings: Settings, tmp_path: Path
+    host: Host, settings: Settings
 ) -> None:
-    (tmp_path / "my.qcow2").write_bytes(IMAGE)
     url = f"https://example.org/x.qcow2#sha256={DIGEST}"
-    images = f"debian-12,ubuntu-24.04,{tmp_path / 'my.qcow2'},{url}"
+    images = f"debian-12,ubuntu-24.04,{settings.image},{url}"
 
     assert missing(examine(replace(settings, image=images), host)) == {}
 
 
 def test_unknown_image_does_not_hide_other_missing_requirements(
-    host: Host, settings: Settings, tmp_path: Path
+    host: Host, settings: Settings
 ) -> None:
     host.remove("mmdebstrap")
 
-    found = missing(examine(replace(settings, image_folders=(tmp_path,)), host))
+    found = missing(examine(replace(settings, image="nope"), host))
 
     assert list(found) == ["mmdebstrap", "image"]
 
@@ -264,14 +277,12 @@ def test_too_little_disk_is_reported_with_a_remedy(
 
 
 def test_cache_folder_that_cannot_be_created_does_not_hide_a_missing_program(
-    host: Host, tmp_path: Path
+    host: Host, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     host.remove("mmdebstrap")
 
-    found = missing(
-        examine(Settings(accelerator=AcceleratorOption.TCG, cache=tmp_path / "file/cache"), host)
-    )
+    found = missing(examine(replace(settings, cache=tmp_path / "file/cache"), host))
 
     assert list(found) == ["mmdebstrap", "disk"]
     assert "can't be created" in found["disk"].found
@@ -321,19 +332,19 @@ def test_libvirt_is_not_required_by_the_qemu_driver(
 
 
 @pytest.mark.parametrize(
-    ("findings", "code"),
+    ("findings", "code", "shown"),
     [
-        ([(True, True)], 0),
-        ([(False, False), (True, True), (True, False)], 0),
-        ([(True, True), (False, True), (True, True)], 2),
+        ([(True, True)], 0, {"ok"}),
+        ([(False, False), (True, True), (True, False)], 0, {"ok", "optional"}),
+        ([(True, True), (False, True), (True, True)], 2, {"ok", "missing"}),
     ],
 )
-@pytest.mark.parametrize("options", [[], ["--json"]])
 def test_exit_code_of_the_doctor_is_2_if_the_host_does_not_meet_a_needed_requirement(
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     findings: list[tuple[bool, bool]],
     code: int,
-    options: list[str],
+    shown: set[str],
 ) -> None:
     checks = [
         RequirementCheck(requirement="x", is_met=is_met, found="", is_needed=is_needed)
@@ -341,7 +352,11 @@ def test_exit_code_of_the_doctor_is_2_if_the_host_does_not_meet_a_needed_require
     ]
     monkeypatch.setattr(doctor, "examine", lambda *_: checks)
 
-    assert main(["doctor", *options]) == code
+    assert main(["doctor"]) == code
+    assert {*capsys.readouterr().out.split()} & {"ok", "optional", "missing"} == shown
+    assert main(["doctor", "--json"]) == code
+    documents = json.loads(capsys.readouterr().out)
+    assert [(each["is_met"], each["is_needed"]) for each in documents] == findings
 
 
 def test_doctor_escapes_markup_in_its_table(
