@@ -99,9 +99,11 @@ class FakeQemuImg:
 class Cache:
     """A store in a temporary folder, and the progress that it reported."""
 
-    def __init__(self, top: Path, builder: FakeBuilder | None = None) -> None:
+    def __init__(
+        self, top: Path, builder: FakeBuilder | None = None, recipe: Recipe | None = None
+    ) -> None:
         self.folder = top / "images"
-        self.recipe = a_recipe(top / "catalogue")
+        self.recipe = recipe or a_recipe(top / "catalogue")
         self.builder = builder or FakeBuilder()
         self.qemu_img = FakeQemuImg()
         self.events: list[ProgressEvent] = []

@@ -26,25 +26,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.image import Image
+    from harness.image.catalogue import Recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return a_recipe(tmp_path_factory.mktemp("catalogue"))
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path)
+def cache(tmp_path: Path, recipe: Recipe) -> Cache:
+    return Cache(tmp_path, recipe=recipe)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    disk = tmp_path / "disk.qcow2"
+    disk.write_bytes(b"QFI\xfb")
+    return disk
 
 
 def test_image_is_built_once(cache: Cache) -> None:
-    first = cache.ensure()
-    second = cache.ensure()
-
-    assert first == second
-    assert cache.builder.builds == 1
-    assert first.disk.read_bytes() == b"QFI\xfb build 1"
-
-
-def test_kernels_of_an_image_are_sorted_from_old_to_new(cache: Cache) -> None:
     image = cache.ensure()
 
+    assert cache.ensure() == image
+    assert cache.builder.builds == 1
+    assert image.disk.read_bytes() == b"QFI\xfb build 1"
+    # Its kernels are sorted from old to new.
     assert [kernel.version for kernel in image.kernels] == list(KERNELS)
     assert image.newest_kernel.vmlinuz.read_text() == "kernel 6.1.0-56-cloud-amd64"
     assert image.other_kernel.initrd.read_text() == "initrd 6.1.0-55-cloud-amd64"
@@ -52,7 +60,8 @@ def test_kernels_of_an_image_are_sorted_from_old_to_new(cache: Cache) -> None:
     assert image.driver.tag == "580.126.09-20260801000000"
 
 
-def test_changed_recipe_gets_its_own_image(cache: Cache, tmp_path: Path) -> None:
+def test_changed_recipe_gets_its_own_image(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
     first = cache.ensure()
     (tmp_path / "catalogue/node/root/etc/fstab").write_text("/dev/vdb / ext4\n")
 
@@ -97,22 +106,24 @@ def test_damaged_image_is_refused_and_built_again(
     assert sentence.endswith("The damaged image is made again.")
 
 
-def test_failed_build_publishes_nothing_and_the_next_build_may_succeed(tmp_path: Path) -> None:
+def test_failed_build_publishes_nothing_and_the_next_build_may_succeed(
+    tmp_path: Path, recipe: Recipe
+) -> None:
     def fail() -> None:
         raise RequirementError("No space.")
 
-    broken = Cache(tmp_path, FakeBuilder(fail))
+    broken = Cache(tmp_path, FakeBuilder(fail), recipe)
     with pytest.raises(RequirementError, match=r"No space\."):
         broken.ensure()
     assert not list(broken.folder.glob("node-*"))
 
-    assert Cache(tmp_path).ensure().disk.exists()
+    assert Cache(tmp_path, recipe=recipe).ensure().disk.exists()
 
 
 def test_waiting_process_reports_the_building_process_and_gives_up_at_its_deadline(
-    tmp_path: Path,
+    tmp_path: Path, recipe: Recipe
 ) -> None:
-    waiting = Cache(tmp_path)
+    waiting = Cache(tmp_path, recipe=recipe)
 
     def try_meanwhile() -> None:
         with pytest.raises(
@@ -120,22 +131,24 @@ def test_waiting_process_reports_the_building_process_and_gives_up_at_its_deadli
         ):
             waiting.ensure(Deadline.after(3, FakeClock()))
 
-    Cache(tmp_path, FakeBuilder(try_meanwhile)).ensure()
+    Cache(tmp_path, FakeBuilder(try_meanwhile), recipe).ensure()
 
     assert waiting.builder.builds == 0
     (sentence,) = waiting.said(Stage.WAIT)
     assert sentence.startswith(f"waiting for process {os.getpid()} (since 2")
 
 
-def test_waiting_process_uses_the_image_that_another_process_built(tmp_path: Path) -> None:
+def test_waiting_process_uses_the_image_that_another_process_built(
+    tmp_path: Path, recipe: Recipe
+) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
         begun.set()
         assert may_end.wait(10)
 
-    building = Cache(tmp_path, FakeBuilder(hold))
-    waiting = Cache(tmp_path)
+    building = Cache(tmp_path, FakeBuilder(hold), recipe)
+    waiting = Cache(tmp_path, recipe=recipe)
     thread = threading.Thread(target=building.ensure)
 
     def let_the_other_end() -> None:
@@ -150,8 +163,7 @@ def test_waiting_process_uses_the_image_that_another_process_built(tmp_path: Pat
     assert waiting.builder.builds == 0
 
 
-def test_unwritable_cache_is_reported_with_a_remedy(tmp_path: Path) -> None:
-    recipe = a_recipe(tmp_path / "catalogue")
+def test_unwritable_cache_is_reported_with_a_remedy(tmp_path: Path, recipe: Recipe) -> None:
     (tmp_path / "file").write_text("not a folder")
     store = ImageStore(tmp_path / "file" / "images", builder=FakeBuilder())
 
@@ -160,33 +172,34 @@ def test_unwritable_cache_is_reported_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_overlay_refers_to_its_backing_file_by_the_real_path_of_that_file(
-    cache: Cache, tmp_path: Path
+    cache: Cache, disk: Path, tmp_path: Path
 ) -> None:
-    image = cache.ensure()
-    (tmp_path / "link").symlink_to(image.disk)
+    (tmp_path / "link").symlink_to(disk)
 
     cache.store.create_overlay(tmp_path / "link", tmp_path / "overlay.qcow2")
 
-    assert cache.qemu_img.backing == [str(image.disk)]
+    assert cache.qemu_img.backing == [str(disk)]
 
 
-def test_overlay_may_be_larger_than_its_backing_file(cache: Cache, tmp_path: Path) -> None:
-    image = cache.ensure()
-    cache.store.create_overlay(image.disk, tmp_path / "plain.qcow2")
+def test_overlay_may_be_larger_than_its_backing_file(
+    cache: Cache, disk: Path, tmp_path: Path
+) -> None:
+    cache.store.create_overlay(disk, tmp_path / "plain.qcow2")
 
-    cache.store.create_overlay(image.disk, tmp_path / "large.qcow2", size_gib=20)
-    cache.store.create_overlay(image.disk, tmp_path / "plain again.qcow2")
+    cache.store.create_overlay(disk, tmp_path / "large.qcow2", size_gib=20)
+    cache.store.create_overlay(disk, tmp_path / "plain again.qcow2")
 
-    assert cache.qemu_img.backing == [str(image.disk)] * 2
+    assert cache.qemu_img.backing == [str(disk)] * 2
     assert cache.qemu_img.sizes == ["20G"]
 
 
-def test_later_run_copies_the_overlay_of_an_earlier_run(cache: Cache, tmp_path: Path) -> None:
-    image = cache.ensure()
-    cache.store.create_overlay(image.disk, tmp_path / "first.qcow2")
+def test_later_run_copies_the_overlay_of_an_earlier_run(
+    cache: Cache, disk: Path, tmp_path: Path
+) -> None:
+    cache.store.create_overlay(disk, tmp_path / "first.qcow2")
     later = ImageStore(cache.folder, builder=cache.builder, runner=FakeQemuImg("not called"))
 
-    later.create_overlay(image.disk, tmp_path / "second.qcow2")
+    later.create_overlay(disk, tmp_path / "second.qcow2")
 
     assert (tmp_path / "second.qcow2").read_bytes() == (tmp_path / "first.qcow2").read_bytes()
 
@@ -208,10 +221,8 @@ def _put_another_in_its_place(disk: Path) -> None:
 
 @pytest.mark.parametrize("replace", [_make_longer, _change_in_place, _put_another_in_its_place])
 def test_overlay_on_a_replaced_disk_is_made_again(
-    cache: Cache, tmp_path: Path, replace: Callable[[Path], None]
+    cache: Cache, disk: Path, tmp_path: Path, replace: Callable[[Path], None]
 ) -> None:
-    disk = tmp_path / "disk.qcow2"
-    disk.write_bytes(b"QFI\xfb")
     cache.store.create_overlay(disk, tmp_path / "first.qcow2")
     replace(disk)
 
@@ -327,8 +338,7 @@ def test_image_whose_parent_was_built_again_is_refused(cache: Cache) -> None:
 
 
 def test_image_whose_licence_is_not_accepted_is_not_built(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    cache.recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
+    cache = Cache(tmp_path, recipe=a_recipe(tmp_path / "licensed", recipe=LICENSED))
 
     with pytest.raises(LicenceError, match=r"https://example\.org/terms; .*=vendor-terms"):
         cache.ensure()
