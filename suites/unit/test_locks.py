@@ -53,6 +53,7 @@ def _requirements(name: str) -> list[Requirement]:
     return read_lock((_REPOSITORY / "locks" / name).read_text())
 
 
+@functools.cache
 def _locked(name: str, python: str) -> dict[str, str]:
     """Return the version of each package that a lock has for a Python on this project's hosts."""
     return {
@@ -73,12 +74,16 @@ def _environment(python: str, extra: str = "") -> dict[str, str]:
     }
 
 
+@functools.cache
+def _declared() -> list[Requirement]:
+    return [Requirement(line) for line in requires("gpu-node-harness") or ()]
+
+
 def _asked(extras: tuple[str, ...], python: str) -> list[Requirement]:
     """Return what the package asks for with `extras` alone; "" is what it asks for without one."""
-    found = [Requirement(line) for line in requires("gpu-node-harness") or ()]
     return [
         requirement
-        for requirement in found
+        for requirement in _declared()
         if any(_is_of(requirement, extra, python) for extra in extras)
     ]
 
