@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from suites.unit.lab.stage import Stage
 
 ARCHIVE = "/run/harness-stand-ins.tar"
+_stand_in_archive = functools.cache(stand_in_archive)
 
 
 def a_kernel(version: str) -> CloudImageKernel:
@@ -118,6 +120,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         assert isinstance(runner, LocalRunner)
         made.noted.append(("flatten", disk, to, timeout_s))
 
+    monkeypatch.setattr(prepared_images, "stand_in_archive", _stand_in_archive)
     monkeypatch.setattr(ImageStore, "ensure_prepared", ensure_prepared)
     monkeypatch.setattr(ImageStore, "ensure_derived", ensure_derived)
     monkeypatch.setattr(DerivedStore, "bake", bake)
@@ -173,7 +176,7 @@ def test_cloud_image_is_prepared_with_agent_and_stand_ins_in_one_boot_of_its_new
     assert prepared.driver == image.driver
     assert [kernel.version for kernel in prepared.kernels] == ["6.8.0-30", "6.8.0-31"]
     assert {kernel.command_line[-1] for kernel in prepared.kernels} == {"console=ttyS0"}
-    assert stage.agent.files == {ARCHIVE: stand_in_archive()}
+    assert stage.agent.files == {ARCHIVE: _stand_in_archive()}
     ran = stage.agent.commands()
     unpacking = ("sh", "-c", UNPACK, "unpack", ARCHIVE, "/")
     assert unpacking in ran
