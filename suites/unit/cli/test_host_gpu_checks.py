@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cli import doctor, host_gpu_checks, main
+from harness.cli import host_gpu_checks
 from harness.cli.host_gpu_checks import examine_host_gpus
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.pool import GpuPool
 from harness.lab import gpu_sources
-from harness.machine.requirement_check import RequirementCheck
 from harness.provisioning.wait import Deadline
 from harness.settings import Settings
 from suites.unit.gpu.passthrough.fake_host import NVME_CLASS, VGA_CLASS, FakeHost, FakeKernel
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu.catalogue import Catalogue
+    from harness.machine.requirement_check import RequirementCheck
 
 GPU = "0000:65:00.0"
 SECOND = "0000:66:00.0"
@@ -103,10 +103,11 @@ def test_nvidia_3d_controller_has_a_row_whatever_its_model(
     host.add_function("0000:68:00.0", group=8, vendor=0x1002)
     host.add_function("0000:69:00.0", group=9, class_code=VGA_CLASS, device=0x1234)
 
-    rows = [check.requirement for check in examine_host_gpus(settings, host.root)]
+    checks = examine_host_gpus(settings, host.root)
 
+    rows = [check.requirement for check in checks]
     assert rows[4:] == [f"GPU {address}" for address in (GPU, SECOND, "0000:67:00.0")]
-    assert rows[0] not in missing(host, settings)
+    assert checks[0].is_met
 
 
 def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
@@ -244,24 +245,3 @@ def test_gpu_requirement_is_mandatory_only_if_an_inventory_gives_gpus_to_tests(
     # The host has an inventory of its own, which applies without an option.
     (tmp_path / "absent.yaml").write_text("schema: 1\n")
     assert missing(host, settings)["IOMMU"].is_needed
-
-
-@pytest.mark.parametrize(
-    ("is_needed", "code", "state"), [(True, 2, "missing"), (False, 0, "optional")]
-)
-def test_unmet_optional_requirement_does_not_fail_the_doctor(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    code: int,
-    state: str,
-    *,
-    is_needed: bool,
-) -> None:
-    check = RequirementCheck(
-        requirement="IOMMU", is_met=False, found="It is off.", is_needed=is_needed
-    )
-    monkeypatch.setattr(doctor, "examine", lambda *_: [check])
-
-    assert main(["doctor"]) == code
-
-    assert state in capsys.readouterr().out
