@@ -17,24 +17,12 @@ from harness.provisioning.cdi import Engine, detect_support
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.containerd_config import (
     CONTAINERD_CONFIG,
-    WantedRuntimes,
     cri_table,
     default_runtime,
     is_cri_disabled,
     read_runtimes,
-    readable_dump,
 )
-from harness.provisioning.retry import StepFailedError
-from harness.provisioning.toml_text import TomlTextError
-from harness.provisioning.toolkit import (
-    RuntimeFacts,
-    configure_containerd,
-    expect_in_effect,
-    gpu_configuration,
-    non_gpu_configuration,
-    wanted_of_gpu_node,
-)
-from suites.unit.provisioning.containerd_files import KINDS
+from suites.unit.provisioning.containerd_files import KINDS, configure
 from suites.unit.provisioning.fakes import make_node
 from suites.unit.provisioning.simulated_containerd import Release
 from suites.unit.provisioning.simulation import SimulatedNode
@@ -100,29 +88,6 @@ class RealContainerd:
         )
 
 
-def answer(node: NodeContext, *, is_opted_out: bool) -> str | None:
-    """Configure containerd as a boot does; return why that failed, or None."""
-    dump = readable_dump(node.answer("containerd", "config", "dump"))
-    version = node.answer("containerd", "--version")
-    facts = RuntimeFacts(
-        text=node.files.read(CONTAINERD_CONFIG),
-        cdi=detect_support(Engine.CONTAINERD, dump=dump, version=version),
-        dump=dump,
-    )
-    try:
-        wanted = WantedRuntimes(has_nvidia=False) if is_opted_out else wanted_of_gpu_node(facts)
-        text = (non_gpu_configuration if is_opted_out else gpu_configuration)(facts)
-        if text is not None:
-            configure_containerd(text, wanted).function(node)
-        if text is not None or not is_opted_out:
-            expect_in_effect(wanted).function(node)
-    except TomlTextError as error:
-        return f"It cannot be edited: {error}."
-    except StepFailedError as error:
-        return str(error)
-    return None
-
-
 def summary(node: NodeContext) -> object:
     """Return what provisioning reads of containerd's dump; None if containerd does not start."""
     dump = node.answer("containerd", "config", "dump")
@@ -165,7 +130,7 @@ def test_real_and_simulated_containerd_give_the_expected_answer(
     before = nodes["real"].files.read(CONTAINERD_CONFIG)
     assert summary(nodes["simulated"]) == summary(nodes["real"])
 
-    answers = {name: answer(node, is_opted_out=is_opted_out) for name, node in nodes.items()}
+    answers = {name: configure(node, is_opted_out=is_opted_out) for name, node in nodes.items()}
 
     expected = (KINDS[kind].opted_out if is_opted_out else KINDS[kind].gpu).get(release)
     for found in answers.values():

@@ -10,10 +10,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.provisioning.cdi import Engine, detect_support
+from harness.provisioning.containerd_config import (
+    CONTAINERD_CONFIG,
+    WantedRuntimes,
+    readable_dump,
+)
+from harness.provisioning.retry import StepFailedError
+from harness.provisioning.toml_text import TomlTextError
+from harness.provisioning.toolkit import (
+    RuntimeFacts,
+    configure_containerd,
+    expect_in_effect,
+    gpu_configuration,
+    non_gpu_configuration,
+    wanted_of_gpu_node,
+)
+
 from .simulated_containerd import Release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.provisioning.node_context import NodeContext
 
 CRI = "io.containerd.grpc.v1.cri"
 _T = f'[plugins."{CRI}"'
@@ -190,3 +209,26 @@ KINDS: Mapping[str, ContainerdFiles] = {
     "no TOML": ContainerdFiles(main="version = 2\n[broken\n", gpu=_all(NO_TOML)),
     "wrong type": ContainerdFiles(main='version = 2\noom_score = "high"\n', gpu=_all(REFUSED)),
 }
+
+
+def configure(node: NodeContext, *, is_opted_out: bool) -> str | None:
+    """Configure containerd as a boot does, and return why that failed, or None."""
+    dump = readable_dump(node.answer("containerd", "config", "dump"))
+    version = node.answer("containerd", "--version")
+    facts = RuntimeFacts(
+        text=node.files.read(CONTAINERD_CONFIG),
+        cdi=detect_support(Engine.CONTAINERD, dump=dump, version=version),
+        dump=dump,
+    )
+    try:
+        wanted = WantedRuntimes(has_nvidia=False) if is_opted_out else wanted_of_gpu_node(facts)
+        text = (non_gpu_configuration if is_opted_out else gpu_configuration)(facts)
+        if text is not None:
+            configure_containerd(text, wanted).function(node)
+        if text is not None or not is_opted_out:
+            expect_in_effect(wanted).function(node)
+    except TomlTextError as error:
+        return f"It cannot be edited: {error}."
+    except StepFailedError as error:
+        return str(error)
+    return None

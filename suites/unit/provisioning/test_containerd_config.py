@@ -20,9 +20,12 @@ from harness.provisioning.containerd_config import (
     is_cri_disabled,
     read_runtimes,
 )
+from harness.provisioning.retry import StepFailedError
 from harness.provisioning.toml_text import TomlTextError, get_value
 from harness.provisioning.toolkit import (
     RuntimeFacts,
+    configure_containerd,
+    expect_in_effect,
     gpu_configuration,
     non_gpu_configuration,
     wanted_of_gpu_node,
@@ -38,32 +41,19 @@ from suites.unit.provisioning.containerd_files import (
     NVIDIA_CDI,
     RUNC,
     ContainerdFiles,
+    configure,
 )
 
-from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, write_tags
+from .fakes import GPU_NODE, KERNEL, VERSION, Invocation, make_node, write_tags
 from .simulated_containerd import Release
+from .simulation import SimulatedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from .simulation import SimulatedNode
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 PROGRAM = "/usr/bin/nvidia-container-runtime"
 TABLE = ("plugins", CRI)
-
-
-def _releases(
-    verdict_of: Callable[[ContainerdFiles], Mapping[Release, str]],
-) -> list[tuple[str, Release]]:
-    """Return each kind with every release where these differ, else with one release in turn."""
-    cases = []
-    for number, (name, kind) in enumerate(KINDS.items()):
-        verdicts = verdict_of(kind)
-        releases = [*kind.releases]
-        if len({verdicts.get(release) for release in Release}) == 1:
-            releases = [releases[number % len(releases)]]
-        cases += [(name, release) for release in releases]
-    return cases
 
 
 def boot(
@@ -76,44 +66,77 @@ def boot(
     return invocation.run("boot", GPU_NODE)
 
 
-@pytest.mark.parametrize(("kind", "release"), _releases(lambda kind: kind.gpu))
-def test_node_with_a_gpu_is_ready_only_if_the_nvidia_runtime_is_in_effect(
-    simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
+def nodes_of_each_kind(
+    top: Path, verdicts_of: Callable[[ContainerdFiles], Mapping[Release, str]]
+) -> Iterator[tuple[str, ContainerdFiles, SimulatedNode]]:
+    """Make nodes with every release where the verdicts differ, else with one release in turn."""
+    for number, (name, kind) in enumerate(KINDS.items()):
+        releases = kind.releases
+        if len({verdicts_of(kind).get(release) for release in Release}) == 1:
+            releases = [releases[number % len(releases)]]
+        for release in releases:
+            row = f"{name}, containerd {release.value}"
+            simulated = SimulatedNode(top / row, containerd=release)
+            for path, text in kind.texts.items():
+                simulated.files.write(path, text)
+            yield row, kind, simulated
+
+
+def test_containerd_of_a_gpu_node_is_accepted_only_if_the_nvidia_runtime_is_in_effect(
+    tmp_path: Path,
 ) -> None:
-    simulated.containerd = release
-    words = KINDS[kind].gpu.get(release)
+    for row, kind, simulated in nodes_of_each_kind(tmp_path, lambda kind: kind.gpu):
+        words = kind.gpu.get(simulated.containerd)
 
-    code = boot(simulated, invocation, kind)
+        error = configure(make_node(simulated, simulated.top), is_opted_out=False)
 
-    if words is not None:
-        assert code == 6
-        assert words in str(invocation.outcome()["error"])
-        assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
-        assert "kubelet" not in simulated.active
-        return
-    assert code == 0
-    dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
-    assert has_nvidia_runtime(dump, cri_table(dump))
+        if words is not None:
+            assert words in (error or ""), row
+            assert simulated.files.read(CONTAINERD_CONFIG) == kind.main, row
+            continue
+        assert error is None, row
+        dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
+        assert has_nvidia_runtime(dump, cri_table(dump)), row
 
 
-@pytest.mark.parametrize(("kind", "release"), _releases(lambda kind: kind.opted_out))
-def test_opted_out_node_starts_no_pod_with_a_program_of_nvidia(
-    simulated: SimulatedNode, invocation: Invocation, kind: str, release: Release
+def test_containerd_of_an_opted_out_node_starts_no_pod_with_a_program_of_nvidia(
+    tmp_path: Path,
 ) -> None:
-    simulated.containerd = release
-    words = KINDS[kind].opted_out.get(release)
+    for row, kind, simulated in nodes_of_each_kind(tmp_path, lambda kind: kind.opted_out):
+        words = kind.opted_out.get(simulated.containerd)
 
-    code = boot(simulated, invocation, kind, ("SkipGpuDriverInstall", "true"))
+        error = configure(make_node(simulated, simulated.top), is_opted_out=True)
 
-    if words is not None:
-        assert code == 6
-        assert words in str(invocation.outcome()["error"])
-        assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
-        return
-    assert code == 0
-    main, text = KINDS[kind].main or "", simulated.files.read(CONTAINERD_CONFIG) or ""
-    assert nvidia_runtimes(text) == []
-    assert (text == main) == (nvidia_runtimes(main) == [])
+        main, text = kind.main or "", simulated.files.read(CONTAINERD_CONFIG) or ""
+        if words is not None:
+            assert words in (error or ""), row
+            assert text == main, row
+            continue
+        assert error is None, row
+        assert nvidia_runtimes(text) == [], row
+        assert (text == main) == (nvidia_runtimes(main) == []), row
+
+
+@pytest.mark.parametrize("kind", ["package of Docker", "no TOML"])
+def test_node_with_a_gpu_is_not_ready_if_its_configuration_is_refused(
+    simulated: SimulatedNode, invocation: Invocation, kind: str
+) -> None:
+    assert boot(simulated, invocation, kind) == 6
+
+    assert KINDS[kind].gpu[Release.OLD] in str(invocation.outcome()["error"])
+    assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
+    assert simulated.files.names("/etc/containerd") == ("config.toml",)
+    assert "kubelet" not in simulated.active
+
+
+@pytest.mark.parametrize("kind", ["default that is missing", "written inline"])
+def test_opted_out_node_is_not_ready_if_its_configuration_is_refused(
+    simulated: SimulatedNode, invocation: Invocation, kind: str
+) -> None:
+    assert boot(simulated, invocation, kind, ("SkipGpuDriverInstall", "true")) == 6
+
+    assert KINDS[kind].opted_out[Release.OLD] in str(invocation.outcome()["error"])
+    assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
 
 
 def nvidia_runtimes(text: str) -> list[str]:
@@ -122,15 +145,14 @@ def nvidia_runtimes(text: str) -> list[str]:
     return [runtime.name for runtime in read_runtimes(text, cri_table(text)) if runtime.is_nvidia]
 
 
-@pytest.mark.parametrize("name", ["untrusted", "kata-nvidia"])
-def test_runtime_of_another_name_is_kept_without_nvidias_program(name: str) -> None:
+def test_runtime_of_another_name_is_kept_without_nvidias_program() -> None:
     """AKS's `untrusted` runtime uses NVIDIA's program on a GPU node and runc on other nodes."""
-    text = AKS.replace("untrusted", name)
-    left = non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+    for name in ("untrusted", "kata-nvidia"):
+        left = left_of(AKS.replace("untrusted", name))
 
-    runtimes = {runtime.name: runtime.program for runtime in read_runtimes(left, TABLE)}
-    assert runtimes == {name: None, "runc": None}
-    assert default_runtime(left, TABLE) == "runc"
+        runtimes = {runtime.name: runtime.program for runtime in read_runtimes(left, TABLE)}
+        assert runtimes == {name: None, "runc": None}
+        assert default_runtime(left, TABLE) == "runc"
 
 
 def test_default_runtime_whose_table_was_removed_earlier_is_replaced_by_runc() -> None:
@@ -159,9 +181,8 @@ def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> 
     assert get_value(left, (*options, "BinaryName")) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_key() -> None:
+    texts = [
         f'[plugins."{CRI}".containerd.default_runtime.options]\nRuntime = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_engine = "{PROGRAM}"\n',
@@ -170,15 +191,13 @@ def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> 
         f'[plugins."{CRI}".containerd.runtimes]\nnvidia.options.BinaryName = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.runtimes.nvidia]\noptions = {{ BinaryName = "{PROGRAM}" }}\n',
         f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/local{PROGRAM}'\n",
-    ],
-)
-def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_key(
-    text: str,
-) -> None:
-    left = non_gpu_configuration(RuntimeFacts(text=f"version = 2\n{text}", cdi=CdiSupport.ABSENT))
+    ]
+    for text in texts:
+        left = left_of(f"version = 2\n{text}")
 
-    assert left is not None
-    assert "nvidia-container-runtime" not in left
+        assert left, text
+        assert "nvidia-container-runtime" not in left, text
+        assert "nvidia-oci" not in left, text
 
 
 def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() -> None:
@@ -189,30 +208,20 @@ def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() 
     assert non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.ABSENT)) is None
 
 
-@pytest.mark.parametrize(
-    ("dump", "is_added"),
-    [
-        (None, True),
-        ("version = 1\n", True),
-        ("version = 2\n", True),
-        ("version = 3\n", False),
-        ("version = 4\n", False),
-    ],
-)
-def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime(
-    dump: str | None, *, is_added: bool
-) -> None:
+def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime() -> None:
+    """Not with containerd 2, which prints format 3: it keeps its own runc beside the table."""
     text = f"version = 2\n{NVIDIA}SystemdCgroup = true\n"
-    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump))
-
-    if not is_added:
-        assert edited is None
-        return
     options = (*TABLE, "containerd", "runtimes", "runc", "options")
-    assert edited is not None
-    assert edited.startswith(text)
-    assert get_value(edited, (*options, "SystemdCgroup")) == "true"
-    assert get_value(edited, (*options, "BinaryName")) is None
+    for dump in (None, "version = 1\n", "version = 2\n"):
+        facts = RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)
+        edited = gpu_configuration(facts) or ""
+
+        assert edited.startswith(text), dump
+        assert get_value(edited, (*options, "SystemdCgroup")) == "true", dump
+        assert get_value(edited, (*options, "BinaryName")) is None, dump
+    for dump in ("version = 3\n", "version = 4\n"):
+        facts = RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)
+        assert gpu_configuration(facts) is None, dump
 
 
 KATA = NVIDIA.replace("nvidia", "kata").replace(f'"{PROGRAM}"', '"/opt/kata/bin/kata"')
@@ -223,22 +232,21 @@ def left_of(text: str) -> str:
     return non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
 
 
-@pytest.mark.parametrize("names", [("nvidia", "nvidia-cdi"), ("nvidia-cdi", "nvidia")])
-def test_runc_gets_the_options_of_the_default_runtime_if_there_are_two_runtimes_of_nvidia(
-    names: tuple[str, str],
-) -> None:
-    default, _ = names
-    text = f'version = 2\n[plugins."{CRI}".containerd]\ndefault_runtime_name = "{default}"\n'
-    for name in ("nvidia", "nvidia-cdi"):
-        text += NVIDIA.replace("runtimes.nvidia", f"runtimes.{name}")
-        text += f'Root = "/run/{name}"\nSystemdCgroup = {str(name == default).lower()}\n'
+def test_runc_gets_the_options_of_the_default_runtime_if_there_are_two_runtimes_of_nvidia() -> (
+    None
+):
+    for default in ("nvidia", "nvidia-cdi"):
+        text = f'version = 2\n[plugins."{CRI}".containerd]\ndefault_runtime_name = "{default}"\n'
+        for name in ("nvidia", "nvidia-cdi"):
+            text += NVIDIA.replace("runtimes.nvidia", f"runtimes.{name}")
+            text += f'Root = "/run/{name}"\nSystemdCgroup = {str(name == default).lower()}\n'
 
-    left = left_of(text)
+        left = left_of(text)
 
-    options = (*TABLE, "containerd", "runtimes", "runc", "options")
-    assert get_value(left, (*options, "Root")) == f'"/run/{default}"'
-    assert get_value(left, (*options, "SystemdCgroup")) == "true"
-    assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
+        options = (*TABLE, "containerd", "runtimes", "runc", "options")
+        assert get_value(left, (*options, "Root")) == f'"/run/{default}"'
+        assert get_value(left, (*options, "SystemdCgroup")) == "true"
+        assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
 
 
 def test_runc_that_is_already_present_keeps_its_own_options() -> None:
@@ -352,17 +360,17 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
     } == rows
 
 
-@pytest.mark.parametrize("key", ["options.Runtime", "runtime_engine"])
-def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys(key: str) -> None:
-    text = f'{RUNC}{key} = "{PROGRAM}"\n'
+def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys() -> None:
+    for key in ("options.Runtime", "runtime_engine"):
+        text = f'{RUNC}{key} = "{PROGRAM}"\n'
 
-    assert not has_nvidia_runtime(text, TABLE)
-    assert has_nvidia_runtime(text.replace("runc.v2", "runtime.v1.linux"), TABLE)
-    assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE)
+        assert not has_nvidia_runtime(text, TABLE), key
+        assert has_nvidia_runtime(text.replace("runc.v2", "runtime.v1.linux"), TABLE), key
+        assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE), key
 
 
 def test_nvidia_runtime_in_the_default_runtime_table_alone_is_not_sufficient() -> None:
-    text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\nruntime_engine = "{PROGRAM}"\n'
+    text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\noptions.BinaryName = "{PROGRAM}"\n'
 
     assert not has_nvidia_runtime(text, TABLE)
     assert [each.is_nvidia for each in read_runtimes(text, TABLE)] == [True]
@@ -390,90 +398,49 @@ def test_each_runtime_is_read_only_once_and_in_the_order_of_the_file() -> None:
 
 def test_cdi_stays_switched_off_on_a_node_with_the_nvidia_runtime() -> None:
     text = f"version = 2\n{RUNC}{NVIDIA}"
-    seen = RuntimeFacts(text=text, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
+    facts = RuntimeFacts(text=text, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
 
-    assert gpu_configuration(seen) is None
-    assert wanted_of_gpu_node(seen) == WantedRuntimes(has_nvidia=True)
-
-
-def test_disabled_cri_plugin_is_reported_before_its_consequences() -> None:
-    dump = f'version = 2\ndisabled_plugins = ["{CRI}"]\n'
-
-    assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
+    assert gpu_configuration(facts) is None
 
 
-@pytest.mark.parametrize(
-    ("facts", "wanted"),
-    [
-        (
-            RuntimeFacts(text=None, cdi=CdiSupport.ABSENT),
-            WantedRuntimes(has_nvidia=True, is_nvidia_default=True),
-        ),
-        (
-            RuntimeFacts(text=f"version = 2\n{RUNC}{NVIDIA}", cdi=CdiSupport.ABSENT),
-            WantedRuntimes(has_nvidia=True),
-        ),
-        (
-            RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE),
-            WantedRuntimes(has_nvidia=True, is_cdi_on=True),
-        ),
-        (
-            RuntimeFacts(text=None, cdi=CdiSupport.NATIVE),
-            WantedRuntimes(has_nvidia=True, is_cdi_on=True),
-        ),
-        (
-            RuntimeFacts(text=None, cdi=CdiSupport.NATIVE, is_cdi_enabled=False),
-            WantedRuntimes(has_nvidia=True, is_nvidia_default=True),
-        ),
-    ],
-)
-def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_with_a_gpu(
-    facts: RuntimeFacts, wanted: WantedRuntimes
-) -> None:
-    assert wanted_of_gpu_node(facts) == wanted
+def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_with_a_gpu() -> (
+    None
+):
+    has_runtime = f"version = 2\n{RUNC}{NVIDIA}"
+    default, cdi = replace(GPU, is_nvidia_default=True), replace(GPU, is_cdi_on=True)
+    rows = {
+        RuntimeFacts(text=None, cdi=CdiSupport.ABSENT): default,
+        RuntimeFacts(text=has_runtime, cdi=CdiSupport.ABSENT): GPU,
+        RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE): cdi,
+        RuntimeFacts(text=None, cdi=CdiSupport.NATIVE): cdi,
+        RuntimeFacts(text=None, cdi=CdiSupport.NATIVE, is_cdi_enabled=False): default,
+        RuntimeFacts(text=has_runtime, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False): GPU,
+    }
+
+    assert {facts: wanted_of_gpu_node(facts) for facts in rows} == rows
 
 
-@pytest.mark.parametrize(("number", "cri"), [(2, CRI), (3, "io.containerd.cri.v1.runtime")])
-def test_runtime_that_an_imported_file_has_is_not_added_again(number: int, cri: str) -> None:
+def test_runtime_that_an_imported_file_has_is_not_added_again() -> None:
     """A dump of containerd 2 has format 3 even if the file has format 2."""
     text = "version = 2\nimports = ['conf.d/*']\n"
-    dump = f"version = {number}\n{RUNC}{NVIDIA}".replace(CRI, cri)
-
-    assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)) is None
-
-
-def test_configuration_is_refused_if_containerd_does_not_answer_in_time(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.failing["containerd --config"] = CommandResult(
-        argv=("containerd",), exit_code=124, stdout="", stderr="", timed_out=True
-    )
-
-    assert boot(simulated, invocation, "format 2") == 6
-
-    error = str(invocation.outcome()["error"])
-    assert "containerd did not say in time whether it accepts its configuration." in error
-    assert simulated.files.read(CONTAINERD_CONFIG) == "version = 2\n"
+    dump = f"version = 2\n{RUNC}{NVIDIA}"
+    newer = f"version = 3\n{RUNC}{NVIDIA}".replace(CRI, "io.containerd.cri.v1.runtime")
+    for facts in (
+        RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump),
+        RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=newer),
+        RuntimeFacts(text=f"{text}{KATA}", cdi=CdiSupport.NATIVE, dump=dump + KATA),
+    ):
+        assert gpu_configuration(facts) is None
 
 
-def test_configuration_keeps_its_owner_and_mode(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
+def test_configuration_keeps_its_owner_and_mode(simulated: SimulatedNode) -> None:
     """The file may contain passwords of registries."""
     simulated.files.write(CONTAINERD_CONFIG, "version = 2\n", mode=0o600)
 
-    assert invocation.run("boot", GPU_NODE) == 0
+    assert configure(make_node(simulated, simulated.top), is_opted_out=False) is None
 
     assert PROGRAM in (simulated.files.read(CONTAINERD_CONFIG) or "")
     assert simulated.files.at(CONTAINERD_CONFIG).stat().st_mode & 0o7777 == 0o600
-
-
-def test_refused_configuration_leaves_no_temporary_file(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    assert boot(simulated, invocation, "package of Docker") == 6
-
-    assert simulated.files.names("/etc/containerd") == ("config.toml",)
 
 
 def test_runtimes_of_containerd_are_checked_again_after_its_restart(
@@ -495,24 +462,19 @@ def test_runtimes_of_containerd_are_checked_again_after_its_restart(
     assert invocation.steps()["validate-runtime"] == "failed"
 
 
-@pytest.mark.parametrize(
-    "answer", ["what nobody knows\n", "[broken", "", "version = 9\n", "level = 'warn'\n"]
-)
-def test_dump_in_an_unknown_format_is_not_accepted(answer: str) -> None:
-    try:
-        difference = WantedRuntimes(has_nvidia=True).difference(answer)
-    except TomlTextError:
-        return
-    assert difference is not None
+def test_dump_in_an_unknown_format_is_not_accepted() -> None:
+    with pytest.raises(TomlTextError):
+        GPU.difference("[broken")
+    for answer in ("", "version = 9\n", "level = 'warn'\n"):
+        assert GPU.difference(answer) is not None, answer
 
 
-def test_file_that_imports_its_own_folder_is_checked_after_it_is_written(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
+def test_file_that_imports_its_own_folder_is_checked_after_it_is_written(tmp_path: Path) -> None:
     """A temporary file in the same folder would import the old file."""
-    simulated.containerd = Release.MIDDLE
+    simulated = SimulatedNode(tmp_path, containerd=Release.MIDDLE)
+    simulated.files.write(CONTAINERD_CONFIG, KINDS["imports its own folder"].main or "")
 
-    assert boot(simulated, invocation, "imports its own folder") == 0
+    assert configure(make_node(simulated, tmp_path), is_opted_out=False) is None
 
 
 DEFAULT_NVIDIA = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "nvidia"\n'
@@ -520,133 +482,96 @@ GPU = WantedRuntimes(has_nvidia=True)
 OTHER = WantedRuntimes(has_nvidia=False)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "dump", "words"),
-    [
+DEFAULT_KATA = DEFAULT_NVIDIA.replace("nvidia", "kata")
+CDI_OFF = f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n'
+
+
+def test_dump_of_containerd_is_compared_with_the_wanted_runtimes() -> None:
+    default, cdi = replace(GPU, is_nvidia_default=True), replace(GPU, is_cdi_on=True)
+    rows = [
         (GPU, RUNC + NVIDIA, None),
-        (
-            GPU,
-            RUNC,
-            "None of its runtimes ['runc'] has '/usr/bin/nvidia-container-runtime' as its",
-        ),
+        (GPU, RUNC, f"None of its runtimes ['runc'] has '{PROGRAM}' as its"),
         (GPU, NVIDIA, "Its default runtime 'runc' is none of its runtimes ['nvidia']"),
         (GPU, DEFAULT_NVIDIA + NVIDIA, None),
-        (GPU, NVIDIA.replace('runtime"', 'runtime.cdi"') + RUNC, "None of its runtimes"),
-        (replace(GPU, is_nvidia_default=True), RUNC + NVIDIA, "Its default runtime is 'runc'"),
-        (replace(GPU, is_nvidia_default=True), DEFAULT_NVIDIA + NVIDIA, None),
-        (replace(GPU, is_cdi_on=True), RUNC + NVIDIA, None),
-        (
-            replace(GPU, is_cdi_on=True),
-            f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n',
-            "Its 'enable_cdi' is not true.",
-        ),
-        (
-            replace(GPU, is_cdi_on=True),
-            f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = true\n',
-            None,
-        ),
-        (GPU, f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n', None),
         (GPU, DEFAULT_NVIDIA + RUNC, "None of its runtimes ['runc'] has"),
-        (GPU, RUNC + KATA, "None of its runtimes ['kata', 'runc'] has"),
-        (
-            replace(GPU, is_nvidia_default=True),
-            DEFAULT_NVIDIA.replace('"nvidia"', '"kata"') + NVIDIA,
-            "Its default runtime 'kata' is none of its runtimes ['nvidia']",
-        ),
-        (
-            replace(GPU, is_nvidia_default=True),
-            DEFAULT_NVIDIA.replace('"nvidia"', '"kata"') + KATA + NVIDIA,
-            "Its default runtime is 'kata', which is not the nvidia runtime.",
-        ),
-        (
-            replace(GPU, is_nvidia_default=True),
-            DEFAULT_NVIDIA.replace('"nvidia"', '"nvidia-cdi"') + NVIDIA + NVIDIA_CDI,
-            None,
-        ),
-        (
-            replace(GPU, is_nvidia_default=True, is_cdi_on=True),
-            f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n',
-            "Its default runtime is 'runc'",
-        ),
-        (GPU, f"required_plugins = ['{CRI}']\n{RUNC}{NVIDIA}", None),
         (
             GPU,
             f"{DEFAULT_NVIDIA.replace('nvidia', '')}{RUNC}{NVIDIA}",
             "Its default runtime '' is none of its runtimes ['nvidia', 'runc']",
         ),
+        (GPU, CDI_OFF, None),
+        (GPU, f"required_plugins = ['{CRI}']\n{RUNC}{NVIDIA}", None),
+        (
+            default,
+            RUNC + NVIDIA,
+            "Its default runtime is 'runc', which is not the nvidia runtime.",
+        ),
+        (default, DEFAULT_NVIDIA + NVIDIA, None),
+        (default, DEFAULT_KATA + NVIDIA, "Its default runtime 'kata' is none of its runtimes"),
+        (
+            default,
+            DEFAULT_NVIDIA.replace('"nvidia"', '"nvidia-cdi"') + NVIDIA + NVIDIA_CDI,
+            None,
+        ),
+        (cdi, RUNC + NVIDIA, None),
+        (cdi, CDI_OFF, "Its 'enable_cdi' is not true."),
+        (cdi, CDI_OFF.replace("false", "true"), None),
+        (replace(cdi, is_nvidia_default=True), CDI_OFF, "Its default runtime is 'runc'"),
         (OTHER, RUNC + NVIDIA, None),
         (OTHER, "", None),
         (
             OTHER,
             DEFAULT_NVIDIA.replace('"nvidia"', '"gpu"')
             + NVIDIA_CDI.replace("runtimes.nvidia-cdi", "runtimes.gpu"),
-            "Its default runtime 'gpu' starts '/usr/bin/nvidia-container-runtime.cdi'.",
+            f"Its default runtime 'gpu' starts '{PROGRAM}.cdi'.",
         ),
         (
             OTHER,
             f'{RUNC}[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
-            "Its default runtime 'default_runtime' starts '/usr/bin/nvidia-container-runtime'.",
+            f"Its default runtime 'default_runtime' starts '{PROGRAM}'.",
         ),
         (OTHER, DEFAULT_NVIDIA + RUNC, "Its default runtime 'nvidia' is none of its runtimes"),
-        (
-            OTHER,
-            DEFAULT_NVIDIA + NVIDIA,
-            "Its default runtime 'nvidia' starts '/usr/bin/nvidia-container-runtime'.",
-        ),
-        (
-            OTHER,
-            f"{DEFAULT_NVIDIA}{NVIDIA.replace('/usr/bin/nvidia-container-runtime', 'runc')}",
-            None,
-        ),
-    ],
-)
-def test_dump_of_containerd_is_compared_with_the_wanted_runtimes(
-    wanted: WantedRuntimes, dump: str, words: str | None
-) -> None:
-    found = wanted.difference(f"version = 2\n{dump}")
+        (OTHER, DEFAULT_NVIDIA + NVIDIA.replace(PROGRAM, "runc"), None),
+    ]
+    for wanted, dump, words in rows:
+        found = wanted.difference(f"version = 2\n{dump}")
 
-    assert (found is None) == (words is None), found
-    assert (words or "") in (found or "")
+        assert (found is None) == (words is None), (wanted, dump, found)
+        assert (words or "") in (found or ""), (wanted, dump, found)
 
 
-@pytest.mark.parametrize(
-    "name", ["cri", CRI, "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"]
-)
-def test_cri_is_reported_as_disabled_if_any_plugin_that_it_needs_is_disabled(name: str) -> None:
-    dump = f"disabled_plugins = ['io.containerd.x.v1.y', '{name}']\nversion = 2\n{RUNC}{NVIDIA}"
+def test_cri_is_reported_as_disabled_if_any_plugin_that_it_needs_is_disabled() -> None:
+    for name in ("cri", CRI, "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"):
+        disabled = f"disabled_plugins = ['io.containerd.x.v1.y', '{name}']\nversion = 2\n"
 
-    assert (GPU.difference(dump) or "").startswith("Its CRI plugin is disabled")
-    assert "Remove the plugin from 'disabled_plugins'." in (GPU.difference(dump) or "")
-    assert OTHER.difference(dump) is None
+        for dump in (disabled, f"{disabled}{RUNC}{NVIDIA}"):
+            found = GPU.difference(dump) or ""
+            assert found.startswith("Its CRI plugin is disabled"), name
+            assert "Remove the plugin from 'disabled_plugins'." in found, name
+            assert OTHER.difference(dump) is None, name
 
 
-@pytest.mark.parametrize(
-    ("imports", "words"),
-    [
-        ("[]", "See '/etc/containerd/config.toml'."),
-        ('["/etc/containerd/config.toml"]', "See '/etc/containerd/config.toml'."),
-        ('["/etc/containerd/.config.toml.abcd1234"]', "See '/etc/containerd/config.toml'."),
-        (
-            '["/etc/containerd/config.toml", "/etc/containerd/conf.d/a.toml"]',
-            "'/etc/containerd/config.toml' imports ['/etc/containerd/conf.d/a.toml']: settings of",
-        ),
-        (
-            '["/etc/containerd/config.toml.d/a.toml", "/etc/containerd/b.toml"]',
-            "imports ['/etc/containerd/config.toml.d/a.toml', '/etc/containerd/b.toml']: settings of",
-        ),
-        (
-            '["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-config.toml"]',
-            "imports ['/etc/containerd/conf.d/99-config.toml']: settings of",
-        ),
-        ('["/srv/.x.toml.abcd1234"]', "imports ['/srv/.x.toml.abcd1234']: settings of"),
-    ],
-)
-def test_message_about_a_missing_runtime_mentions_the_imported_files(
-    imports: str, words: str
-) -> None:
-    found = GPU.difference(f"imports = {imports}\nversion = 2\n{RUNC}") or ""
+def test_message_about_a_missing_runtime_mentions_the_imported_files() -> None:
+    config, other = "/etc/containerd/config.toml", "/etc/containerd/conf.d/a.toml"
+    nested, similar = (
+        "/etc/containerd/config.toml.d/a.toml",
+        "/etc/containerd/conf.d/99-config.toml",
+    )
+    temporary = ".config.toml.abcd1234"
+    rows: dict[tuple[str, ...], list[str]] = {
+        (): [],
+        (config,): [],
+        (f"/etc/containerd/{temporary}",): [],
+        (config, other): [other],
+        (nested, other): [nested, other],
+        (config, similar): [similar],
+        (f"/srv/{temporary}",): [f"/srv/{temporary}"],
+    }
+    for imports, named in rows.items():
+        found = GPU.difference(f"imports = {list(imports)}\nversion = 2\n{RUNC}") or ""
 
-    assert words in found
+        words = f"'{config}' imports {named}: settings of" if named else f"See '{config}'."
+        assert words in found, imports
 
 
 def test_message_does_not_report_the_target_of_a_symbolic_link_as_imported() -> None:
@@ -706,7 +631,7 @@ def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
     assert "restart-containerd" not in invocation.steps()
 
 
-@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("release", [Release.OLD, Release.NEW])
 def test_opted_out_node_is_not_ready_if_an_imported_file_makes_nvidia_the_default(
     simulated: SimulatedNode, invocation: Invocation, release: Release
 ) -> None:
@@ -729,15 +654,12 @@ def test_opted_out_node_is_not_ready_if_an_imported_file_makes_nvidia_the_defaul
     assert "kubelet" not in simulated.active
 
 
-@pytest.mark.parametrize("name", ["io.containerd.cri.v1.runtime", CRI])
-def test_switched_off_cdi_is_detected_in_a_dump_of_each_format(name: str) -> None:
-    number = 2 if name == CRI else 3
-    dump = f"{RUNC}{NVIDIA}[plugins.'{CRI}']\nenable_cdi = false\n".replace(CRI, name)
+def test_switched_off_cdi_is_detected_in_a_dump_of_format_3() -> None:
+    dump = f"version = 3\n{CDI_OFF}".replace(CRI, "io.containerd.cri.v1.runtime")
     wanted = replace(GPU, is_cdi_on=True)
 
-    found = wanted.difference(f"version = {number}\n{dump}") or ""
-    assert found.startswith("Its 'enable_cdi' is not true.")
-    assert wanted.difference(f"version = {number}\n{dump.replace('false', 'true')}") is None
+    assert (wanted.difference(dump) or "").startswith("Its 'enable_cdi' is not true.")
+    assert wanted.difference(dump.replace("false", "true")) is None
 
 
 def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
@@ -754,33 +676,22 @@ def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
     assert {text: [each.name for each in read_runtimes(text, TABLE)] for text in rows} == rows
 
 
-@pytest.mark.parametrize("value", ['""', "''"])
-def test_runtime_with_an_empty_type_is_not_taken_for_an_nvidia_runtime(value: str) -> None:
-    text = NVIDIA.replace('"io.containerd.runc.v2"', value)
+def test_runtime_with_an_empty_type_is_not_taken_for_an_nvidia_runtime() -> None:
+    for value in ('""', "''"):
+        text = NVIDIA.replace('"io.containerd.runc.v2"', value)
 
-    assert not has_nvidia_runtime(text, TABLE)
-    assert not has_nvidia_runtime(f"{text}{NVIDIA_CDI}", TABLE)
+        assert not has_nvidia_runtime(text, TABLE), value
+        assert not has_nvidia_runtime(f"{text}{NVIDIA_CDI}", TABLE), value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime() -> None:
+    for text in (
         f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}",
         f"version = 2\n{NVIDIA}{RUNC}",
         f"version = 3\n{NVIDIA}{RUNC}".replace(CRI, "io.containerd.cri.v1.runtime"),
-    ],
-)
-def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime(
-    text: str,
-) -> None:
-    assert gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) is None
-
-
-def test_configuration_is_not_changed_if_an_imported_file_has_the_nvidia_runtime() -> None:
-    dump = f"version = 2\n{RUNC}{NVIDIA}{KATA}"
-    facts = RuntimeFacts(text=f"version = 2\n{KATA}", cdi=CdiSupport.NATIVE, dump=dump)
-
-    assert gpu_configuration(facts) is None
+    ):
+        facts = RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)
+        assert gpu_configuration(facts) is None, text
 
 
 def test_runc_gets_the_options_of_the_first_runtime_of_nvidia() -> None:
@@ -792,19 +703,27 @@ def test_runc_gets_the_options_of_the_first_runtime_of_nvidia() -> None:
     )
 
 
-@pytest.mark.parametrize("answer", ["[broken", "version = 2\n"])
 def test_error_says_that_the_configuration_is_unchanged_only_if_that_is_true(
-    simulated: SimulatedNode, invocation: Invocation, answer: str
+    simulated: SimulatedNode,
 ) -> None:
+    node = make_node(simulated, simulated.top)
+    simulated.files.write(CONTAINERD_CONFIG, "version = 2\n")
     left = "'/etc/containerd/config.toml' is left as it was."
-    said = CommandResult(argv=("containerd",), exit_code=0, stdout=answer, stderr="")
-    simulated.failing["containerd --config"] = said
+    ok = CommandResult(argv=("containerd",), exit_code=0, stdout="", stderr="")
+    rows = {
+        "containerd did not say in time whether": replace(ok, exit_code=124, timed_out=True),
+        "containerd does not accept its configuration.": replace(ok, exit_code=1),
+        "The output of `containerd config dump` cannot be read": replace(ok, stdout="[broken"),
+        "containerd's configuration is not as wanted.": replace(ok, stdout="version = 2\n"),
+    }
+    for words, answer in rows.items():
+        simulated.failing["containerd"] = answer
 
-    assert boot(simulated, invocation, "format 2") == 6
-    assert str(invocation.outcome()["error"]).endswith(left)
+        with pytest.raises(StepFailedError, match=words) as before:
+            configure_containerd(f"version = 2\n{RUNC}{NVIDIA}", GPU).function(node)
+        with pytest.raises(StepFailedError, match=words) as after:
+            expect_in_effect(GPU).function(node)
 
-    del simulated.failing["containerd --config"]
-    simulated.failing["containerd config dump"] = said
-    assert boot(simulated, invocation, "format 2") == 6
-    assert invocation.steps()["validate-runtime"] == "failed"
-    assert left not in str(invocation.outcome()["error"])
+        assert left in str(before.value)
+        assert left not in str(after.value)
+        assert simulated.files.read(CONTAINERD_CONFIG) == "version = 2\n"
