@@ -127,10 +127,14 @@ class Runs:
     monkeypatch: pytest.MonkeyPatch
     scripts: dict[str, str] = field(default_factory=lambda: {_SCRIPT: _TEXT})
     options: tuple[str, ...] = ()
+    versions: dict[str, str] = field(
+        default_factory=lambda: {"gpu-node-harness": "1", "pytest": "1"}
+    )
 
     def run(self, tests: dict[str, Behaviour], **options: Any) -> tuple[Report, Suite]:
         suite = Suite(tests)
         self.monkeypatch.setattr("harness.mutate.run.Worker", suite.worker)
+        self.monkeypatch.setattr("importlib.metadata.version", self.versions.__getitem__)
         project = self.root / "project"
         project.mkdir(exist_ok=True)
         for name, text in self.scripts.items():
@@ -182,42 +186,40 @@ def test_defect_is_tried_with_the_tests_that_reach_it(runs: Runs) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("ends", "outcome", "noticed_by"),
-    [
-        ("fails", "killed", "t.py::a"),
-        ("takes too long", "timed out", None),
-        ("dies", "killed", None),
-    ],
-)
-def test_defect_is_noticed_by_a_test_that_fails_or_takes_too_long_or_dies(
-    runs: Runs, ends: str, outcome: str, noticed_by: str | None
-) -> None:
-    tests = {"t.py::a": Behaviour(lines=[1], notices="alpha", ends=ends)}
+def test_defect_is_noticed_by_a_test_that_fails_or_takes_too_long_or_dies(runs: Runs) -> None:
+    tests = {
+        "t.py::fails": Behaviour(lines=[1], notices="alpha"),
+        "t.py::hangs": Behaviour(lines=[2], notices="bravo", ends="takes too long"),
+        "t.py::dies": Behaviour(lines=[3], notices="charlie", ends="dies"),
+    }
 
-    assert outcomes(runs.run(tests)[0])[0] == (outcome, noticed_by)
-    assert outcomes(runs.run(tests)[0])[0] == (outcome, "t.py::a")
+    first, again = (outcomes(runs.run(tests)[0])[:3] for _ in range(2))
+
+    assert first == [("killed", "t.py::fails"), ("timed out", None), ("killed", None)]
+    assert again == [
+        ("killed", "t.py::fails"),
+        ("timed out", "t.py::hangs"),
+        ("killed", "t.py::dies"),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("ends", "why"),
-    [
-        ("fails", "it fails"),
-        ("takes too long", "it takes too long"),
-        ("dies", "it ends the test run"),
-    ],
-)
-def test_test_that_does_not_pass_without_a_defect_is_not_used(
-    runs: Runs, ends: str, why: str
-) -> None:
-    unfit = Behaviour(lines=[1, 2], notices="zulu", ends=ends)
-    report, suite = runs.run({"t.py::unfit": unfit, "t.py::fit": Behaviour(lines=[1])})
+def test_test_that_does_not_pass_without_a_defect_is_not_used(runs: Runs) -> None:
+    unfit = {
+        "t.py::fails": Behaviour(lines=[1, 2], notices="zulu"),
+        "t.py::hangs": Behaviour(lines=[1, 2], notices="zulu", ends="takes too long"),
+        "t.py::dies": Behaviour(lines=[1, 2], notices="zulu", ends="dies"),
+    }
+    report, suite = runs.run({**unfit, "t.py::fit": Behaviour(lines=[1])})
 
-    assert report.unfit == {"t.py::unfit": why}
+    assert report.unfit == {
+        "t.py::fails": "it fails",
+        "t.py::hangs": "it takes too long",
+        "t.py::dies": "it ends the test run",
+    }
     assert [outcome for outcome, _ in outcomes(report)][:2] == ["survived", "not reached"]
     assert [tests for tests, _ in suite.asked] == [["t.py::fit"]]
-    with pytest.raises(RequirementError, match=why):
-        runs.run({"t.py::unfit": unfit})
+    with pytest.raises(RequirementError, match=r"'t\.py::fails': it fails\."):
+        runs.run(unfit)
 
 
 def test_test_that_reads_the_script_is_run_for_each_of_its_lines(runs: Runs) -> None:
@@ -258,40 +260,45 @@ def test_second_run_tries_only_tests_without_a_known_result(runs: Runs) -> None:
     assert (changed.known_before, outcomes(changed)) == (2, outcomes(first))
 
 
-_CHANGES: dict[str, Callable[[Runs], object]] = {
-    "the script": lambda runs: runs.scripts.update({_SCRIPT: f"{_TEXT}zulu\n"}),
-    "another script": lambda runs: runs.scripts.update({_OTHER: "yankee\nzulu\n"}),
-    "the test": lambda runs: (runs.root / "project/t.py").write_text("changed\n"),
-    "what tests use": lambda runs: (runs.root / "project/conftest.py").write_text("changed\n"),
-    "options": lambda runs: setattr(runs, "options", ("-k", "b")),
-    "their order": lambda runs: setattr(runs, "options", runs.options[::-1]),
-    "the harness": lambda runs: runs.monkeypatch.setattr(
-        "importlib.metadata.version", lambda _: "99"
-    ),
-    "Python": lambda runs: runs.monkeypatch.setattr("platform.python_version", lambda: "99"),
-}
-
-
-@pytest.mark.parametrize(
-    "test",
-    [Behaviour(lines=[1], other_lines=[1]), Behaviour(lines=[1], reads_other=True)],
-    ids=["runs another script", "reads another script"],
-)
-@pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
-def test_results_of_a_test_are_discarded_after_a_change_of_its_dependencies(
-    runs: Runs, change: Callable[[Runs], object], test: Behaviour
-) -> None:
+def test_results_of_a_test_are_discarded_after_a_change_of_its_dependencies(runs: Runs) -> None:
     """This applies to the lines that the test runs, and to its result for a defect in them."""
+    changes: dict[str, Callable[[], object]] = {
+        "the script": lambda: runs.scripts.update({_SCRIPT: f"{_TEXT}zulu\n"}),
+        "a script that it runs": lambda: runs.scripts.update({_OTHER: "yankee\nzulu\n"}),
+        "the test": lambda: (runs.root / "project/t.py").write_text("changed\n"),
+        "what tests use": lambda: (runs.root / "project/conftest.py").write_text("changed\n"),
+        "the order of the options": lambda: setattr(runs, "options", runs.options[::-1]),
+        "the harness": lambda: runs.versions.update({"gpu-node-harness": "2"}),
+        "pytest": lambda: runs.versions.update({"pytest": "2"}),
+        "Python": lambda: runs.monkeypatch.setattr("platform.python_version", lambda: "99"),
+    }
     runs.scripts[_OTHER] = "yankee\n"
     runs.options = ("-k", "a")
-    runs.run({"t.py::a": test})
+    unreached, killed = ("not reached", None), ("killed", "t.py::a")
+    before = Behaviour(lines=[1], other_lines=[1])
+    after = replace(before, lines=[1, 2], notices="alpha\nbravo\n")
+    runs.run({"t.py::a": before})
 
-    change(runs)
-    test = replace(test, lines=[1, 2], notices="alpha\nbravo\n")
-    report, _ = runs.run({"t.py::a": test})
+    for what, change in changes.items():
+        before, after = after, before
+        change()
+        report, _ = runs.run({"t.py::a": before})
 
-    killed = ("killed", "t.py::a")
-    assert outcomes(report)[:3] == [killed, killed, ("not reached", None)]
+        expected = [killed, killed] if before.notices else [("survived", None), unreached]
+        assert outcomes(report)[:3] == [*expected, unreached], what
+        assert report.known_before == 0, what
+
+
+def test_results_of_a_test_are_discarded_after_a_change_of_a_script_that_it_reads(
+    runs: Runs,
+) -> None:
+    runs.scripts[_OTHER] = "yankee\n"
+    runs.run({"t.py::a": Behaviour(lines=[1], reads_other=True)})
+    runs.scripts[_OTHER] = "yankee\nzulu\n"
+
+    report, _ = runs.run({"t.py::a": Behaviour(lines=[1], reads_other=True, notices="alpha")})
+
+    assert outcomes(report)[0] == ("killed", "t.py::a")
     assert report.known_before == 0
 
 
