@@ -65,34 +65,37 @@ def test_init_uses_the_shipped_image_if_the_scripts_need_no_further_tools(
     assert "images_dir" not in ini
 
 
-@pytest.mark.parametrize(
-    ("line", "packages"),
-    [
-        ("jq . /etc/x", ["jq"]),
-        ("x=$(jq -r .a x)", ["jq"]),
-        ("if wget -q x; then nvme list; fi", ["nvme-cli", "wget"]),
-        ("sudo rsync a b && xz -d c", ["rsync", "xz-utils"]),
-        ("# jq is not used", []),
-        ('echo "no jq here"', []),
-        ("apt-get install -y git", []),
-        ("my-git x; git-lfs y; ./jq z", []),
-    ],
-)
-def test_generated_image_has_the_packages_of_the_tools_that_scripts_start(
-    project: Path, line: str, packages: list[str]
-) -> None:
-    (project / "ops/scripts/library.sh").write_text(f"f() {{\n  {line}\n}}\n")
+def test_generated_image_has_the_packages_of_the_tools_that_scripts_start(project: Path) -> None:
+    lines = (
+        "lsof /etc/x",
+        "x=$(jq -r .a x)",
+        "if wget -q x; then nvme list; fi",
+        "sudo rsync a b && xz -d c",
+    )
+    (project / "ops/scripts/library.sh").write_text("f() {\n" + "\n".join(lines) + "\n}\n")
 
     main(["init", "--provisioner", "ops/scripts"])
 
-    recipe = project / "images/node.yaml"
-    if not packages:
-        assert not recipe.exists()
-        return
     image = load_catalogue(project / "images").get("node")
     assert isinstance(image, Recipe)
-    assert set(packages) == set(image.file.packages) - set(_shipped().file.packages)
+    assert set(image.file.packages) - set(_shipped().file.packages) == {
+        *("jq", "lsof", "nvme-cli", "rsync", "wget", "xz-utils")
+    }
     assert "--image=node " in (project / "pytest.ini").read_text()
+
+
+def test_word_that_only_resembles_the_start_of_a_tool_adds_no_package(project: Path) -> None:
+    lines = (
+        "# jq is not used",
+        'echo "no jq here"',
+        "apt-get install -y git",
+        "my-git x; git-lfs y; ./jq z",
+    )
+    (project / "ops/scripts/library.sh").write_text("f() {\n" + "\n".join(lines) + "\n}\n")
+
+    main(["init", "--provisioner", "ops/scripts"])
+
+    assert not (project / "images").exists()
 
 
 def _shipped() -> Recipe:
@@ -180,21 +183,18 @@ def test_project_made_in_its_scripts_folder_has_the_name_of_that_folder_and_test
     assert "testpaths = tests\n" in Path("pytest.ini").read_text()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '#!/bin/bash\ncd "$(dirname "$0")"\n. ./library.sh\nmain() { :; }\n',
-        "#!/bin/bash\nhere=${0%/*}\nmain() { :; }\n",
-    ],
-)
 def test_script_that_uses_dollar_0_for_its_folder_is_not_sourced_by_the_unit_test(
-    project: Path, text: str
+    project: Path,
 ) -> None:
     """In a sourced script, `$0` is the name of the shell that sources the script."""
     guard = '[ "${BASH_SOURCE[0]}" != "$0" ] || main\n'
-    script = project / "ops/scripts/a.sh"
-    script.write_text(text + guard)
-    script.chmod(0o755)
+    for name, text in (
+        ("a.sh", '#!/bin/bash\ncd "$(dirname "$0")"\n. ./library.sh\nmain() { :; }\n'),
+        ("b.sh", "#!/bin/bash\nhere=${0%/*}\nmain() { :; }\n"),
+    ):
+        script = project / "ops/scripts" / name
+        script.write_text(text + guard)
+        script.chmod(0o755)
 
     main(["init", "--provisioner", "ops/scripts", "--run", "provision.sh"])
 
@@ -213,13 +213,13 @@ def test_script_that_guards_its_main_function_is_sourced_by_the_unit_test(projec
     assert 'shell.source("ops/scripts/a.sh")' in unit_test
 
 
-@pytest.mark.parametrize("other", ["uninstall.sh", "nvidia-container-runtime"])
 def test_script_whose_name_only_contains_a_known_word_is_not_the_program_to_run(
-    project: Path, other: str
+    project: Path,
 ) -> None:
-    script = project / "ops/scripts" / other
-    script.write_text("#!/bin/sh\n")
-    script.chmod(0o755)
+    for other in ("uninstall.sh", "nvidia-container-runtime"):
+        script = project / "ops/scripts" / other
+        script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
 
     main(["init", "--provisioner", "ops/scripts"])
 
@@ -273,27 +273,29 @@ def test_name_that_files_of_a_project_can_not_contain_is_refused(
     assert not (project / "pytest.ini").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+def test_invalid_scripts_folder_or_script_is_refused_and_no_file_is_written(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "empty").mkdir()
+    for words, sentence in (
         (["--provisioner", "ops/none"], "There is no such folder of scripts."),
-        (["--provisioner", "ops"], ""),
         (["--provisioner", "/"], "This folder is not in the project's folder"),
         (["--provisioner", "empty"], "The folder has no shell script"),
         (["--provisioner", "ops/scripts", "--run", "x.sh"], "'x.sh' is not one of the scripts"),
         (["--run", "x.sh"], "This option needs --provisioner"),
-    ],
-)
-def test_invalid_scripts_folder_or_script_is_refused_and_no_file_is_written(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    (project / "empty").mkdir()
+    ):
+        assert main(["init", *words]) == 2
 
-    code = main(["init", *words])
+        assert sentence in capsys.readouterr().err
+        assert not (project / "pytest.ini").exists()
 
-    assert code == (2 if sentence else 0)
-    assert sentence in capsys.readouterr().err
-    assert (project / "pytest.ini").exists() == (not sentence)
+
+def test_scripts_may_be_in_a_folder_of_the_given_folder(project: Path) -> None:
+    assert main(["init", "--provisioner", "ops"]) == 0
+
+    assert list(read_provisioner(project / "provisioner.yaml").run) == [
+        "/opt/ops/scripts/provision.sh"
+    ]
 
 
 def test_init_requires_a_choice_between_two_programs(
