@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu.passthrough import ADDRESS_PATTERN, DRIVER_PATTERN, VFIO_DRIVER, is_address
-from harness.gpu.passthrough.discovery import PCI, read_function
-from harness.gpu.passthrough.records import BoundDriver
+from harness.gpu.passthrough.discovery import PCI, read_driver, read_function
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
@@ -17,8 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu.passthrough import HostFunction
-    from harness.gpu.passthrough.records import RecordedDrivers
+    from harness.gpu.passthrough.records import BoundDriver, RecordedDrivers
     from harness.provisioning.command import Runner
+
+T = TypeVar("T")
 
 #: The time limit of a write. Most drivers probe a function within seconds, but NVIDIA's driver
 #: probes a broken card for a minute.
@@ -58,7 +59,7 @@ class Binder:
                 f"{VFIO_DRIVER}`, and `echo {VFIO_DRIVER} > /etc/modules-load.d/vfio-pci.conf` for "
                 "the next boot."
             )
-        if self._function(address).driver == VFIO_DRIVER:
+        if self._bound(address).driver == VFIO_DRIVER:
             return
         self._write_override(address, VFIO_DRIVER)
         self._rebind(address, VFIO_DRIVER)
@@ -76,16 +77,13 @@ class Binder:
         for path in self._written_by_restore(recorded):
             if path.exists() and not recorded.writer.may_write(path):
                 raise recorded.refusal(f"that user may not write '{path}'")
-        now = {}
-        for address in recorded.functions:
-            function = self._function(address)
-            now[address] = BoundDriver(driver=function.driver, override=function.driver_override)
+        now = {address: self._bound(address) for address in recorded.functions}
         try:
             for address, before in recorded.functions.items():
                 if now[address] == before:
                     continue
                 self._write_override(address, before.override)
-                if self._function(address).driver != before.driver:
+                if self._bound(address).driver != before.driver:
                     self._rebind(address, before.driver)
         except DeviceError as error:
             self._bind(now)
@@ -93,11 +91,11 @@ class Binder:
 
     def _bind(self, drivers: Mapping[str, BoundDriver]) -> None:
         for address, before in reversed([*drivers.items()]):
-            if self._function(address).driver != before.driver:
+            if self._bound(address).driver != before.driver:
                 # `driver_override` is needed for a driver that does not list the function's ids.
                 self._write_override(address, before.driver)
                 self._rebind(address, before.driver)
-            if self._function(address).driver_override != before.override:
+            if self._bound(address).override != before.override:
                 self._write_override(address, before.override)
 
     def _rebind(self, address: str, driver: str | None) -> None:
@@ -107,11 +105,11 @@ class Binder:
 
     def _written_by_restore(self, recorded: RecordedDrivers) -> Iterator[Path]:
         for address, before in recorded.functions.items():
-            function, folder = self._function(address), self._folder(address)
-            if (function.driver, function.driver_override) == (before.driver, before.override):
+            now, folder = self._bound(address), self._folder(address)
+            if now == before:
                 continue
             yield folder / "driver_override"
-            if function.driver == before.driver:
+            if now.driver == before.driver:
                 continue
             yield folder / "driver" / "unbind"
             if before.driver is not None:
@@ -153,10 +151,10 @@ class Binder:
             )
 
     def _function(self, address: str) -> HostFunction:
-        function = read_function(self._root, address)
-        if function is None:
-            raise DeviceError(f"{address} is not on the PCI bus any more.")
-        return function
+        return _on_the_bus(read_function(self._root, address), address)
+
+    def _bound(self, address: str) -> BoundDriver:
+        return _on_the_bus(read_driver(self._root, address), address)
 
     def _unbind(self, address: str) -> None:
         folder = self._folder(address)
@@ -172,7 +170,7 @@ class Binder:
         """Wait until `driver` is bound to the function; drivers may probe in the background."""
 
         def look() -> Observation[bool]:
-            found = self._function(address).driver
+            found = self._bound(address).driver
             return Observation(True if found == driver else None, f"driver '{found or 'none'}'")
 
         try:
@@ -195,7 +193,7 @@ class Binder:
     def _folder(self, address: str) -> Path:
         if not is_address(address):
             raise HarnessError(f"'{address}' is not a PCI address, so nothing is written for it.")
-        return self._root / PCI / "devices" / address
+        return self._root / f"{PCI}/devices/{address}"
 
     def _write(self, path: Path, text: str) -> None:
         failure = self._try_write(path, text)
@@ -221,3 +219,9 @@ class Binder:
         if not result.ok:
             return result.stderr.strip().rpartition(": ")[2] or f"exit code {result.exit_code}"
         return None
+
+
+def _on_the_bus(found: T | None, address: str) -> T:
+    if found is None:
+        raise DeviceError(f"{address} is not on the PCI bus any more.")
+    return found

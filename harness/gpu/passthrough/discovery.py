@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import HarnessError
 from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup, is_address
@@ -11,10 +12,13 @@ from harness.gpu.passthrough.bars import parse_resource
 from harness.gpu.passthrough.device_users import find_device_users
 from harness.gpu.passthrough.host_use import find_host_use
 from harness.gpu.passthrough.judgement import judge
+from harness.gpu.passthrough.records import BoundDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+
+T = TypeVar("T")
 
 PCI = "sys/bus/pci"
 _GROUP_FOLDER = "sys/kernel/iommu_groups"
@@ -61,9 +65,22 @@ def read_functions(root: Path) -> Mapping[str, HostFunction]:
 
 def read_function(root: Path, address: str) -> HostFunction | None:
     """Return one PCI function, or None if there is none at this address."""
+    return _read_attributes(root, address, functools.partial(_read, root, address))
+
+
+def read_driver(root: Path, address: str) -> BoundDriver | None:
+    """Return the driver of a PCI function, or None if there is no function at this address.
+
+    Unlike `read_function`, this does not wake a sleeping function.
+    """
+    return _read_attributes(root, address, _read_driver)
+
+
+def _read_attributes(root: Path, address: str, read: Callable[[_Attributes], T]) -> T | None:
+    """Return what `read` makes of a function's attributes, or None if there is no function."""
     if not is_address(address):
         return None
-    folder = root / PCI / "devices" / address
+    folder = root / f"{PCI}/devices/{address}"
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -71,7 +88,7 @@ def read_function(root: Path, address: str) -> HostFunction | None:
     except OSError as error:
         raise HarnessError(f"'{folder}' can't be read: {error.strerror}; mount '/sys'.") from error
     try:
-        return _read(root, address, _Attributes(folder, descriptor))
+        return read(_Attributes(folder, descriptor))
     except FileNotFoundError:
         # The function left the bus during the call.
         return None
@@ -79,8 +96,16 @@ def read_function(root: Path, address: str) -> HostFunction | None:
         os.close(descriptor)
 
 
-def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
+def _read_driver(attributes: _Attributes) -> BoundDriver:
     override = attributes.text("driver_override")
+    return BoundDriver(
+        driver=attributes.link("driver"),
+        override=None if override in {None, "", _NULL} else override,
+    )
+
+
+def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
+    bound = _read_driver(attributes)
     return HostFunction(
         address=address,
         vendor=attributes.number("vendor") or 0,
@@ -88,8 +113,8 @@ def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
         subsystem_vendor=attributes.number("subsystem_vendor") or 0,
         subsystem=attributes.number("subsystem_device") or 0,
         class_code=attributes.number("class") or 0,
-        driver=attributes.link("driver"),
-        driver_override=None if override in {None, "", _NULL} else override,
+        driver=bound.driver,
+        driver_override=bound.override,
         group=_group_number(attributes),
         reset_methods=_reset_methods(attributes),
         is_boot_vga=attributes.number("boot_vga") == 1,

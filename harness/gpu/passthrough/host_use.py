@@ -148,7 +148,7 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
 
 def _mount_table(root: Path, process: str) -> str | None:
     try:
-        return (root / "proc" / process / "mountinfo").read_text(errors="backslashreplace")
+        return (root / f"proc/{process}/mountinfo").read_text(errors="backslashreplace")
     except OSError:
         return None
 
@@ -224,7 +224,7 @@ def _default_interfaces(root: Path, found: _Findings) -> list[str]:
 def _table(root: Path, name: str, found: _Findings) -> list[list[str]]:
     """Return the words of each line of a file of '/proc/net'."""
     try:
-        text = (root / "proc/net" / name).read_text(errors="backslashreplace")
+        text = (root / f"proc/net/{name}").read_text(errors="backslashreplace")
     except FileNotFoundError:
         # A kernel without IPv6 has no table of IPv6 routes.
         if name == "route":
