@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pytest
 from typing_extensions import override
@@ -22,7 +22,7 @@ from harness.lab.saved_states import booted
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.payload import Payload
 from harness.settings import TESTED_IMAGES
-from suites.unit.image.cataloguefolder import RECIPE, write_catalogue
+from suites.unit.image.cataloguefolder import write_catalogue
 from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.stage import a_checkpoint
 
@@ -36,6 +36,18 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import MachineSpec
     from harness.provisioning.wait import Deadline
+
+
+RECIPE = """\
+schema: 1
+kind: build
+description: A node
+release: bookworm
+archives: [{url: http://deb.debian.org/debian, suites: [bookworm]}]
+kernels: {pattern: linux-image-6, newest: 1}
+packages: [systemd]
+trees: [node/root]
+"""
 
 
 def files_in(folder: Path, *names: str) -> Path:
@@ -135,14 +147,20 @@ def test_second_clone_starts_from_the_same_checkpoint_without_a_lookup(clones: C
     assert (second.spec.name, second.spec.memory_mib) == ("shell", first.spec.memory_mib)
 
 
-def test_checkpoint_and_its_parent_are_in_use_while_the_clone_exists(clones: Clones) -> None:
+def test_checkpoint_is_in_use_while_the_clone_exists_and_its_image_until_the_lab_closes(
+    clones: Clones,
+) -> None:
     clones.clone()
     clones.clone()
 
     assert clones.is_held
-    for checkpoint in (clones.checkpoint, clones.parent):
-        with lease.try_exclusive(checkpoint.folder / USED) as is_free:
-            assert is_free
+    for folder, expected in (
+        (clones.checkpoint.folder, True),
+        (clones.parent.folder, True),
+        (clones.image.folder, False),
+    ):
+        with lease.try_exclusive(folder / USED) as is_free:
+            assert is_free is expected
 
 
 def test_checkpoint_that_changes_before_it_is_in_use_is_looked_up_again(
@@ -161,14 +179,6 @@ def test_checkpoint_that_changes_before_it_is_in_use_is_looked_up_again(
     assert clones.clone() == 2
 
 
-def test_image_is_in_use_until_the_lab_closes(clones: Clones) -> None:
-    clones.clone()
-    clones.clone()
-
-    with lease.try_exclusive(clones.image.folder / USED) as is_free:
-        assert not is_free
-
-
 def test_file_of_the_recent_clone_is_accessible_only_to_its_user(clones: Clones) -> None:
     clones.clone()
 
@@ -182,7 +192,7 @@ def _small_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for the harness's own files and recipes, all of which each search would look at."""
     package = files_in(tmp_path / "small-harness", "__init__.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
-    write_catalogue(tmp_path / "small-harness", name="shipped")
+    write_catalogue(tmp_path / "small-harness", recipe=RECIPE, name="shipped")
     monkeypatch.setattr(catalogue, "SHIPPED_IMAGES", package)
 
 
@@ -211,56 +221,72 @@ def _overwrite(path: Path) -> None:
     path.write_text(path.read_text().upper())
 
 
-CHANGES: dict[str, Callable[[Clones], object]] = {
-    "recipe": lambda clones: _append(clones.folder / "catalogue/node.yaml"),
-    "another recipe": lambda clones: (clones.folder / "catalogue/b.yaml").write_text(RECIPE),
-    "tree": lambda clones: _append(clones.folder / "catalogue/node/root/etc/fstab"),
-    "program bit of a tree's file": lambda clones: (
-        clones.folder / "catalogue/node/root/etc/fstab"
-    ).chmod(0o755),
-    "file of a tree is gone": lambda clones: (
-        clones.folder / "catalogue/node/root/usr/bin/tool"
-    ).unlink(),
-    "settings": lambda clones: clones.set(
-        settings=replace(clones.lab.settings, timeout_multiplier=2.0)
-    ),
-    "agent": lambda clones: clones.set(agent_program=Payload(content=b"", digest="2" * 64)),
-    "QEMU": lambda clones: clones.set(driver=OtherQemu()),
-    "transport": lambda clones: clones.set(driver=OtherTransport()),
-    "disk of the image": lambda clones: _append(clones.image.disk),
-    "kernel": lambda clones: _append(clones.image.kernels[0].vmlinuz),
-    "initrd is gone": lambda clones: clones.image.kernels[0].initrd.unlink(),
-    "stamp of the image": lambda clones: _append(clones.image.folder / STAMP),
-    "manifest of the image": lambda clones: _append(clones.image.folder / MANIFEST),
-    "memory": lambda clones: _append(clones.checkpoint.ram),
-    "memory, of the same size": lambda clones: _overwrite(clones.checkpoint.ram),
-    "devices": lambda clones: _append(clones.checkpoint.state),
-    "disk": lambda clones: _append(clones.checkpoint.disk),
-    "manifest": lambda clones: _append(clones.checkpoint.folder / MANIFEST),
-    "stamp": lambda clones: _append(clones.checkpoint.folder / STAMP),
-    "disk of the parent": lambda clones: _append(clones.parent.disk),
-    "parent is gone": lambda clones: clones.parent.folder.rename(clones.folder / "gone"),
-    "lock file is gone": lambda clones: (clones.parent.folder / USED).unlink(),
-    "what is kept is cut": lambda clones: clones.kept.write_bytes(clones.kept.read_bytes()[:-1]),
-    "what is kept is empty": lambda clones: clones.kept.write_bytes(b""),
-    # Unpickling the file of another user would run that user's code.
-    "others may write what is kept": lambda clones: clones.kept.chmod(0o622),
-    "what is kept is a link": lambda clones: clones.kept.symlink_to(
-        clones.kept.rename(clones.folder / "kept")
-    ),
+Change: TypeAlias = "Callable[[Clones], object]"
+
+CHANGES: dict[str, dict[str, Change]] = {
+    "recipes": {
+        "recipe": lambda clones: _append(clones.folder / "catalogue/node.yaml"),
+        "another recipe": lambda clones: (clones.folder / "catalogue/b.yaml").write_text(RECIPE),
+        "tree": lambda clones: _append(clones.folder / "catalogue/node/root/etc/fstab"),
+        "program bit of a tree's file": lambda clones: (
+            clones.folder / "catalogue/node/root/etc/fstab"
+        ).chmod(0o755),
+        "file of a tree is gone": lambda clones: (
+            clones.folder / "catalogue/node/root/usr/bin/tool"
+        ).unlink(),
+    },
+    "lab": {
+        "settings": lambda clones: clones.set(
+            settings=replace(clones.lab.settings, timeout_multiplier=2.0)
+        ),
+        "agent": lambda clones: clones.set(agent_program=Payload(content=b"", digest="2" * 64)),
+        "QEMU": lambda clones: clones.set(driver=OtherQemu()),
+        "transport": lambda clones: clones.set(driver=OtherTransport()),
+    },
+    "image": {
+        "disk": lambda clones: _append(clones.image.disk),
+        "kernel": lambda clones: _append(clones.image.kernels[0].vmlinuz),
+        "stamp": lambda clones: _append(clones.image.folder / STAMP),
+        "manifest": lambda clones: _append(clones.image.folder / MANIFEST),
+        "initrd is gone": lambda clones: clones.image.kernels[0].initrd.unlink(),
+    },
+    "checkpoint": {
+        "memory": lambda clones: _append(clones.checkpoint.ram),
+        "memory, of the same size": lambda clones: _overwrite(clones.checkpoint.ram),
+        "devices": lambda clones: _append(clones.checkpoint.state),
+        "disk": lambda clones: _append(clones.checkpoint.disk),
+        "manifest": lambda clones: _append(clones.checkpoint.folder / MANIFEST),
+        "stamp": lambda clones: _append(clones.checkpoint.folder / STAMP),
+        "disk of the parent": lambda clones: _append(clones.parent.disk),
+        "lock file is gone": lambda clones: (clones.parent.folder / USED).unlink(),
+    },
+    "parent is gone": {
+        "folder": lambda clones: clones.parent.folder.rename(clones.folder / "gone"),
+    },
+    "what is kept": {
+        "cut": lambda clones: clones.kept.write_bytes(clones.kept.read_bytes()[:-1]),
+        "empty": lambda clones: clones.kept.write_bytes(b""),
+        # Unpickling the file of another user would run that user's code.
+        "the group may write it": lambda clones: clones.kept.chmod(0o620),
+        "anybody may write it": lambda clones: clones.kept.chmod(0o602),
+        "a link": lambda clones: clones.kept.symlink_to(
+            clones.kept.rename(clones.folder / "kept")
+        ),
+    },
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_saved_state_is_looked_up_again_after_a_change(
-    clones: Clones, change: Callable[[Clones], object]
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_saved_state_is_looked_up_again_after_each_change(
+    clones: Clones, changes: dict[str, Change]
 ) -> None:
     clones.clone()
 
-    change(clones)
-
-    assert clones.clone() == 2
-    assert clones.described[1].checkpoint == clones.checkpoint
+    for lookups, (name, change) in enumerate(changes.items(), 1):
+        assert clones.clone() == lookups, f"before the change of {name}"
+        change(clones)
+        assert clones.clone() == lookups + 1, name
+        assert clones.described[-1].checkpoint == clones.checkpoint
 
 
 def test_saved_state_is_looked_up_again_after_a_reboot_of_the_host(
@@ -287,29 +313,18 @@ def test_saved_state_is_looked_up_again_after_a_package_was_installed(
     assert clones.clone() == 2
 
 
-def test_saved_state_is_looked_up_again_after_the_harness_was_edited(
+def test_saved_state_is_looked_up_again_after_the_harness_was_edited_but_not_compiled(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
     clones.clone()
+    files_in(package / "__pycache__", "lab.cpython-311.pyc")
     assert clones.clone() == 1
 
     _append(package / "lab.py")
 
     assert clones.clone() == 2
-
-
-def test_new_python_bytecode_causes_no_new_lookup(
-    clones: Clones, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = files_in(clones.folder / "harness", "__init__.py")
-    monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
-    clones.clone()
-
-    files_in(package / "__pycache__", "lab.cpython-311.pyc")
-
-    assert clones.clone() == 1
 
 
 def test_image_that_a_provisioner_made_is_looked_up_for_each_clone(clones: Clones) -> None:
@@ -319,7 +334,7 @@ def test_image_that_a_provisioner_made_is_looked_up_for_each_clone(clones: Clone
 
 
 def test_recipe_that_extends_a_path_is_read_for_each_clone(clones: Clones) -> None:
-    write_catalogue(clones.folder / "elsewhere", name="base")
+    write_catalogue(clones.folder / "elsewhere", recipe=RECIPE, name="base")
     recipe = clones.folder / "catalogue/node.yaml"
     recipe.write_text(
         "schema: 1\nkind: build\ndescription: A node\nextends: ../elsewhere/base.yaml\n"
@@ -329,7 +344,7 @@ def test_recipe_that_extends_a_path_is_read_for_each_clone(clones: Clones) -> No
 
 
 def test_recipe_that_extends_a_catalogue_name_is_read_once(clones: Clones) -> None:
-    write_catalogue(clones.folder / "catalogue", name="base")
+    write_catalogue(clones.folder / "catalogue", recipe=RECIPE, name="base")
     recipe = clones.folder / "catalogue/node.yaml"
     recipe.write_text("schema: 1\nkind: build\ndescription: A node\nextends: base\n")
     assert [clones.clone(), clones.clone()] == [1, 1]
