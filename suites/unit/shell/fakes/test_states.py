@@ -31,52 +31,47 @@ def run(fake: fakes.Fake, line: str) -> Answer:
 @pytest.mark.parametrize(
     ("line", "exit_code", "active"),
     [
-        ("start missing a", 5, ["a"]),
-        ("start a missing", 5, ["a"]),
-        ("start masked a b", 1, ["a", "b"]),
-        ("start missing masked a", 1, ["a"]),
-        ("start masked missing a", 5, ["a"]),
-        ("start failing a", 1, ["a"]),
-        ("start --no-block failing a", 0, ["a"]),
-        ("restart a b", 0, ["a", "b"]),
+        ("start missing masked a", 1, ["a", "running"]),
+        ("start masked missing a", 5, ["a", "running"]),
+        ("start failing a", 1, ["a", "running"]),
+        ("start --no-block failing a", 0, ["a", "running"]),
         ("stop missing running", 5, []),
-        ("reload a running", 3, ["running"]),
-        ("reload reloading running", 3, ["running"]),
         ("reload reloading", 1, ["running"]),
-        ("reload-or-restart reloading", 0, ["reloading"]),
-        ("enable --now failing a", 1, ["a"]),
+        ("reload-or-restart reloading", 0, ["reloading", "running"]),
         ("status running a", 3, ["running"]),
         ("status a running", 3, ["running"]),
         ("stop masked running", 0, []),
         ("is-active a running", 0, ["running"]),
-        ("is-active a b", 3, ["running"]),
     ],
 )
 def test_command_with_several_units_fails_if_one_unit_fails(
-    tmp_path: Path, line: str, exit_code: int, active: list[str]
+    line: str, exit_code: int, active: list[str]
 ) -> None:
     """The other units are started anyway; the exit code comes from the last failure."""
-    text = "[Install]\nWantedBy=multi-user.target\n"
-    systemd = fakes.Systemd(
-        {
-            **{name: fakes.Unit(text=text) for name in ("a", "b")},
-            "failing": fakes.Unit(text=text, start_failures=1),
-            "masked": fakes.Unit(is_masked=True),
-            "running": fakes.Unit(is_active=True),
-            "reloading": fakes.Unit(text="[Service]\nExecReload=/bin/true\n"),
-        }
-    ).use_root(tmp_path)
-    if not line.startswith(("status", "is-active", "stop", "reload ")):
-        active = [*active, "running"]
+    units = {
+        "a": fakes.Unit(),
+        "failing": fakes.Unit(start_failures=1),
+        "masked": fakes.Unit(is_masked=True),
+        "reloading": fakes.Unit(text="[Service]\nExecReload=/bin/true\n"),
+        "running": fakes.Unit(is_active=True),
+    }
 
-    answer = run(systemd, f"systemctl {line}")
+    answer = run(fakes.Systemd(units), f"systemctl {line}")
 
     assert answer.exit_code == exit_code, answer
-    assert [
-        each
-        for each in ("a", "b", "failing", "masked", "reloading", "running")
-        if systemd.unit(each).is_active
-    ] == active
+    assert [name for name, unit in units.items() if unit.is_active] == active
+
+
+def test_units_that_are_enabled_now_are_started_and_a_failed_start_is_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    units = {"failing": fakes.Unit(start_failures=1), "a": fakes.Unit()}
+    systemd = fakes.Systemd(units).use_root(tmp_path)
+
+    assert run(systemd, "systemctl enable --now failing a").exit_code == 1
+
+    assert [unit.is_active for unit in units.values()] == [False, True]
+    assert [unit.is_enabled for unit in units.values()] == [True, True]
 
 
 def test_starting_a_unit_calls_its_on_start_hook(tmp_path: Path) -> None:
@@ -96,20 +91,18 @@ def test_starting_a_unit_calls_its_on_start_hook(tmp_path: Path) -> None:
     [
         ("Type=oneshot\nRemainAfterExit=on\n", True),
         ("Type = oneshot\nRemainAfterExit = True\n", True),
-        ("Type=oneshot\nRemainAfterExit=no\n", False),
         ("Type=oneshot\n#RemainAfterExit=yes\n", False),
         ("Type=oneshot\nRemainAfterExit=yes\nRemainAfterExit=no\n", False),
-        ("# not Type=oneshot\nType=simple\n", True),
     ],
 )
 def test_oneshot_unit_stays_active_with_each_word_that_systemd_reads_as_true(
-    tmp_path: Path, text: str, *, is_active: bool
+    text: str, *, is_active: bool
 ) -> None:
-    systemd = fakes.Systemd({"a": fakes.Unit(text=f"[Service]\n{text}")}).use_root(tmp_path)
+    unit = fakes.Unit(text=f"[Service]\n{text}")
 
-    run(systemd, "systemctl start a")
+    run(fakes.Systemd({"a": unit}), "systemctl start a")
 
-    assert systemd.unit("a").is_active is is_active
+    assert unit.is_active is is_active
 
 
 def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
@@ -171,8 +164,10 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
         (["enable a a", "disable a missing", "is-enabled static a"], [0, 1, 0]),
         (["enable static", "is-enabled a static", "is-enabled a"], [0, 0, 1]),
         (["start bad", "is-failed a bad", "reset-failed", "is-failed a bad"], [1, 0, 0, 1]),
-        (["start bad", "start bad", "is-failed bad"], [1, 0, 1]),
-        (["start bad", "reset-failed a", "is-failed bad", "start bad"], [1, 0, 0, 0]),
+        (
+            ["start bad", "reset-failed a", "is-failed bad", "start bad", "is-failed bad"],
+            [1, 0, 0, 0, 1],
+        ),
         (["mask missing", "start missing", "unmask missing", "start missing"], [0, 1, 0, 5]),
         (["mask a", "unmask a", "start a", "is-active a"], [0, 0, 0, 0]),
         (["restart worn", "is-failed worn", "reset-failed worn", "is-active worn"], [1, 0, 0, 3]),
@@ -243,10 +238,11 @@ def test_modinfo_accepts_the_path_of_a_module_file() -> None:
     assert run(modules, "modinfo -F version /lib/modules/x/other.ko").exit_code == 1
 
 
-@pytest.mark.parametrize("tool", ["modprobe", "rmmod", "modinfo", "depmod"])
-def test_tools_of_kmod_print_their_version(tool: str) -> None:
-    for option in ("--version", "-V"):
-        assert run(fakes.KernelModules(), f"{tool} {option}").stdout.startswith("kmod version ")
+def test_tools_of_kmod_print_their_version() -> None:
+    for tool in ("modprobe", "rmmod", "modinfo", "depmod"):
+        for option in ("--version", "-V"):
+            answer = run(fakes.KernelModules(), f"{tool} {option}")
+            assert answer.stdout.startswith("kmod version "), tool
 
 
 def test_modinfo_without_a_field_fails_for_a_module_that_is_missing() -> None:
@@ -283,13 +279,13 @@ def test_hyphens_and_underscores_name_the_same_module() -> None:
     ],
 )
 def test_modules_are_loaded_and_removed_with_their_dependencies(
-    tmp_path: Path, line: str, code: int, loaded: list[str]
+    line: str, code: int, loaded: list[str]
 ) -> None:
     needs = {"drm": [], "kms": ["drm"], "nvidia": ["kms"], "uvm": ["nvidia"], "user": ["kms"]}
     known = {name: fakes.Module(needs=each) for name, each in needs.items()}
     known |= {"other": fakes.Module(), "held": fakes.Module(users=1)}
     known["using"] = fakes.Module(needs=["held"])
-    modules = fakes.KernelModules(known, loaded=["uvm", "user"], in_proc=True).use_root(tmp_path)
+    modules = fakes.KernelModules(known, loaded=["uvm", "user"])
     if "held" in line:
         modules.load("held")
         loaded = [*loaded, "held"]
@@ -298,20 +294,27 @@ def test_modules_are_loaded_and_removed_with_their_dependencies(
 
     assert run(modules, line).exit_code == code
 
-    shown = (tmp_path / "proc/modules").read_text().splitlines()
-    assert sorted(modules.loaded) == sorted(each.split()[0] for each in shown) == sorted(loaded)
+    assert sorted(modules.loaded) == sorted(loaded)
 
 
-def test_proc_modules_shows_how_often_a_module_is_in_use(tmp_path: Path) -> None:
-    modules = fakes.KernelModules({"a": fakes.Module()}, loaded=["a"], in_proc=True)
-    modules.use_root(tmp_path)
-    users: list[str] = []
+def test_proc_modules_shows_the_loaded_modules_and_how_often_each_is_in_use(
+    tmp_path: Path,
+) -> None:
+    known = {"a": fakes.Module(), "b": fakes.Module()}
+    modules = fakes.KernelModules(known, loaded=["a"], in_proc=True).use_root(tmp_path)
 
-    for change in (modules.hold, modules.hold, modules.release):
+    def shown() -> list[list[str]]:
+        lines = (tmp_path / "proc/modules").read_text().splitlines()
+        return [line.split()[0:3:2] for line in lines]
+
+    assert shown() == [["a", "0"]]
+    for change, users in ((modules.hold, "1"), (modules.hold, "2"), (modules.release, "1")):
         change("a")
-        users.append((tmp_path / "proc/modules").read_text().split()[2])
-
-    assert users == ["1", "2", "1"]
+        assert shown() == [["a", users]]
+    run(modules, "modprobe b")
+    assert shown() == [["b", "0"], ["a", "1"]]
+    run(modules, "rmmod b")
+    assert shown() == [["a", "1"]]
 
 
 # DKMS
@@ -342,16 +345,16 @@ def test_dkms_installs_a_source_that_the_code_wrote(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "line", ["  BUILT_MODULE_NAME[0]='b'", 'BUILT_MODULE_NAME="b" # c', "BUILT_MODULE_NAME[0]=b;"]
-)
-def test_name_of_a_built_module_is_read_as_bash_reads_it(tmp_path: Path, line: str) -> None:
+def test_names_of_built_modules_are_read_as_bash_reads_them(tmp_path: Path) -> None:
     dkms = fakes.Dkms().use_root(tmp_path)
-    dkms.write_file("/usr/src/a-1/dkms.conf", f"{line}\n")
+    dkms.write_file(
+        "/usr/src/a-1/dkms.conf",
+        "  BUILT_MODULE_NAME='b'\nBUILT_MODULE_NAME[1]=\"c\" # x\nBUILT_MODULE_NAME[2]=d;\n",
+    )
 
     run(dkms, "dkms install -m a -v 1")
 
-    assert list(tmp_path.rglob("b.ko"))
+    assert {file.name for file in tmp_path.rglob("*.ko")} == {"b.ko", "c.ko", "d.ko"}
 
 
 def test_dkms_status_of_a_module_lists_all_its_versions(tmp_path: Path) -> None:
@@ -399,11 +402,10 @@ def test_kernel_module_has_the_version_that_was_installed_last(tmp_path: Path) -
     assert run(modules, "modprobe -r nvidia").exit_code == 1
 
 
-@pytest.mark.parametrize("failing", ["first", "second"])
-def test_dkms_autoinstall_fails_if_one_module_fails(tmp_path: Path, failing: str) -> None:
+def test_dkms_autoinstall_fails_if_one_module_fails(tmp_path: Path) -> None:
     sources = [fakes.Source(name=name, version="1") for name in ("first", "second")]
     dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
-    dkms.fail_builds(failing, "1", times=1)
+    dkms.fail_builds("first", "1", times=1)
     for source in sources:
         run(dkms, f"dkms add {source.name}/1")
 
@@ -456,29 +458,23 @@ def test_image_pull_fails_the_given_number_of_times() -> None:
     assert containerd.images() == ()
 
 
-@pytest.mark.parametrize(
-    ("filters", "found"),
-    [
+def test_images_that_match_one_of_the_filters_are_listed() -> None:
+    containerd = fakes.Containerd(["r/a:1", "r/b:1", "r/ab1"])
+    for filters, found in (
         ("name==r/a:1", ["r/a:1"]),
         ('name=="r/a:1"', ["r/a:1"]),
         ("name~=a.1", ["r/a:1", "r/ab1"]),
         ("name~=^a", []),
-        ("name==r/a:1 name==r/b:1", ["r/a:1", "r/b:1"]),
         ("name==r/a:1 name~=[b]:", ["r/a:1", "r/b:1"]),
-    ],
-)
-def test_images_that_match_one_of_the_filters_are_listed(filters: str, found: list[str]) -> None:
-    containerd = fakes.Containerd(["r/a:1", "r/b:1", "r/ab1"])
-
-    listed = run(containerd, f"ctr -n k8s.io images ls -q {filters}")
-
-    assert listed.stdout.split() == found
+    ):
+        listed = run(containerd, f"ctr -n k8s.io images ls -q {filters}")
+        assert listed.stdout.split() == found, filters
 
 
-@pytest.mark.parametrize("filter_", ["name~=(", "name==a,name==b", "labels.x==y", "name=="])
-def test_filter_that_the_fake_of_ctr_does_not_support_is_refused(filter_: str) -> None:
-    with pytest.raises(UnknownInvocationError, match="does not know the filter"):
-        run(fakes.Containerd(), f"ctr images ls -q {filter_}")
+def test_filter_that_the_fake_of_ctr_does_not_support_is_refused() -> None:
+    for each in ("name~=(", "name==a,name==b", "labels.x==y", "name=="):
+        with pytest.raises(UnknownInvocationError, match="does not know the filter"):
+            run(fakes.Containerd(), f"ctr images ls -q {each}")
 
 
 def test_ctr_run_calls_the_program_of_the_image() -> None:
@@ -604,7 +600,6 @@ def test_query_for_no_particular_package_shows_all_packages() -> None:
     ("lines", "codes", "left"),
     [
         (["apt-get install -y -o Dpkg::Options::=--force-confold base"], [0], "base=10"),
-        (["apt-get install -y top"], [0], "base=9 lib=1 mid=1 tool=1 top=1"),
         (["apt-get install top", "apt-get install lib"], [1, 0], "base=9 lib=1"),
         (["apt-get remove base", "apt-get remove -y base"], [1, 0], ""),
         (["apt-get install -y newest"], [100], "base=9"),
@@ -798,24 +793,18 @@ def test_metadata_service_refuses_the_given_number_of_connections() -> None:
     assert answers[2].stdout == '[{"name":"Skip","value":"true"}]'
 
 
-@pytest.mark.parametrize(
-    ("options", "exit_code", "errors"),
-    [
+def test_curl_retries_refused_connections_as_often_as_its_option_says() -> None:
+    for options, exit_code, errors in (
         ("--retry 2 --retry-connrefused", 0, 2),
         ("--retry 1 --retry-connrefused", 7, 2),
         ("--retry 2", 7, 1),
         ("--retry-connrefused", 7, 1),
-    ],
-)
-def test_curl_retries_refused_connections_as_often_as_its_option_says(
-    options: str, exit_code: int, errors: int
-) -> None:
-    metadata = fakes.InstanceMetadata.with_tags()
-    metadata.refusals = 2
-
-    answer = run(metadata, f"curl -sS -H METADATA:true {options} {METADATA}")
-
-    assert (answer.exit_code, answer.stderr.count("curl: (7)")) == (exit_code, errors)
+    ):
+        metadata = fakes.InstanceMetadata.with_tags()
+        metadata.refusals = 2
+        answer = run(metadata, f"curl -sS -H METADATA:true {options} {METADATA}")
+        shown = answer.exit_code, answer.stderr.count("curl: (7)")
+        assert shown == (exit_code, errors), options
 
 
 def test_curl_retries_a_slow_service_and_then_fails() -> None:
@@ -846,38 +835,34 @@ _MODULES = {"drm": fakes.Module(), "nvidia": fakes.Module(needs=["drm"])}
 _FILES = f"/lib/modules/{KERNEL}/kernel"
 
 
-@pytest.mark.parametrize(
-    ("fake", "line", "exit_code", "shown"),
-    [
-        (fakes.Containerd(version="1.7.24~ds1"), "ctr -v", 0, "ctr github.com/containerd/containerd 1.7.24~ds1\n"),
-        (fakes.Containerd(version="v2.0.1"), "ctr --version", 0, "ctr github.com/containerd/containerd/v2 v2.0.1\n"),
-        (fakes.Containerd(["a"]), "ctr -n k8s.io run --rm -t --runtime io.containerd.runc.v2 --gpus 0 a b", 0, ""),
-        (fakes.Systemd(), "systemctl is-system-running", 0, "running\n"),
-        (fakes.Systemd({"a": fakes.Unit(is_failed=True)}), "systemctl is-system-running", 1, "degraded\n"),
-        (fakes.Systemd({"a": fakes.Unit(is_active=True)}), "systemctl show -P ActiveState a", 0, "active\n"),
-        (fakes.KernelModules(_MODULES, kernel=KERNEL), "modprobe -v nvidia NVreg_X=1", 0,
-         f"insmod {_FILES}/drm.ko \ninsmod {_FILES}/nvidia.ko NVreg_X=1\n"),
-        (fakes.KernelModules(_MODULES, loaded=["drm"], kernel=KERNEL), "modprobe -nv nvidia", 0,
-         f"insmod {_FILES}/nvidia.ko \n"),
-        (fakes.KernelModules(_MODULES, loaded=["nvidia"]), "modprobe -rv nvidia", 0, "rmmod nvidia\nrmmod drm\n"),
-        (fakes.KernelModules(), "depmod -A", 0, ""),
-        (fakes.Dkms(), "dkms --version", 0, "dkms-3.0.10\n"),
-        (fakes.Packages(), "dpkg --compare-versions 5.15.0-1 ge 5.4", 0, ""),
-        (fakes.Packages(), "dpkg --compare-versions 1.0 eq 1.0-0", 0, ""),
-        (fakes.Packages(), "dpkg --compare-versions 1:1.0 lt 2.0", 1, ""),
-        (fakes.Packages(repository=[Package(name="a", version="1")]), ("apt-get install -qq --assume-yes -o Dpkg::Use-Pty=0 "
-         "-o DPkg::options::=--force-confdef --allow-downgrades b"), 100, ""),
-        (fakes.InstanceMetadata({}), ("curl -gsX GET --compressed --url "
-         "http://169.254.169.254/metadata/instance?api-version=1 -H Metadata:true"), 0, "{}"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_command_prints_the_text_of_the_real_tool(
-    fake: fakes.Fake, line: str, exit_code: int, shown: str
-) -> None:
-    answer = run(fake, line)
+_ANSWERS: list[tuple[fakes.Fake, str, int, str]] = [
+    (fakes.Containerd(version="1.7.24~ds1"), "ctr -v", 0, "ctr github.com/containerd/containerd 1.7.24~ds1\n"),
+    (fakes.Containerd(version="v2.0.1"), "ctr --version", 0, "ctr github.com/containerd/containerd/v2 v2.0.1\n"),
+    (fakes.Containerd(["a"]), "ctr -n k8s.io run --rm -t --runtime io.containerd.runc.v2 --gpus 0 a b", 0, ""),
+    (fakes.Systemd(), "systemctl is-system-running", 0, "running\n"),
+    (fakes.Systemd({"a": fakes.Unit(is_failed=True)}), "systemctl is-system-running", 1, "degraded\n"),
+    (fakes.Systemd({"a": fakes.Unit(is_active=True)}), "systemctl show -P ActiveState a", 0, "active\n"),
+    (fakes.KernelModules(_MODULES, kernel=KERNEL), "modprobe -v nvidia NVreg_X=1", 0,
+     f"insmod {_FILES}/drm.ko \ninsmod {_FILES}/nvidia.ko NVreg_X=1\n"),
+    (fakes.KernelModules(_MODULES, loaded=["drm"], kernel=KERNEL), "modprobe -nv nvidia", 0,
+     f"insmod {_FILES}/nvidia.ko \n"),
+    (fakes.KernelModules(_MODULES, loaded=["nvidia"]), "modprobe -rv nvidia", 0, "rmmod nvidia\nrmmod drm\n"),
+    (fakes.KernelModules(), "depmod -A", 0, ""),
+    (fakes.Dkms(), "dkms --version", 0, "dkms-3.0.10\n"),
+    (fakes.Packages(), "dpkg --compare-versions 5.15.0-1 ge 5.4", 0, ""),
+    (fakes.Packages(), "dpkg --compare-versions 1.0 eq 1.0-0", 0, ""),
+    (fakes.Packages(), "dpkg --compare-versions 1:1.0 lt 2.0", 1, ""),
+    (fakes.Packages(repository=[Package(name="a", version="1")]), ("apt-get install -qq --assume-yes -o Dpkg::Use-Pty=0 "
+     "-o DPkg::options::=--force-confdef --allow-downgrades b"), 100, ""),
+    (fakes.InstanceMetadata({}), ("curl -gsX GET --compressed --url "
+     "http://169.254.169.254/metadata/instance?api-version=1 -H Metadata:true"), 0, "{}"),
+]  # fmt: skip
 
-    assert (answer.exit_code, answer.stdout) == (exit_code, shown)
+
+def test_command_prints_the_text_of_the_real_tool() -> None:
+    for fake, line, exit_code, shown in _ANSWERS:
+        answer = run(fake, line)
+        assert (answer.exit_code, answer.stdout) == (exit_code, shown), line
 
 
 def test_dkms_accepts_a_module_with_its_version_and_a_kernel_with_its_architecture(
@@ -897,16 +882,12 @@ def test_fake_of_ctr_shows_the_recorded_version() -> None:
     assert answer.stdout.count("Version:  2.0.1\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("dependency", "is_met"),
-    [
+def test_architecture_of_a_dependency_is_not_part_of_its_name() -> None:
+    package = Package(name="python3", version="3.11.2-1")
+    for dependency, is_met in (
         ("python3:any (>= 3.8)", True),
         ("python3:any", True),
         ("python3:any (>= 3.12)", False),
         ("python3-minimal:any", False),
-    ],
-)
-def test_architecture_of_a_dependency_is_not_part_of_its_name(
-    dependency: str, *, is_met: bool
-) -> None:
-    assert is_met_by(dependency, Package(name="python3", version="3.11.2-1")) is is_met
+    ):
+        assert is_met_by(dependency, package) is is_met, dependency
