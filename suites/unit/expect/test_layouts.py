@@ -15,7 +15,7 @@ import pytest
 
 from harness.evidence import RECORD_PATH
 from harness.expect.every_node import VerdictState, judge_node, node_expectations
-from harness.expect.runtime import MANAGED_MARKER, OTHER_RUNTIMES
+from harness.expect.runtime import MANAGED_MARKER
 from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
     KERNEL,
@@ -208,65 +208,49 @@ def test_module_nvidia_current_of_debians_packages_changes_the_verdict_on_the_mo
     assert state_of(folder, "module") is UNKNOWN
 
 
-@pytest.mark.parametrize("change", [("weak-updates/", "extra/"), (" modversions", "")])
-def test_module_of_another_kernel_is_accepted_only_as_a_weak_module(
-    tmp_path: Path, change: tuple[str, str]
-) -> None:
+def test_module_of_another_kernel_is_accepted_only_as_a_weak_module(tmp_path: Path) -> None:
     """A kernel without `modversions` refuses modules of other kernels, also weak modules."""
-    folder = a_serving_node(tmp_path).command(f"modinfo-{KERNEL}", WEAK.replace(*change))
+    folder = a_serving_node(tmp_path)
+    for words, other in (("weak-updates/", "extra/"), (" modversions", "")):
+        folder.command(f"modinfo-{KERNEL}", WEAK.replace(words, other))
+        assert state_of(folder, "module") is NOT_MET, words
 
-    assert state_of(folder, "module") is NOT_MET
 
-
-@pytest.mark.parametrize(
-    ("kind", "state"),
-    [("k8s.gpu.nvidia.com/claim", MET), ("k8s.gpu.nvidia.com/device", NOT_MET)],
-)
-def test_cdi_spec_for_a_resource_claim_need_not_offer_each_gpu(
-    tmp_path: Path, kind: str, state: VerdictState
-) -> None:
+def test_cdi_spec_for_a_resource_claim_need_not_offer_each_gpu(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).without("files/run/cdi/nvidia.yaml")
-    folder.file("/run/cdi/x.json", PLUGIN_SPEC.replace("k8s.device-plugin.nvidia.com/gpu", kind))
+    folder.more_paths("c 666 0 1.0 /dev/nvidia1")
+    for kind, state in (("k8s.gpu.nvidia.com/claim", MET), ("k8s.gpu.nvidia.com/device", NOT_MET)):
+        spec = PLUGIN_SPEC.replace("k8s.device-plugin.nvidia.com/gpu", kind)
+        assert state_of(folder.file("/run/cdi/x.json", spec), "cdi") is state, kind
 
-    assert state_of(folder.more_paths("c 666 0 1.0 /dev/nvidia1"), "cdi") is state
 
-
-@pytest.mark.parametrize(
-    ("program", "state"),
-    [
+def test_only_known_variants_of_the_nvidia_runtime_are_accepted(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path)
+    for program, state in (
         ("nvidia-container-runtime.cdi", MET),
         ("nvidia-container-runtime.legacy", MET),
         ("nvidia-oci", MET),
         ("nvidia-container-runtime.bak", NOT_MET),
         ("nvidia-container-runtime-hook", NOT_MET),
         ("x-nvidia-container-runtime", NOT_MET),
-    ],
-)
-def test_only_known_variants_of_the_nvidia_runtime_are_accepted(
-    tmp_path: Path, program: str, state: VerdictState
-) -> None:
-    folder = a_serving_node(tmp_path)
-    dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", program)
-
-    assert state_of(folder.command("containerd-config", dump), "runtime") is state
+    ):
+        dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", program)
+        assert state_of(folder.command("containerd-config", dump), "runtime") is state, program
 
 
-@pytest.mark.parametrize(
-    ("unit", "active", "state"),
-    [
-        *((unit, "active", UNKNOWN) for unit in OTHER_RUNTIMES),
-        ("k3s.service", "inactive", NOT_MET),
-    ],
-)
 def test_another_pod_runtime_makes_the_verdict_unknown_only_if_that_runtime_runs(
-    tmp_path: Path, unit: str, active: str, state: VerdictState
+    tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path).command("containerd-config", "not found\n", 127)
-    folder.command("units", f"{unit} loaded {active} x x\n")
-
-    assert state_of(folder, "runtime") is state
-    services = MET if active == "active" else NOT_MET
-    assert state_of(without_marker(folder), "services") is services
+    without_marker(folder)
+    for unit, active, runtime, services in (
+        ("crio.service", "active", UNKNOWN, MET),
+        ("snap.microk8s.daemon-containerd.service", "active", UNKNOWN, MET),
+        ("k3s.service", "inactive", NOT_MET, NOT_MET),
+    ):
+        folder.command("units", f"{unit} loaded {active} x x\n")
+        assert state_of(folder, "runtime") is runtime, unit
+        assert state_of(folder, "services") is services, unit
 
 
 def without_marker(folder: EvidenceFolder) -> EvidenceFolder:
