@@ -18,12 +18,14 @@ from _pytest.reports import CollectErrorRepr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError
+from harness.errors import MESSAGE_BYTES, ExpectationError
 from harness.plugin.visible_reports import ReportGate
 from harness.provisioning.command import CommandError, CommandResult
 from harness.visible_text import visible
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\x85\u202e\udce9\ufffe <script>"
+#: An error without a traceback, whose source pytest would parse.
+FAILURE = pytest.fail.Exception("It failed.", pytrace=False)
 
 
 def a_call(error: BaseException) -> pytest.CallInfo[None]:
@@ -47,7 +49,7 @@ def gate(pytestconfig: pytest.Config, tmp_path: Path) -> ReportGate:
     return ReportGate(pytestconfig, tmp_path / "evidence")
 
 
-@pytest.mark.parametrize("evil", [EVIL, "\x1b]0;owned\x07", "\x7f", "\x85", "\u202e", "\udce9"])
+@pytest.mark.parametrize("evil", [EVIL, "\x1b]0;owned\x07"], ids=["any", "ASCII only"])
 def test_control_characters_are_escaped_in_each_part_of_a_report(
     gate: ReportGate, request: pytest.FixtureRequest, evil: str
 ) -> None:
@@ -95,7 +97,7 @@ def test_control_characters_are_escaped_in_the_message_and_values_of_a_subtest(
         frozen=True,
         slots=True,
     )
-    report = a_report(AssertionError(""), request, context=context(EVIL, {EVIL: [EVIL]}))
+    report = a_report(FAILURE, request, context=context(EVIL, {EVIL: [EVIL]}))
 
     gate.pytest_runtest_logreport(report)
 
@@ -106,16 +108,11 @@ def test_control_characters_are_escaped_in_the_message_and_values_of_a_subtest(
 @pytest.mark.parametrize(
     "error",
     [
-        AssertionError("y\n" * 50_000),
-        AssertionError("\0" * 100_000),
-        ExpectationError("y " * 50_000),
-        CommandError(
-            "It",
-            CommandResult(argv=("x",), exit_code=1, stdout="y\n" * 50_000, stderr=""),
-        ),
-        pytest.fail.Exception("y" * 100_000, pytrace=False),
+        AssertionError("y\n" * 5000),
+        AssertionError("\0" * 30_000),
+        pytest.fail.Exception("y" * 30_000, pytrace=False),
     ],
-    ids=["lines", "zeros", "expectation", "command", "fail"],
+    ids=["lines", "zeros", "fail"],
 )
 def test_long_message_is_shortened_and_its_whole_text_is_written_to_a_file(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path, error: BaseException
@@ -126,14 +123,13 @@ def test_long_message_is_shortened_and_its_whole_text_is_written_to_a_file(
 
     assert len(report.longreprtext) < 20_000
     assert len(report.longrepr.reprcrash.message) < 10_000  # type: ignore[union-attr]
-    files = list((tmp_path / "evidence").glob("*/message-call.txt"))
-    if not isinstance(error, (EvidencedError, CommandError)):
-        assert [path.stat().st_size > 50_000 for path in files] == [True]
-        assert f"The whole text is in '{files[0]}'." in report.longreprtext
+    (file,) = (tmp_path / "evidence").glob("*/message-call.txt")
+    assert file.stat().st_size > 20_000
+    assert f"The whole text is in '{file}'." in report.longreprtext
 
 
 def test_error_of_a_collection_is_escaped_and_its_length_is_limited(gate: ReportGate) -> None:
-    error = CollectErrorRepr(f"{EVIL} " * 10_000)
+    error = CollectErrorRepr(f"{EVIL} " * 1000)
     report = pytest.CollectReport("test_a.py", "failed", error, [])
 
     gate.pytest_collectreport(report)
@@ -149,7 +145,7 @@ def test_report_of_an_exception_group_has_a_size_limit(
     kind = getattr(builtins, "ExceptionGroup", None)
     if kind is None:
         pytest.skip("Python 3.10 has no groups of exceptions")
-    report = a_report(kind("y" * 100_000, [ValueError("z" * 1_000_000)]), request)
+    report = a_report(kind("y" * 100_000, [ValueError("z" * 300_000)]), request)
 
     gate.pytest_runtest_logreport(report)
 
@@ -159,7 +155,7 @@ def test_report_of_an_exception_group_has_a_size_limit(
 def test_error_of_a_failed_command_has_the_path_of_the_file_with_its_whole_output(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    output = "".join(f"line {number}\n" for number in range(5000))
+    output = "".join(f"line {number}\n" for number in range(1500))
     result = CommandResult(argv=("make",), exit_code=2, stdout=output, stderr="")
     error = CommandError("The build", result)
     next(gate.pytest_runtest_makereport(request.node, a_call(error)))
@@ -167,14 +163,14 @@ def test_error_of_a_failed_command_has_the_path_of_the_file_with_its_whole_outpu
     (file,) = (tmp_path / "evidence").glob("*/command-call-1.txt")
     assert output.strip() in file.read_text()
     assert f"The whole output is in '{file}'." in str(error)
-    assert "line 4999" in str(error)
+    assert "line 1499" in str(error)
     assert len(str(error)) < MESSAGE_BYTES
 
 
 def test_error_has_the_path_of_the_file_with_its_whole_sentence(
     gate: ReportGate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    error, cause = (ExpectationError(f"{letter} " * 50_000) for letter in "yz")
+    error, cause = (ExpectationError(f"{letter} " * 10_000) for letter in "yz")
     error.__cause__ = cause
     next(gate.pytest_runtest_makereport(request.node, a_call(error)))
 
@@ -190,7 +186,7 @@ def test_message_file_that_can_not_be_written_is_reported_and_leaves_no_partial_
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report = a_report(AssertionError("y" * 500_000), request)
+    report = a_report(AssertionError("y" * 30_000), request)
 
     def fill(path: Path, text: str, **_: object) -> NoReturn:
         path.write_bytes(text[:9].encode())
@@ -225,7 +221,7 @@ def test_captured_output_is_shortened_and_saved_whole_in_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_CAPTURED_KIB", "2")
-    report = a_report(AssertionError(), request, sections=[("Captured stdout call", "é" * 3000)])
+    report = a_report(FAILURE, request, sections=[("Captured stdout call", "é" * 3000)])
 
     gate.pytest_runtest_logreport(report)
 
@@ -255,7 +251,7 @@ def test_report_that_is_escaped_twice_equals_a_report_that_is_escaped_once(
     gate: ReportGate, request: pytest.FixtureRequest
 ) -> None:
     """A report passes the gate in the xdist worker and in the controller."""
-    report = a_report(AssertionError(EVIL * 10_000), request)
+    report = a_report(AssertionError(EVIL * 1000), request)
     gate.pytest_runtest_logreport(report)
     before = report.longreprtext
 
@@ -286,9 +282,8 @@ def test_report_of_any_text_is_printable_and_valid_xml(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     gate = ReportGate(request.config, tmp_path_factory.getbasetemp())
-    report = a_report(
-        AssertionError(text), request, sections=[(text, text)], user_properties=[(text, text)]
-    )
+    error = pytest.fail.Exception(text, pytrace=False)
+    report = a_report(error, request, sections=[(text, text)], user_properties=[(text, text)])
     report.nodeid = text
 
     gate.pytest_runtest_logreport(report)
