@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -47,7 +48,7 @@ class Call:
         self.clear()
         record = self.record()
         for path, value in values.items():
-            if path in record:
+            with contextlib.suppress(KeyError):
                 record.put(path, value)
 
     def put(self, offset: int, data: bytes) -> None:
