@@ -232,8 +232,7 @@ class Evidence:
         """
         if self.exit_code_of(name) != _NOT_FOUND:
             return False
-        for folder in _PROGRAM_FOLDERS:
-            refuse_closed(self.folder, folder)
+        refuse_closed(self.folder, *_PROGRAM_FOLDERS)
         return True
 
     def answer_of(self, name: str) -> str:

@@ -6,11 +6,12 @@ it, or if gathering did not finish.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.evidence.requested import REQUESTED_NAME, is_match, was_requested
+from harness.evidence.requested import REQUESTED_NAME, is_match, unrequested
 from harness.foreign_files import evidence_text
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ UNREADABLE_NAME = "unreadable.txt"
 NOT_COLLECTED = "not-collected.txt"
 
 
-def refuse_gaps(folder: Path, kind: Kind, pattern: str) -> None:
-    """Raise HarnessError if anything that matches `pattern` may exist without being found."""
-    refuse_closed(folder, pattern)
-    if not was_requested(folder, kind, pattern):
+def refuse_gaps(folder: Path, kind: Kind, *patterns: str) -> None:
+    """Raise HarnessError if anything that matches one of the patterns may exist without being found."""
+    refuse_closed(folder, *patterns)
+    for pattern in unrequested(folder, kind, patterns):
         raise HarnessError(
             f"'{pattern}' was not gathered, so the evidence does not show whether it exists; gather "
             f"it by `node.evidence(files=[{pattern!r}])`.",
@@ -35,11 +36,10 @@ def refuse_gaps(folder: Path, kind: Kind, pattern: str) -> None:
         )
 
 
-def refuse_closed(folder: Path, pattern: str) -> None:
-    """Raise HarnessError if something that matches `pattern` may exist and could not be read."""
-    parts = str(PurePosixPath(pattern)).split("/")
-    for closed in _closed(folder):
-        if _hides(closed, parts):
+def refuse_closed(folder: Path, *patterns: str) -> None:
+    """Raise HarnessError if something that matches one of the patterns may exist and could not be read."""
+    for pattern, closed in itertools.product(patterns, _closed(folder)):
+        if _hides(closed, str(PurePosixPath(pattern)).split("/")):
             raise HarnessError(
                 f"The user on the node had no permission to read '{closed}', so the evidence does "
                 f"not show whether '{pattern}' exists or what it contains. Gather it as root.",

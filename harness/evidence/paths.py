@@ -56,6 +56,5 @@ class GatheredPaths(Mapping[str, PathStat]):
 
         Raises HarnessError if a matching path may exist but could not be seen.
         """
-        for pattern in patterns:
-            refuse_gaps(self._folder, "paths", pattern)
+        refuse_gaps(self._folder, "paths", *patterns)
         return self.seen(*patterns)

@@ -42,8 +42,8 @@ def write_request(
     (folder / REQUESTED_NAME).write_text(json.dumps(document, indent=2) + "\n")
 
 
-def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
-    """Return whether everything in the guest that matches `pattern` (`*`, `?`) was requested.
+def unrequested(folder: Path, kind: Kind, wanted: Sequence[str]) -> list[str]:
+    """Return the patterns (`*`, `?`) of which not everything that matches in the guest was requested.
 
     `kind` selects the texts of files, or the paths and their attributes. Evidence from earlier
     versions has no such record, and is treated as complete. Raises HarnessError if the record has
@@ -51,7 +51,7 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
     """
     file = folder / REQUESTED_NAME
     if not file.is_file():
-        return True
+        return []
     try:
         document = parse_json(read_plain(file, limit=JSON), has_unique_keys=True)
         patterns = [str(each) for each in document[kind]]
@@ -63,10 +63,14 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read the evidence with the version that gathered it, or with a newer version."
         )
-    # `sample` has two characters for each '*', so that a requested '?', which stands for one
+    # A sample has two characters for each '*', so that a requested '?', which stands for one
     # character, does not match a '*'.
-    sample = pattern.replace("*", "**")
-    return any(is_match(sample, each) for each in patterns)
+    samples = {pattern: pattern.replace("*", "**") for pattern in wanted}
+    return [
+        pattern
+        for pattern, sample in samples.items()
+        if not any(is_match(sample, each) for each in patterns)
+    ]
 
 
 def is_match(path: str, pattern: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.evidence.gaps import refuse_any_closed, refuse_closed, refuse_gaps
-from harness.evidence.requested import is_match, was_requested, write_request
+from harness.evidence.requested import is_match, unrequested, write_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
 def test_kind_and_pattern_tell_whether_evidence_was_requested(
     folder: Path, kind: str, pattern: str, *, was: bool
 ) -> None:
-    assert was_requested(folder, kind, pattern) is was  # type: ignore[arg-type]
+    assert (unrequested(folder, kind, [pattern]) == []) is was  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_request_file_of_an_unknown_form_or_schema_is_refused(
     (folder / "requested.json").write_text(text)
 
     with pytest.raises(HarnessError, match=why):
-        was_requested(folder, "files", "/etc/x")
+        unrequested(folder, "files", ["/etc/x"])
 
 
 def test_path_that_was_not_gathered_is_unknown(folder: Path) -> None:
     refuse_gaps(folder, "files", "/etc/x")
     with pytest.raises(HarnessError, match="'/srv/x' was not gathered"):
-        refuse_gaps(folder, "files", "/srv/x")
+        refuse_gaps(folder, "files", "/etc/x", "/srv/x")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_paths_below_an_unreadable_folder_are_unknown(
         refuse_closed(folder, pattern)
         return
     with pytest.raises(HarnessError, match="no permission to read '/etc/ssl/private'"):
-        refuse_closed(folder, pattern)
+        refuse_closed(folder, "/etc/x", pattern)
 
 
 def test_every_path_is_unknown_if_the_root_is_unreadable(folder: Path) -> None:
