@@ -105,19 +105,19 @@ def test_exit_code_is_86_if_the_device_plugin_does_not_start(
     assert "kubelet" not in simulated.active
 
 
-@pytest.mark.parametrize(
-    ("unit", "what"), [("nvidia-dcgm", "GPU monitoring"), ("nvidia-dcgm-exporter", "GPU metrics")]
-)
 def test_failure_to_enqueue_a_monitoring_unit_is_only_a_warning(
-    simulated: SimulatedNode, invocation: Invocation, unit: str, what: str
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}
-    simulated.failing[f"systemctl restart --no-block {unit}"] = failure()
+    monitoring = {"nvidia-dcgm": "GPU monitoring", "nvidia-dcgm-exporter": "GPU metrics"}
+    simulated.units |= {"nvidia-device-plugin", *monitoring}
+    for unit in monitoring:
+        simulated.failing[f"systemctl restart --no-block {unit}"] = failure()
 
     assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu": True}) == 0
 
-    warning = f"warning: {unit} could not be enqueued; {what} will start asynchronously"
-    assert warning in invocation.log()
+    for unit, what in monitoring.items():
+        warning = f"warning: {unit} could not be enqueued; {what} will start asynchronously"
+        assert warning in invocation.log()
     assert simulated.files.exists(MARKER_PATH)
 
 
@@ -167,27 +167,33 @@ def test_failing_command_ends_the_boot_with_the_exit_code_of_its_step(
 
 
 @pytest.mark.parametrize(
-    "command",
+    "commands",
     [
-        "systemctl daemon-reload",
-        "ctr -n k8s.io images rm",
-        "systemctl restart node-problem-detector",
-        "systemctl stop nvidia-fabricmanager",
-        "systemctl reset-failed nvidia-fabricmanager",
-        "systemctl stop nvidia-dcgm",
-        "systemctl restart mig-partition",
-        "systemctl enable mig-partition",
+        (
+            "systemctl daemon-reload",
+            "ctr -n k8s.io images rm",
+            "systemctl restart node-problem-detector",
+        ),
+        (
+            "systemctl stop nvidia-fabricmanager",
+            "systemctl reset-failed nvidia-fabricmanager",
+            "systemctl stop nvidia-dcgm",
+        ),
+        ("systemctl restart mig-partition", "systemctl enable mig-partition"),
     ],
 )
-def test_command_that_may_fail_does_not_end_the_boot(
-    simulated: SimulatedNode, invocation: Invocation, command: str
+def test_commands_that_may_fail_do_not_end_the_boot(
+    simulated: SimulatedNode, invocation: Invocation, commands: tuple[str, ...]
 ) -> None:
     simulated.units |= {"nvidia-fabricmanager", "nvidia-dcgm", "mig-partition"}
-    simulated.failing[command] = failure()
+    simulated.failing.update(dict.fromkeys(commands, failure()))
 
     assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
 
     assert "kubelet" in simulated.active
+    assert simulated.calls[-1] == ("shutdown", "-r", "1")
+    calls = [" ".join(call) for call in simulated.calls]
+    assert [each for each in commands if not any(call.startswith(each) for call in calls)] == []
 
 
 def test_disabled_managed_services_are_stopped_if_they_exist(
@@ -266,12 +272,11 @@ def test_boot_in_validation_mode_installs_a_driver_if_there_is_none(
     assert invocation.steps()["validate-query"] == "done"
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_node_that_partitions_its_gpu_reboots_at_the_end_of_the_boot(
-    simulated: SimulatedNode, invocation: Invocation, arch: str
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """An arm64 node, whose image contains its driver, partitions its GPU too."""
-    simulated.arch = arch
+    simulated.arch = "aarch64"
     simulated.units.add("mig-partition")
 
     assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
