@@ -52,39 +52,29 @@ def broken(site: Site, group: Group, name: str = "one") -> str:
     )
 
 
-def test_error_mentions_the_distribution_and_the_group_of_an_entry_point_that_fails_at_import(
-    site: Site,
-) -> None:
-    sentence = broken(site, Group.IMAGES)
-    (plugin,) = plugins(Group.IMAGES)
+#: What an entry point gives as a folder, and what an error says of it.
+_NO_FOLDERS = {
+    "": "it raises AttributeError on import",
+    "import sys; sys.exit('bye')": "it raises SystemExit on import (bye)",
+    "raise RuntimeError": "it raises RuntimeError on import (RuntimeError())",
+    "import absent": "it raises ModuleNotFoundError on import (No module named 'absent')",
+    "thing = '.'": "absolute path of a folder is expected, but the entry point gives '.'",
+    "thing = '/absent/folder'": "of a folder is expected, but the entry point gives '/abs",
+    "thing = 5": "absolute path of a folder is expected, but the entry point gives 5",
+    "import os as thing": "of a folder is expected, but the entry point gives <module 'os'",
+}
 
-    with pytest.raises(PluginError) as caught:
-        plugin.load()
 
-    assert str(caught.value) == sentence
+def test_entry_point_that_gives_no_folder_is_refused(site: Site) -> None:
+    entries = (f"acme{n} = acme_plugin.part{n}:thing" for n in range(len(_NO_FOLDERS)))
+    package = site.install("acme", {Group.GPU_MODELS: "\n".join(entries)})
+    for number, code in enumerate(_NO_FOLDERS):
+        (package / f"part{number}.py").write_text(code)
 
-
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("", "it raises AttributeError on import"),
-        ("import sys; sys.exit('bye')", "it raises SystemExit on import (bye)"),
-        ("raise RuntimeError", "it raises RuntimeError on import (RuntimeError())"),
-        ("import absent", "it raises ModuleNotFoundError on import (No module named 'absent')"),
-        ("thing = '.'", "absolute path of a folder is expected, but the entry point gives '.'"),
-        ("thing = '/absent/folder'", "of a folder is expected, but the entry point gives '/abs"),
-        ("thing = 5", "absolute path of a folder is expected, but the entry point gives 5"),
-        ("import os as thing", "of a folder is expected, but the entry point gives <module 'os'"),
-    ],
-)
-def test_entry_point_that_gives_no_folder_is_refused(site: Site, code: str, why: str) -> None:
-    site.install("acme", {Group.GPU_MODELS: "acme = acme_plugin:thing"}, code)
-    (plugin,) = plugins(Group.GPU_MODELS)
-
-    with pytest.raises(PluginError) as caught:
-        plugin.folder()
-
-    assert why in str(caught.value)
+    for plugin, why in zip(plugins(Group.GPU_MODELS), _NO_FOLDERS.values(), strict=True):
+        with pytest.raises(PluginError) as caught:
+            plugin.folder()
+        assert why in str(caught.value)
 
 
 def test_entry_points_of_one_name_in_two_packages_are_refused(site: Site) -> None:
@@ -134,14 +124,14 @@ def test_invalid_model_of_each_package_is_reported_with_file_and_key(site: Site)
         package = site.install(name, {Group.GPU_MODELS: f"{name} = {name}_plugin"})
         (package / f"{name}-a1.yaml").write_text(MODEL_FILE.replace("chip:", "chips:"))
         seen.append(f"in '{name} 1.2' can't be used: {package / f'{name}-a1.yaml'}:")
+    for name in ("absent1", "absent2"):
+        site.install(name, {Group.GPU_MODELS: f"{name} = {name}_plugin:absent"})
 
     errors = load_catalogue().errors
 
-    for name in ("one", "two"):
-        site.install(name, {Group.GPU_MODELS: f"{name} = {name}_plugin:absent"})
-    assert len(load_catalogue().errors) == 4
-    for part, error in zip(seen, errors, strict=True):
-        assert part in str(error)
+    assert len(errors) == 4
+    for part in seen:
+        (error,) = (each for each in errors if part in str(each))
         assert "key 'chips': This key is not known here" in str(error)
 
 
@@ -366,19 +356,6 @@ def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         choose_provisioner("acme-file")
 
 
-def test_doctor_reports_an_error_only_for_provisioners_that_cannot_be_used(site: Site) -> None:
-    site.install(
-        "acme",
-        {Group.PROVISIONERS: "good = acme_plugin:value\nodd = acme_plugin:odd"},
-        _PROVISIONERS,
-    )
-
-    errors = {check.plugin.name: check.error for check in examine_plugins()}
-
-    assert errors["good"] is None
-    assert "this entry point gives 5" in str(errors["odd"])
-
-
 def test_broken_provisioner_breaks_only_runs_with_that_provisioner(site: Site) -> None:
     sentence = broken(site, Group.PROVISIONERS, "acme")
 
@@ -395,16 +372,19 @@ def test_doctor_lists_every_entry_point(site: Site) -> None:
         {
             Group.GPU_MODELS: "acme = acme_plugin",
             Group.EXPECTATIONS: "acme = acme_plugin:says_so\ndriver = acme_plugin:says_so",
-            Group.PROVISIONERS: "gpu-node = acme_plugin:says_so",
+            Group.PROVISIONERS: "gpu-node = acme_plugin:value\n"
+            "good = acme_plugin:value\nodd = acme_plugin:odd",
             Group.MACHINE_DRIVERS: "qemu = acme_plugin:says_so",
         },
-        _EXPECTATIONS,
+        _EXPECTATIONS + _PROVISIONERS,
     )
 
     checks = {(check.noun, check.plugin.name): check.error for check in examine_plugins()}
 
     assert checks["folder of GPU models", "acme"] is None
     assert checks["expectation", "acme"] is None
+    assert checks["provisioner", "good"] is None
+    assert "this entry point gives 5" in str(checks["provisioner", "odd"])
     assert str(checks["VM driver", "metal"]) == sentence
     for noun, name in (
         ("expectation", "driver"),
