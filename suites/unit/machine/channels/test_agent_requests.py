@@ -38,100 +38,91 @@ def _run(agent: Agent, deadline: Deadline) -> object:
     return agent.run(["sleep", "two words"], timeout_s=deadline.remaining_s() - module._GRACE_S)
 
 
-@pytest.mark.parametrize(
-    ("ask", "what", "seen"),
-    [
-        (lambda agent, by: agent.ping(by), "a ping", "no answer"),
-        (
-            lambda agent, by: agent.remember("nonce", by),
-            "the request to remember a nonce",
-            "no answer",
-        ),
-        (
-            lambda agent, by: agent.settle(by),
-            "the request to settle",
-            "it said hello in boot boot-1",
-        ),
-        (_run, "the command \"sleep 'two words'\"", "it was still running"),
-        (
-            lambda agent, by: agent.read_bytes("/etc/x", by),
-            "the request to read '/etc/x'",
-            "0 bytes",
-        ),
-        (
-            lambda agent, by: agent.read_ranges("/dev/vda", [(0, 3)], by),
-            "the request to read '/dev/vda'",
-            "0 bytes",
-        ),
-        (
-            lambda agent, by: agent.write_bytes("/etc/x", b"x", by),
-            "the request to write '/etc/x'",
-            "it was being written",
-        ),
-        (lambda agent, by: agent.wait_for_file("/x", by), "the wait for '/x'", "it was not there"),
-        (
-            lambda agent, by: agent.wait_for_unit("a.service", by, "failed"),
-            "the wait for 'a.service' to be failed",
-            "no state at all",
-        ),
-    ],
-    ids=["ping", "remember", "settle", "run", "read", "ranges", "write", "file", "unit"],
+_REQUESTS: tuple[tuple[Ask, str, str], ...] = (
+    (lambda agent, by: agent.ping(by), "a ping", "no answer"),
+    (
+        lambda agent, by: agent.remember("nonce", by),
+        "the request to remember a nonce",
+        "no answer",
+    ),
+    (
+        lambda agent, by: agent.settle(by),
+        "the request to settle",
+        "it said hello in boot boot-1",
+    ),
+    (_run, "the command \"sleep 'two words'\"", "it was still running"),
+    (
+        lambda agent, by: agent.read_bytes("/etc/x", by),
+        "the request to read '/etc/x'",
+        "0 bytes",
+    ),
+    (
+        lambda agent, by: agent.read_ranges("/dev/vda", [(0, 3)], by),
+        "the request to read '/dev/vda'",
+        "0 bytes",
+    ),
+    (
+        lambda agent, by: agent.write_bytes("/etc/x", b"x", by),
+        "the request to write '/etc/x'",
+        "it was being written",
+    ),
+    (lambda agent, by: agent.wait_for_file("/x", by), "the wait for '/x'", "it was not there"),
+    (
+        lambda agent, by: agent.wait_for_unit("a.service", by, "failed"),
+        "the wait for 'a.service' to be failed",
+        "no state at all",
+    ),
 )
+
+
 def test_timeout_error_has_the_request_and_the_last_frame(
-    guest: PlayedGuest, ready: Agent, ask: Ask, what: str, seen: str
+    guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.PING] = nothing
     guest.answers[frames.CANCEL] = _CANCELLED
+    for ask, what, seen in _REQUESTS:
+        with pytest.raises(HarnessError) as late:
+            ask(ready, soon(0.02))
 
-    with pytest.raises(HarnessError) as late:
-        ask(ready, soon(0.02))
-
-    assert str(late.value) == f"Machine 'node' took too long over {what}; last seen: {seen}."
+        assert str(late.value) == f"Machine 'node' took too long over {what}; last seen: {seen}."
 
 
-@pytest.mark.parametrize(
-    ("said", "ask", "refusal"),
-    [
+_MALFORMED: tuple[
+    tuple[tuple[int, bytes | Mapping[str, object]], Callable[[Agent], object], str], ...
+] = (
+    (
+        (frames.SETTLE, {"nonce": None}),
+        lambda agent: agent.settle(soon()),
+        "the request to settle in an unknown format: KeyError('before_ns').",
+    ),
+    (
+        (frames.READ, {}),
+        lambda agent: agent.read_bytes("/etc/x", soon()),
+        "the request to read '/etc/x' in an unknown format: KeyError('size').",
+    ),
+    (
+        (frames.RUN, {}),
+        lambda agent: agent.run(["tool"], timeout_s=20),
+        "the command 'tool' in an unknown format: KeyError('exit_code').",
+    ),
+    (
+        (frames.WAIT_UNIT, b"[]"),
+        lambda agent: agent.wait_for_unit("a.service", soon()),
         (
-            (frames.SETTLE, {"nonce": None}),
-            lambda agent: agent.settle(soon()),
-            "the request to settle in an unknown format: KeyError('before_ns').",
+            "the wait for 'a.service' to be active in an unknown format: "
+            "ProtocolError(\"A frame's payload is not a JSON object: b'[]'.\")."
         ),
-        (
-            (frames.READ, {}),
-            lambda agent: agent.read_bytes("/etc/x", soon()),
-            "the request to read '/etc/x' in an unknown format: KeyError('size').",
-        ),
-        (
-            (frames.RUN, {}),
-            lambda agent: agent.run(["tool"], timeout_s=20),
-            "the command 'tool' in an unknown format: KeyError('exit_code').",
-        ),
-        (
-            (frames.WAIT_UNIT, b"[]"),
-            lambda agent: agent.wait_for_unit("a.service", soon()),
-            (
-                "the wait for 'a.service' to be active in an unknown format: "
-                "ProtocolError(\"A frame's payload is not a JSON object: b'[]'.\")."
-            ),
-        ),
-    ],
-    ids=["settle", "read", "run", "unit"],
+    ),
 )
-def test_malformed_answer_is_reported_with_its_request(
-    guest: PlayedGuest,
-    ready: Agent,
-    said: tuple[int, bytes | Mapping[str, object]],
-    ask: Callable[[Agent], object],
-    refusal: str,
-) -> None:
-    kind, reply = said
-    guest.answers[kind] = says((frames.RESULT, reply))
 
-    with pytest.raises(HarnessError) as refused:
-        ask(ready)
 
-    assert str(refused.value) == f"Machine 'node' answered {refusal}"
+def test_malformed_answer_is_reported_with_its_request(guest: PlayedGuest, ready: Agent) -> None:
+    for (kind, reply), ask, refusal in _MALFORMED:
+        guest.answers[kind] = says((frames.RESULT, reply))
+        with pytest.raises(HarnessError) as refused:
+            ask(ready)
+
+        assert str(refused.value) == f"Machine 'node' answered {refusal}"
 
 
 def test_settle_result_of_a_machine_without_a_nonce_has_no_nonce(
