@@ -130,17 +130,18 @@ def test_published_checkpoint_is_protected_until_its_first_use(
     assert gates == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [("booted", {"image": "two"}), ("booted", {"image": "one", "cpus": 2}), ("other", None)],
-)
 def test_checkpoint_with_another_name_or_other_parts_has_another_key_and_folder(
-    cache: Cache, name: str, parts: Mapping[str, object] | None
+    cache: Cache,
 ) -> None:
-    with cache.use() as first, cache.use(name, parts) as second:
-        assert first.folder != second.folder
-        assert first.key != second.key
-        assert (content_of(first), content_of(second)) == ("disk 1", "disk 2")
+    others: list[tuple[str, Mapping[str, object] | None]] = [
+        *(("booted", {"image": "two"}), ("booted", {"image": "one", "cpus": 2}), ("other", None))
+    ]
+    with cache.use() as first:
+        for number, (name, parts) in enumerate(others, start=2):
+            with cache.use(name, parts) as second:
+                assert first.folder != second.folder
+                assert first.key != second.key
+                assert (content_of(first), content_of(second)) == ("disk 1", f"disk {number}")
 
 
 def test_order_of_parts_does_not_change_the_key(cache: Cache) -> None:
@@ -164,21 +165,19 @@ def test_key_of_a_child_checkpoint_depends_on_its_parents_key(cache: Cache) -> N
         assert second.parent == two
 
 
-@pytest.mark.parametrize(("part", "refusal"), [(Path("/"), TypeError), (float("nan"), ValueError)])
-def test_parts_of_a_checkpoint_key_that_are_not_json_are_refused(
-    cache: Cache, part: object, refusal: type[Exception]
-) -> None:
-    with pytest.raises(refusal, match="not JSON"), cache.use(parts={"image": part}):
-        pass
+def test_parts_of_a_checkpoint_key_that_are_not_json_are_refused(cache: Cache) -> None:
+    for part, refusal in ((Path("/"), TypeError), (float("nan"), ValueError)):
+        with pytest.raises(refusal, match="not JSON"), cache.use(parts={"image": part}):
+            pass
 
 
-@pytest.mark.parametrize("name", ["", "../up", "UP"])
-def test_invalid_checkpoint_name_is_refused(cache: Cache, name: str) -> None:
-    with (
-        pytest.raises(BadInputError, match=rf"'{name}' is not a checkpoint name"),
-        cache.use(name),
-    ):
-        pass
+def test_invalid_checkpoint_name_is_refused(cache: Cache) -> None:
+    for name in ("", "../up", "UP"):
+        with (
+            pytest.raises(BadInputError, match=rf"'{name}' is not a checkpoint name"),
+            cache.use(name),
+        ):
+            pass
 
 
 def test_parent_checkpoint_from_another_store_is_refused(cache: Cache, tmp_path: Path) -> None:
@@ -422,12 +421,11 @@ def test_staging_folder_of_a_running_process_is_kept(cache: Cache) -> None:
     assert content_of(cache.have()) == "disk 1"
 
 
-@pytest.mark.parametrize("name", ["ram", "state", "disk.qcow2"])
-def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache, name: str) -> None:
-    cache.meanwhile = lambda place: (place.ram.parent / name).unlink()
-
-    with pytest.raises(HarnessError, match=rf"'booted' wrote no file '{name}'"), cache.use():
-        pass
+def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache) -> None:
+    for name in ("ram", "state", "disk.qcow2"):
+        cache.meanwhile = lambda place, name=name: (place.ram.parent / name).unlink()  # type: ignore[misc]
+        with pytest.raises(HarnessError, match=rf"'booted' wrote no file '{name}'"), cache.use():
+            pass
 
 
 def test_failure_of_the_caller_is_not_attributed_to_the_store(cache: Cache) -> None:
