@@ -28,15 +28,14 @@ from harness.evidence.node_state import (
 )
 
 
-@pytest.mark.parametrize("line", ["nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "])
-def test_malformed_line_of_proc_modules_raises_an_error(line: str) -> None:
-    with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown format"):
-        parse_modules(f"x 1 0 - Live 0x0\n{line}\n")
+def test_malformed_line_of_proc_modules_raises_an_error() -> None:
+    for line in ("nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "):
+        with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown format"):
+            parse_modules(f"x 1 0 - Live 0x0\n{line}\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "build"),
-    [
+def test_dkms_status_is_read_in_both_of_its_forms() -> None:
+    for line, build in (
         ("nvidia/580.126.09: added", ("580.126.09", None, "added")),
         (
             "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: built",
@@ -68,21 +67,16 @@ def test_malformed_line_of_proc_modules_raises_an_error(line: str) -> None:
             "nvidia/580.1, 6.1, x86_64: installedDeprecated feature: CLEAN (/dkms/nvidia)\n (notes)",
             ("580.1", "6.1", "installed"),
         ),
-    ],
-)
-def test_dkms_status_is_read_in_both_of_its_forms(
-    line: str, build: tuple[str, str | None, str]
-) -> None:
-    version, kernel, state = build
+    ):
+        version, kernel, state = build
 
-    assert parse_dkms_status(f"\nDeprecated feature: REMAKE_INITRD (/etc)\n{line}\n") == [
-        DkmsBuild(name="nvidia", version=version, kernel=kernel, state=state)
-    ]
+        assert parse_dkms_status(f"\nDeprecated feature: REMAKE_INITRD (/etc)\n{line}\n") == [
+            DkmsBuild(name="nvidia", version=version, kernel=kernel, state=state)
+        ]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_unknown_line_of_dkms_status_raises_an_error() -> None:
+    for line in (
         "nvidia 580.126.09 6.1 x86_64 installed",
         "nvidia/580.126.09, 6.1, x86_64: Installed",
         "nvidia/580.126.09, 6.1, x86_64: disabled",
@@ -91,11 +85,11 @@ def test_dkms_status_is_read_in_both_of_its_forms(
         "dkms.conf: Error! No 'PACKAGE_VERSION' directive specified.",
         # DKMS 2.8 to 3.0.8 end their list here.
         "zfs/2.1, 6.1, x86_64: installedError! Could not locate dkms.conf file.\nFile: /a",
-    ],
-)
-def test_unknown_line_of_dkms_status_raises_an_error(line: str) -> None:
-    with pytest.raises(HarnessError, match=r"DKMS reports an error|a line of an unknown format"):
-        parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
+    ):
+        with pytest.raises(
+            HarnessError, match=r"DKMS reports an error|a line of an unknown format"
+        ):
+            parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
 
 
 def test_pci_functions_are_read_with_their_driver() -> None:
@@ -126,21 +120,21 @@ def test_pci_functions_are_read_with_their_driver() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "pcilib: Cannot open /proc/bus/pci\n"])
-def test_output_of_lspci_without_pci_functions_gives_an_empty_list(text: str) -> None:
-    assert parse_lspci(text) == []
+def test_output_of_lspci_without_pci_functions_gives_an_empty_list() -> None:
+    for text in ("", "pcilib: Cannot open /proc/bus/pci\n"):
+        assert parse_lspci(text) == []
 
 
-@pytest.mark.parametrize("text", ["zz\n", "<html>504</html>\n", "\0\0\n", "pcilib: x\nKilled\n"])
-def test_output_of_lspci_without_a_known_line_raises_an_error(text: str) -> None:
-    with pytest.raises(HarnessError, match="'lspci' shows no PCI function, only unknown text"):
-        parse_lspci(text)
+def test_output_of_lspci_without_a_known_line_raises_an_error() -> None:
+    for text in ("zz\n", "<html>504</html>\n", "\0\0\n", "pcilib: x\nKilled\n"):
+        with pytest.raises(HarnessError, match="'lspci' shows no PCI function, only unknown text"):
+            parse_lspci(text)
 
 
-@pytest.mark.parametrize("line", ["find: '/var/lib/dkms': Permission denied", "Killed", "\0"])
-def test_output_of_dkms_status_without_a_known_line_raises_an_error(line: str) -> None:
-    with pytest.raises(HarnessError, match="'dkms status' has a line of an unknown format"):
-        parse_dkms_status(f"Deprecated feature: REMAKE_INITRD (/etc)\n{line}\n")
+def test_output_of_dkms_status_without_a_known_line_raises_an_error() -> None:
+    for line in ("find: '/var/lib/dkms': Permission denied", "Killed", "\0"):
+        with pytest.raises(HarnessError, match="'dkms status' has a line of an unknown format"):
+            parse_dkms_status(f"Deprecated feature: REMAKE_INITRD (/etc)\n{line}\n")
 
 
 def test_path_may_contain_unusual_line_separators() -> None:
@@ -149,10 +143,12 @@ def test_path_may_contain_unusual_line_separators() -> None:
     assert list(parse_stat("".join(f"f 755 0 1.0 {name}\n" for name in names))) == names
 
 
-@pytest.mark.parametrize("text", ["f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"])
-def test_malformed_line_of_stat_txt_raises_an_error(text: str) -> None:
-    with pytest.raises(HarnessError, match="The list of paths has a line of an unknown format"):
-        parse_stat(text)
+def test_malformed_line_of_stat_txt_raises_an_error() -> None:
+    for text in ("f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"):
+        with pytest.raises(
+            HarnessError, match="The list of paths has a line of an unknown format"
+        ):
+            parse_stat(text)
 
 
 def test_boot_time_is_read_among_other_lines() -> None:
@@ -164,9 +160,8 @@ def test_missing_boot_time_raises_an_error() -> None:
         parse_boot_time("cpu 1\nnot btime 12\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_modinfo_field_is_read_from_its_own_line_only() -> None:
+    for text, value in (
         ("srcversion: AB\nversion: 580\n", "580"),
         ("description: version: 1\nversion:\t580 \n", "580"),
         ("version: 580\nversion: 590\n", "580"),
@@ -176,10 +171,8 @@ def test_missing_boot_time_raises_an_error() -> None:
         ("versions: 580\n", None),
         ("Version: 580\n", None),
         ("", None),
-    ],
-)
-def test_modinfo_field_is_read_from_its_own_line_only(text: str, value: str | None) -> None:
-    assert parse_modinfo_field(text, "version") == value
+    ):
+        assert parse_modinfo_field(text, "version") == value
 
 
 def test_name_of_a_modinfo_field_is_not_treated_as_a_pattern() -> None:
@@ -217,19 +210,16 @@ def test_prebake_line_is_read_whatever_the_prebake_line_above_it_contains(noise:
     assert {"event": "teardown", "status": "cleaned"} in lines
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_version_of_the_loaded_driver_is_read_in_each_format() -> None:
+    for line in (
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09  Mon Aug  3 UTC 2026",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build",
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09",
-    ],
-)
-def test_version_of_the_loaded_driver_is_read_in_each_format(line: str) -> None:
-    other = "GCC version:  gcc 12.2.0 (Debian)"
+    ):
+        other = "GCC version:  gcc 12.2.0 (Debian)"
 
-    assert parse_driver_version(f"{line}\n{other}\n") == "580.126.09"
-    assert parse_driver_version(f"{other}\n{line}\n") == "580.126.09"
+        assert parse_driver_version(f"{line}\n{other}\n") == "580.126.09"
+        assert parse_driver_version(f"{other}\n{line}\n") == "580.126.09"
 
 
 def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
@@ -240,9 +230,8 @@ def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
 VERSION = "cdiVersion: 0.5.0\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "devices"),
-    [
+def test_cdi_devices_have_fully_qualified_names() -> None:
+    for text, devices in (
         (
             "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: all\n",
             ["nvidia.com/gpu=0", "nvidia.com/gpu=all"],
@@ -258,19 +247,17 @@ VERSION = "cdiVersion: 0.5.0\n"
             "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: 0:1\n- name: MIG-a_b.c\n",
             ["nvidia.com/gpu=0:1", "nvidia.com/gpu=MIG-a_b.c"],
         ),
-    ],
-)
-def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -> None:
-    assert parse_cdi_devices(text) == devices
+    ):
+        assert parse_cdi_devices(text) == devices
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec() -> None:
+    for text in (
         "",
         "kind: x\n",
         "cdiVersion: 0.5\nkind: x\n",
         "cdiVersion: '0.5'\nkind: x\n",
+        "cdiVersion: 0.5.0-rc1\nkind: x\n",
         "cdiVersion: [0.5.0]\nkind: x\n",
         "cdiVersion: \nkind: x\n",
         "no",
@@ -287,15 +274,12 @@ def test_cdi_devices_have_fully_qualified_names(text: str, devices: list[str]) -
         f"{VERSION}kind: x\ndevices:\n- name: [0]\n",
         f"{VERSION}kind: {{x: y}}\n",
         f"{VERSION}kind: {'x' * 300}\n",
-    ],
-)
-def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None:
-    assert parse_cdi_devices(text) is None
+    ):
+        assert parse_cdi_devices(text) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
+def test_device_nodes_of_a_cdi_spec_are_read() -> None:
+    for text, nodes in (
         ('{"devices": [{"containerEdits": {"deviceNodes": [{"path": "/dev/a"}]}}]}', {"/dev/a"}),
         ('{"containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}, "devices": []}', {"/dev/b"}),
         ('{"containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}}', {"/dev/b"}),
@@ -317,10 +301,8 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec(text: str) -> None
         ('{"devices": 3}', set()),
         ('{"devices": ["a"]}', set()),
         ('{"containerEdits": {"deviceNodes": [{"path": ["/dev/a"]}, {"path": "/b"}]}}', {"/b"}),
-    ],
-)
-def test_device_nodes_of_a_cdi_spec_are_read(text: str, nodes: set[str]) -> None:
-    assert parse_cdi_device_nodes(text) == nodes
+    ):
+        assert parse_cdi_device_nodes(text) == nodes
 
 
 def test_refused_gpu_is_read_from_lines_with_time_stamps() -> None:
@@ -339,40 +321,34 @@ def test_refused_gpu_is_read_from_lines_with_time_stamps() -> None:
     assert parse_refused_gpus(log.replace("[  9.0]", "")) == ["2bb5"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_other_driver_messages_are_not_taken_for_refusals() -> None:
+    for line in (
         "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.",
         "NVRM: GPU 0000:01:00.0 is already bound to nouveau.",
         "NVRM: ignore invalid BAR failure for BAR2",
         "NVRM: something that no release has said yet",
-    ],
-)
-def test_other_driver_messages_are_not_taken_for_refusals(line: str) -> None:
-    refusal = "NVRM: ignoring the legacy GPU 0000:05:00.0"
+    ):
+        refusal = "NVRM: ignoring the legacy GPU 0000:05:00.0"
 
-    assert parse_refused_gpus(f"[ 9.1] {line}\n") == []
-    assert parse_refused_gpus(f"[ 9.1] {line}\n[ 9.2] {refusal}\n[ 9.3] {line}\n") == [
-        "0000:05:00.0"
-    ]
+        assert parse_refused_gpus(f"[ 9.1] {line}\n") == []
+        assert parse_refused_gpus(f"[ 9.1] {line}\n[ 9.2] {refusal}\n[ 9.3] {line}\n") == [
+            "0000:05:00.0"
+        ]
 
 
-@pytest.mark.parametrize(
-    "mark",
-    [
+def test_mark_before_a_unit_is_not_part_of_its_name() -> None:
+    for mark in (
         *("*", "x", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"),
         "\N{CLOCKWISE OPEN CIRCLE ARROW}",
-    ],
-)
-def test_mark_before_a_unit_is_not_part_of_its_name(mark: str) -> None:
-    rows = parse_units(
-        f"{mark} a.service loaded failed failed A\n\n  b.service loaded active running B\n"
-    )
+    ):
+        rows = parse_units(
+            f"{mark} a.service loaded failed failed A\n\n  b.service loaded active running B\n"
+        )
 
-    assert [row[:3] for row in rows] == [
-        ["a.service", "loaded", "failed"],
-        ["b.service", "loaded", "active"],
-    ]
+        assert [row[:3] for row in rows] == [
+            ["a.service", "loaded", "failed"],
+            ["b.service", "loaded", "active"],
+        ]
 
 
 def test_description_of_a_unit_is_part_of_its_line() -> None:
@@ -383,9 +359,8 @@ def test_description_of_a_unit_is_part_of_its_line() -> None:
     assert row[0] == "a.service"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_unknown_line_of_systemctl_raises_an_error() -> None:
+    for line in (
         "Running in chroot, ignoring command 'list-units'",
         "\x1b[0;1;31m\N{BLACK CIRCLE}\x1b[0m b.service loaded failed failed B",
         "0 loaded units listed.",
@@ -393,26 +368,21 @@ def test_description_of_a_unit_is_part_of_its_line() -> None:
         "b.service loaded",
         "*",
         "\0",
-    ],
-)
-def test_unknown_line_of_systemctl_raises_an_error(line: str) -> None:
-    with pytest.raises(HarnessError, match="'systemctl list-units' has a line of an unknown"):
-        parse_units(f"a.service loaded active running A\n{line}\n")
+    ):
+        with pytest.raises(HarnessError, match="'systemctl list-units' has a line of an unknown"):
+            parse_units(f"a.service loaded active running A\n{line}\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
+def test_name_of_a_gpu_is_read() -> None:
+    for text, name in (
         ("Model: \t\t NVIDIA H100 80GB HBM3 \t\nIRQ:   42\n", "NVIDIA H100 80GB HBM3"),
         ("IRQ: 42\nModel:\t Tesla T4\n", "Tesla T4"),
         ("Model:\nIRQ: 42\n", ""),
         ("IRQ: 42\nBad Model: x\n", None),
-        pytest.param(f"Model: A{' ' * 50_000}B\t\n", f"A{' ' * 50_000}B", id="long"),
+        (f"Model: A{' ' * 50_000}B\t\n", f"A{' ' * 50_000}B"),
         ("", None),
-    ],
-)
-def test_name_of_a_gpu_is_read(text: str, name: str | None) -> None:
-    assert parse_gpu_name(text) == name
+    ):
+        assert parse_gpu_name(text) == name
 
 
 def test_each_module_and_kernel_of_dkms_is_listed() -> None:
@@ -431,26 +401,23 @@ GPU = (
 )
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
+    for error in (
         "pcilib: sysfs_read_vpd: read failed: Input/output error",
         "lspci: Unable to load libkmod resources: error -2",
         "libkmod: kmod_config_parse: /etc/modprobe.d/a.conf line 1: ignoring bad line",
-    ],
-)
-def test_error_line_anywhere_in_the_output_of_lspci_is_ignored(error: str) -> None:
-    texts = [f"{GPU[:at]}{error}\n{GPU[at:]}" for at in range(len(GPU) + 1)]
+    ):
+        texts = [f"{GPU[:at]}{error}\n{GPU[at:]}" for at in range(len(GPU) + 1)]
 
-    assert [text for text in texts if parse_lspci(text) != parse_lspci(GPU)] == []
+        assert [text for text in texts if parse_lspci(text) != parse_lspci(GPU)] == []
 
 
-@pytest.mark.parametrize("error", ["cat: read error\n", "x" * 5000 + "\n"])
-def test_text_between_a_pci_function_and_its_details_is_refused(error: str) -> None:
-    with pytest.raises(HarnessError, match="a PCI function in an unknown format") as caught:
-        parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
+def test_text_between_a_pci_function_and_its_details_is_refused() -> None:
+    for error in ("cat: read error\n", "x" * 5000 + "\n"):
+        with pytest.raises(HarnessError, match="a PCI function in an unknown format") as caught:
+            parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
 
-    assert len(str(caught.value)) < 600
+        assert len(str(caught.value)) < 600
 
 
 def test_long_line_of_lspci_is_refused() -> None:
@@ -467,13 +434,15 @@ def test_long_line_of_systemctl_is_refused() -> None:
         parse_units("a." * 200_000 + "!\n")
 
 
-@pytest.mark.parametrize("slot", ["01:00.0", "0000:01:00.0", "10000:01:00.7"])
-def test_line_of_lspci_in_an_unknown_form_raises_an_error(slot: str) -> None:
-    known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
+def test_line_of_lspci_in_an_unknown_form_raises_an_error() -> None:
+    for slot in ("01:00.0", "0000:01:00.0", "10000:01:00.7"):
+        known = "02:00.0 3D controller [0302]: NVIDIA [10de:2330]\n"
 
-    with pytest.raises(HarnessError, match="'lspci' shows a PCI function in an unknown format"):
-        parse_lspci(f"{known}{slot} 3D controller: NVIDIA Corporation GH100\n")
-    assert len(parse_lspci(f"\n{known}pcilib: 01:00.0 cannot be read\n")) == 1
+        with pytest.raises(
+            HarnessError, match="'lspci' shows a PCI function in an unknown format"
+        ):
+            parse_lspci(f"{known}{slot} 3D controller: NVIDIA Corporation GH100\n")
+        assert len(parse_lspci(f"\n{known}pcilib: 01:00.0 cannot be read\n")) == 1
 
 
 _LEGACY = (
@@ -488,9 +457,9 @@ _OPEN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("log", "refused"),
-    [
+def test_refused_gpu_that_appears_in_two_lines_is_listed_once() -> None:
+    """The driver logs the model first and then the address; a K80 has two addresses."""
+    for log, refused in (
         (_K80 + _IGNORED.format(5), ["Tesla K80"]),
         ((_K80 + _IGNORED.format(5)) * 2, ["Tesla K80"]),
         (_K80 + _IGNORED.format(5) + _K80 + _IGNORED.format(6), ["Tesla K80", "Tesla K80"]),
@@ -512,18 +481,12 @@ _OPEN = (
             + "NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.\n",
             ["NVRM: Open nvidia.ko is only ready for use on Data Center GPUs.", "Tesla K80"],
         ),
-    ],
-)
-def test_refused_gpu_that_appears_in_two_lines_is_listed_once(
-    log: str, refused: list[str]
-) -> None:
-    """The driver logs the model first and then the address; a K80 has two addresses."""
-    assert parse_refused_gpus(log) == refused
+    ):
+        assert parse_refused_gpus(log) == refused
 
 
-@pytest.mark.parametrize(
-    ("line", "is_answering"),
-    [
+def test_pci_function_that_reads_as_all_ones_does_not_answer() -> None:
+    for line, is_answering in (
         ("[10de:20b0] (rev a1)", True),
         ("[10de:20b0] (rev a1) (prog-if 00 [VGA controller])", True),
         ("[10de:20b0] (rev fe)", True),
@@ -532,108 +495,106 @@ def test_refused_gpu_that_appears_in_two_lines_is_listed_once(
         ("[10de:20b0]\n\t!!! Unknown header type 7f", False),
         ("[10de:20b0] (rev a1)\n\tSubsystem: Device [ffff:ffff]", True),
         ("[ffff:ffff] (rev ff)", False),
-    ],
-)
-def test_pci_function_that_reads_as_all_ones_does_not_answer(
-    line: str, *, is_answering: bool
-) -> None:
-    text = f"65:00.0 3D controller [0302]: NVIDIA Corporation GA100 {line}\n\tKernel driver in use: nvidia\n"
+    ):
+        text = f"65:00.0 3D controller [0302]: NVIDIA Corporation GA100 {line}\n\tKernel driver in use: nvidia\n"
 
-    (function,) = parse_lspci(text)
+        (function,) = parse_lspci(text)
 
-    assert function.is_answering is is_answering
-    assert function.driver_in_use == "nvidia"
+        assert function.is_answering is is_answering
+        assert function.driver_in_use == "nvidia"
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_driver_and_state_are_read_for_each_pci_function_separately(lost: int) -> None:
-    lines = [f"000{n}:0a:00.{n} VGA [0300]: A [B] [10de:20b{n}] (rev a1)\n" for n in range(2)]
-    lines[lost] = lines[lost].replace("(rev a1)", "(rev ff)")
-    lines[1 - lost] += "\tKernel driver in use: nvidia\n\tKernel modules: nouveau\n"
+def test_driver_and_state_are_read_for_each_pci_function_separately() -> None:
+    for lost in (0, 1):
+        lines = [f"000{n}:0a:00.{n} VGA [0300]: A [B] [10de:20b{n}] (rev a1)\n" for n in range(2)]
+        lines[lost] = lines[lost].replace("(rev a1)", "(rev ff)")
+        lines[1 - lost] += "\tKernel driver in use: nvidia\n\tKernel modules: nouveau\n"
 
-    seen = parse_lspci("".join(lines))
+        seen = parse_lspci("".join(lines))
 
-    assert [(each.slot, each.device) for each in seen] == [
-        ("0000:0a:00.0", "20b0"),
-        ("0001:0a:00.1", "20b1"),
-    ]
-    assert (seen[lost].is_answering, seen[lost].driver_in_use) == (False, None)
-    assert (seen[1 - lost].is_answering, seen[1 - lost].driver_in_use) == (True, "nvidia")
+        assert [(each.slot, each.device) for each in seen] == [
+            ("0000:0a:00.0", "20b0"),
+            ("0001:0a:00.1", "20b1"),
+        ]
+        assert (seen[lost].is_answering, seen[lost].driver_in_use) == (False, None)
+        assert (seen[1 - lost].is_answering, seen[1 - lost].driver_in_use) == (True, "nvidia")
 
 
-@pytest.mark.parametrize(
-    ("number", "class_code"),
-    [("30000", "0300"), ("120000", "1200"), ("10802", "0108"), ("C0330", "0c03"), ("0", "0000")],
-)
-def test_pci_class_of_a_uevent_is_read_without_the_programming_interface(
-    number: str, class_code: str
-) -> None:
-    text = (
-        f"PCI_CLASS={number}\nPCI_ID=10DE:1EB8\nPCI_SUBSYS_ID=10DE:16C1\n"
-        "PCI_SLOT_NAME=0001:00:00.0\nMODALIAS=pci:v000010DEd00002330\n"
-    )
-
-    for line, driver in (("", None), ("DRIVER=a=b=c\n", "a=b=c")):
-        assert parse_pci_event(line + text, "uevent") == PciFunction(
-            slot="0001:00:00.0",
-            class_code=class_code,
-            vendor="10de",
-            device="1eb8",
-            driver_in_use=driver,
+def test_pci_class_of_a_uevent_is_read_without_the_programming_interface() -> None:
+    for number, class_code in (
+        ("30000", "0300"),
+        ("120000", "1200"),
+        ("10802", "0108"),
+        ("C0330", "0c03"),
+        ("0", "0000"),
+    ):
+        text = (
+            f"PCI_CLASS={number}\nPCI_ID=10DE:1EB8\nPCI_SUBSYS_ID=10DE:16C1\n"
+            "PCI_SLOT_NAME=0001:00:00.0\nMODALIAS=pci:v000010DEd00002330\n"
         )
 
+        for line, driver in (("", None), ("DRIVER=a=b=c\n", "a=b=c")):
+            assert parse_pci_event(line + text, "uevent") == PciFunction(
+                slot="0001:00:00.0",
+                class_code=class_code,
+                vendor="10de",
+                device="1eb8",
+                driver_in_use=driver,
+            )
 
-@pytest.mark.parametrize("name", ["PCI_ID", "PCI_SLOT_NAME", "PCI_CLASS", "=", "DRIVER"])
-def test_uevent_file_with_a_missing_or_wrong_line_is_refused(name: str) -> None:
-    number = "red" if name == "DRIVER" else "30200"
-    lines = ("DRIVER=nvidia", f"PCI_CLASS={number}", "PCI_ID=10DE:2330", "PCI_SLOT_NAME=x")
 
-    with pytest.raises(HarnessError, match="'some/uevent' has an unknown format"):
-        parse_pci_event("\n".join(each for each in lines if name not in each), "some/uevent")
+def test_uevent_file_with_a_missing_or_wrong_line_is_refused() -> None:
+    for name in ("PCI_ID", "PCI_SLOT_NAME", "PCI_CLASS", "=", "DRIVER"):
+        number = "red" if name == "DRIVER" else "30200"
+        lines = ("DRIVER=nvidia", f"PCI_CLASS={number}", "PCI_ID=10DE:2330", "PCI_SLOT_NAME=x")
+
+        with pytest.raises(HarnessError, match="'some/uevent' has an unknown format"):
+            parse_pci_event("\n".join(each for each in lines if name not in each), "some/uevent")
 
 
-@pytest.mark.parametrize(
-    ("line", "modified"),
-    [
+def test_time_of_a_path_is_read_in_each_form() -> None:
+    for line, modified in (
         ("f 644 0 1700000000.5 /x", 1_700_000_000.5),
         ("f 644 0 1700000000 /x", 1_700_000_000),
         ("f 644 0 1700000000. /x", 1_700_000_000),
         ("f 644 0 -1.5 /x", -1.5),
-    ],
-)
-def test_time_of_a_path_is_read_in_each_form(line: str, modified: float) -> None:
-    states = parse_stat(f"{line}\nd 2777 4096 2.0 /srv\nf 4755 12 3.5 /usr/nvidia modprobe\n")
+    ):
+        states = parse_stat(f"{line}\nd 2777 4096 2.0 /srv\nf 4755 12 3.5 /usr/nvidia modprobe\n")
 
-    assert states["/x"].modified_at_s == modified
-    assert [
-        (path, each.kind, each.mode, each.size, each.is_setuid) for path, each in states.items()
-    ] == [
-        ("/x", "f", 0o644, 0, False),
-        ("/srv", "d", 0o2777, 4096, False),
-        ("/usr/nvidia modprobe", "f", 0o4755, 12, True),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("holders", "names"),
-    [("-", ()), ("a,", ("a",)), ("a,b", ("a", "b")), ("a,-", ("a",)), ("[permanent],", ("[permanent]",))],
-)  # fmt: skip
-def test_holders_of_a_module_are_read_as_a_list(holders: str, names: tuple[str, ...]) -> None:
-    modules = parse_modules(
-        f"x 1 12 {holders} Live 0x0 (OE)\ny 2 0 - Unloading 0x0\nfixed 2 - - Live 0x0\n"
-    )
-
-    assert modules == {
-        "x": LoadedModule(name="x", references=12, holders=names),
-        "y": LoadedModule(name="y", references=0, holders=()),
-        # A kernel that cannot unload modules does not count references.
-        "fixed": LoadedModule(name="fixed", references=0, holders=()),
-    }
+        assert states["/x"].modified_at_s == modified
+        assert [
+            (path, each.kind, each.mode, each.size, each.is_setuid)
+            for path, each in states.items()
+        ] == [
+            ("/x", "f", 0o644, 0, False),
+            ("/srv", "d", 0o2777, 4096, False),
+            ("/usr/nvidia modprobe", "f", 0o4755, 12, True),
+        ]
 
 
-@pytest.mark.parametrize(
-    "text", ["Error! a\n", "nvidia/580.1: added\nnvidia-fs/2: added\nError! a"]
-)
-def test_error_of_dkms_is_found_in_any_line(text: str) -> None:
-    with pytest.raises(HarnessError, match="DKMS reports an error, so its list may lack modules"):
-        parse_dkms_status(text)
+def test_holders_of_a_module_are_read_as_a_list() -> None:
+    for holders, names in (
+        ("-", ()),
+        ("a,", ("a",)),
+        ("a,b", ("a", "b")),
+        ("a,-", ("a",)),
+        ("[permanent],", ("[permanent]",)),
+    ):
+        modules = parse_modules(
+            f"x 1 12 {holders} Live 0x0 (OE)\ny 2 0 - Unloading 0x0\nfixed 2 - - Live 0x0\n"
+        )
+
+        assert modules == {
+            "x": LoadedModule(name="x", references=12, holders=names),
+            "y": LoadedModule(name="y", references=0, holders=()),
+            # A kernel that cannot unload modules does not count references.
+            "fixed": LoadedModule(name="fixed", references=0, holders=()),
+        }
+
+
+def test_error_of_dkms_is_found_in_any_line() -> None:
+    for text in ("Error! a\n", "nvidia/580.1: added\nnvidia-fs/2: added\nError! a"):
+        with pytest.raises(
+            HarnessError, match="DKMS reports an error, so its list may lack modules"
+        ):
+            parse_dkms_status(text)
