@@ -104,21 +104,18 @@ def test_truncated_recording_is_played_to_its_end(recording: Path) -> None:
     assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf")]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_file_that_is_not_an_asciicast_is_refused(tmp_path: Path) -> None:
+    for text, message in (
         ("no json", "The file is not an asciicast."),
         ("[]", "The file is not an asciicast."),
         ("{}", "The file is not an asciicast."),
         ('{"version": 1}', "The asciicast has version 1; only version 2 can be read."),
-    ],
-)
-def test_file_that_is_not_an_asciicast_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "serial.cast"
-    path.write_text(text)
+    ):
+        path = tmp_path / "serial.cast"
+        path.write_text(text)
 
-    with pytest.raises(BadInputError, match=f"^{re.escape(f'{path}: {message}')}$"):
-        list(read_recording(path))
+        with pytest.raises(BadInputError, match=f"^{re.escape(f'{path}: {message}')}$"):
+            list(read_recording(path))
 
 
 def test_replay_prints_the_console(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,13 +153,13 @@ def test_replay_of_a_folder_with_several_machines_is_refused(
     assert "several machines" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["5", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'])
-def test_error_for_a_malformed_line_has_its_number_and_text(recording: Path, line: str) -> None:
-    recording.write_text(f"{recording.read_text()}{line}\n")
-    expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
-
-    with pytest.raises(BadInputError, match=f"^{re.escape(expected)}$"):
-        list(read_recording(recording))
+def test_error_for_a_malformed_line_has_its_number_and_text(recording: Path) -> None:
+    before = recording.read_text()
+    for line in ("5", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'):
+        recording.write_text(f"{before}{line}\n")
+        expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
+        with pytest.raises(BadInputError, match=f"^{re.escape(expected)}$"):
+            list(read_recording(recording))
 
 
 def test_too_long_line_is_not_taken_for_a_truncated_end(recording: Path) -> None:
@@ -187,29 +184,25 @@ def test_surrogates_and_undecodable_bytes_are_replaced(recording: Path) -> None:
     assert list(read_recording(recording)) == [(1.0, "a?b"), (2.0, "\ufffd")]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "drawn"),
-    [
+def test_terminal_commands_are_removed_from_the_replayed_output() -> None:
+    for pieces, drawn in (
         (["\x1b[31mred\x1b[0m\r\n\ttab\b"], "\x1b[31mred\x1b[0m\r\n\ttab\b"),
         (["\x1b7\x1b[r\x1b[999;999H\x1b[6n\x1b8"], "\x1b7\x1b[r\x1b[999;999H\x1b8"),
         (["\x1b]0;title\x07a\x1b]52;c;eA==\x1b\\b"], "ab"),
         (["\x1bP$q m\x1b\\a\x1b[c\x1b[?1000h\x05\x1bc\x9b6n"], "a6n"),
         (["a\x1b", "[6", "nb\x1b]52;c;", "eA==", "\x07c"], "abc"),
         (["\x1b[?25l", "\x1b"], "\x1b[?25l"),
-    ],
-    ids=["drawing", "question", "title", "device", "in-pieces", "end"],
-)
-def test_terminal_commands_are_removed_from_the_replayed_output(
-    pieces: list[str], drawn: str
-) -> None:
-    assert "".join(text for _, text in without_commands((0.0, each) for each in pieces)) == drawn
+    ):
+        assert (
+            "".join(text for _, text in without_commands((0.0, each) for each in pieces)) == drawn
+        )
 
 
-@pytest.mark.parametrize("word", ["nan", "-1", "x"])
 def test_replay_speed_that_is_not_a_number_of_0_or_more_is_refused(
-    word: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["replay", f"--speed={word}", "t"])
+    for word in ("nan", "-1", "x"):
+        with pytest.raises(SystemExit):
+            main(["replay", f"--speed={word}", "t"])
 
-    assert "is not a factor" in capsys.readouterr().err
+        assert "is not a factor" in capsys.readouterr().err
