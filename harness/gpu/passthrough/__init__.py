@@ -57,6 +57,14 @@ def is_driver_name(text: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BoundDriver:
+    """The driver and the `driver_override` of a PCI function; None stands for none."""
+
+    driver: str | None
+    override: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostFunction:
     """A PCI function of this host, as sysfs describes it.
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from harness.gpu.passthrough import HostFunction
-    from harness.gpu.passthrough.records import BoundDriver, RecordedDrivers
+    from harness.gpu.passthrough import BoundDriver, HostFunction
+    from harness.gpu.passthrough.records import RecordedDrivers
     from harness.provisioning.command import Runner
 
 T = TypeVar("T")

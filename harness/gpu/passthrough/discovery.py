@@ -7,12 +7,18 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import HarnessError
-from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup, is_address
+from harness.gpu.passthrough import (
+    BoundDriver,
+    HostDevices,
+    HostFunction,
+    HostGpu,
+    IommuGroup,
+    is_address,
+)
 from harness.gpu.passthrough.bars import parse_resource
 from harness.gpu.passthrough.device_users import find_device_users
 from harness.gpu.passthrough.host_use import find_host_use
 from harness.gpu.passthrough.judgement import judge
-from harness.gpu.passthrough.records import BoundDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.gpu.passthrough import ADDRESS_PATTERN, VFIO_DRIVER, is_address
+from harness.gpu.passthrough import ADDRESS_PATTERN, VFIO_DRIVER, BoundDriver, is_address
 from harness.gpu.passthrough.strict_json import Value
 from harness.shared_folder import (
     SharedFile,
@@ -47,14 +47,6 @@ _LONGEST_REASON = 4096
 
 class RecordError(HarnessError):
     """A record can't be used: it is malformed, or sysfs contradicts it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundDriver:
-    """The driver and the `driver_override` that a function had before a run took its GPU."""
-
-    driver: str | None
-    override: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ import pytest
 
 from harness import shared_folder
 from harness.errors import HarnessError
-from harness.gpu.passthrough import VerdictKind
+from harness.gpu.passthrough import BoundDriver, VerdictKind
 from harness.gpu.passthrough.binding import Binder
-from harness.gpu.passthrough.records import BoundDriver, RecordedDrivers, RecordError, Writer
+from harness.gpu.passthrough.records import RecordedDrivers, RecordError, Writer
 from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 from suites.unit.gpu.passthrough.leasing import (
     AUDIO,
