@@ -15,10 +15,12 @@ from harness import expect
 from harness.cli.options import add_machine_options, settings_of
 from harness.cli.progress import ElapsedLog, show_event
 from harness.errors import ExpectationError, HarnessError
+from harness.evidence.causes import explain
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab
 from harness.lab.bakes import bake_evidence, bake_node
 from harness.lab.node import NodeRequest
+from harness.visible_text import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -177,6 +179,8 @@ def _boot(lab: Lab, scenario: Scenario, log: ElapsedLog) -> list[Verdict]:
         if any(verdict.failure for verdict in verdicts):
             kept = lab.save_evidence(evidence, f"demo/{scenario.request.name}")
             log(f"{scenario.title}: evidence kept in '{kept}'")
+            for finding in explain(kept):
+                log(f"{scenario.title}: {visible(finding)}")
         return verdicts
 
 

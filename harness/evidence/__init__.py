@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Suffix of a GPU's access trace file in the folder `host`; the GPU's device id precedes the suffix.
 TRACE_SUFFIX = "-trace.json"
+#: The file in the folder `host` with a sentence about a host that kept the machine waiting for most of its time.
+BUSY_HOST = "busy-host.txt"
 #: The kernel's folder of PCI functions, for nodes without `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
 #: The gathered command that reads the configuration space of each PCI function.

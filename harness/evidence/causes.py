@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
-from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
+from harness.evidence import BUSY_HOST, CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.node_state import RESTARTING, unit_rows
-from harness.foreign_files import last_bytes
+from harness.foreign_files import evidence_text, last_bytes
 from harness.provisioning.driver_messages import parse_messages
 from harness.provisioning.driver_words import TOOL_WORDS
 
@@ -267,7 +267,8 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
     the last lines of its log. The next findings are each failed unit with its last line in the
     journal, and each unit that systemd restarts. If there are no such findings and no named cause
     (`is_named`), the findings are the units that are still starting, the guest's first line about
-    an error, or the last console line of a guest that does not answer.
+    an error, or the last console line of a guest that does not answer. The last finding is that the
+    host's other work kept the machine waiting.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -285,6 +286,8 @@ def explain(folder: Path, *, is_named: bool = False) -> list[str]:
             sentences.append(f"the guest's first error: {line}")
         elif (folder / NOT_COLLECTED).is_file() and (line := _last_of_console(logs)):
             sentences.append(f"the guest does not answer; its console ends with: {line}")
+    with contextlib.suppress(HarnessError, OSError):
+        sentences += evidence_text(folder / "host" / BUSY_HOST, below=folder).splitlines()[:1]
     return sentences
 
 

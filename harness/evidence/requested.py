@@ -43,7 +43,7 @@ def write_request(
 
 
 def unrequested(folder: Path, kind: Kind, wanted: Sequence[str]) -> list[str]:
-    """Return the patterns (`*`, `?`) of which not everything that matches in the guest was requested.
+    """Return the patterns (`*`, `?`) that may match something in the guest that was not requested.
 
     `kind` selects the texts of files, or the paths and their attributes. Evidence from earlier
     versions has no such record, and is treated as complete. Raises HarnessError if the record has

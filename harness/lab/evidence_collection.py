@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.evidence import TRACE_SUFFIX, Evidence
+from harness.evidence import BUSY_HOST, TRACE_SUFFIX, Evidence
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL, history_request
@@ -150,6 +150,7 @@ def save_host_evidence(machine: LabMachine, folder: Path) -> None:
         shutil.copytree(machine.folder / STATES, folder / STATES, dirs_exist_ok=True)
     vm = machine.vm
     recording = machine.folder / RECORDING
+    busy = machine.busy_host()
     keep_host_files(
         folder,
         {**vm.logs, **({RECORDING: recording} if recording.exists() else {})},
@@ -161,6 +162,7 @@ def save_host_evidence(machine: LabMachine, folder: Path) -> None:
                 ],
                 indent=2,
             ),
+            **({BUSY_HOST: busy} if busy else {}),
             **{
                 name: text
                 for device_id, trace in machine.gpu_traces().items()

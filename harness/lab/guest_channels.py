@@ -186,6 +186,10 @@ class GuestChannels:
         """
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 
+    def busy_host(self) -> str:
+        """Return a sentence if the host kept the machine waiting for most of its time, or an empty text."""
+        return "" if self._guest_clock is None else self._guest_clock.busy_host()
+
     def _after(self, seconds: float, *, follows_progress: bool = False) -> Deadline:
         if self._guest_clock is None:
             return Deadline.after(seconds)

@@ -92,6 +92,21 @@ class GuestClock:
             self._look()
             return GuestTime(self._read()[0], self._kept_waiting_s)
 
+    def busy_host(self) -> str:
+        """Return a sentence if the machine spent at least half of its time waiting for the host's other work.
+
+        Otherwise, this method returns an empty text.
+        """
+        with self._lock:
+            self._look()
+            lived_s = self._clock.monotonic() - self._began
+            if lived_s <= 0 or self._kept_waiting_s * 2 < lived_s:
+                return ""
+            return (
+                f"the host's other work kept the machine waiting for {self._kept_waiting_s:.0f} of "
+                f"{lived_s:.0f} s, which the guest's own time limits count"
+            )
+
     def _look(self) -> float:
         now = self._clock.monotonic()
         waits = self._read()[1]

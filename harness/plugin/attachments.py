@@ -27,6 +27,7 @@ _ATTACHED = (
     "host/serial.cast",
     "host/argv.txt",
     "host/domain.xml",
+    "host/busy-host.txt",
     "host/stderr.log",
     "host/qmp-events.json",
     "host/*-trace.txt",

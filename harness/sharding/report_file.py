@@ -1,4 +1,4 @@
-"""Writes the files of reports, and reads those that another host wrote: regular files of limited size."""
+"""Writes the files of reports, and reads reports of other hosts: regular files of limited size."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from harness.artifact_cache import DISK
 from harness.artifact_cache.disk_space import FULL, DiskSpace, free_bytes
 from harness.debian_packages import KEYRING, KEYRING_PACKAGE
 from harness.errors import RequirementError
-from harness.foreign_files import last_bytes
 from harness.host_programs import find_program
 from harness.image import ImageBuildError
 from harness.image.build.commands import (
@@ -324,5 +323,6 @@ def read_dpkg_status(text: str) -> dict[str, str]:
 
 def log_tail(log: Path) -> str:
     """Return the last lines of a log."""
-    tail = last_bytes(log, 16 << 10).decode(errors="replace")
-    return "\n".join(tail.splitlines()[-LOG_TAIL_LINES:])
+    with log.open("rb") as source:
+        source.seek(max(0, log.stat().st_size - (16 << 10)))
+        return "\n".join(source.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])

@@ -12,6 +12,7 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
+from harness.evidence.causes import explain
 from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL, history_request
 from harness.evidence.request import AdditionalEvidence, result_request
 from harness.gpu.trace import IncidentKind, TraceRecorder
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
 
 
-def a_machine(folder: Path, *, has_vm: bool = True, is_hanging: bool = False) -> LabMachine:
+def a_machine(
+    folder: Path, *, has_vm: bool = True, is_hanging: bool = False, busy: str = ""
+) -> LabMachine:
     """Return as much of a machine as its evidence needs, with a console."""
 
     def require_answer() -> None:
@@ -51,6 +54,7 @@ def a_machine(folder: Path, *, has_vm: bool = True, is_hanging: bool = False) ->
         agent="the agent",
         gpu_traces=dict,
         require_answer=require_answer,
+        busy_host=lambda: busy,
     )
     return cast("LabMachine", machine)
 
@@ -142,6 +146,17 @@ def test_host_evidence_of_a_machine_that_ran_is_complete(tmp_path: Path) -> None
     assert (kept / "host/qmp-events.json").is_file()
     # Where nothing was recorded, nothing is missing.
     assert json.loads((kept / "manifest.json").read_text())["missing"] == []
+
+
+@pytest.mark.parametrize("busy", ["", "the host's other work kept the machine waiting"])
+def test_findings_end_with_the_time_for_which_a_busy_host_kept_the_machine_waiting(
+    tmp_path: Path, busy: str
+) -> None:
+    evidence_collection.save_host_evidence(
+        a_machine(tmp_path / "node", busy=busy), tmp_path / "kept"
+    )
+
+    assert explain(tmp_path / "kept") == ([busy] if busy else [])
 
 
 def test_host_evidence_contains_the_differences_between_states(tmp_path: Path) -> None:

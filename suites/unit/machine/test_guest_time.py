@@ -229,3 +229,14 @@ def test_deadline_that_ignores_progress_is_not_extended(host: Host) -> None:
     host.clock.sleep(1)
 
     assert deadline.has_passed()
+
+
+def test_host_is_called_busy_if_the_machine_waited_for_half_of_its_time(host: Host) -> None:
+    guest = host.guest()
+
+    host.clock.sleep(100)
+    host.schedules(2, ran_s=51, waited_s=49)
+    assert guest.busy_host() == ""
+    host.schedules(2, ran_s=51, waited_s=50)
+
+    assert "kept the machine waiting for 50 of 100 s" in guest.busy_host()

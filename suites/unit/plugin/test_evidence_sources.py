@@ -185,7 +185,12 @@ def test_unreachable_machine_leaves_the_reason_and_the_host_evidence(
     (tmp_path / "clone1").mkdir()
     vm = SimpleNamespace(logs={}, events=())
     machine: Any = SimpleNamespace(
-        name="clone1", folder=tmp_path / "clone1", vm=vm, gpu_traces=dict, require_answer=refuse
+        name="clone1",
+        folder=tmp_path / "clone1",
+        vm=vm,
+        gpu_traces=dict,
+        require_answer=refuse,
+        busy_host=str,
     )
     source, kept, error = MachineEvidenceSource(machine), tmp_path / "kept", HarnessError("x")
 
