@@ -24,6 +24,8 @@ from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.host.libvirt.conftest import PATIENCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.machine.libvirt.private_daemon import PrivateDaemon
 
 REPOSITORY = Path(__file__).parents[3]
@@ -44,6 +46,26 @@ def _deadline() -> Deadline:
 def _names(connection: Connection) -> list[str]:
     domains = connection.run("the list of domains", connection.raw.listAllDomains)
     return [domain.name() for domain in domains]
+
+
+@contextlib.contextmanager
+def _stopped(daemon: PrivateDaemon) -> Iterator[None]:
+    """Stop libvirtd for a while.
+
+    nsenter stops itself when its child stops, and has to be continued: it continues the child.
+    """
+    nsenter, libvirtd = daemon.processes()[-2:]
+
+    def poll() -> Observation[bool]:
+        state = Path(f"/proc/{nsenter}/stat").read_text().rpartition(")")[2].split()[0]
+        return Observation(state == "T" or None, f"nsenter is in state {state}")
+
+    os.kill(libvirtd, signal.SIGSTOP)
+    try:
+        wait_for("nsenter to stop with libvirtd", poll, _deadline(), interval_s=0.01)
+        yield
+    finally:
+        os.kill(nsenter, signal.SIGCONT)
 
 
 def test_private_libvirtd_is_a_session_or_system_daemon_as_requested(
@@ -124,13 +146,8 @@ def test_killed_daemon_starts_again(daemon: PrivateDaemon, connection: Connectio
 def test_error_for_a_hanging_daemon_has_the_stacks_of_all_threads(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
-    libvirtd = daemon.processes()[-1]
-    os.kill(libvirtd, signal.SIGSTOP)
-    try:
-        with pytest.raises(LibvirtHangsError) as caught:
-            connection.run("the list of domains", connection.raw.listAllDomains, limit_s=0.2)
-    finally:
-        os.kill(libvirtd, signal.SIGCONT)
+    with _stopped(daemon), pytest.raises(LibvirtHangsError) as caught:
+        connection.run("the list of domains", connection.raw.listAllDomains, limit_s=0.2)
 
     assert "did not answer the list of domains" in str(caught.value)
     assert "in listAllDomains" in str(caught.value)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _quick_disk() -> Iterator[None]:
     """Skip fsync: no test here can observe data that a power failure would lose."""
     with pytest.MonkeyPatch.context() as patch:
@@ -24,7 +24,7 @@ def _quick_disk() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _other_time_zone() -> Iterator[None]:
     """Run in a time zone of its own: in UTC, a local time in a log looks right."""
     with pytest.MonkeyPatch.context() as patch:
