@@ -21,6 +21,8 @@ BUILD_CONTAINER = "gpuprebuild"
 _RESOLVING = re.compile(r"failed to resolve (?:reference|image)")
 LOCAL = Retry(timeout_s=60)
 """The time limit of a command that only changes containerd's local store."""
+READY = Retry(attempts=240, pause_s=0.1, timeout_s=1, max_timeout_s=8)
+"""The limit grows, since on an overloaded node each start of `ctr` may take longer than a second."""
 
 
 class ContainerImage(Protocol):
@@ -36,7 +38,7 @@ class ContainerImage(Protocol):
 def wait_until_ready() -> tuple[Action, ...]:
     """Wait for containerd, and make the folders that are mounted into the driver container."""
     return (
-        Run(argv=("ctr", "version"), retry=Retry(attempts=240, pause_s=0.1, timeout_s=1)),
+        Run(argv=("ctr", "version"), retry=READY),
         MakeDirectory(path=ACTIONS_DIRECTORY),
         MakeDirectory(path=PAYLOAD_DIRECTORY),
     )

@@ -19,18 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """The number of attempts, the pause between them, and the time limit of each attempt, in seconds."""
+    """The number of attempts, the pause between them, and the time limit of each attempt, in seconds.
+
+    If `max_timeout_s` is set, the limit doubles after each attempt that times out, up to
+    `max_timeout_s`. An attempt with a limit of `n * timeout_s` that times out counts as `n` attempts,
+    so that all attempts together take no longer.
+    """
 
     attempts: int = 1
     pause_s: float = 0.0
     timeout_s: float
+    max_timeout_s: float | None = None
 
     def describe(self) -> str:
         if self.attempts == 1:
             return f"limit {self.timeout_s:g} s"
-        return (
+        each = (
             f"{self.attempts} attempts, {self.pause_s:g} s apart, limit {self.timeout_s:g} s each"
         )
+        if self.max_timeout_s is None:
+            return each
+        return f"{each}, doubled after a timeout, up to {self.max_timeout_s:g} s"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ def try_command(node: NodeContext, run: Run) -> str | None:
 
 def _try(node: NodeContext, run: Run) -> str | None:
     seen = "The command was not started."
-    for attempt in range(1, run.retry.attempts + 1):
+    retry = run.retry
+    limit_s, left = retry.timeout_s, float(retry.attempts)
+    for attempt in itertools.count(1):
         if node.retries.has_passed():
             raise StepFailedError(f"The time budget of the node is used up. {seen}")
         try:
-            result = _once(node, run)
+            result = _once(node, run, limit_s)
         except BaseException:  # a signal; it ends only the command's own processes
             _clean_up(node, run)
             raise
@@ -60,14 +63,18 @@ def _try(node: NodeContext, run: Run) -> str | None:
                 f"Attempt {attempt - 1} failed too: {seen}"
             )
         seen = result.render()
-        if attempt < run.retry.attempts:
-            node.clock.sleep(node.retries.cap(run.retry.pause_s))
+        left -= limit_s / retry.timeout_s if result.timed_out else 1
+        if left <= 0:
+            break
+        if result.timed_out and retry.max_timeout_s is not None:
+            limit_s = min(2 * limit_s, retry.max_timeout_s)
+        node.clock.sleep(node.retries.cap(retry.pause_s))
     raise StepFailedError(seen)
 
 
-def _once(node: NodeContext, run: Run) -> CommandResult:
+def _once(node: NodeContext, run: Run, limit_s: float) -> CommandResult:
     env = dict(run.env) or None
-    limit = node.retries.cap(run.retry.timeout_s)
+    limit = node.retries.cap(limit_s)
     result = node.runner.run(run.argv, timeout_s=limit, env=env)
     if result.exit_code == 127 and run.fallback_program is not None:
         result = node.runner.run((run.fallback_program, *run.argv[1:]), timeout_s=limit, env=env)

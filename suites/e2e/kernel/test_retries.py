@@ -186,7 +186,7 @@ def test_failed_command_leaves_no_process(start_node: StartNode, act: str) -> No
 
 #: The plan's lines for the contract's attempts, with the pause between them and their limit.
 ATTEMPTS = (
-    "ctr version  # 240 attempts, 0.1 s apart, limit 1 s each",
+    "ctr version  # 240 attempts, 0.1 s apart, limit 1 s each, doubled after a timeout, up to 8 s",
     "  # 3 attempts, 5 s apart, limit 120 s each",
     "/entrypoint.sh install-skip-build  # limit 600 s",
     "/entrypoint.sh install  # 5 attempts, 10 s apart, limit 600 s each",

@@ -141,6 +141,36 @@ def test_attempt_that_reaches_its_own_limit_is_followed_by_another_attempt(tmp_p
     assert detail == "Succeeded on attempt 3."
 
 
+def test_growing_limit_doubles_after_each_timeout_within_the_time_of_all_attempts(
+    tmp_path: Path,
+) -> None:
+    """On an overloaded node, no attempt with the first limit could succeed."""
+    growing = Retry(attempts=20, pause_s=1, timeout_s=2, max_timeout_s=8)
+    clock = FakeClock()
+    runner = ScriptedRunner().expect("work hard", timeout_s=2, exit_code=1)
+    for limit_s in (2, 4, 8, 8, 8, 8):
+        runner.expect("work hard", timeout_s=limit_s, is_timed_out=True)
+
+    with runner, pytest.raises(StepFailedError, match="time limit"):
+        try_command(make_node(runner, tmp_path, clock), Run(argv=("work", "hard"), retry=growing))
+
+    assert clock.sleeps == [1] * 6
+
+
+def test_limit_does_not_grow_after_an_attempt_that_fails_in_time(tmp_path: Path) -> None:
+    growing = Retry(attempts=3, pause_s=1, timeout_s=2, max_timeout_s=8)
+    with (
+        ScriptedRunner()
+        .expect("work hard", timeout_s=2, exit_code=1, times=2)
+        .expect("work hard", timeout_s=2) as runner
+    ):
+        detail = try_command(
+            make_node(runner, tmp_path, FakeClock()), Run(argv=("work", "hard"), retry=growing)
+        )
+
+    assert detail == "Succeeded on attempt 3."
+
+
 def test_no_command_starts_after_the_budget_is_spent(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError) as failure, ScriptedRunner() as runner:
         try_command(make_node(runner, tmp_path, budget_s=0), command())
