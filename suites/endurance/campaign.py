@@ -100,18 +100,22 @@ def run(
     report: Callable[[str], None],
     summaries: Path,
 ) -> Summary:
-    """Try the cases until the time is over, and write the summary; a try that has begun is finished.
+    """Try the cases until the time is over; a try that has begun is finished.
 
-    The summary is also written if the run was stopped, or if the campaign's own code failed.
+    The summary is written after each try, since a run of many hours may be killed.
     """
     summary = Summary(
         campaign=name, seed=seed, minutes=minutes, tries=dict.fromkeys(sorted(cases), 0)
     )
     began = clock.monotonic()
+
+    def keep_now() -> Path:
+        summary.minutes = round((clock.monotonic() - began) / 60, 1)
+        return keep(summary, summaries)
+
     try:
         for attempt in order(seed, list(cases)):
-            left_s = began + minutes * 60 - clock.monotonic()
-            if left_s <= 0 and attempt.number > 1:
+            if clock.monotonic() - began >= minutes * 60 and attempt.number > 1:
                 break
             report(f"{name}: try {attempt.number}, {attempt.case}")
             broken = cases[attempt.case](attempt)
@@ -119,9 +123,9 @@ def run(
             for what in broken:
                 report(f"{name}: try {attempt.number} BROKE A PROMISE: {what}")
                 summary.found.append(Found(attempt=attempt, what=what))
+            keep_now()
     finally:
-        summary.minutes = round((clock.monotonic() - began) / 60, 1)
-        report(f"summary: {keep(summary, summaries)}")
+        report(f"summary: {keep_now()}")
     return summary
 
 

@@ -26,6 +26,8 @@ _REPOSITORY = Path(__file__).parents[2]
 _RUN_S = 6 * 3600.0
 _LARGEST_SEED = 10**9
 _SHOWN = 20
+#: A campaign of an hour tries only some of the parts that *load* divides CI's tests into.
+_PARTS = 8
 #: The tests of `./dev test`: the arguments of each of its runs of pytest.
 _CI: Sequence[Sequence[str]] = (
     ("suites/docs", "suites/host", "suites/unit"),
@@ -97,20 +99,24 @@ class Load:
             )
         cores = len(os.sched_getaffinity(0))
 
-        def try_one(times: int, _attempt: Attempt) -> list[str]:
+        def try_one(times: int, part: int, _attempt: Attempt) -> list[str]:
+            options = ("-n", str(cores), f"--shard={part}/{_PARTS}")
             load = spawn(["stress-ng", "--cpu", str(times * cores), "--quiet"])
             try:
                 return [
                     broken
                     for words in _selection()
-                    for broken in _pytest(folder / "junit.xml", "-n", str(cores), *words)
+                    for broken in _pytest(folder / "junit.xml", *options, *words)
                 ]
             finally:
                 end(load, grace_s=0.0)
 
         yield {
-            f"{times} times the processors": functools.partial(try_one, times)
+            f"{times} times the processors, part {part} of {_PARTS}": functools.partial(
+                try_one, times, part
+            )
             for times in (2, 4, 8)
+            for part in range(1, _PARTS + 1)
         }
 
 

@@ -112,5 +112,30 @@ def test_summary_is_kept_if_the_campaign_is_interrupted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "crash-51.json").read_text())["seed"] == 51
 
 
+def test_summary_is_kept_after_each_try(tmp_path: Path) -> None:
+    """A run of many hours may be killed."""
+    kept: list[int] = []
+
+    def count(attempt: Attempt) -> list[str]:
+        if attempt.number > 1:
+            document = json.loads((tmp_path / "crash-51.json").read_text())
+            kept.append(sum(document["tries"].values()))
+        clock.advance(60)
+        return []
+
+    clock = FakeClock()
+    run(
+        "crash",
+        dict.fromkeys(_CASES, count),
+        seed=51,
+        minutes=3.0,
+        clock=clock,
+        report=lambda _line: None,
+        summaries=tmp_path,
+    )
+
+    assert kept == [1, 2]
+
+
 def test_every_campaign_of_the_mix_runs_in_its_own_namespaces() -> None:
     assert all(CAMPAIGNS[name].is_apart for name in MIX)
