@@ -74,6 +74,21 @@ def test_states_in_the_output_of_dkms_are_distinguished() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        "(WARNING! Missing some built modules!)",
+        "(Original modules exist) (Built modules are missing in the kernel modules folder)",
+    ],
+    ids=["DKMS 2", "DKMS 3.1"],
+)
+def test_module_of_which_a_part_is_missing_is_not_installed(note: str) -> None:
+    """With `nvidia.ko` alone, `modprobe nvidia` succeeds and `nvidia-uvm` is missing."""
+    (entry,) = parse_dkms_status(f"nvidia/{VERSION}, {KERNEL}, x86_64: installed {note}")
+
+    assert entry.state is DkmsState.BUILT
+
+
 def test_version_and_kernel_are_parsed_from_modinfo() -> None:
     file = parse_modinfo(
         "filename:       /lib/modules/x/nvidia.ko\n"
