@@ -497,6 +497,14 @@ class Evidence:
             for path, text in self._cdi_specs().items()
         }
 
+    @property
+    def cdi_driver_versions(self) -> Mapping[str, set[str]]:
+        """Return the driver versions of the libraries that each CDI spec mounts, by the file's path."""
+        return {
+            path: node_state.parse_cdi_driver_versions(text)
+            for path, text in self._cdi_specs().items()
+        }
+
     def _cdi_specs(self) -> Mapping[str, str]:
         specs = {
             f"{folder}/{name}": text

@@ -79,6 +79,7 @@ _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
 )
 #: The form of a CDI spec's version, which container runtimes require.
+_CDI_NVML = re.compile(r"/libnvidia-ml\.so\.(\d{1,4}(?:\.\d{1,4}){1,2})(?![\w.])")
 _CDI_VERSION = re.compile(r"v?\d{1,5}\.\d{1,5}\.\d{1,5}")
 #: The name of a device in the specification of CDI.
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -344,6 +345,11 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
         }
     except (AttributeError, KeyError, TypeError, ValueError):
         return set()
+
+
+def parse_cdi_driver_versions(text: str) -> set[str]:
+    """Return the versions of the driver whose NVML a CDI spec mounts into containers."""
+    return set(_CDI_NVML.findall(text))
 
 
 def parse_gpu_name(text: str) -> str | None:

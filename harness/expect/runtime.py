@@ -23,6 +23,8 @@ from harness.provisioning.nvidia import BOTTLEROCKET_RUNTIME
 from harness.provisioning.toml_text import TomlTextError, get_value, read_entries
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
@@ -222,8 +224,9 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 def cdi_offers_gpus(evidence: Evidence) -> str:
     """Expect a CDI spec, from this boot or from /etc/cdi, to offer the GPUs to containers.
 
-    If specs name device nodes of GPUs, these specs have to name the device node of each GPU. No two
-    specs in one folder may have the same device, since container runtimes would ignore that device.
+    If specs name device nodes of GPUs, these specs have to name the device node of each GPU. If they
+    mount the driver's libraries, the version has to be the loaded driver's. No two specs in one
+    folder may have the same device, since container runtimes would ignore that device.
     """
     specs = evidence.cdi_devices
     broken = [path for path, devices in specs.items() if devices is None]
@@ -257,6 +260,7 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
         evidence,
     )
+    _require_libraries_of_the_driver(evidence, offered)
     whole = [path for path, names in offered.items() if not names[0].startswith(f"{_CLAIM}=")]
     nodes = {node for path in whole for node in evidence.cdi_device_nodes[path]}
     if any(_GPU_NODE.fullmatch(node) for node in nodes):
@@ -270,6 +274,39 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
             evidence,
         )
     return " ".join(f"'{path}' offers {', '.join(names)}." for path, names in offered.items())
+
+
+def _require_libraries_of_the_driver(evidence: Evidence, offered: Mapping[str, list[str]]) -> None:
+    """Raise ExpectationError if a spec in use mounts libraries of another driver than the loaded one."""
+    mounted = {
+        path: versions
+        for path, versions in evidence.cdi_driver_versions.items()
+        if versions and not _overridden(path, offered) >= set(offered.get(path, ()))
+    }
+    loaded = evidence.driver_version if mounted else None
+    stale = {
+        path: sorted(others)
+        for path, versions in mounted.items()
+        if loaded is not None and (others := versions - {loaded})
+    }
+    require(
+        not stale,
+        f"CDI specs were expected to mount the libraries of the loaded driver {loaded}, but {stale} "
+        "mount libraries of other versions, so containers cannot start or cannot use the GPU. Write "
+        "the specs again with `nvidia-ctk cdi generate`.",
+        evidence,
+    )
+
+
+def _overridden(path: str, offered: Mapping[str, list[str]]) -> set[str]:
+    """Return the devices of folders that override the folder of a spec: runtimes use the last one."""
+    place = CDI_FOLDERS.index(path.rpartition("/")[0])
+    return {
+        name
+        for other, names in offered.items()
+        if CDI_FOLDERS.index(other.rpartition("/")[0]) > place
+        for name in names
+    }
 
 
 def runtime_hands_out_gpus(evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from harness import expect
 from harness.errors import ExpectationError
-from suites.unit.evidence.folders import CONTAINERD_CONFIG, a_cdi_spec, a_serving_node
+from suites.unit.evidence.folders import CONTAINERD_CONFIG, VERSION, a_cdi_spec, a_serving_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,40 @@ def test_cdi_spec_without_gpu_device_nodes_may_offer_fewer_gpus_than_the_node_ha
     assert expect.cdi_offers_gpus(
         folder.file("/run/cdi/nvidia.yaml", spec_with("nvidia.com/gpu", node)).evidence
     )
+
+
+def spec_of_driver(version: str, *, name: str = "0") -> str:
+    library = f"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}"
+    edits = {"mounts": [{"hostPath": library, "containerPath": library}]}
+    devices = [{"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}]
+    return json.dumps(
+        {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": devices,
+            "containerEdits": edits,
+        }
+    )
+
+
+def test_cdi_spec_of_an_earlier_driver_is_refused(tmp_path: Path) -> None:
+    """Its libraries are gone after an update of the driver, so no container starts."""
+    folder = a_serving_node(tmp_path).file(
+        "/etc/cdi/x.json", spec_of_driver("535.54.03", name="1")
+    )
+    with pytest.raises(
+        ExpectationError, match=r"{'/etc/cdi/x.json': \['535\.54\.03'\]} mount libraries of other"
+    ):
+        expect.cdi_offers_gpus(folder.evidence)
+
+    folder.file("/etc/cdi/x.json", spec_of_driver(VERSION, name="1"))
+    assert expect.cdi_offers_gpus(folder.evidence)
+
+
+def test_cdi_spec_of_an_earlier_driver_may_be_overridden_by_a_later_folder(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path).file("/etc/cdi/x.json", spec_of_driver("535.54.03"))
+
+    assert expect.cdi_offers_gpus(folder.evidence)
 
 
 def test_cdi_spec_may_name_gpus_that_the_node_lacks(tmp_path: Path) -> None:
