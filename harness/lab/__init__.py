@@ -253,6 +253,12 @@ class Lab(LabImages):
             state_of,
         )
 
+        if request.time_limit_multiplier is None:
+            multiplier = self.settings.timeout_multiplier * self.broker.tasks_per_processor()
+            # A provisioner keeps its own limits on a quiet host.
+            request = replace(
+                request, time_limit_multiplier=multiplier if multiplier > 1 else None
+            )
         provisioner = request.provisioner or self.provisioner
         require_applied_user_data(request, provisioner)
         state = None

@@ -126,6 +126,10 @@ class NodeRequest:
     derive: Callable[[SavedState], SavedState] | None = None
     """Derives a saved state from the state after cloud-init, for example by installing programs;
     the node continues from the derived state. Only for a node that skips cloud-init."""
+    time_limit_multiplier: float | None = None
+    """The factor for the provisioner's own time limits, for provisioners that declare a key for it.
+    The default on a quiet host is `--timeout-multiplier`; a busy host multiplies it by the number of
+    tasks for each of its processors."""
     may_reboot: bool = False
     """Keep the machine running when its guest reboots; the node then does not start as a clone."""
 
@@ -192,6 +196,7 @@ class NodeRequest:
             NodeFact.GPU_COUNT: len(self.gpus),
             NodeFact.DRIVER_VERSION: None if driver is None else driver.version,
             NodeFact.DRIVER_SHA: None if driver is None else driver.sha,
+            NodeFact.TIME_LIMIT_MULTIPLIER: self.time_limit_multiplier,
         }
         files = provisioner.guest_files(facts, self.config)
         if provisioner.metadata_path is not None:

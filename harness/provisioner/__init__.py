@@ -58,6 +58,8 @@ class NodeFact(Enum):
     GPU_COUNT = "gpu_count"
     DRIVER_VERSION = "driver_version"
     DRIVER_SHA = "driver_sha"
+    TIME_LIMIT_MULTIPLIER = "time_limit_multiplier"
+    """The factor for the provisioner's own time limits; a node on a host that is not busy lacks it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,7 @@ def gpu_node_provisioner(payload: Payload) -> Provisioner:
                 "gpu_node": NodeFact.HAS_GPUS,
                 "gpu_driver_version": NodeFact.DRIVER_VERSION,
                 "gpu_image_sha": NodeFact.DRIVER_SHA,
+                "time_limit_multiplier": NodeFact.TIME_LIMIT_MULTIPLIER,
             },
             # These values switch prebaking on, as section 4 of the AKS interface describes.
             bake_values={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},

@@ -85,7 +85,8 @@ class ConfigurationKeys:
     values: Mapping[str, object] = field(default_factory=dict)
     """Values of the file; `config` of a test's request is added to them."""
     node_values: Mapping[str, NodeFact] = field(default_factory=dict)
-    """Values that depend on the node: `has_gpus`, `gpu_count`, `driver_version`, `driver_sha`."""
+    """Values that depend on the node: `has_gpus`, `gpu_count`, `driver_version`, `driver_sha`,
+    `time_limit_multiplier`."""
     bake_values: Mapping[str, object] = field(default_factory=dict)
     """Values that a bake adds."""
     mode: Mode = "0600"

@@ -168,13 +168,15 @@ def run(
     try:
         configuration = load_configuration(arguments.config, environment)
         budget_s = configuration.budget_s(is_bake=command == "bake")
-        whole = Deadline.after(budget_s + WHOLE_LIMIT_MARGIN_S, clock)
+        multiplier = configuration.time_limit_multiplier
+        whole = Deadline.after(budget_s + WHOLE_LIMIT_MARGIN_S * multiplier, clock)
         node = NodeContext(
-            runner=LimitedRunner(runner, whole),
+            runner=LimitedRunner(runner, whole, multiplier=multiplier),
             clock=clock,
             files=files,
             journal=journal,
             retries=Deadline.after(budget_s, clock),
+            time_limit_multiplier=multiplier,
         )
         session = Session(
             node=node,

@@ -78,6 +78,9 @@ class Configuration:
     """Path of the prebake record."""
     retry_budget_s: float | None = None
     """Seconds after the start when retries stop; None means the default of the command."""
+    time_limit_multiplier: float = 1.0
+    """Multiplies all time limits, those of commands and `retry_budget_s`: for a node that is emulated
+    or runs on an overloaded host."""
 
     @property
     def has_prebake_flag(self) -> bool:
@@ -85,9 +88,10 @@ class Configuration:
 
     def budget_s(self, *, is_bake: bool) -> float:
         """Return the seconds after the start when retries stop."""
-        if self.retry_budget_s is not None:
-            return self.retry_budget_s
-        return BAKE_RETRY_BUDGET_S if is_bake else BOOT_RETRY_BUDGET_S
+        budget_s = self.retry_budget_s
+        if budget_s is None:
+            budget_s = BAKE_RETRY_BUDGET_S if is_bake else BOOT_RETRY_BUDGET_S
+        return budget_s * self.time_limit_multiplier
 
     def image(self, driver_type: str) -> DriverImage:
         """Return the driver image for a type.
@@ -232,16 +236,28 @@ def _file_path(value: object) -> str:
     return path
 
 
-def _seconds(value: object) -> float:
+def _number(value: object, must_be: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise _InvalidValueError("a number of seconds")
+        raise _InvalidValueError(must_be)
     try:
-        seconds = float(value)
+        return float(value)
     except (ValueError, OverflowError):
-        raise _InvalidValueError("a number of seconds") from None
+        raise _InvalidValueError(must_be) from None
+
+
+def _seconds(value: object) -> float:
+    seconds = _number(value, "a number of seconds")
     if not 0 < seconds <= 86400:  # false for nan, too
         raise _InvalidValueError("a number of seconds above 0 and at most 86400")
     return seconds
+
+
+def _multiplier(value: object) -> float:
+    must_be = "a number from 1 to 1000"
+    multiplier = _number(value, must_be)
+    if not 1 <= multiplier <= 1000:  # false for nan, too
+        raise _InvalidValueError(must_be)
+    return multiplier
 
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -272,5 +288,6 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "feature_flags": _flags,
     "gpu_dkms_marker_file": _file_path,
     "retry_budget_s": _seconds,
+    "time_limit_multiplier": _multiplier,
 }
 assert set(_PARSERS) == {field.name for field in fields(Configuration)}  # noqa: S101  # at import

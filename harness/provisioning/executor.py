@@ -157,7 +157,7 @@ class Executor:
         return _ActionResult()
 
     def _run_when(self, action: When) -> _ActionResult:
-        limit = self._node.retries.cap(action.timeout_s)
+        limit = self._node.limit_s(action.timeout_s)
         result = self._node.runner.run(action.query, timeout_s=limit)
         if not action.is_met(result):
             return _ActionResult(detail=action.otherwise, has_run=False)

@@ -23,7 +23,8 @@ class NodeContext:
     """The machine that is provisioned.
 
     `retries` is the deadline of the node's time budget: no retry starts after this deadline, and
-    each attempt is limited to the remaining time.
+    each attempt is limited to the remaining time. `runner` multiplies the time limits of commands by
+    `time_limit_multiplier`.
     """
 
     runner: Runner
@@ -31,6 +32,11 @@ class NodeContext:
     files: NodeFiles
     journal: Journal
     retries: Deadline
+    time_limit_multiplier: float = 1.0
+
+    def limit_s(self, timeout_s: float) -> float:
+        """Return the time limit of a command whose attempts must end with the node's time budget."""
+        return min(timeout_s, self.retries.remaining_s() / self.time_limit_multiplier)
 
     def kernel(self) -> str:
         """Return the release of the running kernel, or an empty string if `uname` fails."""
@@ -45,13 +51,16 @@ class NodeContext:
 class LimitedRunner:
     """A runner whose commands end before a deadline; after the deadline, no command is started.
 
+    The time limit of each command is multiplied by `multiplier`.
+
     AKS limits the whole provisioning of a node (`timeout -k5s 15m`). The deadline is earlier, which
     leaves time to write the outcome.
     """
 
-    def __init__(self, runner: Runner, deadline: Deadline) -> None:
+    def __init__(self, runner: Runner, deadline: Deadline, *, multiplier: float = 1.0) -> None:
         self._runner = runner
         self.deadline = deadline
+        self._multiplier = multiplier
 
     def run(
         self,
@@ -69,5 +78,5 @@ class LimitedRunner:
                 stderr="Not started: the time limit of the whole run has passed.",
                 timed_out=True,
             )
-        limit = self.deadline.cap(timeout_s)
+        limit = self.deadline.cap(timeout_s * self._multiplier)
         return self._runner.run(argv, timeout_s=limit, stdin=stdin, env=env)

@@ -120,9 +120,7 @@ def _is_available(node: NodeContext, image: PrecompiledImage) -> bool:
 
     Raises StepFailedError if a pull fails for any reason except that the registry lacks the image.
     """
-    present = node.runner.run(
-        containerd.present_query(image), timeout_s=node.retries.cap(_QUERY_S)
-    )
+    present = node.runner.run(containerd.present_query(image), timeout_s=node.limit_s(_QUERY_S))
     if present.ok and present.stdout.strip():
         return True
     missing: list[CommandResult] = []

@@ -74,7 +74,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
 
 def _once(node: NodeContext, run: Run, limit_s: float) -> CommandResult:
     env = dict(run.env) or None
-    limit = node.retries.cap(limit_s)
+    limit = node.limit_s(limit_s)
     result = node.runner.run(run.argv, timeout_s=limit, env=env)
     if result.exit_code == 127 and run.fallback_program is not None:
         result = node.runner.run((run.fallback_program, *run.argv[1:]), timeout_s=limit, env=env)

@@ -148,13 +148,28 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
     if io > _MOST_IO:
         return f"all work waits for the disk for {io:.0f} % of the time (/proc/pressure/io)"
     cpu = _average(proc / "pressure/cpu", "some")
-    others = _load(proc) - vcpus - machines * _BESIDE_VCPUS
-    if cpu > _MOST_CPU and others > _MOST_OTHERS * cores:
+    others = _other_tasks(proc, vcpus=vcpus, machines=machines)
+    if _is_crowded(proc, others, cores):
         return (
             f"about {others:.0f} other tasks share its {cores} processors, and work waits for them for "
             f"{cpu:.0f} % of the time (/proc/pressure/cpu)"
         )
     return None
+
+
+def tasks_per_processor(proc: Path, *, cores: int, vcpus: int, machines: int) -> float:
+    """Return how many tasks share each processor if the host is busy with other work, else 1."""
+    others = _other_tasks(proc, vcpus=vcpus, machines=machines)
+    return _load(proc) / cores if _is_crowded(proc, others, cores) else 1.0
+
+
+def _other_tasks(proc: Path, *, vcpus: int, machines: int) -> float:
+    return _load(proc) - vcpus - machines * _BESIDE_VCPUS
+
+
+def _is_crowded(proc: Path, others: float, cores: int) -> bool:
+    cpu = _average(proc / "pressure/cpu", "some")
+    return cpu > _MOST_CPU and others > _MOST_OTHERS * cores
 
 
 def _average(path: Path, kind: str) -> float:
@@ -296,6 +311,20 @@ class Broker:
 
             yield Reservation(demand=demand, ports=granted.ports, _name_user=name_user)
 
+    def tasks_per_processor(self) -> float:
+        """Return how many tasks share each processor if the host is busy with other work, else 1."""
+        held = [entry for entry in self.entries() if entry.is_granted]
+        return tasks_per_processor(
+            self._proc,
+            cores=self._cores,
+            vcpus=sum(entry.demand.cpus for entry in held),
+            machines=len(held),
+        )
+
+    @property
+    def _cores(self) -> int:
+        return max(1, self.capacity.cpus // _VCPUS_PER_CORE)
+
     def entries(self) -> list[Entry]:
         """Return the granted and the waiting reservations, in order of arrival."""
         with self._reservations.open() as book:
@@ -386,7 +415,7 @@ class Broker:
     def _other_load(self, held: Sequence[Entry]) -> str | None:
         return other_load(
             self._proc,
-            cores=max(1, self.capacity.cpus // _VCPUS_PER_CORE),
+            cores=self._cores,
             vcpus=sum(entry.demand.cpus for entry in held),
             machines=len(held),
         )

@@ -9,7 +9,7 @@ import pytest
 from harness.image.store import ImageStore
 from harness.lab import Lab
 from harness.machine.accelerator import AcceleratorChoice
-from harness.machine.capacity.broker import Broker
+from harness.machine.capacity.broker import Broker, HostCapacity
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
 from harness.machine.entrance.roster import Roster
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_CAPACITY = HostCapacity(memory_mib=1 << 20, cpus=8, ports=range(24000, 24010))
+
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     folder = tmp_path / "run"
     keys = tmp_path / "keys"
-    for each in (folder, keys):
+    proc = tmp_path / "proc-of-the-host"
+    for each in (folder, keys, proc):
         each.mkdir()
+    (proc / "meminfo").write_text("MemAvailable: 99999999 kB\n")
     for name in ("user.pub", "host", "host.pub"):
         (keys / name).touch()
     monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at, **___: at.touch())
@@ -44,7 +48,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         driver=StuckDriver(),
         accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
         agent_program=Payload(content=b"", digest="1" * 64),
-        broker=Broker(tmp_path / "room"),
+        broker=Broker(tmp_path / "room", capacity=_CAPACITY, proc=proc),
         roster=Roster(tmp_path / "machines"),
         keys=lambda: SshIdentity(folder=keys),
         listener=ignore_event,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
+import yaml
 
 import harness.lab as lab_module
 from harness.errors import HarnessError, RequirementError
@@ -27,6 +30,7 @@ from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, 
 from harness.machine.description.spec import DEFAULT_SLOTS, HostPort
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
+from harness.provisioner.gpu_node import CONFIG_PATH
 from harness.settings import GpuEmulation, LicenceId, MachineStart
 from suites.unit.gpu.models import a_model
 from suites.unit.image.formats.small_qcow2 import qcow2_on
@@ -159,6 +163,17 @@ def machine_of(
     with pytest.raises(HarnessError, match="not started"), lab.boot(request, **how):
         pass
     return created[-1]
+
+
+def configuration_of(machine: MachineDescription) -> dict[str, Any]:
+    """Return the provisioner's configuration that cloud-init writes."""
+    assert machine.seed is not None
+    (text,) = (
+        file["content"]
+        for file in yaml.safe_load(machine.seed.user_data)["write_files"]
+        if file["path"] == CONFIG_PATH
+    )
+    return cast("dict[str, Any]", json.loads(base64.b64decode(text)))
 
 
 def everything() -> dict[str, Any]:
@@ -392,6 +407,34 @@ def test_seed_of_a_node_has_its_provisioner_and_its_ssh_keys_and_early_commands(
         access=lab.identity.access,
         early=[["mine"]],
     )
+
+
+def test_provisioner_gets_more_time_on_a_busy_host(
+    lab: Lab, created: list[MachineDescription], tmp_path: Path
+) -> None:
+    """A node with a fifth of a processor needs a multiple of the time for each command."""
+    (tmp_path / "proc-of-the-host/pressure").mkdir()
+    (tmp_path / "proc-of-the-host/pressure/cpu").write_text("some avg10=99.00\n")
+    (tmp_path / "proc-of-the-host/loadavg").write_text("10.00 1.00 1.00 3/190 77\n")
+
+    for own, of_run, multiplier in ((None, 1.0, 5.0), (None, 3.0, 15.0), (2.0, 3.0, 2.0)):
+        lab.settings = replace(lab.settings, timeout_multiplier=of_run)
+        machine = machine_of(lab, created, a_request(time_limit_multiplier=own))
+
+        assert configuration_of(machine)["time_limit_multiplier"] == multiplier
+
+
+@pytest.mark.parametrize(
+    ("of_run", "multiplier"), [(3.0, 3.0), (1.0, None), (0.5, None)], ids=["more", "usual", "less"]
+)
+def test_provisioner_keeps_its_time_limits_on_a_quiet_host(
+    lab: Lab, created: list[MachineDescription], of_run: float, multiplier: float | None
+) -> None:
+    lab.settings = replace(lab.settings, timeout_multiplier=of_run)
+
+    machine = machine_of(lab, created, a_request())
+
+    assert configuration_of(machine).get("time_limit_multiplier") == multiplier
 
 
 def test_provisioner_of_the_request_is_the_provisioner_of_the_node(

@@ -85,6 +85,8 @@ class SimulatedNode:
     fuse: int | None = None
     """The number of actions before the node loses power."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
+    """The time limits of `calls`."""
     indexed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The modules of DKMS that depmod found last, by kernel."""
 
@@ -111,6 +113,7 @@ class SimulatedNode:
         self._tick()
         call = tuple(argv)
         self.calls.append(call)
+        self.limits_s.append(timeout_s)
         line = " ".join(call)
         for start, result in self.failing.items():
             if line.startswith(start):

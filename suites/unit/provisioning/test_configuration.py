@@ -42,6 +42,8 @@ def test_empty_configuration_describes_a_node_without_gpu() -> None:
         assert configuration.budget_s(is_bake=True) == 7200
     assert Configuration(retry_budget_s=5).budget_s(is_bake=True) == 5
     assert Configuration(retry_budget_s=5).budget_s(is_bake=False) == 5
+    assert Configuration(time_limit_multiplier=3).budget_s(is_bake=False) == 2340
+    assert Configuration(retry_budget_s=5, time_limit_multiplier=3).budget_s(is_bake=True) == 15
 
 
 def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
@@ -66,6 +68,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         "feature_flags": " A, NVIDIA_CUDA_PREBAKE,,",
         "gpu_dkms_marker_file": "/opt/..marker",
         "retry_budget_s": "60.5",
+        "time_limit_multiplier": "2.5",
     }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(document))
@@ -91,6 +94,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         feature_flags=("A", "NVIDIA_CUDA_PREBAKE"),
         gpu_dkms_marker_file="/opt/..marker",
         retry_budget_s=60.5,
+        time_limit_multiplier=2.5,
     )
     assert set(document) == {field.name for field in fields(Configuration)}
 
@@ -198,6 +202,10 @@ BAD_VALUES: tuple[tuple[str, object, str], ...] = (
     ("retry_budget_s", "nan", "a number of seconds above 0 and at most 86400"),
     ("retry_budget_s", 86401, "a number of seconds above 0 and at most 86400"),
     *(
+        ("time_limit_multiplier", value, "a number from 1 to 1000")
+        for value in (0.99, 1000.5, "nan", "fast", True)
+    ),
+    *(
         ("container_runtime", value, "containerd or cri-o")
         for value in ("docker", "CRI-O", "containerd ", 1, True)
     ),
@@ -213,9 +221,14 @@ def test_error_for_a_bad_value_mentions_its_field() -> None:
     }
 
 
-def test_bounds_of_the_retry_budget_are_accepted() -> None:
-    for value in (0.5, 86400):
-        assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
+def test_bounds_of_numbers_are_accepted() -> None:
+    for key, value in (
+        ("retry_budget_s", 0.5),
+        ("retry_budget_s", 86400),
+        ("time_limit_multiplier", 1),
+        ("time_limit_multiplier", 1000),
+    ):
+        assert getattr(parse_configuration({key: value}, {}), key) == value
 
 
 def test_error_for_a_bad_environment_variable_mentions_the_variable() -> None:
@@ -230,7 +243,7 @@ def test_error_for_an_unknown_field_shows_the_known_fields() -> None:
     assert message.startswith(
         "The field 'gpu_nodes' is unknown; known are: cdi_enabled, config_gpu_driver_if_needed, "
     )
-    assert message.endswith("retry_budget_s.")
+    assert message.endswith("time_limit_multiplier.")
     assert message.count(", ") == len(fields(Configuration)) - 1
 
 

@@ -206,6 +206,24 @@ def test_failure_is_printed_and_logged_and_written_to_the_outcome(
     assert [(step["name"], step["duration_s"]) for step in steps] == [("start-kubelet", 12.346)]
 
 
+def test_multiplier_stretches_the_time_budget_and_the_limits_within_it(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.units.clear()
+    simulated.failing["systemctl restart kubelet"] = failing()
+
+    assert invocation.run("boot", {"retry_budget_s": 100, "time_limit_multiplier": 2.5}) == 4
+
+    assert invocation.clock.elapsed_s == pytest.approx(250)
+    limits_s = [
+        limit_s
+        for call, limit_s in zip(simulated.calls, simulated.limits_s, strict=True)
+        if call == ("systemctl", "restart", "kubelet")
+    ]
+    assert limits_s[0] == 250
+    assert limits_s[-1] == pytest.approx(5)
+
+
 @pytest.mark.parametrize(
     ("command", "budget_s"), [("boot", 780), ("teardown", 780), ("bake", 7200)]
 )

@@ -27,6 +27,18 @@ def test_answer_is_the_stripped_output_or_is_none_if_the_command_failed(tmp_path
         assert node.answer("uname", "-r") is None
 
 
+def test_limit_of_a_command_is_multiplied_and_ends_before_the_deadline_of_the_whole_run() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedRunner().expect("a", timeout_s=50).expect("a", timeout_s=20) as scripted,
+    ):
+        runner = LimitedRunner(scripted, Deadline.after(60, clock), multiplier=2.5)
+
+        runner.run(("a",), timeout_s=20)
+        clock.advance(40)
+        runner.run(("a",), timeout_s=20)
+
+
 def test_commands_end_before_the_deadline_of_the_whole_run() -> None:
     clock = FakeClock()
     with (

@@ -292,6 +292,30 @@ def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(
         assert delay_s <= clock.elapsed_s < delay_s + 1
 
 
+def test_tasks_share_the_processors_of_a_busy_host(host: FakeHost) -> None:
+    host.is_busy(load=40.0, cpu=99)
+
+    assert host.broker().tasks_per_processor() == 20.0
+
+
+@pytest.mark.parametrize(
+    "load", [{"load": 40.0, "cpu": 50.0}, {"load": 4.0, "cpu": 99.0}], ids=["idle", "few"]
+)
+def test_other_tasks_of_a_host_that_is_not_busy_do_not_count(
+    host: FakeHost, load: dict[str, float]
+) -> None:
+    host.is_busy(**load)
+
+    assert host.broker().tasks_per_processor() == 1.0
+
+
+def test_running_machines_alone_do_not_keep_the_host_busy(host: FakeHost) -> None:
+    host.is_busy(load=9.0, cpu=99)
+
+    with at_once(host.broker(7), "node-a", mib(100, cpus=4)):
+        assert host.broker().tasks_per_processor() == 1.0
+
+
 @pytest.mark.parametrize("content", ["some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"])
 def test_pressure_file_in_an_unknown_format_delays_no_machine(
     host: FakeHost, content: str
