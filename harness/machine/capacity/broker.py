@@ -148,8 +148,8 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
     if io > _MOST_IO:
         return f"all work waits for the disk for {io:.0f} % of the time (/proc/pressure/io)"
     cpu = _average(proc / "pressure/cpu", "some")
-    others = _other_tasks(proc, vcpus=vcpus, machines=machines)
-    if _is_crowded(proc, others, cores):
+    others = _load(proc) - vcpus - machines * _BESIDE_VCPUS
+    if _is_crowded(cpu, others, cores):
         return (
             f"about {others:.0f} other tasks share its {cores} processors, and work waits for them for "
             f"{cpu:.0f} % of the time (/proc/pressure/cpu)"
@@ -158,17 +158,18 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
 
 
 def tasks_per_processor(proc: Path, *, cores: int, vcpus: int, machines: int) -> float:
-    """Return how many tasks share each processor if the host is busy with other work, else 1."""
-    others = _other_tasks(proc, vcpus=vcpus, machines=machines)
-    return _load(proc) / cores if _is_crowded(proc, others, cores) else 1.0
+    """Return how many tasks share each processor if the host is busy with other work, else 1.
 
-
-def _other_tasks(proc: Path, *, vcpus: int, machines: int) -> float:
-    return _load(proc) - vcpus - machines * _BESIDE_VCPUS
-
-
-def _is_crowded(proc: Path, others: float, cores: int) -> bool:
+    The load average lags behind by up to a minute, so the tasks that are ready to run now count if
+    there are more of them.
+    """
+    tasks = max(_load(proc), _running(proc))
+    others = tasks - vcpus - machines * _BESIDE_VCPUS
     cpu = _average(proc / "pressure/cpu", "some")
+    return tasks / cores if _is_crowded(cpu, others, cores) else 1.0
+
+
+def _is_crowded(cpu: float, others: float, cores: int) -> bool:
     return cpu > _MOST_CPU and others > _MOST_OTHERS * cores
 
 
@@ -188,6 +189,14 @@ def _load(proc: Path) -> float:
     """Return the load average of the last minute."""
     try:
         return float((proc / "loadavg").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _running(proc: Path) -> float:
+    """Return the number of tasks that run or are ready to run now."""
+    try:
+        return float((proc / "loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
         return 0.0
 

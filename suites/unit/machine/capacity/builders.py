@@ -44,9 +44,11 @@ class FakeHost:
             f"RssShmem:\t{(mib - 100) << 10} kB\n"
         )
 
-    def is_busy(self, *, load: float, cpu: float = 0, memory: float = 0, io: float = 0) -> None:
-        """Let other work keep the host busy: the load average, and pressure in percent."""
-        (self.proc / "loadavg").write_text(f"{load:.2f} 1.00 1.00 3/190 77\n")
+    def is_busy(
+        self, *, load: float, cpu: float = 0, memory: float = 0, io: float = 0, running: float = 3
+    ) -> None:
+        """Let other work keep the host busy: load average, pressure in percent, and tasks that run."""
+        (self.proc / "loadavg").write_text(f"{load:.2f} 1.00 1.00 {running:.0f}/190 77\n")
         (self.proc / "pressure").mkdir(exist_ok=True)
         for name, some, full in (("cpu", cpu, 0), ("memory", 99, memory), ("io", 99, io)):
             (self.proc / "pressure" / name).write_text(

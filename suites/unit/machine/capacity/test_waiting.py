@@ -292,8 +292,11 @@ def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(
         assert delay_s <= clock.elapsed_s < delay_s + 1
 
 
-def test_tasks_share_the_processors_of_a_busy_host(host: FakeHost) -> None:
-    host.is_busy(load=40.0, cpu=99)
+@pytest.mark.parametrize(("load", "running"), [(40.0, 3), (0.5, 40)], ids=["lasting", "new"])
+def test_tasks_share_the_processors_of_a_busy_host(
+    host: FakeHost, load: float, running: float
+) -> None:
+    host.is_busy(load=load, cpu=99, running=running)
 
     assert host.broker().tasks_per_processor() == 20.0
 
