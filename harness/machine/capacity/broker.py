@@ -42,14 +42,14 @@ from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
 from harness.foreign_json import parse_json
-from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+from harness.provisioning.wait import SYSTEM_CLOCK, Observation, WaitTimeoutError, wait_for
 from harness.reservation_folder import ReservationFolder, ahead_of, one_line
 from harness.shared_folder import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from harness.provisioning.wait import Deadline
+    from harness.provisioning.wait import Clock, Deadline
 
 #: All runs of a user need the same folder, so TMPDIR and XDG_RUNTIME_DIR, which differ between a
 #: login and a job, are not used.
@@ -157,29 +157,17 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
     return None
 
 
-def tasks_per_processor(proc: Path, *, cores: int, vcpus: int, machines: int) -> float:
-    """Return how many tasks share each processor if the host is busy with other work, else 1.
-
-    The load average lags behind by up to a minute, so the tasks that are ready to run now count if
-    there are more of them.
-    """
-    tasks = max(_load(proc), _running(proc))
-    others = tasks - vcpus - machines * _BESIDE_VCPUS
-    cpu = _average(proc / "pressure/cpu", "some")
-    return tasks / cores if _is_crowded(cpu, others, cores) else 1.0
-
-
 def _is_crowded(cpu: float, others: float, cores: int) -> bool:
     return cpu > _MOST_CPU and others > _MOST_OTHERS * cores
 
 
-def _average(path: Path, kind: str) -> float:
-    """Return the percentage of the last ten seconds (`avg10`) in a file of '/proc/pressure'."""
+def _average(path: Path, kind: str, field: str = "avg10") -> float:
+    """Return a field in a file of '/proc/pressure': the percentage of the last ten seconds, or `total`."""
     try:
         for line in path.read_text().splitlines():
             name, *fields = line.split()
             if name == kind:
-                return float(dict(each.split("=", 1) for each in fields)["avg10"])
+                return float(dict(each.split("=", 1) for each in fields)[field])
     except (OSError, ValueError, KeyError):
         pass
     return 0.0
@@ -202,6 +190,8 @@ def _running(proc: Path) -> float:
 
 
 _PROC = Path("/proc")
+#: The kernel's shortest average of the pressure.
+_PRESSURE_S = 10.0
 _RESERVE_SHARE = 10
 _LEAST_RESERVE_MIB = 1024
 _VCPUS_PER_CORE = 4
@@ -280,12 +270,15 @@ class Broker:
         proc: Path = _PROC,
         is_free: Callable[[int], bool] = is_bindable,
         process: int | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._reservations = reservations_in(folder)
         self._capacity = capacity
         self._proc = proc
         self._is_free = is_free
         self._process = process
+        self._clock = clock
+        self._began = clock.monotonic(), self._cpu_wait_s()
 
     @property
     def capacity(self) -> HostCapacity:
@@ -321,14 +314,24 @@ class Broker:
             yield Reservation(demand=demand, ports=granted.ports, _name_user=name_user)
 
     def tasks_per_processor(self) -> float:
-        """Return how many tasks share each processor if the host is busy with other work, else 1."""
+        """Return how many tasks share each processor if the host is busy with other work, else 1.
+
+        The load average lags behind by up to a minute and the pressure by up to ten seconds. So the
+        tasks that are ready to run now count if there are more, and the pressure since this broker
+        was made if it is higher.
+        """
         held = [entry for entry in self.entries() if entry.is_granted]
-        return tasks_per_processor(
-            self._proc,
-            cores=self._cores,
-            vcpus=sum(entry.demand.cpus for entry in held),
-            machines=len(held),
-        )
+        tasks = max(_load(self._proc), _running(self._proc))
+        others = tasks - sum(entry.demand.cpus + _BESIDE_VCPUS for entry in held)
+        began_s, wait_s = self._began
+        elapsed_s = self._clock.monotonic() - began_s
+        pressure = _average(self._proc / "pressure/cpu", "some")
+        if 0 < elapsed_s < _PRESSURE_S:
+            pressure = max(pressure, 100 * (self._cpu_wait_s() - wait_s) / elapsed_s)
+        return tasks / self._cores if _is_crowded(pressure, others, self._cores) else 1.0
+
+    def _cpu_wait_s(self) -> float:
+        return _average(self._proc / "pressure/cpu", "some", "total") / 1e6
 
     @property
     def _cores(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.machine.capacity.broker import Broker, Demand, HostCapacity
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.machine.capacity.broker import Reservation
+    from harness.provisioning.wait import Clock
 
 CAPACITY = HostCapacity(memory_mib=4000, cpus=8, ports=range(24000, 24010))
 PLENTY_MIB = 1 << 20
@@ -45,24 +46,38 @@ class FakeHost:
         )
 
     def is_busy(
-        self, *, load: float, cpu: float = 0, memory: float = 0, io: float = 0, running: float = 3
+        self,
+        *,
+        load: float,
+        cpu: float = 0,
+        memory: float = 0,
+        io: float = 0,
+        running: float = 3,
+        waited_s: float = 0,
     ) -> None:
         """Let other work keep the host busy: load average, pressure in percent, and tasks that run."""
         (self.proc / "loadavg").write_text(f"{load:.2f} 1.00 1.00 {running:.0f}/190 77\n")
         (self.proc / "pressure").mkdir(exist_ok=True)
         for name, some, full in (("cpu", cpu, 0), ("memory", 99, memory), ("io", 99, io)):
             (self.proc / "pressure" / name).write_text(
-                f"some avg10={some:.2f} avg60=0.00 avg300=0.00 total=1\n"
+                f"some avg10={some:.2f} avg60=0.00 avg300=0.00 total={waited_s * 1e6:.0f}\n"
                 f"full avg10={full:.2f} avg60=0.00 avg300=0.00 total=1\n"
             )
 
-    def broker(self, process: int = 1, capacity: HostCapacity = CAPACITY) -> Broker:
+    def broker(
+        self,
+        process: int = 1,
+        capacity: HostCapacity = CAPACITY,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Broker:
         return Broker(
             self.folder,
             capacity=capacity,
             proc=self.proc,
             is_free=lambda port: port not in self.busy_ports,
             process=process,
+            clock=clock,
         )
 
 

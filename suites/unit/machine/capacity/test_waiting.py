@@ -312,6 +312,21 @@ def test_other_tasks_of_a_host_that_is_not_busy_do_not_count(
     assert host.broker().tasks_per_processor() == 1.0
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "elapsed_s", "tasks"), [(3.1, 6, 20.0), (2.9, 6, 1.0), (9.0, 10, 1.0)]
+)
+def test_load_that_began_before_the_run_counts_before_the_average_of_the_pressure_shows_it(
+    host: FakeHost, waited_s: float, elapsed_s: float, tasks: float
+) -> None:
+    host.is_busy(load=0.5, cpu=20, waited_s=700)
+    clock = FakeClock()
+    broker = host.broker(clock=clock)
+    clock.advance(elapsed_s)
+    host.is_busy(load=0.5, cpu=20, running=40, waited_s=700 + waited_s)
+
+    assert broker.tasks_per_processor() == tasks
+
+
 def test_running_machines_alone_do_not_keep_the_host_busy(host: FakeHost) -> None:
     host.is_busy(load=9.0, cpu=99)
 
