@@ -206,7 +206,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "containerd is asked once",
         "containerd.py",
-        ("retry=Retry(attempts=240, pause_s=0.1, timeout_s=1)", "retry=Retry(timeout_s=1)"),
+        ("Retry(attempts=240, pause_s=0.1, timeout_s=1, max_timeout_s=8)", "Retry(timeout_s=1)"),
         "kernel/test_retries.py",
         "first_is_tried and containerd",
     ),

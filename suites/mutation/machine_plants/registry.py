@@ -17,7 +17,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "an attempt is not limited to the remaining time budget",
         "retry.py",
-        ("limit = node.retries.cap(run.retry.timeout_s)", "limit = run.retry.timeout_s"),
+        ("limit = node.limit_s(limit_s)", "limit = limit_s"),
         "registry/test_pull.py",
         "time_budget_is_used_up",
     ),
