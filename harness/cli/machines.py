@@ -201,8 +201,14 @@ def _gc(arguments: argparse.Namespace) -> int:
 def _old_bundles(arguments: argparse.Namespace) -> list[Bundle]:
     from harness.evidence.retention import beyond_limits, bundles_in  # noqa: PLC0415 - only here
 
+    folder: Path = arguments.evidence_dir
+    if folder != Settings().evidence_folder and not folder.is_dir():
+        raise BadInputError(
+            f"'{folder}' is not a folder; name the folder in which failed tests left their bundles.",
+            source="--evidence-dir",
+        )
     return beyond_limits(
-        bundles_in(arguments.evidence_dir),
+        bundles_in(folder),
         limit_mib=arguments.bundle_limit_mib,
         limit_days=arguments.bundle_limit_days,
         now_s=time.time(),

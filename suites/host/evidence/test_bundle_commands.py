@@ -82,6 +82,14 @@ def test_old_bundles_are_listed_and_removed(
     assert "1 bundles" in printed
 
 
+def test_gc_of_a_folder_that_does_not_exist_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gc", "--evidence-dir", str(tmp_path / "evidnce")]) == 2
+
+    assert f"--evidence-dir: '{tmp_path / 'evidnce'}' is not a folder" in capsys.readouterr().err
+
+
 def test_gc_keeps_an_archive_without_its_folder(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
