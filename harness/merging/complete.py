@@ -162,6 +162,10 @@ def _gaps(shards: Sequence[ShardReports]) -> list[str]:
                 f"Shard {each.name} has no result of {len(lacking)} of its "
                 f"{len(each.manifest.tests)} tests, such as '{lacking[0]}': its run ended early."
             )
+    if first.collected == 0:
+        problems.append(
+            "No shard collected a test, so nothing was tested: check the paths, and the options -k and -m."
+        )
     if not problems:
         union = {test for each in shards for test in each.manifest.tests}
         if digest_of(union) != first.collection_sha256:

@@ -246,6 +246,16 @@ def test_shard_of_a_run_with_another_count_of_shards_is_a_problem(tmp_path: Path
     assert "but not the same tests" in problem
 
 
+def test_run_without_a_test_is_a_problem(tmp_path: Path) -> None:
+    """With a wrong `-k`, each shard ends well and nothing was tested."""
+    a_shard(tmp_path, a_record(1, [], count=2, collection=[]))
+    a_shard(tmp_path, a_record(2, [], count=2, collection=[]))
+
+    _, [problem] = read_shards(find_folders([tmp_path]))
+
+    assert problem.startswith("No shard collected a test")
+
+
 def test_shard_whose_run_ended_early_is_a_problem(tmp_path: Path) -> None:
     a_shard(tmp_path, a_record(1, TESTS[:1], count=2))
     a_shard(tmp_path, a_record(2, TESTS[1:], count=2, ran=TESTS[1:5]))
