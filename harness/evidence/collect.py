@@ -39,19 +39,26 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def collect_guest(
-    runner: Runner, request: EvidenceRequest, folder: Path, *, nonce: str | None = None
+    runner: Runner,
+    request: EvidenceRequest,
+    folder: Path,
+    *,
+    nonce: str | None = None,
+    stretch: float = 1.0,
 ) -> Evidence:
     """Run the script in the guest, and unpack its output into the new `folder`.
 
-    Nothing is written in the guest. A `nonce` is generated if none is given. Raises HarnessError if
-    the output is not complete; the reason is then also written to the folder.
+    Nothing is written in the guest. A `nonce` is generated if none is given; `stretch` multiplies
+    the time limit of each command. Raises HarnessError if the output is not complete; the reason is
+    then also written to the folder.
     """
     make_private_folder(folder)
     write_request(folder, commands=request.commands, files=request.files, paths=request.paths)
     nonce = nonce or secrets.token_hex(16)
+    script = render_script(request, nonce, stretch=stretch)
     # The script is passed by stdin, because arguments are visible in the list of processes and in
     # sudo's log.
-    result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
+    result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=script)
     try:
         _unpack(parse_stream(_gunzip(_decoded(result.stdout)), nonce), folder)
     except (LimitError, binascii.Error, zlib.error, OSError, ValueError) as error:

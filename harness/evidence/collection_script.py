@@ -11,6 +11,7 @@ of a file can't be mistaken for a frame.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import dataclass
@@ -47,11 +48,14 @@ class Frame:
     name: str
 
 
-def render_script(request: EvidenceRequest, nonce: str) -> str:
+def render_script(request: EvidenceRequest, nonce: str, *, stretch: float = 1.0) -> str:
     """Render the shell script that gathers the requested evidence and prints it compressed, as base64.
 
-    The script needs only TOOLS, so that it works on a node on which provisioning failed.
+    The script needs only TOOLS, so that it works on a node on which provisioning failed. `stretch`
+    multiplies the time limit of each command: the node measures it by its own clock, which continues
+    while the host runs other work.
     """
+    limit_s = math.ceil(_COMMAND_S * stretch)
     lines = [
         f'export LC_ALL=C PATH="$PATH":{_PATH}',
         # Without one of these tools, existing files would seem to be absent.
@@ -63,7 +67,7 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
     for name, argv in request.commands.items():
         lines += [
             f"frame command {shlex.quote(name)}",
-            f'timeout {_COMMAND_S} {shlex.join(argv)} 2>&1 </dev/null; frame exit "$?"',
+            f'timeout {limit_s} {shlex.join(argv)} 2>&1 </dev/null; frame exit "$?"',
         ]
     lines += [
         f'for f in {_pattern(folder)}; do [ ! -d "$f" ] || {condition} || frame unreadable "$f"; done'

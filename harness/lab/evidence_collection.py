@@ -65,7 +65,7 @@ def collect(
         if kernels is None:
             kernels = machine.guest.output_of("ls", "/lib/modules").split()
         request = guest_request(kernels, provisioner).extended(additional)
-        return collect_guest(machine.agent, request, folder)
+        return collect_guest(machine.agent, request, folder, stretch=machine.time_stretch())
     finally:
         save_host_evidence(machine, folder)
 
@@ -73,7 +73,8 @@ def collect(
 def collect_result(machine: LabMachine, folder: Path, *, provisioner: Provisioner) -> Evidence:
     """Gather into `folder` only the results of the provisioner's runs."""
     write_declaration(provisioner, make_private_folder(folder))
-    return collect_guest(machine.agent, result_request(provisioner), folder)
+    request = result_request(provisioner)
+    return collect_guest(machine.agent, request, folder, stretch=machine.time_stretch())
 
 
 def collect_available(
@@ -116,7 +117,7 @@ def collect_history(machine: LabMachine, folder: Path) -> None:
         shutil.copyfile(reason, make_private_folder(history) / NOT_COLLECTED)
         return
     try:
-        collect_guest(machine.agent, history_request(), history)
+        collect_guest(machine.agent, history_request(), history, stretch=machine.time_stretch())
         journal = history / "commands" / JOURNAL
         (history / PACKED_JOURNAL).write_bytes(gzip.compress(read_plain(journal), 6))
         journal.unlink()

@@ -190,6 +190,10 @@ class GuestChannels:
         """Return a sentence if the host kept the machine waiting for most of its time, or an empty text."""
         return "" if self._guest_clock is None else self._guest_clock.busy_host()
 
+    def time_stretch(self) -> float:
+        """Return how many seconds passed on the host for each second that the host let the guest run."""
+        return 1.0 if self._guest_clock is None else self._guest_clock.stretch()
+
     def _after(self, seconds: float, *, follows_progress: bool = False) -> Deadline:
         if self._guest_clock is None:
             return Deadline.after(seconds)

@@ -107,6 +107,14 @@ class GuestClock:
                 f"{lived_s:.0f} s, which the guest's own time limits count"
             )
 
+    def stretch(self) -> float:
+        """Return how many seconds passed on the host for each second of this clock, at least 1."""
+        with self._lock:
+            self._look()
+            lived_s = self._clock.monotonic() - self._began
+            guest_s = lived_s - self._kept_waiting_s
+            return lived_s / guest_s if guest_s > 0 else 1.0
+
     def _look(self) -> float:
         now = self._clock.monotonic()
         waits = self._read()[1]

@@ -326,6 +326,13 @@ def test_script_opens_no_file_for_writing() -> None:
     assert "mktemp" not in words
 
 
+def test_commands_get_more_time_on_a_node_that_the_host_kept_waiting() -> None:
+    request = EvidenceRequest(commands={"dkms-status": ["dkms", "status"]}, files=[], paths=[])
+
+    assert "\ntimeout 60 dkms status 2>&1" in render_script(request, NONCE)
+    assert "\ntimeout 141 dkms status 2>&1" in render_script(request, NONCE, stretch=2.35)
+
+
 def test_folder_must_be_readable_only_if_a_wildcard_is_looked_up_in_it() -> None:
     request = EvidenceRequest(commands={}, files=["/a/b*/c", "/a/d"], paths=["/e/f/*"])
 

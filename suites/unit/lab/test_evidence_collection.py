@@ -55,6 +55,7 @@ def a_machine(
         gpu_traces=dict,
         require_answer=require_answer,
         busy_host=lambda: busy,
+        time_stretch=lambda: 4.0,
     )
     return cast("LabMachine", machine)
 
@@ -64,8 +65,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
     """Let guests answer, and return what they were asked for."""
     requests: list[EvidenceRequest] = []
 
-    def answer(agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
-        assert agent == "the agent"
+    def answer(
+        agent: object, request: EvidenceRequest, folder: Path, *, stretch: float
+    ) -> Evidence:
+        assert (agent, stretch) == ("the agent", 4.0)
         requests.append(request)
         (folder / "commands").mkdir()
         return Evidence(folder)
@@ -78,7 +81,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no guest answer."""
 
-    def refuse(*_: object) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise HarnessError("The agent of machine 'node' said nothing in time.")
 
     monkeypatch.setattr(evidence_collection, "collect_guest", refuse)
@@ -203,7 +206,7 @@ def test_no_evidence_folder_is_made_for_a_machine_without_a_vm_and_without_a_ser
 def test_unwritable_folder_does_not_hide_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def refuse(*_: object) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise error
 
     monkeypatch.setattr(evidence_collection, "keep_host_files", refuse)
@@ -220,7 +223,8 @@ def test_history_replaces_an_earlier_history_and_has_a_compressed_journal(
     machine, history = a_machine(tmp_path / "machine"), tmp_path / HISTORY
     told: list[tuple[object, EvidenceRequest, Path]] = []
 
-    def answer(agent: object, request: EvidenceRequest, folder: Path) -> None:
+    def answer(agent: object, request: EvidenceRequest, folder: Path, *, stretch: float) -> None:
+        assert stretch == 4.0
         told.append((agent, request, folder))
         (folder / "commands").mkdir(parents=True)
         (folder / "commands" / JOURNAL).write_bytes(b"MESSAGE=x\n\n")
@@ -244,7 +248,7 @@ def test_reason_is_kept_if_the_history_cannot_be_gathered(
     reasons = [f"{error}\n" for error in errors]
     machine, found = a_machine(tmp_path / "machine"), []
 
-    def refuse(*_: object) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise errors.pop(0)
 
     monkeypatch.setattr(evidence_collection, "collect_guest", refuse)
@@ -279,7 +283,10 @@ def test_result_evidence_contains_the_declaration_of_the_provisioner(
 ) -> None:
     told: list[tuple[object, EvidenceRequest, Path]] = []
 
-    def answer(agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+    def answer(
+        agent: object, request: EvidenceRequest, folder: Path, *, stretch: float
+    ) -> Evidence:
+        assert stretch == 4.0
         told.append((agent, request, folder))
         return Evidence(folder)
 

@@ -231,6 +231,17 @@ def test_deadline_that_ignores_progress_is_not_extended(host: Host) -> None:
     assert deadline.has_passed()
 
 
+def test_time_is_stretched_by_the_host_for_the_time_that_the_machine_waited(host: Host) -> None:
+    guest = host.guest()
+    assert guest.stretch() == 1.0
+
+    host.clock.sleep(100)
+    assert guest.stretch() == 1.0
+    host.schedules(2, ran_s=25, waited_s=75)
+
+    assert guest.stretch() == 4.0
+
+
 def test_host_is_called_busy_if_the_machine_waited_for_half_of_its_time(host: Host) -> None:
     guest = host.guest()
 

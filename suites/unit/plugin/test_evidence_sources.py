@@ -191,6 +191,7 @@ def test_unreachable_machine_leaves_the_reason_and_the_host_evidence(
         gpu_traces=dict,
         require_answer=refuse,
         busy_host=str,
+        time_stretch=float,
     )
     source, kept, error = MachineEvidenceSource(machine), tmp_path / "kept", HarnessError("x")
 
