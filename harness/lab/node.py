@@ -37,7 +37,7 @@ from harness.lab.saved_states import (
 )
 from harness.lab.stand_ins import check_stand_ins, stand_in_files
 from harness.machine.description.spec import DEFAULT_CPUS, DEFAULT_MEMORY_MIB, DEFAULT_SLOTS
-from harness.machine.guest_time import MOST_TIMES
+from harness.machine.guest_time import GUEST_LIMIT_TIMES
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
 from harness.provisioner.user_data import merge_user_data
 from harness.steps import stepped
@@ -453,7 +453,7 @@ class Node:
             self._steps.run(f"Provision node '{self.request.name}': command '{command}'"),
             self.machine.doing(f"is provisioned by command '{command}'", deadline),
         ):
-            limit_s = deadline.remaining_s() * MOST_TIMES
+            limit_s = deadline.remaining_s() * GUEST_LIMIT_TIMES
             return self.machine.agent.run(argv, timeout_s=limit_s, deadline=deadline)
 
     def _deadline(self) -> Deadline:

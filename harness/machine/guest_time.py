@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 #: How far progress can extend a deadline at most, as a multiple of the deadline's limit.
 MOST_TIMES = 3
+#: The guest itself ends a command after this multiple of the command's limit. The host normally ends
+#: the command earlier, but only the host knows for how long it kept the guest waiting. For a guest
+#: that gets a twentieth of a processor, its own clock runs twenty times too fast.
+GUEST_LIMIT_TIMES = 30
 #: Each sign of progress extends a deadline by this fraction of the deadline's limit.
 _PATIENCE = 0.5
 _NS = 1e9

@@ -19,7 +19,7 @@ from harness.agent import frames
 from harness.errors import HarnessError
 from harness.limits import COMMAND_OUTPUT, GUEST_FILE
 from harness.machine.channels.agent_link import AgentLink
-from harness.machine.guest_time import MOST_TIMES
+from harness.machine.guest_time import GUEST_LIMIT_TIMES
 from harness.provisioning.command import CommandResult, require_argv
 from harness.provisioning.wait import Deadline
 
@@ -220,8 +220,8 @@ class Agent:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
         If the link knows the guest's time, `timeout_s` counts in that time. In that case the host
-        ends the command at the limit; the guest itself ends the command only after three times the
-        limit.
+        ends the command at the limit; the guest itself ends the command only after
+        GUEST_LIMIT_TIMES times the limit.
 
         The callbacks run in the caller's thread; while a callback runs, the command blocks at its
         next output. An exception that a callback raises ends the command.
@@ -230,7 +230,7 @@ class Agent:
         limit_s = timeout_s
         if deadline is None and self._link.guest_deadline is not None:
             deadline = self._link.guest_deadline(timeout_s)
-            limit_s = timeout_s * MOST_TIMES
+            limit_s = timeout_s * GUEST_LIMIT_TIMES
         begun = time.monotonic()
         try:
             return self._stream(
