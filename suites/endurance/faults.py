@@ -110,6 +110,36 @@ FAULTS = (
         test="suites/unit/machine/description/test_spec.py::test_kernel_of_an_emulated_machine_does_not_check_its_timer",
     ),
     Fault(
+        campaign="load",
+        what="`./dev demo` beside eight busy processes failed, since each `ctr version` took longer than its limit of a second",
+        test="suites/unit/provisioning/test_retry.py::test_growing_limit_doubles_after_each_timeout_within_the_time_of_all_attempts",
+    ),
+    Fault(
+        campaign="load",
+        what="a build that took a multiple of its usual time was ended by the node's time budget, which counts time in which the host runs other work",
+        test="suites/unit/lab/test_lab_parts.py::test_provisioner_gets_more_time_on_a_busy_host",
+    ),
+    Fault(
+        campaign="load",
+        what="the evidence of a well provisioned node could not be judged, since `dkms status` reached its limit of 60 seconds",
+        test="suites/unit/evidence/test_collect.py::test_commands_get_more_time_on_a_node_that_the_host_kept_waiting",
+    ),
+    Fault(
+        campaign="load",
+        what="a guest that got less than a third of a processor ended commands before the host's limit",
+        test="suites/unit/machine/channels/test_agent.py::test_host_ends_a_command_at_its_limit_of_guest_time",
+    ),
+    Fault(
+        campaign="flakes",
+        what="tests that follow the test of a hanging libvirtd waited in vain for the end of libvirtd, since nsenter was not continued",
+        test="suites/host/libvirt/test_daemon.py::test_killed_daemon_starts_again",
+    ),
+    Fault(
+        campaign="flakes",
+        what="tests of provisioning left their time zone to later tests of other packages",
+        test="suites/host/evidence/test_bundle_commands.py::test_old_bundles_are_listed_and_removed",
+    ),
+    Fault(
         campaign="hostile",
         what="a test assumed that the console had ended, although a fatal message had only ended the wait for the console early",
         test="suites/host/machine/channels/test_any_console.py::test_wait_on_a_console_ends_with_a_match_or_an_error_for_any_bytes",
