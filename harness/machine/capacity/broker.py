@@ -141,13 +141,13 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
 
     If the kernel has no pressure stall information, a machine may always start.
     """
-    memory = _average(proc / "pressure/memory", "full")
+    memory = _pressure_field(proc / "pressure/memory", "full")
     if memory > _MOST_MEMORY:
         return f"memory is short for {memory:.0f} % of the time (/proc/pressure/memory)"
-    io = _average(proc / "pressure/io", "full")
+    io = _pressure_field(proc / "pressure/io", "full")
     if io > _MOST_IO:
         return f"all work waits for the disk for {io:.0f} % of the time (/proc/pressure/io)"
-    cpu = _average(proc / "pressure/cpu", "some")
+    cpu = _pressure_field(proc / "pressure/cpu", "some")
     others = _load(proc) - vcpus - machines * _BESIDE_VCPUS
     if _is_crowded(cpu, others, cores):
         return (
@@ -161,7 +161,7 @@ def _is_crowded(cpu: float, others: float, cores: int) -> bool:
     return cpu > _MOST_CPU and others > _MOST_OTHERS * cores
 
 
-def _average(path: Path, kind: str, field: str = "avg10") -> float:
+def _pressure_field(path: Path, kind: str, field: str = "avg10") -> float:
     """Return a field in a file of '/proc/pressure': the percentage of the last ten seconds, or `total`."""
     try:
         for line in path.read_text().splitlines():
@@ -325,13 +325,13 @@ class Broker:
         others = tasks - sum(entry.demand.cpus + _BESIDE_VCPUS for entry in held)
         began_s, wait_s = self._began
         elapsed_s = self._clock.monotonic() - began_s
-        pressure = _average(self._proc / "pressure/cpu", "some")
+        pressure = _pressure_field(self._proc / "pressure/cpu", "some")
         if 0 < elapsed_s < _PRESSURE_S:
             pressure = max(pressure, 100 * (self._cpu_wait_s() - wait_s) / elapsed_s)
         return tasks / self._cores if _is_crowded(pressure, others, self._cores) else 1.0
 
     def _cpu_wait_s(self) -> float:
-        return _average(self._proc / "pressure/cpu", "some", "total") / 1e6
+        return _pressure_field(self._proc / "pressure/cpu", "some", "total") / 1e6
 
     @property
     def _cores(self) -> int:
