@@ -78,8 +78,9 @@ _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]{1,8}) (?P<size>\d{1,20}) (?P<modified>-?[0-9]{1,20}(?:\.[0-9]{0,20})?) (?P<path>/.*)"
 )
-#: The form of a CDI spec's version, which container runtimes require.
+#: The version of the NVML library in a CDI spec, which is the version of its driver.
 _CDI_NVML = re.compile(r"/libnvidia-ml\.so\.(\d{1,4}(?:\.\d{1,4}){1,2})(?![\w.])")
+#: The form of a CDI spec's version, which container runtimes require.
 _CDI_VERSION = re.compile(r"v?\d{1,5}\.\d{1,5}\.\d{1,5}")
 #: The name of a device in the specification of CDI.
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")

@@ -247,6 +247,7 @@ class Lab(LabImages):
         # The import is inside the function, because loading the readers of evidence takes longer
         # than starting a clone.
         from harness.lab.node import (  # noqa: PLC0415
+            MAX_TIME_LIMIT_MULTIPLIER,
             Node,
             describe_node,
             require_applied_user_data,
@@ -255,6 +256,7 @@ class Lab(LabImages):
 
         if request.time_limit_multiplier is None:
             multiplier = self.settings.timeout_multiplier * self.broker.tasks_per_processor()
+            multiplier = min(multiplier, MAX_TIME_LIMIT_MULTIPLIER)
             # A provisioner keeps its own limits on a quiet host.
             request = replace(
                 request, time_limit_multiplier=multiplier if multiplier > 1 else None

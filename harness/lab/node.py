@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 #: The times apply under KVM; under TCG, the times are multiplied by the patience of the run.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
+#: `harness.provisioning` refuses a larger factor.
+MAX_TIME_LIMIT_MULTIPLIER = 1000.0
 #: Seconds under KVM to write a node's files and run its commands; some compile kernel modules.
 _PREPARE_KVM_S = 60.0
 

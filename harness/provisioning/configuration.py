@@ -79,8 +79,8 @@ class Configuration:
     retry_budget_s: float | None = None
     """Seconds after the start when retries stop; None means the default of the command."""
     time_limit_multiplier: float = 1.0
-    """Multiplies all time limits, those of commands and `retry_budget_s`: for a node that is emulated
-    or runs on an overloaded host."""
+    """Multiplies the time limit of each command and `retry_budget_s`. Raise it for a virtual machine on
+    an overloaded host."""
 
     @property
     def has_prebake_flag(self) -> bool:

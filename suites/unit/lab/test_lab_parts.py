@@ -417,7 +417,12 @@ def test_provisioner_gets_more_time_on_a_busy_host(
     (tmp_path / "proc-of-the-host/pressure/cpu").write_text("some avg10=99.00\n")
     (tmp_path / "proc-of-the-host/loadavg").write_text("10.00 1.00 1.00 3/190 77\n")
 
-    for own, of_run, multiplier in ((None, 1.0, 5.0), (None, 3.0, 15.0), (2.0, 3.0, 2.0)):
+    for own, of_run, multiplier in (
+        (None, 1.0, 5.0),
+        (None, 3.0, 15.0),
+        (None, 900.0, 1000.0),
+        (2.0, 3.0, 2.0),
+    ):
         lab.settings = replace(lab.settings, timeout_multiplier=of_run)
         machine = machine_of(lab, created, a_request(time_limit_multiplier=own))
 
