@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness import expect
 from harness.lab.bakes import bake_evidence
 
 if TYPE_CHECKING:
     from harness.image import Image
+
+# A bake takes minutes, and no other test of a further distribution that CI runs needs one.
+pytestmark = pytest.mark.slow
 
 
 def test_bake_builds_for_the_newest_kernel_and_keeps_the_driver_image(baked_image: Image) -> None:

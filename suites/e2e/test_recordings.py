@@ -73,6 +73,7 @@ def test_output_of_containerd_and_cloud_init_is_as_recorded(
         expect_form(machine, versions, name, *command)
 
 
+@pytest.mark.slow
 def test_output_of_dkms_and_modinfo_is_as_recorded(
     clone: CloneState, driver_baked: SavedState, baked_image: Image, versions: Mapping[str, str]
 ) -> None:

@@ -26,11 +26,11 @@ _REPOSITORY = Path(__file__).parents[2]
 _RUN_S = 6 * 3600.0
 _LARGEST_SEED = 10**9
 _SHOWN = 20
-#: A campaign of an hour tries only some of the parts that *load* divides CI's tests into.
+#: A whole run of CI's tests takes too long for a try: *load* and *flakes* run an eighth at a time.
 _PARTS = 8
 #: The tests of `./dev test`: the arguments of each of its runs of pytest.
 _CI: Sequence[Sequence[str]] = (
-    ("suites/docs", "suites/host", "suites/unit"),
+    ("suites/docs", "suites/host", "suites/unit", "--dist=worksteal"),
     (
         *("suites/e2e", "--dist=worksteal"),
         *("-m", "not real_driver and not nightly and not (further_image and slow)"),
@@ -122,7 +122,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Flakes:
-    """Runs the tests that CI runs, in random order and with different numbers of workers."""
+    """Runs the tests that CI runs, in random order and with different numbers of workers.
+
+    Eight tries with all parts are a run of CI's selection.
+    """
 
     is_apart: bool = False
     promise: str = "The tests that CI selects pass in any order, with 1, 2 and 4 workers."
@@ -132,18 +135,23 @@ class Flakes:
 
     @contextlib.contextmanager
     def opened(self, folder: Path) -> Iterator[Mapping[str, Case]]:
-        def try_one(workers: int, attempt: Attempt) -> list[str]:
+        def try_one(workers: int, part: int, attempt: Attempt) -> list[str]:
             seed = int(attempt.amount * _LARGEST_SEED)
             report = folder / "junit.xml"
-            order = ("-n", str(workers), "-p", "randomly", f"--randomly-seed={seed}")
+            options = ("-n", str(workers), f"--shard={part}/{_PARTS}")
+            order = ("-p", "randomly", f"--randomly-seed={seed}")
             broken = []
             for words in _selection():
-                broken += _pytest(report, *order, *words)
+                broken += _pytest(report, *options, *order, *words)
                 for name, seconds in _times(report):
                     self.durations[name].append(seconds)
             return broken
 
-        yield {f"{count} workers": functools.partial(try_one, count) for count in (1, 2, 4)}
+        yield {
+            f"{count} workers, part {part} of {_PARTS}": functools.partial(try_one, count, part)
+            for count in (1, 2, 4)
+            for part in range(1, _PARTS + 1)
+        }
         self.tell()
 
     def tell(self) -> None:
