@@ -23,11 +23,8 @@ _DKMS = re.compile(
     r"(?P<name>[\w.+~-]+)(?:/|,\s*)(?P<version>[^,:\s]+)"
     # Some releases of DKMS print notices and errors directly after the state.
     r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*"
-    r"(?P<state>added|built|installed|broken)(?P<notes>.*)"
+    r"(?P<state>added|built|installed|broken)"
 )
-#: The notes of DKMS 2 and 3 on a module of which a part, such as `nvidia-uvm`, is not in the
-#: kernel's folder.
-_DKMS_MISSING = re.compile(r"missing some built modules|built modules are missing", re.IGNORECASE)
 #: DKMS prints this for a module whose source is missing, and then continues its list.
 _DKMS_NOTICE = re.compile(
     r"Deprecated feature: |Warning: |Error! \S+: Missing the module source directory"
@@ -101,10 +98,7 @@ class LoadedModule:
 
 @dataclass(frozen=True, kw_only=True)
 class DkmsBuild:
-    """A line of `dkms status`; `kernel` is None for a module that is added but not built.
-
-    `state` is `added`, `built`, `installed`, `broken`, or `installed, but built modules are missing`.
-    """
+    """A line of `dkms status`; `kernel` is None for a module that is added but not built."""
 
     name: str
     version: str
@@ -179,15 +173,12 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
                 f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
             )
         if found is not None:
-            state = found["state"]
-            if _DKMS_MISSING.search(found["notes"]):
-                state += ", but built modules are missing"
             builds.append(
                 DkmsBuild(
                     name=found["name"],
                     version=found["version"],
                     kernel=found["kernel"],
-                    state=state,
+                    state=found["state"],
                 )
             )
         elif line.strip():

@@ -27,11 +27,8 @@ _DKMS_LINE = re.compile(
     r"(?P<module>[^\s,/:]+)(?:/|, ?)(?P<version>[^\s,:]+)"
     r"(?:, ?(?P<kernel>[^\s,:]+), ?(?P<arch>[^\s,:]+))?"
     # DKMS 3.0.1 to 3.0.8 print 'Deprecated feature' directly after the state.
-    r": ?(?P<state>added|built|installed)(?![a-z])(?P<notes>.*)"
+    r": ?(?P<state>added|built|installed)(?![a-z])"
 )
-#: The notes of DKMS 2 and 3 on a module of which a part, such as `nvidia-uvm`, is not in the
-#: kernel's folder.
-_MISSING_PARTS = re.compile(r"missing some built modules|built modules are missing", re.IGNORECASE)
 _NO_LETTER = re.compile(r"[^A-Za-z\0\1]")
 _RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)")
 
@@ -58,23 +55,19 @@ class DkmsEntry:
 def parse_dkms_status(text: str) -> tuple[DkmsEntry, ...]:
     """Parse `dkms status` of DKMS 2 (`nvidia, 1.2, …`) and of DKMS 3 (`nvidia/1.2, …`).
 
-    An installed module of which a part is missing counts as built. Lines of another form, such as
-    warnings of DKMS, are ignored.
+    Lines of another form, such as warnings of DKMS, are ignored.
     """
     entries = []
     for line in text.splitlines():
         match = _DKMS_LINE.match(line.strip())
         if match:
-            state = DkmsState(match["state"])
-            if state is DkmsState.INSTALLED and _MISSING_PARTS.search(match["notes"]):
-                state = DkmsState.BUILT
             entries.append(
                 DkmsEntry(
                     module=match["module"],
                     version=match["version"],
                     kernel=match["kernel"],
                     arch=match["arch"],
-                    state=state,
+                    state=DkmsState(match["state"]),
                 )
             )
     return tuple(entries)

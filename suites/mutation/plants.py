@@ -321,8 +321,8 @@ CORPUS = {
     20: _plant(
         "an added module's line not understood",
         "kernel_modules.py",
-        r'    r": ?(?P<state>added|built|installed)(?![a-z])(?P<notes>.*)"',
-        r'    r": ?(?P<state>built|installed)(?![a-z])(?P<notes>.*)"',
+        r'    r": ?(?P<state>added|built|installed)(?![a-z])"',
+        r'    r": ?(?P<state>built|installed)(?![a-z])"',
     ),
     21: _plant(
         "old staged libraries stay",
