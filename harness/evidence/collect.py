@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import Evidence
-from harness.evidence.collection_script import StreamError, parse_stream, render_script
+from harness.evidence.collection_script import COMMAND_S, StreamError, parse_stream, render_script
 from harness.evidence.gaps import NOT_COLLECTED, UNREADABLE_NAME
 from harness.evidence.requested import write_request
 from harness.lease import make_private_folder
@@ -58,7 +58,9 @@ def collect_guest(
     script = render_script(request, nonce, stretch=stretch)
     # The script is passed by stdin, because arguments are visible in the list of processes and in
     # sudo's log.
-    result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=script)
+    # Once the host is quiet again, a command that hangs takes its whole stretched limit.
+    limit_s = _SCRIPT_S + COMMAND_S * (stretch - 1)
+    result = runner.run(["sh"], timeout_s=limit_s, stdin=script)
     try:
         _unpack(parse_stream(_gunzip(_decoded(result.stdout)), nonce), folder)
     except (LimitError, binascii.Error, zlib.error, OSError, ValueError) as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TOOLS = ("timeout", "head", "find", "gzip", "base64")
 #: Folders of programs for administrators; PATH lacks these folders in some logins by SSH.
 _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-_COMMAND_S = 60
+COMMAND_S = 60
 _END = "end"
 _INCOMPLETE = "the stream is incomplete"
 #: The size limit of a header; any path on Linux is shorter.
@@ -55,7 +55,7 @@ def render_script(request: EvidenceRequest, nonce: str, *, stretch: float = 1.0)
     multiplies the time limit of each command: the node measures it by its own clock, which continues
     while the host runs other work.
     """
-    limit_s = math.ceil(_COMMAND_S * stretch)
+    limit_s = math.ceil(COMMAND_S * stretch)
     lines = [
         f'export LC_ALL=C PATH="$PATH":{_PATH}',
         # Without one of these tools, existing files would seem to be absent.

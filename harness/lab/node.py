@@ -136,6 +136,13 @@ class NodeRequest:
     """Keep the machine running when its guest reboots; the node then does not start as a clone."""
 
     def __post_init__(self) -> None:
+        multiplier = self.time_limit_multiplier
+        if multiplier is not None and not 1 <= multiplier <= MAX_TIME_LIMIT_MULTIPLIER:
+            raise BadInputError(
+                f"The factor must be a number from 1 to {MAX_TIME_LIMIT_MULTIPLIER:g}, not {multiplier}.",
+                source="NodeRequest",
+                key="time_limit_multiplier",
+            )
         if self.skip_cloud_init and isinstance(self.image, CloudImage):
             raise BadInputError(
                 f"The cloud image '{self.image.name}' is provisioned at its first boot, by cloud-init; "

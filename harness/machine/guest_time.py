@@ -112,12 +112,17 @@ class GuestClock:
             )
 
     def stretch(self) -> float:
-        """Return how many seconds passed on the host for each second of this clock, at least 1."""
+        """Return how many seconds passed on the host for each second of this clock.
+
+        The result is at least 1 and at most GUEST_LIMIT_TIMES.
+        """
         with self._lock:
             self._look()
             lived_s = self._clock.monotonic() - self._began
-            guest_s = lived_s - self._kept_waiting_s
-            return lived_s / guest_s if guest_s > 0 else 1.0
+            if lived_s <= 0:
+                return 1.0
+            # Waits of several threads may add up to the whole time, which leaves nothing.
+            return lived_s / max(lived_s - self._kept_waiting_s, lived_s / GUEST_LIMIT_TIMES)
 
     def _look(self) -> float:
         now = self._clock.monotonic()

@@ -81,13 +81,18 @@ def render_unit(program: Sequence[str]) -> str:
 
 
 def render_profile(configuration: Configuration) -> str:
-    """Render the drop-in that sets the unit's profile, and a layout that the unit does not use."""
-    layout = configuration.nvidia_mig_profile_layout or ""
-    return (
-        "[Service]\n"
-        f'Environment="{PROFILE_VARIABLE}={configuration.gpu_instance_profile}"\n'
-        f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout}"\n'
-    )
+    """Render the drop-in that sets the unit's profile, and a layout that the unit does not use.
+
+    On an overloaded host, the drop-in also multiplies the time limits of the unit's commands.
+    """
+    variables = {
+        PROFILE_VARIABLE: configuration.gpu_instance_profile,
+        "NVIDIA_MIG_PROFILE_LAYOUT": configuration.nvidia_mig_profile_layout or "",
+    }
+    if configuration.time_limit_multiplier != 1:
+        variables["TIME_LIMIT_MULTIPLIER"] = f"{configuration.time_limit_multiplier:g}"
+    lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
+    return "\n".join(["[Service]", *lines, ""])
 
 
 def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step]:

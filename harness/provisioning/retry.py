@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .command import CommandResult
     from .exit_codes import ExitCode
     from .node_context import NodeContext
-    from .plan import Run
+    from .plan import Retry, Run
 
 CLEANUP_TIMEOUT_S = 20.0
 
@@ -45,6 +45,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
     for attempt in itertools.count(1):
         if node.retries.has_passed():
             raise StepFailedError(f"The time budget of the node is used up. {seen}")
+        began_s = node.clock.monotonic()
         try:
             result = _once(node, run, limit_s)
         except BaseException:  # a signal; it ends only the command's own processes
@@ -63,13 +64,20 @@ def _try(node: NodeContext, run: Run) -> str | None:
                 f"Attempt {attempt - 1} failed too: {seen}"
             )
         seen = result.render()
-        left -= limit_s / retry.timeout_s if result.timed_out else 1
+        left -= _attempts_used(node, retry, node.clock.monotonic() - began_s)
         if left <= 0:
             break
         if result.timed_out and retry.max_timeout_s is not None:
             limit_s = min(2 * limit_s, retry.max_timeout_s)
         node.clock.sleep(node.retries.cap(retry.pause_s))
     raise StepFailedError(seen)
+
+
+def _attempts_used(node: NodeContext, retry: Retry, took_s: float) -> float:
+    """Return for how many attempts an attempt counts that took this long."""
+    if retry.max_timeout_s is None:
+        return 1.0
+    return max(1.0, took_s / (retry.timeout_s * node.time_limit_multiplier))
 
 
 def _once(node: NodeContext, run: Run, limit_s: float) -> CommandResult:

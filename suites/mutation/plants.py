@@ -161,7 +161,7 @@ TARGETS = (
     _plant(
         "unit not told its profile",
         "mig.py",
-        "        f'Environment=\"{PROFILE_VARIABLE}={configuration.gpu_instance_profile}\"\\n'\n",
+        "        PROFILE_VARIABLE: configuration.gpu_instance_profile,\n",
         "",
     ),
     _plant("one instance of MIG3g", "mig.py", '"MIG3g": "9,9"', '"MIG3g": "9"'),

@@ -155,7 +155,10 @@ PLANTS: tuple[MachinePlant, ...] = (
     plant(
         "the unit that partitions the GPU does not get the layout",
         "mig.py",
-        ("""        f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout}"\\n'\n""", ""),
+        (
+            """        "NVIDIA_MIG_PROFILE_LAYOUT": configuration.nvidia_mig_profile_layout or "",\n""",
+            "",
+        ),
         "services/test_configuration.py",
         "passes_the_mig_strategy and Mixed",
     ),

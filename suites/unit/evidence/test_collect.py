@@ -333,6 +333,16 @@ def test_commands_get_more_time_on_a_node_that_the_host_kept_waiting() -> None:
     assert "\ntimeout 141 dkms status 2>&1" in render_script(request, NONCE, stretch=2.35)
 
 
+def test_script_outlives_a_command_that_hangs_after_the_host_is_quiet_again(
+    tmp_path: Path,
+) -> None:
+    """The command's limit of ten minutes then passes without a wait for the host."""
+    runner = ScriptedRunner().expect("sh", timeout_s=720)
+
+    with runner, pytest.raises(HarnessError):
+        collect_guest(runner, NOTHING, tmp_path / "e", stretch=10.0)
+
+
 def test_folder_must_be_readable_only_if_a_wildcard_is_looked_up_in_it() -> None:
     request = EvidenceRequest(commands={}, files=["/a/b*/c", "/a/d"], paths=["/e/f/*"])
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import harness.lab as lab_module
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu.script import GpuScript
 from harness.gpu.transport import Transport
 from harness.image import FirmwareType
@@ -427,6 +427,14 @@ def test_provisioner_gets_more_time_on_a_busy_host(
         machine = machine_of(lab, created, a_request(time_limit_multiplier=own))
 
         assert configuration_of(machine)["time_limit_multiplier"] == multiplier
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 1000.1, float("nan")])
+def test_factor_for_time_limits_that_a_provisioner_refuses_is_refused_at_once(
+    multiplier: float,
+) -> None:
+    with pytest.raises(BadInputError, match=r"NodeRequest: key 'time_limit_multiplier': .* 1000"):
+        a_request(time_limit_multiplier=multiplier)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.machine.guest_time import GuestClock, GuestDeadline
+from harness.machine.guest_time import GUEST_LIMIT_TIMES, GuestClock, GuestDeadline
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 from suites.fakes.clock import FakeClock
 
@@ -240,6 +240,18 @@ def test_time_is_stretched_by_the_host_for_the_time_that_the_machine_waited(host
     host.schedules(2, ran_s=25, waited_s=75)
 
     assert guest.stretch() == 4.0
+
+
+def test_stretched_time_has_a_bound(host: Host) -> None:
+    """Two threads that wait at the same time, but are seen in turn, seem to wait all the time."""
+    guest = host.guest()
+    for turn in range(1, 11):
+        host.clock.sleep(1)
+        host.schedules(1 + turn % 2, waited_s=turn * 1.2)
+        guest.monotonic()
+    host.clock.sleep(1e-6)
+
+    assert guest.stretch() == GUEST_LIMIT_TIMES
 
 
 def test_host_is_called_busy_if_the_machine_waited_for_half_of_its_time(host: Host) -> None:

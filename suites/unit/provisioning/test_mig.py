@@ -90,6 +90,14 @@ def test_mig_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
     )
 
 
+def test_mig_unit_gets_the_factor_for_time_limits_on_an_overloaded_host() -> None:
+    configuration = Configuration(
+        gpu_instance_profile="MIG3g", mig_node=True, time_limit_multiplier=6.5
+    )
+
+    assert 'Environment="TIME_LIMIT_MULTIPLIER=6.5"\n' in render_profile(configuration)
+
+
 def test_failed_partitioning_only_prints_a_warning() -> None:
     step, reboot = mig_steps(CONFIGURATION, PROGRAM)
 

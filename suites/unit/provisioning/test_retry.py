@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -149,12 +150,30 @@ def test_growing_limit_doubles_after_each_timeout_within_the_time_of_all_attempt
     clock = FakeClock()
     runner = ScriptedRunner().expect("work hard", timeout_s=2, exit_code=1)
     for limit_s in (2, 4, 8, 8, 8, 8):
-        runner.expect("work hard", timeout_s=limit_s, is_timed_out=True)
+        runner.expect(
+            "work hard",
+            timeout_s=limit_s,
+            is_timed_out=True,
+            effect=functools.partial(clock.advance, limit_s),
+        )
 
     with runner, pytest.raises(StepFailedError, match="time limit"):
         try_command(make_node(runner, tmp_path, clock), Run(argv=("work", "hard"), retry=growing))
 
     assert clock.sleeps == [1] * 6
+
+
+def test_attempt_that_fails_late_within_a_grown_limit_counts_as_several(tmp_path: Path) -> None:
+    growing = Retry(attempts=6, pause_s=1, timeout_s=2, max_timeout_s=8)
+    clock = FakeClock()
+    runner = ScriptedRunner().expect(
+        "work hard", timeout_s=2, is_timed_out=True, effect=lambda: clock.advance(2)
+    )
+    runner.expect("work hard", timeout_s=4, exit_code=1, effect=lambda: clock.advance(4), times=2)
+    runner.expect("work hard", timeout_s=4, exit_code=1, effect=lambda: clock.advance(1))
+
+    with runner, pytest.raises(StepFailedError):
+        try_command(make_node(runner, tmp_path, clock), Run(argv=("work", "hard"), retry=growing))
 
 
 def test_limit_does_not_grow_after_an_attempt_that_fails_in_time(tmp_path: Path) -> None:
