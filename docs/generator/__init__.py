@@ -1,1 +1,1 @@
-"""Builds the documentation site: its pictures, and pages that only a checkout has."""
+"""Generates pictures for the documentation site, and pages that the installed package lacks."""

@@ -1,4 +1,4 @@
-"""Writes the pictures and the recipes that lie in the repository: `python -m docs.generator`."""
+"""Writes the committed pictures and CI recipes: `python -m docs.generator`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from docs.generator.pages import REPOSITORY, committed_pictures
 
 
 def main() -> None:
-    """Write each file whose text differs from the text that the code makes."""
+    """Write each committed picture or recipe whose file differs from the generated text."""
     for path, svg in {**committed_pictures(REPOSITORY), **recipes()}.items():
         file = REPOSITORY / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The recipes of `docs/ci/`: one run of shards and their merge, in the language of each engine.
+"""Generates the recipes of `docs/ci/`, which run shards and merge their reports on each CI engine.
 
-Their common parts stand here once; `python -m docs.generator` writes them.
+Each common part of the recipes is defined only once. `python -m docs.generator` writes the recipes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ echo 'KERNEL=="kvm", MODE="0666"' | sudo tee /etc/udev/rules.d/99-kvm.rules
 sudo udevadm control --reload-rules
 sudo udevadm trigger --name-match=kvm
 """
-#: Actions of GitHub: the commit that is run, and its release.
+#: For each GitHub action, the commit that runs, and the release of this commit.
 _ACTIONS = {
     "actions/checkout": ("11bd71901bbe5b1630ceea73d27597364c9af683", "v4.2.2"),
     "actions/download-artifact": ("d3f86a106a0bac45b974a628896c90dbdf5c8093", "v4.3.0"),
@@ -45,18 +45,18 @@ _GPU_HEAD = """\
 # Written by `python -m docs.generator`; docs/gpu-lab.md says how to prepare the host.
 """
 _NIGHT_MINUTES = 360
-#: On the host and not in the checkout, so that the figures of earlier nights stay.
+#: This folder is outside the checkout, so that the durations of earlier nights are kept.
 _LAB_EVIDENCE = "/var/lib/gpu-lab/evidence"
 _GPU_TESTS = f"/srv/gpu-node-harness/.venv/bin/tox -e passthrough -- --evidence-dir={_LAB_EVIDENCE} --junitxml=junit.xml"
-#: The durations of each step, of the last nights.
+#: Prints the durations of the steps in the last nights.
 _NIGHTS = f"tail -n 200 {_LAB_EVIDENCE}/nights/$(hostname).jsonl"
-#: What a run that was killed left bound to VFIO goes back to its drivers.
+#: Binds the GPUs that a killed run left bound to VFIO to their earlier drivers again.
 _RESTORE = "/srv/gpu-node-harness/.venv/bin/harness gpu host restore"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """With KVM, or under TCG, which takes about ten times as long."""
+    """A variant of a recipe: under KVM, or under TCG, which takes about ten times as long."""
 
     name: str
     accelerator: str
@@ -111,7 +111,7 @@ def _pinned(action: str) -> str:
 
 
 def _with_releases(content: str) -> str:
-    """Name the release of each action in a comment, which YAML's writer cannot."""
+    """Add a comment with the release to each action, since `yaml.safe_dump` writes no comments."""
     for action, (_, release) in _ACTIONS.items():
         content = content.replace(_pinned(action), f"{_pinned(action)} # {release}")
     return content
@@ -122,7 +122,7 @@ def _github_gpus() -> Mapping[str, Any]:
         "name": "gpus",
         "on": {"schedule": [{"cron": "30 1 * * *"}], "workflow_dispatch": None},
         "permissions": {"contents": "read"},
-        # A second run would wait for the GPUs of the first one.
+        # Without this group, a second run would wait for the GPUs of the first run.
         "concurrency": {"group": "gpus", "cancel-in-progress": False},
         "jobs": {
             "night": {
@@ -149,7 +149,7 @@ def _gitlab_gpus() -> Mapping[str, Any]:
     return {
         "night": {
             "rules": [{"if": '$CI_PIPELINE_SOURCE == "schedule"'}],
-            # Its executor is `shell`: the GPUs are the host's.
+            # The runner needs the executor `shell`, since the job uses GPUs of the host.
             "tags": ["gpu-lab"],
             "resource_group": "gpu-lab",
             "timeout": f"{_NIGHT_MINUTES} minutes",
@@ -359,7 +359,7 @@ def _pod(resources: Mapping[str, Any], command: str, env: Mapping[str, str]) -> 
         "containers": [
             {
                 "name": "tests",
-                # This image has the project, Python, the harness, QEMU and mmdebstrap.
+                # This image must contain the project, Python, the harness, QEMU and mmdebstrap.
                 "image": "registry.example/team/node-tests:1",
                 "command": ["sh", "-c", command],
                 "env": [{"name": name, "value": value} for name, value in env.items()],
@@ -367,7 +367,7 @@ def _pod(resources: Mapping[str, Any], command: str, env: Mapping[str, str]) -> 
                 "volumeMounts": [{"name": "reports", "mountPath": "/reports"}],
             }
         ],
-        # A volume with the access mode ReadWriteMany.
+        # The volume needs the access mode ReadWriteMany.
         "volumes": [{"name": "reports", "persistentVolumeClaim": {"claimName": "reports"}}],
     }
 
@@ -375,7 +375,7 @@ def _pod(resources: Mapping[str, Any], command: str, env: Mapping[str, str]) -> 
 def _kubernetes(variant: Variant) -> Mapping[str, Any]:
     resources: dict[str, Any] = {"cpu": "4", "memory": "12Gi"}
     if variant.has_kvm:
-        # KVM by the device plugin of KubeVirt.
+        # KubeVirt's device plugin provides `/dev/kvm`.
         resources |= {"devices.kubevirt.io/kvm": "1", "hugepages-2Mi": "4Gi"}
     pod = _pod(
         resources,
@@ -396,7 +396,7 @@ def _kubernetes(variant: Variant) -> Mapping[str, Any]:
             "completions": _SHARDS,
             "parallelism": _SHARDS,
             "backoffLimitPerIndex": 1,
-            # If a pod lost its node, this is not a failure of the tests: the pod runs again.
+            # If a pod loses its Kubernetes node, no test has failed: the pod is started again.
             "podFailurePolicy": {
                 "rules": [
                     {

@@ -1,4 +1,7 @@
-"""Layered drawings as SVG: boxes in rows, arrows that point down; no program and no network."""
+"""Draws graphs as SVG: boxes in rows, and arrows that point down.
+
+The code uses no external program and no network.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _TIP = (
 
 @dataclass(kw_only=True)
 class _Place:
-    """A box, or a point at which a long arrow passes a row."""
+    """A box, or the point where a long arrow crosses a row."""
 
     row: int
     width: float
@@ -43,7 +46,10 @@ class _Place:
 
 
 def layered(edges: Mapping[str, frozenset[str]], *, title: str) -> str:
-    """Draw each name in a row above all names that it points to; equal input gives equal output."""
+    """Return the SVG of a graph, with each name in a row above all names that it points to.
+
+    Equal input gives equal output.
+    """
     places, routes = _places(edges)
     rows = _ordered(places)
     width = _arrange(rows, places)
@@ -63,7 +69,7 @@ def layered(edges: Mapping[str, frozenset[str]], *, title: str) -> str:
 
 
 def _places(edges: Mapping[str, frozenset[str]]) -> tuple[dict[str, _Place], list[list[str]]]:
-    """Give each name a row, and each arrow a point in every row that it passes."""
+    """Return the places of all boxes and of the points where arrows cross rows, and all routes."""
     depth: dict[str, int] = {}
 
     def depth_of(name: str) -> int:
@@ -93,7 +99,7 @@ def _places(edges: Mapping[str, frozenset[str]]) -> tuple[dict[str, _Place], lis
 
 
 def _ordered(places: Mapping[str, _Place]) -> list[list[str]]:
-    """Order each row by the mean position of what its members are joined to."""
+    """Return the rows, each sorted by the mean position of its members' neighbours."""
     count = 1 + max((place.row for place in places.values()), default=0)
     rows = [[name for name in places if places[name].row == row] for row in range(count)]
     for sweep in range(_SWEEPS):
@@ -117,7 +123,7 @@ def _mean(names: Sequence[str], position: Mapping[str, float], default: float) -
 
 
 def _arrange(rows: Sequence[Sequence[str]], places: Mapping[str, _Place]) -> float:
-    """Place the members of each row beside each other, near the members they are joined to."""
+    """Set the position of each row's members, near their neighbours; return the total width."""
     for row in rows:
         _pack(row, places, dict.fromkeys(row, 0.0))
     widest = max((places[row[-1]].left + places[row[-1]].width for row in rows), default=0.0)
@@ -143,11 +149,11 @@ def _arrange(rows: Sequence[Sequence[str]], places: Mapping[str, _Place]) -> flo
 
 
 def _pack(row: Sequence[str], places: Mapping[str, _Place], wanted: Mapping[str, float]) -> None:
-    """Put a row's members where they are wanted, in order, without an overlap.
+    """Move a row's members to their wanted positions, in order and without overlap.
 
-    Members that push each other are moved as one block, to the mean of the places that they want.
+    Members that would overlap are moved as one block, to the mean of their wanted positions.
     """
-    blocks: list[tuple[list[str], float, float]] = []  # names, sum of wishes, width
+    blocks: list[tuple[list[str], float, float]] = []  # names, sum of wanted positions, width
     for name in row:
         names, wishes, width = [name], wanted[name], places[name].width
         while blocks:
@@ -175,7 +181,7 @@ def _box(name: str, place: _Place) -> str:
 
 
 def _arrow(route: Sequence[_Place]) -> str:
-    """Draw a curve from the first place's lower edge to the last one's upper edge."""
+    """Draw a curve from the first place's lower edge to the last place's upper edge."""
     start, *_, end = route
     at_y = float(_GAP + start.row * _ROW + _HEIGHT)
     words = [f"M{start.centre:.1f},{at_y:.1f}"]

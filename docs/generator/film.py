@@ -1,7 +1,7 @@
-"""Records the film of the README in a terminal: `python -m docs.generator.film FILE.cast`; `./dev film` draws it.
+"""Records the README's film in a terminal: `python -m docs.generator.film FILE.cast`.
 
-It shows the output of the commands. Only its times differ from the recording: long pauses are cut,
-and the screen stands still where there is something to read.
+`./dev film` also converts the recording to an SVG. The film shows the real output of the commands,
+but not their real times: long pauses are shortened, and the film pauses after each scene.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 COLUMNS, LINES = 98, 32
-#: No pause of a command lasts longer in the film.
+#: A longer pause in the output of a command is shortened to this time.
 PAUSE_S = 0.5
-#: How long the film stands still after a scene.
+#: How long the film pauses after a scene.
 READ_S = 5.0
-#: Machines without KVM, on a host that has other work.
+#: The time limit of a command, for machines without KVM on a busy host.
 _COMMAND_S = 1200.0
 _WORD_S = 0.12
 _WORD = re.compile(r"\S+\s*")
 _EMPTY_SCREEN = "\x1b[H\x1b[2J"
 _PROMPT = "$ "
-#: What the film runs.
+#: The test file that the film shows and runs.
 TEST = """\
 from harness import expect
 from harness.api import NodeRequest
@@ -52,7 +52,7 @@ def test_lost_record(boot_node, baked_image, h100):
     expect.provisioned(node.evidence())
 """
 
-#: Scenes, each a command below a note on what it shows.
+#: For each scene, a note that says what the command shows, and the command.
 SCENES = (
     (
         "# 1. Two tests. The first requests a node with an emulated H100.",
@@ -74,7 +74,7 @@ SCENES = (
 
 
 class Recording:
-    """An asciicast of version 2: the output of a terminal, with the seconds since its start."""
+    """An asciicast of version 2: a terminal's output, each part with its time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -89,10 +89,10 @@ class Recording:
         self._events.append(json.dumps([round(self._seconds, 3), "o", printed]))
 
     def flush(self) -> None:
-        """Flush each event at once."""
+        """Do nothing: pexpect calls this method, but `write` has already stored the output."""
 
     def hold(self, seconds: float) -> None:
-        """Pause, so that a reader can follow the screen."""
+        """Add a pause to the recording, so that a viewer can read the screen."""
         self._seconds += seconds
 
     def text(self) -> str:
@@ -101,14 +101,14 @@ class Recording:
 
 
 def record(folder: Path, scenes: Sequence[Sequence[str]]) -> str:
-    """Type commands into a shell in `folder`, and return the asciicast of its terminal.
+    """Type commands into a shell in `folder`, and return the asciicast of the terminal.
 
     Each scene begins with an empty screen.
     """
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     shell = pexpect.spawn(
         "bash",
-        # What readline adds to a line, such as bracketed paste, is no part of the film.
+        # No readline: its control sequences, such as bracketed paste, must not be in the film.
         ["--norc", "--noprofile", "--noediting"],
         cwd=str(folder),
         env={**environment, "PS1": _PROMPT, "TERM": "xterm-256color", "HISTFILE": ""},
@@ -116,7 +116,7 @@ def record(folder: Path, scenes: Sequence[Sequence[str]]) -> str:
         encoding="utf-8",
         timeout=_COMMAND_S,
     )
-    # pexpect waits as long before each word.
+    # pexpect waits this long before it sends each word.
     shell.delaybeforesend = _WORD_S
     shell.expect_exact(_PROMPT)
     recording = Recording()
@@ -126,7 +126,7 @@ def record(folder: Path, scenes: Sequence[Sequence[str]]) -> str:
         for line in scene:
             for word in _WORD.findall(line):
                 shell.send(word)
-                # It is read when it comes, so that its time is right.
+                # The echo of the word is read at once, so that its recorded time is right.
                 shell.expect_exact(word)
             shell.sendline()
             shell.expect(rf"\n{re.escape(_PROMPT)}$")

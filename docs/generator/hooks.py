@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: add the pages that are generated, and make links fit the site."""
+"""Hooks of mkdocs: they add the generated pages, and rewrite links for the site."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links to files of the repository."""
+    """Rewrite links between files of the repository as links between pages of the site."""
     del config, files
     return pages.for_site(page.file.src_uri, markdown)
 
 
 def on_page_content(html: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Mark options in the text: a browser would end a line after their hyphens."""
+    """Mark options in inline code, so that a browser breaks no line after their hyphens."""
     del page, config, files
     return _INLINE_CODE.sub(
         lambda found: _OPTION.sub(r'<span class="option">\g<0></span>', found[0]), html

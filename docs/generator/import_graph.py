@@ -1,4 +1,4 @@
-"""Pictures of who imports whom, drawn from the import graph of the code."""
+"""Draws the imports between packages and between modules, from the code's import graph."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ROOT = "harness"
 
 
 def read_graph() -> ImportGraph:
-    """Read the imports of the whole library, also imports for type checking alone."""
+    """Return the import graph of the library, including imports for type checking only."""
     return grimp.build_graph(ROOT, cache_dir=None)
 
 
 def pictures(graph: ImportGraph, repository: Path) -> dict[str, str]:
-    """Return an SVG for the library and for each package of several modules, by package name."""
+    """Return an SVG, by package name, for each package whose children import each other."""
     packages = [ROOT, *sorted(_packages(repository))]
     drawn = ((package, imports_within(graph, package)) for package in packages)
     return {
@@ -41,9 +41,9 @@ def _packages(repository: Path) -> list[str]:
 
 
 def imports_within(graph: ImportGraph, package: str) -> dict[str, frozenset[str]]:
-    """Return the siblings that each child of a package, or a descendant of it, imports.
+    """Return, for each child of a package, the siblings that the child or its descendants import.
 
-    An import that follows from others (A imports B, B imports C, hence A to C) is left out.
+    If A imports B and B imports C, an import of C by A is left out.
     """
     children = sorted(graph.find_children(package))
     members = {child: {child, *graph.find_descendants(child)} for child in children}

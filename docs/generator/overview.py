@@ -1,4 +1,4 @@
-"""The picture at the head of the README: from a test to its verdict."""
+"""Draws the picture at the top of the README: from a test to its verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the site that are not files of `docs`: the repository's own, and generated ones."""
+"""Returns the pages of the site that are not in `docs`: root pages and generated pages."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from harness.reference.option_pages import command_page
 
 REPOSITORY = Path(__file__).parents[2]
 
-#: Pages of the repository's root, by their address in the site.
+#: For each page in the repository's root, its address in the site.
 ROOT_PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-#: Pictures that readers of the repository see too; `./dev docs` writes them.
+#: The folder of pictures for pages in the repository; `./dev docs` writes all but the film.
 COMMITTED_PICTURES = "docs/pictures"
 
 _RELEASED = "<!-- release notes start -->\n"
 _TOWNCRIER_S = 60.0
 
-#: A fence whose second word says which test reads the block; Markdown's extension takes one word.
+#: A fence with a second word, which selects a test of the block; mkdocs accepts only one word.
 _FENCE = re.compile(r"(?m)^(```\w+) \w+$")
 _LINK = re.compile(r"(?<=\]\()(?!https?://|#)([^)\s#]+)")
 
@@ -48,7 +48,7 @@ def generated(repository: Path) -> dict[str, str]:
 
 
 def committed_pictures(repository: Path) -> dict[str, str]:
-    """Return the pictures that lie in the repository, by their path there."""
+    """Return the committed pictures by their path in the repository."""
     pictures = import_graph.pictures(import_graph.read_graph(), repository)
     return {
         f"{COMMITTED_PICTURES}/packages.svg": pictures[import_graph.ROOT],
@@ -62,7 +62,7 @@ def changelog(repository: Path) -> str:
         [sys.executable, "-m", "towncrier", "build", "--draft", "--dir", str(repository)],
         timeout_s=_TOWNCRIER_S,
     )
-    # Its rendering goes to stdout, its actions to stderr.
+    # towncrier prints the rendered fragments to stdout, and messages about its actions to stderr.
     rendered = result.check("Rendering the changelog fragments").stdout
     notes = re.sub(r"(?m)^## .*$", "## Not released yet", rendered, count=1)
     head, mark, released = (repository / "CHANGELOG.md").read_text().partition(_RELEASED)

@@ -1,4 +1,4 @@
-"""Reference pages that only a checkout has: the modules, and the commands of `./dev`."""
+"""Generates reference pages that the installed package lacks: modules, and commands of `./dev`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def module_page(repository: Path, pictures: Collection[str]) -> str:
-    """Return every module with the first line of its docstring; packages with their picture."""
+    """Return the page with pictures of packages, and the first docstring line of every module."""
     parts = []
     for package in _packages(repository / "harness"):
         name = ".".join(package.relative_to(repository).parts)
@@ -41,8 +41,8 @@ def module_page(repository: Path, pictures: Collection[str]) -> str:
     return page(
         "Modules",
         "Every package and module of `harness`, with the first line of its docstring. An arrow "
-        "means that a module imports another; an arrow that follows from others is left out. "
-        "[Architecture](../architecture.md) explains how they work together.\n",
+        "means that a module imports another. If A imports B and B imports C, the arrow from A to "
+        "C is left out. [Architecture](../architecture.md) explains how modules work together.\n",
         *parts,
     )
 
@@ -55,7 +55,7 @@ def _packages(top: Path) -> Iterator[Path]:
 
 
 def dev_commands(repository: Path) -> list[tuple[str, str]]:
-    """Return the commands of `./dev` and their purpose, from the comment at its head."""
+    """Return the commands of `./dev` with their purposes, from the comment at the top of `dev`."""
     rows: list[list[str]] = []
     for line in re.findall(r"^#   (.*)$", (repository / "dev").read_text(), re.MULTILINE):
         if line.startswith("./dev"):

@@ -1,6 +1,7 @@
-"""The page that marks each field of `nvidia-smi -q` of an emulated GPU as true, invented or not available.
+"""Generates the page with the fields of `nvidia-smi -q` for emulated GPUs.
 
-The outputs are recordings; a field that is not marked here fails the documentation and a test.
+The page marks each field as true, invented or not available. The outputs are recordings. If a field
+has no mark here, the build of the documentation and a test fail.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuModel, GspFacts
 
-#: Recordings of emulated GPUs, and the one of a real card that a model has.
+#: For each model, the recording of an emulated GPU; `_REAL` names recordings of real cards.
 EMULATED: Final[Mapping[str, str]] = {
     "a100-sxm4-40gb": "nvidia-smi/550.163.01-emulated-a100-q",
     "h100-sxm5-80gb": "nvidia-smi/550.163.01-emulated-h100-q",
 }
 _REAL: Final = {"h100-sxm5-80gb": "nvidia-smi/580.159.04-h100-q"}
-#: What the output that the model's file names shows of fields that the file does not have.
+#: Published values of a real card that are not in the model's file; the file names their source.
 _PUBLISHED: Final[Mapping[str, Mapping[str, str]]] = {
     "a100-sxm4-40gb": {
         "Product Brand": "NVIDIA",
@@ -41,7 +42,7 @@ _PUBLISHED: Final[Mapping[str, Mapping[str, str]]] = {
 
 _FIELD: Final = re.compile(r" *(?P<name>\S.*?) +: ?(?P<value>.*)")
 _INDENT: Final = 4
-#: Where `nvidia-smi` has no value.
+#: The words that `nvidia-smi` prints in place of a missing value.
 _NO_VALUES: Final = frozenset({"N/A", "Not Found", "Unknown Error"})
 
 
@@ -56,7 +57,7 @@ class Mark(enum.Enum):
 class Origin(enum.Enum):
     """The source of a value, and the mark that follows from it."""
 
-    REAL = "a real GPU shows the same", Mark.TRUE
+    REAL = "a real GPU shows the same value", Mark.TRUE
     MODEL = "the model's file, which names its sources", Mark.TRUE
     MACHINE = "the machine: its driver and its PCI tree", Mark.TRUE
     STATE = (
@@ -73,7 +74,7 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of one GPU, by the names of its sections and its own."""
+    """A field of a GPU; the path contains the names of the field's sections and of the field."""
 
     path: str
     value: str
@@ -81,7 +82,7 @@ class Field:
 
 
 def read_fields(text: str) -> Iterator[tuple[str, str]]:
-    """Yield path and value of each field in an output of `nvidia-smi -q` for one GPU."""
+    """Yield the path and the value of each field in an output of `nvidia-smi -q` for one GPU."""
     sections: list[str] = []
     for line in text.splitlines():
         if not line.strip() or line.startswith("="):
@@ -91,12 +92,12 @@ def read_fields(text: str) -> Iterator[tuple[str, str]]:
         if found is not None:
             # The first section is the GPU's address.
             yield " / ".join([*sections[1:], found["name"]]), found["value"].strip()
-        # Some lines that have a value have lines below them too.
+        # A line with a value can also be the heading of a section.
         sections.append(line.strip() if found is None else found["name"])
 
 
 def marked(model_name: str) -> list[Field]:
-    """Mark each field that was recorded of an emulated model.
+    """Return each field in the recording of an emulated model, with its mark.
 
     Raises HarnessError for a field without a mark, and for a value that differs from the model's data.
     """
@@ -109,7 +110,7 @@ def marked(model_name: str) -> list[Field]:
 
 
 def _shown_by_real(model_name: str) -> Mapping[str, str]:
-    """Return what a real card of the model shows of each field, as far as that is known."""
+    """Return the known values that a real card of the model shows, by the path of the field."""
     if model_name in _PUBLISHED:
         return _PUBLISHED[model_name]
     return dict(read_fields(load_recording(_REAL[model_name]).text))
@@ -152,7 +153,7 @@ def _generation(model: GpuModel, _facts: GspFacts) -> str:
     return str(model.pcie_generation)
 
 
-#: What a model's file says of a field.
+#: For some fields, a function that returns the value according to the model's file.
 _OF_MODEL: Final[Mapping[str, Callable[[GpuModel, GspFacts], str]]] = {
     "Product Name": lambda model, _: model.title,
     "Product Architecture": lambda model, _: model.architecture,
@@ -196,7 +197,7 @@ _OF_MODEL: Final[Mapping[str, Callable[[GpuModel, GspFacts], str]]] = {
 
 
 def _under(section: str, names: str) -> tuple[str, ...]:
-    """Return the paths of fields of one section; the names are separated by commas."""
+    """Return the paths of the fields of a section; commas separate the names."""
     return tuple(f"{section} / {name.strip()}" for name in names.split(","))
 
 
@@ -206,7 +207,7 @@ _COUNTS: Final = (
 )
 _LIMITS: Final = "Current Power Limit, Requested Power Limit, Default Power Limit, Min Power Limit, Max Power Limit"
 
-#: Where a field that has a value has it from. REAL is true only where a recorded card shows the same.
+#: The origin of each field's value. If no real card shows the value, REAL counts as INVENTED.
 _ORIGINS: Final[Mapping[str, Origin]] = {
     path: origin
     for origin, paths in {
@@ -298,10 +299,10 @@ def field_page() -> str:
     by_model = {name: marked(name) for name in EMULATED}
     return page(
         "Fields of nvidia-smi",
-        "The tables have the recorded output of `nvidia-smi -q` of NVIDIA's driver 550.163.01 for [an emulated "
+        "The tables show the recorded output of `nvidia-smi -q` of NVIDIA's driver 550.163.01 for [an emulated "
         "GPU](../gpus.md#a-gpu-that-nvidias-driver-opens). Each value has one of these marks:\n",
-        "* **true**: the value is the same as in the model's file, whose sources are public, or as on a real "
-        "GPU (driver 580.159.04), or it describes the machine or the emulated GPU itself;\n"
+        "* **true**: the value is in the model's file, whose sources are public; or a real GPU shows the same "
+        "value (driver 580.159.04); or the value describes the machine or the emulated GPU itself;\n"
         "* **invented**: the value looks like a real value, but no real GPU has it;\n"
         "* **N/A**: `nvidia-smi` shows no value. If the column 'Real GPU' has a value, a real GPU shows "
         "that value.\n",
