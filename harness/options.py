@@ -64,13 +64,13 @@ def _folders(given: Any, ini: Any, root: Path | None) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option, and the setting that gets its value.
+    """An option, and the setting that it sets.
 
-    The setting is the field `own_field` of Settings, or else the field with the option's name; this
-    field contains the default too. `tested` is pytest's default, if it differs from the field's
-    default. `variable` is the environment variable that is read if the option is not given, and
-    `otherwise` describes the default in help texts. If the option has an ini key, `ini` is its type
-    for pytest's `addini`.
+    The setting is the field `own_field` of Settings or, if `own_field` is empty, the field with the
+    option's name. This field also contains the default. `tested` is pytest's default, if it differs
+    from the field's default. `variable` is the environment variable that is read if the option is
+    not given, and `otherwise` describes the default in help texts. If the option has an ini key,
+    `ini` is its type for pytest's `addini`.
     """
 
     name: str
@@ -326,7 +326,7 @@ def settings_from(
     root: Path | None = None,
     **decided: object,
 ) -> Settings:
-    """Return the settings that options, the environment and an ini file ask for.
+    """Return the settings that options, the environment and an ini file specify.
 
     For the destination of an option, `given` returns the value from the command line, and `ini` the
     value from the ini file; both return None if there is no value. `decided` has the settings that

@@ -76,7 +76,7 @@ def write_payload(payload: Payload, folder: Path) -> Path:
     Raises RequirementError if the file cannot be written.
     """
     target = make_private_folder(folder) / payload.name
-    # A unique name: another process may be writing the same payload.
+    # The name is unique, since another process may be writing the same payload.
     beside = target.with_suffix(f".{secrets.token_hex(4)}.part")
     try:
         if not target.is_file() or target.read_bytes() != payload.content:

@@ -277,7 +277,8 @@ class OpenReservations(Generic[E]):
     def add(self, entry: E) -> tuple[str, int]:
         """Create the file of `entry`; the reservation lasts until the returned descriptor is closed."""
         last = self._last_ticket()
-        # The random suffix keeps a late removal from removing a later file with the same number.
+        # The random suffix makes the name unique: a late removal of an older file with the same
+        # number does not remove this file.
         name = f"{last + 1:09d}-{secrets.token_hex(4)}"
         flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -380,8 +381,8 @@ def ticket_of(name: str) -> int:
 def ahead_of(name: str, entries: Sequence[tuple[str, E]]) -> list[E]:
     """Return the waiting entries that are served before `name`.
 
-    First come, first served; but a process that already holds a reservation is served before
-    processes that hold none, because it keeps that reservation while it waits.
+    First come, first served. But a process that already holds a reservation is served before
+    processes without a reservation, because it keeps its reservation while it waits.
     """
     holders = {entry.process for _, entry in entries if entry.is_granted}
     waiting = sorted(

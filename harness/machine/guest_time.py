@@ -1,10 +1,10 @@
-"""Measures the time during which the host lets a machine run, for deadlines in that time.
+"""Measures how long the host lets a machine run; deadlines count only this time.
 
-The kernel counts for each thread how long it ran and how long it was runnable but kept waiting for
-a processor: the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
+For each thread, the kernel counts how long the thread ran, and how long it was runnable but waited
+for a processor. These are the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
 (`sched-stats.rst` of the kernel's documentation). While the host keeps QEMU waiting, QEMU's guest
-makes no progress, so that time is not included. The time while the host is suspended is not
-included either, since the monotonic clock then stops.
+makes no progress, so deadlines do not count the waiting time. Deadlines do not count the time of a
+suspended host either, since the monotonic clock then stops.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock
 
-#: How far progress can extend a deadline at most, as a multiple of the deadline's limit.
+#: The longest total time to which progress can extend a deadline, as a multiple of the deadline's
+#: original limit.
 MOST_TIMES = 3
 #: The guest itself ends a command after this multiple of the command's limit. The host normally ends
-#: the command earlier, but only the host knows for how long it kept the guest waiting. For a guest
-#: that gets a twentieth of a processor, its own clock runs twenty times too fast.
+#: the command earlier, but only the host knows for how long it kept the guest waiting. If a guest
+#: gets a twentieth of a processor, the guest's own clock counts twenty times too much.
 GUEST_LIMIT_TIMES = 30
 #: Each sign of progress extends a deadline by this fraction of the deadline's limit.
 _PATIENCE = 0.5
@@ -40,7 +41,7 @@ class GuestTime:
     """The time that the host gave a machine since its start, in seconds.
 
     `ran_s` is the processor time of all threads of the machine's QEMU. `kept_waiting_s` is the time
-    that deadlines leave out: for each interval between two measurements, the wait of the thread
+    that deadlines do not count: for each interval between two measurements, the wait of the thread
     that waited longest.
     """
 
@@ -66,7 +67,7 @@ class GuestClock:
         self._kept_waiting_s = 0.0
 
     def monotonic(self) -> float:
-        """Return the time of this clock in seconds, which never decreases."""
+        """Return this clock's time in seconds; the time never decreases."""
         with self._lock:
             return self._look()
 
@@ -87,7 +88,7 @@ class GuestClock:
 
     @property
     def last_progress(self) -> float:
-        """Return this clock's time of the last progress, or of its start if there was none."""
+        """Return this clock's time of the last progress, or else of the clock's start."""
         return self._progressed
 
     def time(self) -> GuestTime:
@@ -108,7 +109,7 @@ class GuestClock:
                 return ""
             return (
                 f"the host's other work kept the machine waiting for {self._kept_waiting_s:.0f} of "
-                f"{lived_s:.0f} s, which the guest's own time limits count"
+                f"{lived_s:.0f} s; the guest's own time limits include this waiting time"
             )
 
     def stretch(self) -> float:
@@ -121,7 +122,8 @@ class GuestClock:
             lived_s = self._clock.monotonic() - self._began
             if lived_s <= 0:
                 return 1.0
-            # Waits of several threads may add up to the whole time, which leaves nothing.
+            # Waits of several threads may add up to the whole time; the lower limit prevents a
+            # division by zero.
             return lived_s / max(lived_s - self._kept_waiting_s, lived_s / GUEST_LIMIT_TIMES)
 
     def _look(self) -> float:
@@ -151,8 +153,8 @@ class GuestClock:
 def deadline_of_maker(seconds: float) -> Deadline:
     """Return the deadline of a wait for another process that makes an artifact on a machine.
 
-    `seconds` is the expected time. The maker's own limits, in its guest's time, normally pass
-    earlier.
+    `seconds` is the expected time. The other process has its own limits, in its guest's time; it
+    normally reaches these limits first.
     """
     return Deadline.after(seconds * MOST_TIMES)
 
@@ -204,6 +206,6 @@ class GuestDeadline(Deadline):
         ran = spent.ran_s - self.began.ran_s
         kept_waiting = spent.kept_waiting_s - self.began.kept_waiting_s
         return (
-            f" Meanwhile, its QEMU ran for {ran:.0f} s, and was kept waiting by the host's other work for "
-            f"{kept_waiting:.0f} s, which do not count."
+            f" Meanwhile, the machine's QEMU ran for {ran:.0f} s. The host's other work kept QEMU "
+            f"waiting for {kept_waiting:.0f} s, which the time limit does not count."
         )

@@ -55,7 +55,7 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
     def poll() -> Observation[bool]:
         nonlocal used, at, share, idle
         now = clock.monotonic()
-        # The last call before the deadline may come right after another call.
+        # The last call before the deadline may follow another call too closely for a measurement.
         if now - at >= _INTERVAL_S / 2:
             used_now = processor_s()
             share, used, at = (used_now - used) / (now - at), used_now, now
@@ -73,7 +73,7 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
 
 
 class RootPorts:
-    """The root ports of one machine; attachments at its start use the first ports."""
+    """The root ports of one machine; devices that are attached at its start use the first ports."""
 
     def __init__(self, spec: MachineSpec, attachments: Sequence[Attachment] = ()) -> None:
         self._spec = spec
@@ -135,7 +135,7 @@ _LOCKED_MIB_PER_S = 16.0
 class MonitoredMachine(abc.ABC):
     """A machine that QEMU's monitor controls; a subclass starts and ends QEMU.
 
-    The machine ends with its `with` block. `at_start` are the devices that take the first root
+    The machine ends with its `with` block. `at_start` are the devices that use the first root
     ports.
     """
 
@@ -265,13 +265,13 @@ class MonitoredMachine(abc.ABC):
         self._has_seed = True
 
     def unplug_seed(self, deadline: Deadline) -> None:
-        """Remove the seed volume again, if there is one."""
+        """Unplug the seed volume, if there is one."""
         if self._has_seed:
             self._detach_seed(deadline)
             self._has_seed = False
 
     def wait_until_idle(self, deadline: Deadline) -> None:
-        """Wait until the guest has nothing to do, judged by the processor time that QEMU uses.
+        """Wait until the guest is idle, as QEMU's processor time shows.
 
         Raises HarnessError if the guest does not become idle before the deadline.
         """

@@ -1,6 +1,6 @@
-"""Stores the output of the host's programs for later runs, such as the list of a QEMU's devices.
+"""Stores output of the host's programs, such as QEMU's list of devices, for later runs.
 
-Running QEMU for this takes as long as restoring a machine. A stored answer is valid until the
+To run QEMU for such a list takes as long as restoring a machine. A stored answer is valid until the
 program's file changes.
 """
 
@@ -93,7 +93,7 @@ class RememberingRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv`, or return its stored output, whatever `stdin` and `env` are."""
+        """Run `argv`, or return its stored output, even if `stdin` and `env` were different."""
         failed: list[CommandResult] = []
 
         def ask() -> str | None:

@@ -19,7 +19,8 @@ from harness.errors import BadInputError, RequirementError
 
 _SYSTEM_FOLDERS = (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 _ARCHITECTURE = "x86_64"
-#: A future version of q35, since a descriptor's glob has to match the newest q35 of any QEMU.
+#: A version of q35 that does not exist yet: a descriptor's glob has to match the newest q35 of
+#: every QEMU.
 _MACHINE = "pc-q35-99.0"
 #: Features that machines do not support, each with a phrase for messages.
 _UNSUPPORTED = {

@@ -46,7 +46,7 @@ class ShardReports:
 
     @property
     def reports(self) -> Path:
-        """Return the folder of the reports of the last start."""
+        """Return the folder with the reports of the shard's last start."""
         return reports_of(self.folder, self.manifest.start)
 
     @property
@@ -54,7 +54,7 @@ class ShardReports:
         return f"{self.manifest.number}/{self.manifest.count}"
 
     def difference(self, cases: Sequence[Case]) -> str | None:
-        """Return a sentence about how the tests and the JUnit report differ, or None."""
+        """Return a sentence about how the list of tests and the JUnit report differ, or None."""
         manifest = self.manifest
         found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
         parts = [
@@ -86,7 +86,7 @@ class ShardReports:
 
 
 def find_folders(given: Iterable[Path]) -> list[Path]:
-    """Return the shards' folders: each given folder, or the shards' folders in the given folder."""
+    """Return the shards' folders: each is a given folder, or a subfolder of a given folder."""
     found: list[Path] = []
     for folder in given:
         if _is_shard(folder) or not folder.is_dir():

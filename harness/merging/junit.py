@@ -178,7 +178,7 @@ def _case(name: str, elements: Sequence[ET.Element], shard: str) -> Case:
 
 
 def case_name(test_id: str, prefix: str = "") -> str:
-    """Return the name of a test's `Case`: class name and name, which pytest derives from the node id.
+    """Return the `Case` name of a test: class name and name, as pytest derives them from the id.
 
     `prefix` is the value of pytest's `--junit-prefix`.
     """

@@ -127,7 +127,7 @@ def _sign_of(expression: Node) -> Node | None:
 
 
 def change_arithmetic(script: Script, node: Node) -> Iterator[Change]:
-    """Yield changes of operators in `((…))` and `$((…))`; `change_test` changes those in tests."""
+    """Yield changes of operators in `((…))` and `$((…))`; for tests, see `change_test`."""
     if test_around(node) is not None:
         return
     sign = next((c for c in node.children if script.of(c) in _ARITHMETIC and not c.children), None)

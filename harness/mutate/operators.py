@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Operator(Enum):
-    """A kind of defect. The value is the name of the kind in reports; `what` describes it."""
+    """A kind of defect. The value is the kind's name in reports; `what` describes the kind."""
 
     what: str
 

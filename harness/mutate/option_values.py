@@ -71,7 +71,7 @@ def is_option(text: str) -> bool:
 
 
 def is_known(program: str) -> bool:
-    """Return whether this module knows which options of a program take a value."""
+    """Return whether this module lists the options of a program that take a value."""
     return program in _WITH_VALUE
 
 

@@ -24,7 +24,7 @@ _NOT_COPIED = frozenset(
 
 
 class Project:
-    """The files of a project to copy: with git, those that git tracks or would add; else all files.
+    """The files to copy: with git, the files that git tracks or would add; else all files.
 
     `top` is the directory that is copied; tests run in `start`, which is `top` or a directory
     below `top`. Files in `without`, such as reports of an earlier run, do not belong to the

@@ -50,7 +50,7 @@ def summary(report: Report) -> str:
         )
     left = report.count(Outcome.NOT_TRIED)
     if left:
-        tried += f" {left} were not tried for lack of time; the next run goes on with them."
+        tried += f" {left} were not tried for lack of time; the next run tries them."
     return tried
 
 

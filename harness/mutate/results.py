@@ -35,7 +35,7 @@ class Outcome(Enum):
 
 @dataclass(kw_only=True)
 class Reach:
-    """The lines of each script that one test runs without a mutant, and the duration of the test.
+    """The lines of each script that a test runs without a mutant, and the test's duration.
 
     `read` lists the scripts that the test's process reads: any line of these may affect the test.
     """

@@ -212,7 +212,7 @@ class _Run:
             return test, known
 
         found = {test: reach for test, reach in pool.map(find, tests) if reach is not None}
-        # only if all tests ran, it is known which mutants no test notices
+        # if a test did not run, that test might notice a mutant that all other tests miss
         self.knows_all = len(found) == len(tests)
         return found
 
@@ -315,7 +315,7 @@ class _Run:
         fit: Mapping[str, Reach],
         by_line: Mapping[tuple[str, int], list[str]],
     ) -> tuple[Result | None, bool]:
-        """Return a mutant's result, and whether the result was known.
+        """Return a mutant's result, and whether the result was already stored.
 
         The result is None if bash can't parse the mutant.
         """

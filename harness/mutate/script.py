@@ -294,7 +294,7 @@ class Script:
         )
 
     def is_given(self, variable: str) -> bool:
-        """Return whether users of the script choose a variable's value, which can be any text."""
+        """Return whether users of the script choose a variable's value, so that it can be any text."""
         values = self.assignments.get(variable)
         own = re.compile(rb'["\']?\$\{?' + variable.encode() + rb"\b")
         return values is None or any(
@@ -361,7 +361,7 @@ class Script:
 
 
 def _understood(node: Node) -> list[Node]:
-    """Return the children of a node, without children beside a parse error."""
+    """Return the children of a node, except children on the same line as a parse error."""
     wrong = [child for child in node.children if child.is_error or child.is_missing]
     if wrong and node.type not in BLOCKS:
         return []

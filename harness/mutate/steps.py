@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-#: Commands that may depend on each other if two of them are in a row.
+#: Commands whose order may matter if one of them directly follows another.
 _ORDERED = frozenset(
     {"systemctl", "apt-get", "yum", "dnf", "zypper", "dpkg", "rpm", "modprobe", "rmmod", "mount", "umount", "dkms",
      "iptables", "ip", "mv", "cp", "sed"}

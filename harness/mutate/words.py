@@ -56,7 +56,7 @@ def _is_one_word(script: Script, word: Node) -> bool:
         if c.type in {"simple_expansion", "expansion", "command_substitution"}
     ]
     if any(c.type == "command_substitution" for c in inside):
-        return True  # what a command prints for one argument hardly ever contains blanks
+        return True  # the output of a command for one argument hardly ever contains blanks
     text = script.of(word)
     if "@" in text or "*" in text:
         names = [script.of(n) for c in inside for n in below(c, "variable_name")]

@@ -1,4 +1,4 @@
-"""Runs the tests of one mutant after the other, in a copy of the project and a pytest process."""
+"""Runs the tests of mutants, one mutant at a time, by a pytest process in a copy of the project."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 class TestChoice:
     """The tests of a run: the tests on the command line, with or without tests on machines."""
 
-    __test__ = False  # else pytest collects this class as a test
+    __test__ = False  # otherwise, pytest would collect this class as a test
 
     paths: tuple[str, ...]
     with_machines: bool = False
@@ -150,7 +150,7 @@ class Worker:
             "wall_limit_s": _WALL_FACTOR * cost.wall_s + _WALL_MORE_S,
         }
         if self._link is None:
-            raise HarnessError("The worker has not begun.")
+            raise HarnessError("The worker has not been started.")
         self._link.sendall(json.dumps(request).encode() + b"\n")
         told = self._next()
         failed: list[str] = told.get("failed") or []

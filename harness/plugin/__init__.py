@@ -133,7 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
         visible_reports.ReportGate(config, evidence), "harness-report-gate"
     )
     if config.getoption("--machine-plan"):
-        from harness.plugin import machine_plan  # noqa: PLC0415 - most runs are no plans
+        from harness.plugin import machine_plan  # noqa: PLC0415 - few runs need it
 
         machine_plan.register(config, config.stash[SETTINGS])
     config.pluginmanager.register(
@@ -171,14 +171,14 @@ def _require_named(settings: Settings, *, image: str) -> None:
 
 
 def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
-    """Return the option's value, or NEVER with --pdb, since saving a machine unplugs its GPUs."""
+    """Return the value of --failure-checkpoint, or NEVER with --pdb, since a save unplugs GPUs."""
     if config.getoption("usepdb", default=False):
         return FailureCheckpoint.NEVER
     return FailureCheckpoint(config.getoption("--failure-checkpoint"))
 
 
 def _machine_shell(config: pytest.Config) -> MachineShell | None:
-    """Return the option's value.
+    """Return the value of --machine-shell.
 
     Raises BadInputError if workers of xdist run the tests, since workers have no terminal.
     """
@@ -196,12 +196,12 @@ def _machine_shell(config: pytest.Config) -> MachineShell | None:
 def _provisioner(word: str, root: Path) -> str:
     """Return the provisioner's name, or the absolute path of its file.
 
-    Raises BadInputError if there is no such provisioner. Without this check, each test of a node
-    would report the error.
+    Raises BadInputError if there is no such provisioner. Without this check, every test that boots
+    a node would report the error.
     """
     if word == PROVISIONER:
         return word
-    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely
+    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely used
 
     word = absolute(word, root)
     choose_provisioner(word)

@@ -167,7 +167,7 @@ class AllureReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Store the facts of a worker's machines, and the worker's error if it could not write a file."""
+        """Store the facts of a worker's machines, and its error about an unwritten file."""
         self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)

@@ -37,7 +37,7 @@ def docstring_of(item: object) -> str | None:
 
 
 def words_of(docstring: str | None, case: str | None) -> TestWords:
-    """Return the first sentence with the id `case` as the title, and the remaining sentences."""
+    """Return a test's title (the first sentence, with the id `case`) and the other sentences."""
     text = inspect.cleandoc(docstring or "")
     if not text:
         return TestWords(title=None, description=None)
@@ -54,8 +54,8 @@ def words_of(docstring: str | None, case: str | None) -> TestWords:
 def suites_of(node_id: str) -> dict[str, str]:
     """Return the suite labels of a test by its node id.
 
-    The parent suite is the two top folders, the suite is the next folder, or the file if there
-    is no such folder, and the sub suite is the rest of the path.
+    The two top folders name the parent suite. The next folder names the suite; if there is no such
+    folder, the file names it. The rest of the path names the sub suite.
     """
     # Split at `::` first, since a path may have brackets too.
     path, _, rest_of_id = node_id.partition("::")

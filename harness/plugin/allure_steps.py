@@ -33,7 +33,8 @@ class AllureSteps:
     def __init__(self, results: StepResults) -> None:
         self._results = results
         self._main = threading.get_ident()
-        # No more reports can come for a step that nothing refers to, so its entry is dropped.
+        # If nothing refers to a step any more, no report about it can follow, so its entry is
+        # dropped.
         self._taken: WeakKeyDictionary[Step, tuple[str, TestStepResult | None]]
         self._taken = WeakKeyDictionary()
         self._added: WeakKeyDictionary[Step, list[TestStepResult]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Attaches files of kept evidence to Allure's result, each with type and name, in a step for each folder."""
+"""Attaches files of kept evidence, with types and names, to Allure's result: one step per folder."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
 
 
 def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
-    """Return a title for a file: an event's name, or the path in the guest or in the folder."""
+    """Return a file's title: its event's name, its path in the guest, or its path in the folder."""
     relative = path.relative_to(top).as_posix()
     if top.name != "files":
         return relative

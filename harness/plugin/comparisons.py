@@ -33,14 +33,14 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 def _state_lines(left: object, right: object) -> Iterator[str]:
-    from harness.evidence.state import NodeState  # noqa: PLC0415 - it is loaded by now
+    from harness.evidence.state import NodeState  # noqa: PLC0415 - it is already loaded
     from harness.evidence.state_diff import CHANGES_AT_REST, StateDiff  # noqa: PLC0415
 
     assert isinstance(left, NodeState)  # noqa: S101 - the caller has checked this
     assert isinstance(right, NodeState)  # noqa: S101
     yield f"two states of node '{left.node}'; `expect.unchanged` compares them"
     found = StateDiff.between(left, right, CHANGES_AT_REST)
-    # The limit includes the line above.
+    # The line above counts towards `_MOST_LINES` too.
     yield from (
         found.render(_MOST_LINES - 1) or "only values that change on an idle node differ"
     ).split("\n")

@@ -21,7 +21,7 @@ _CAUSE = "cause"
 #: The beginnings of an error's lines about the failed command and its output.
 _OF_COMMAND = ("command: ", "stderr: ")
 _SILENT = "stderr: -"
-#: At most this many of these lines are shown, since a message may quote output with such lines.
+#: The most of these lines that are shown, since a message may quote output that has similar lines.
 _COMMAND_LINES = 10
 #: The title of the report section that contains the lines of `_OF_COMMAND`.
 _WHY = "why"
@@ -34,7 +34,7 @@ _FINDINGS = 3
 
 
 def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterable[Path]) -> None:
-    """Note in a report why its test failed, from error and evidence, or which requirement the host lacks."""
+    """Note in a test's report why the test failed, or which requirement the host lacks."""
     if report.skipped and isinstance(error.__context__, RequirementError):
         report.user_properties.append((_MISSING, str(error)))
     if not report.failed:
@@ -91,14 +91,14 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
     """Return the known cause that a failure matches, if there is one, and all explanations.
 
     The explanations are, in this order: the causes that the evidence shows, the first line of the
-    error, and the error's lines about the failed command or, if there are none, the first entries
-    of its list of findings. For an error of the test itself, which pytest shows well, only known
-    causes are returned.
+    error, and the error's lines about the failed command. If the error has no such lines, the first
+    entries of its list of findings replace them. For an error of the test itself, which pytest
+    shows well, only known causes are returned.
     """
     own = next(errors_in(error, EvidencedError), None)
     if own is None and not folders:
         return None, []
-    from harness.evidence.causes import explain, find_causes  # noqa: PLC0415 - only of machines
+    from harness.evidence.causes import explain, find_causes  # noqa: PLC0415 - only for machines
 
     named: str | None = None
     sentences: list[str] = []

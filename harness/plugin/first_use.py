@@ -1,4 +1,4 @@
-"""Announces before the first test which images and states the run makes, and about how long that takes."""
+"""Announces, before the first test, which images and states a run makes, and the estimated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives every project the fixtures that come with the harness."""
+"""Provides the harness's fixtures to every project."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 def register(config: pytest.Config, *modules: str) -> None:
     """Register modules of `harness.fixtures`, by name, since these modules import the plugin themselves.
 
-    If a list `pytest_plugins` named these modules, pytest would mark them for assertion rewriting, and
-    warn if they are already imported, as happens in the second run in one process.
+    This function does not use a list `pytest_plugins`: pytest would mark the listed modules for
+    assertion rewriting. In the second run in one process, pytest would warn that they are already
+    imported.
     """
     for name in modules:
         full_name = f"harness.fixtures.{name}"

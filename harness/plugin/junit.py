@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from _pytest.junitxml import xml_key  # no public name leads to the file's writer
+from _pytest.junitxml import xml_key  # pytest has no public name for the file's writer
 
 from harness.plugin.unwritten import is_replaceable, note_unwritten
 from harness.plugin.verdicts import is_broken
@@ -32,7 +32,7 @@ _MARK = "harness_error_in_call"
 
 
 def register(config: pytest.Config) -> None:
-    """Tell failures and errors apart in this run's JUnit file, if it writes one; xdist's workers write none."""
+    """Register JUnitErrors if this process writes a JUnit file; xdist's workers write none."""
     path = config.getoption("xmlpath", None)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(JUnitErrors(Path(path), config), "harness-junit")

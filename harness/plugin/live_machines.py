@@ -60,7 +60,7 @@ def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
 def save_machine(
     machine: LabMachine, evidence: Path, settings: Settings, *, test: str, has_failed: bool
 ) -> SavedMachine:
-    """Save a machine into the test's evidence; if requested, continue it in another process."""
+    """Save a machine into the test's evidence; if requested, resume it in another process."""
     folder = evidence / CHECKPOINT
     try:
         bundle = machine.save_bundle(folder, purpose=test)
@@ -151,7 +151,7 @@ def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
     """Open a shell in a machine, at this process's terminal; the run continues when the shell ends."""
     with _own_terminal(config):
         sys.stderr.write(
-            f"\n{visible(words)}: a shell in machine '{machine.name}'; the run goes on when the shell ends\n"
+            f"\n{visible(words)}: a shell in machine '{machine.name}'; the run continues when the shell ends\n"
         )
         try:
             run_in(Roster(roster_folder()).find(machine.folder.name))

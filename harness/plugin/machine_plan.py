@@ -33,7 +33,7 @@ _FIXTURES = "harness.fixtures."
 #: Fixtures that start machines.
 _STARTERS = ("boot_node", "boot_cloud_image", "clone")
 _IMAGE, _BAKED = "node_image", "baked_image"
-#: Fixtures that depend on the lab, but give neither an image nor a saved state.
+#: Fixtures that depend on the lab, but return neither an image nor a saved state.
 _NO_STATES = frozenset({"provisioner", "registry_host"})
 
 
@@ -60,7 +60,7 @@ class _UnknownFixtureError(Exception):
 
 
 class _Fixtures:
-    """Calls the harness's fixtures for images and saved states, with a lab that makes nothing.
+    """Calls the harness's fixtures for images and saved states; the lab only looks into the cache.
 
     Saved states that a suite declares are among these fixtures.
     """
@@ -72,7 +72,8 @@ class _Fixtures:
     def value(self, name: str, item: pytest.Item) -> object:
         """Return the value of a fixture for a test.
 
-        Raises _UnknownFixtureError if the suite defines the fixture, or the fixture's HarnessError.
+        Raises _UnknownFixtureError if the suite defines the fixture, and HarnessError if the
+        fixture raises it.
         """
         given = {
             "lab": self._lab,
@@ -104,7 +105,7 @@ class _Request:
 
 
 def _definition(name: str, item: pytest.Item) -> FixtureDef[Any] | None:
-    # pytest has no public way from a name to the definition of a fixture.
+    # pytest has no public function that finds a fixture's definition by name.
     found = item.session._fixturemanager.getfixturedefs(name, item)  # noqa: SLF001
     return found[-1] if found else None
 
@@ -189,7 +190,7 @@ class MachinePlan:
 
 @contextlib.contextmanager
 def open_to_look(settings: Settings) -> Iterator[CachedOnlyLab]:
-    """Open a lab that makes nothing.
+    """Open a lab that only looks into the cache, and makes nothing.
 
     Raises RequirementError if the host cannot run machines.
     """
@@ -242,7 +243,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
-    """Return the image or saved state that a fixture gives, and its status, or None for other fixtures."""
+    """Return a fixture's image or saved state, and its status, or None for other fixtures."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     image = str(params.get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)

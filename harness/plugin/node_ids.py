@@ -11,8 +11,8 @@ _XDIST_GROUP = re.compile(r"(?<=[\w\]])@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _DIGEST_LENGTH = 12
 _NAME_LENGTH = 140
-#: Node ids whose folder names are unique although `::`, `/` and brackets become '-' in them, even on a file
-#: system that ignores case.
+#: Matches node ids that get unique folder names, even on a file system that ignores case. In a
+#: folder name, '-' replaces `::`, `/` and brackets.
 _PLAIN = re.compile(
     rf"(?=.{{1,{_NAME_LENGTH}}}$)([a-z0-9_]+/)*[a-z0-9_]+\.py::[a-z0-9_]+"
     rf"(\[(?![a-z0-9._=-]*-[0-9a-f]{{{_DIGEST_LENGTH}}}\])[a-z0-9._=-]*[a-z0-9_=]\])?"
@@ -33,9 +33,9 @@ def _without_group(node_id: str) -> str:
 def folder_name(node_id: str, *, repeat: int = 1) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
-    No two tests get the same folder name. A digest is appended if the name might not be unique,
-    because the node id is too long, or has characters that are special in a path or a shell.
-    `repeat` is the number of the run if the test is repeated.
+    No two tests get the same folder name. A digest is appended if the name might not be unique: if
+    the node id is too long, or has characters that are special in a path or a shell. `repeat` is
+    the number of the run if the test is repeated.
     """
     test = _without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]

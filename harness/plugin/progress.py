@@ -90,7 +90,7 @@ class ProgressReporter:
         return region
 
     def _can_be_live(self, reporter: pytest.TerminalReporter) -> bool:
-        """Return whether rows that change can be shown; they can't if tests print to the terminal directly."""
+        """Return whether changing rows can be shown: never if tests print to the terminal."""
         return (
             bool(reporter.isatty)
             and os.isatty(self._errors)
@@ -103,7 +103,7 @@ class ProgressReporter:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Let a worker of xdist send its events here."""
+        """Let a worker of xdist send its events to this process."""
         if self._receiver is None:
             try:
                 folder = self._open.enter_context(temporary_folder("harness-progress"))
@@ -132,7 +132,7 @@ class ProgressReporter:
         self.go_on()
 
     def pause(self) -> None:
-        """Leave the terminal to a person; each call must be followed by a call of `go_on`."""
+        """Hide progress, so that a person can use the terminal; `go_on` must follow each call."""
         self._pauses += 1
         if self._shown is not None:
             self._shown.pause()
@@ -162,7 +162,7 @@ def progress_of(config: pytest.Config) -> ProgressReporter:
 
 @contextlib.contextmanager
 def terminal_left(config: pytest.Config) -> Iterator[None]:
-    """Leave the terminal to a person while the context lasts."""
+    """Hide progress while the context lasts, so that a person can use the terminal."""
     progress = progress_of(config)
     progress.pause()
     try:
@@ -175,7 +175,7 @@ class _OpenLine:
     """Tells whether pytest has begun a line since the last call, and has not ended it."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
-        # All output of the reporter goes through this writer, which has no public name.
+        # The reporter writes all its output by this writer, which has no public name.
         self._writer = reporter._tw  # noqa: SLF001
         self._seen = 0
 
@@ -207,7 +207,8 @@ def _write_all(descriptor: int, text: str) -> None:
 def _routed(reporter: pytest.TerminalReporter, region: LiveRegion) -> Iterator[None]:
     """Hide the rows while pytest writes.
 
-    The reporter has no public hook for this, but all its output goes through the file of its writer.
+    The reporter has no public hook for this, but it writes all its output to the file of its
+    writer.
     """
     writer = reporter._tw  # noqa: SLF001
     file = writer._file  # noqa: SLF001

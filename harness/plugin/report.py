@@ -60,8 +60,8 @@ class EvidenceSource(Protocol):
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Write all available evidence to `folder`, replacing the evidence of an earlier run.
 
-        Yield the old and the new path of each folder of evidence when that folder has been kept.
-        `error` is the error that ended the test, or None if the test passed.
+        As soon as a folder of evidence is kept, yield the folder's old path and new path. `error`
+        is the error that ended the test, or None if the test passed.
         """
         ...
 
@@ -112,7 +112,7 @@ class Reporter:
         self._open_shells(item, call, has_failed=has_failed)
         self._save_machines(item, call, kept, has_failed=has_failed)
         if has_failed and kept:
-            from harness.plugin.failure_bundle import finish_bundle  # noqa: PLC0415 - only of failures
+            from harness.plugin.failure_bundle import finish_bundle  # noqa: PLC0415 - only for failures
 
             finish_bundle(
                 item,
@@ -157,7 +157,7 @@ class Reporter:
         is_moment = call.when == "call" and moment is MachineShell.AFTER
         if not is_moment and not (has_failed and moment is MachineShell.FAILED):
             return
-        from harness.plugin.live_machines import open_shell  # noqa: PLC0415 - few runs ask for it
+        from harness.plugin.live_machines import open_shell  # noqa: PLC0415 - few runs need it
 
         for machine in self._machines():
             open_shell(
@@ -238,7 +238,7 @@ class Reporter:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, None, None]:
-        """Below pytest's short summary, whose lines pytest truncates, print why tests failed."""
+        """Print why tests failed, below pytest's short summary, which has truncated lines."""
         try:
             return (yield)
         finally:
@@ -285,12 +285,12 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
 
 
 def shell_before(config: pytest.Config, machine: LabMachine) -> None:
-    """Open a shell in a machine before the test or instead of the test, if `--machine-shell` says so."""
+    """If `--machine-shell` requests it, open a shell in a machine before or instead of the test."""
     reporter = config.pluginmanager.getplugin(REPORTER)
     assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
     moment = reporter.settings.machine_shell
     if moment in (MachineShell.BEFORE, MachineShell.INSTEAD):
-        from harness.plugin.live_machines import open_shell, run_command  # noqa: PLC0415 - few runs ask
+        from harness.plugin.live_machines import open_shell, run_command  # noqa: PLC0415 - few need it
 
         command = config.getoption("--machine-shell-command")
         if command is not None and moment is MachineShell.INSTEAD:
@@ -316,14 +316,14 @@ def _names(sources: Iterable[EvidenceSource]) -> list[str]:
 
 
 def _note_title(item: pytest.Item) -> None:
-    """Note a test's title for JUnit, whose names are node ids; a rerun adds no second title."""
+    """Add a test's title to its JUnit properties, unless an earlier run has added it."""
     title = words_of(docstring_of(item), None).title
     if title is not None and ("title", title) not in item.user_properties:
         item.user_properties.append(("title", title))
 
 
 def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
-    """Make an error and its causes name the folders to which the evidence was moved."""
+    """Make an error and its causes name the folders with the kept evidence."""
     moved = {origin: place for one in kept for origin, place in one.moved.items()}
     for each in errors_in(error, EvidencedError):
         if each.evidence is not None:

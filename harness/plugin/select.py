@@ -76,7 +76,7 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
             source=item.nodeid,
             key="provisioner",
         )
-    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely
+    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely used
 
     return choose_provisioner(absolute(marker.args[0], item.path.parent))
 

@@ -257,7 +257,7 @@ class ShardPlugin:
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return the name of a test's family: the tests that share its image and saved states, or its file.
+    """Return the name of a test's family: tests with the same image and saved states, or file.
 
     Images and saved states are session fixtures that depend on the lab or on the choice of the image.
     """
@@ -272,7 +272,7 @@ def family_of(item: pytest.Item) -> str:
 
 def shared_fixtures(item: pytest.Item) -> Iterator[str]:
     """Yield a test's session fixtures that depend on the lab or the image, by folder and name."""
-    # pytest has no public way from a test to the definitions of its fixtures.
+    # pytest has no public function that returns the definitions of a test's fixtures.
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs
 

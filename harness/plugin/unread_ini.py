@@ -1,7 +1,8 @@
 """Refuses an option whose value kept pytest from reading the project's own configuration.
 
 pytest looks for its ini file before it loads this plugin, which defines the option `--qemu`. So in
-`--qemu /opt/qemu`, pytest takes the second word for a test, and looks for the ini file there.
+`--qemu /opt/qemu`, pytest treats the second word as the path of a test, and looks for the ini file
+there.
 """
 
 from __future__ import annotations

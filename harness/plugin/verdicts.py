@@ -8,7 +8,7 @@ import pytest
 #: the node.
 #: Allure distinguishes *failed* and *broken* in the same way.
 _VERDICTS = (AssertionError, pytest.fail.Exception)
-#: An attribute of a report, which xdist carries to the controller.
+#: An attribute of reports; xdist sends all attributes of a report to the controller.
 _ATTRIBUTE = "harness_could_not_tell"
 
 

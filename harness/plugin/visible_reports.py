@@ -52,11 +52,11 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Guard text that comes from no report: headers, warnings, names of files, errors of plug-ins."""
+        """Guard text outside of reports: headers, warnings, names of files, errors of plug-ins."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         # Reporters of other plug-ins draw on the terminal in their own way.
         if type(reporter) is pytest.TerminalReporter:
-            # All of the reporter's output goes through this writer, which has no public hook for a
+            # The reporter writes all its output by this writer, which has no public hook for a
             # filter.
             writer = reporter._tw  # noqa: SLF001
             stream = VisibleStream(writer._file, has_colours=writer.hasmarkup)  # noqa: SLF001
@@ -112,7 +112,7 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
-        """Guard warnings, which xdist sends in its own way."""
+        """Guard warnings, which xdist does not send as reports."""
         warning_message.filename = visible(warning_message.filename)
         warning = warning_message.message
         if isinstance(warning, Warning):
@@ -127,7 +127,7 @@ class ReportGate:
             warning_message.message = pytest.PytestWarning(_clean(text, _REPORTED_BYTES))
 
     def _is_of_project(self, kind: type[object]) -> bool:
-        """Return whether a module of the tests' project, which is not installed, defines this class."""
+        """Return whether the tests' project, which is not installed, defines this class."""
         file = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "/")
         return "site-packages" not in file.parts and file.is_relative_to(self._config.rootpath)
 
@@ -236,7 +236,8 @@ def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
                 _changed(key, change): _changed(each, change) for key, each in value.items()
             }
         case _ if is_dataclass(value) and type(value).__module__ == _SUBTESTS:
-            # The object is frozen, and a new object would quote the values again.
+            # The object is frozen, so it is changed in place: a new object would quote the values a
+            # second time.
             for each in fields(value):
                 object.__setattr__(value, each.name, _changed(getattr(value, each.name), change))
         case _ if type(value).__module__.startswith(_PARTS):

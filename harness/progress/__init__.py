@@ -78,5 +78,5 @@ def deadline_words(until: float | None, now: float) -> str:
     if until is None:
         return ""
     if until < now:
-        return f", longer than until {clock_time(until)}, since the host keeps it waiting"
+        return f", past {clock_time(until)}, since the host keeps the machine waiting"
     return f", until {clock_time(until)} at most"

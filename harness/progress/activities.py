@@ -1,4 +1,4 @@
-"""Reports what each machine of this process does, and in long waits what its console prints."""
+"""Reports what each machine of this process does and, during long waits, its console output."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from harness.progress import ProgressEvent
 
-#: An activity that takes fewer seconds than this gets no line.
+#: No line is printed for an activity that takes fewer seconds than this.
 _QUICK_S = 5.0
-#: Seconds after which an activity that still runs gets another line.
+#: Seconds after which another line is printed for an activity that still runs.
 _AGAIN_S = 25.0
 #: Seconds after which an activity of a cache is dropped, unless the cache makes or fetches a
 #: folder: caches do not report the end of other activities.
@@ -109,8 +109,8 @@ class Board:
     def due(self, now: float) -> list[str]:
         """Return lines about activities that began some seconds ago.
 
-        A long activity gets a line again and again. A machine that a test uses gets a line only if
-        no line was returned for `_AGAIN_S` seconds.
+        For a long activity, lines are returned at intervals. For a machine that a test uses, a line
+        is returned only if no line was returned for `_AGAIN_S` seconds.
         """
         lines = []
         for key, row in list(self._rows.items()):

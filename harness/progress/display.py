@@ -100,7 +100,7 @@ class Display:
         self._surface.draw(self._board.rows(now), now)
 
     def pause(self) -> None:
-        """Show nothing, so that a person can use the terminal; after each call, `go_on` must be called."""
+        """Hide progress, so that a person can use the terminal; `go_on` must follow each call."""
         with self._lock:
             self._pauses += 1
             self._surface.clear()

@@ -34,7 +34,7 @@ class Sender:
         self._place = place
         self._worker = worker
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # The kernel's queue holds ten datagrams of all workers together.
+        # The kernel's queue holds only ten datagrams, from all workers, so a send may block.
         self._socket.settimeout(_SEND_S)
 
     def __call__(self, event: ProgressEvent) -> None:

@@ -59,7 +59,7 @@ class NodeFact(Enum):
     DRIVER_VERSION = "driver_version"
     DRIVER_SHA = "driver_sha"
     TIME_LIMIT_MULTIPLIER = "time_limit_multiplier"
-    """The factor for the provisioner's own time limits; a node on a host that is not busy lacks it."""
+    """The factor for the provisioner's own time limits; left out if the node's host is not busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ class ConfigurationFile:
 
     The file contains `values`, then the node's facts that `node_values` maps to keys, then the
     values of the test's request. A later value replaces an earlier value of the same key. A fact
-    that the node lacks, such as the driver's version without a driver, is left out. A bake requests
-    `bake_values`.
+    that a node lacks is left out, such as the driver's version of a node without a driver. A bake
+    requests `bake_values`.
     """
 
     path: str

@@ -29,7 +29,7 @@ def _read(path: Path) -> Provisioner:
 
 
 def absolute(word: str, folder: Path) -> str:
-    """Make a path, which may be relative to `folder`, absolute; return a name unchanged."""
+    """Return the absolute path of a path relative to `folder`; return a name unchanged."""
     return str(folder / word) if _is_path(word) else word
 
 

@@ -45,8 +45,8 @@ def _expression(value: str, known: frozenset[str], main: str) -> str:
     if not names <= known or (main not in names and compiled.groups != 1):
         others = ", ".join(f"'{name}'" for name in sorted(known - {main}))
         raise ValueError(
-            f"A regular expression with one group, or with a group '(?P<{main}>…)' and others "
-            f"named {others}, is expected here"
+            f"A regular expression with one group, or with a group '(?P<{main}>…)' and other "
+            f"groups named {others}, is expected here"
         )
     return value
 

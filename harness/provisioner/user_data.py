@@ -52,11 +52,11 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
 
 
 def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, object]:
-    """Return the cloud-config `ours` merged with the provisioner's, as cloud-init would merge them.
+    """Merge the cloud-config `ours` with the provisioner's cloud-config, as cloud-init would.
 
     By default, cloud-init lets values of the later document replace values of the earlier document.
-    Here such a replacement would break the machine or drop the provisioner's values, so the merge
-    is refused. A key may be in both documents only if the values are equal, or if `merge_how` of
+    Such a replacement would break the machine or drop the provisioner's values, so this function
+    refuses it. A key may be in both documents only if the values are equal, or if `merge_how` of
     the later document joins mappings and lists without a loss. Raises BadInputError, which names
     the key.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: All files of a provisioner go through user-data, which cloud-init keeps in memory.
+#: The user-data contains all files of a provisioner, and cloud-init keeps user-data in memory.
 _FILES_LIMIT_MIB = 64
 _MODE = re.compile(r"0?[0-7]{3,4}")
 

@@ -138,8 +138,8 @@ def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> 
 
     Nodes whose runtime supports CDI natively get the settings that the operator uses since v25.10
     (gpu-operator 1578). The operator uses these settings on all nodes, so pods of older runtimes
-    get no GPU there. Here, nodes with older runtimes get the settings of the proposal (gpu-operator
-    1285).
+    get no GPU there. This function instead gives nodes with older runtimes the settings of the
+    proposal (gpu-operator 1285).
     """
     if not is_cdi_enabled:
         if engine is Engine.CRI_O:
@@ -169,7 +169,7 @@ def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> 
 def toolkit_environment(
     choice: RuntimeChoice, user: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment of the container toolkit; settings of the user override it."""
+    """Return the container toolkit's environment; the user's settings override its variables."""
     environment: dict[str, str] = {}
     if choice.annotation_prefix is not None:
         environment["CDI_ENABLED"] = "true"
@@ -190,7 +190,7 @@ def plugin_environment(
     toolkit_directory: str | None = None,
     user: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment of the device plugin; settings of the user override it.
+    """Return the device plugin's environment; the user's settings override its variables.
 
     `toolkit_directory` is the folder of the installed toolkit, or None.
     """

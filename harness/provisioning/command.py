@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return a sentence on why `argv` is not a list of a command's words, or None if it is such a list.
+    """Return a sentence that says why `argv` is not a list of words, or None if it is one.
 
     A type checker finds this error too, but not everybody runs a type checker.
     """
@@ -70,11 +70,11 @@ def require_argv(argv: object, field: str = "argv") -> None:
 class CommandResult:
     """The result of a command.
 
-    `exit_code` is negative if a signal killed the process, 127 if the program was not found, and
-    124, as with `timeout(1)`, if the time limit ended the process (then `timed_out` is true too). A
-    command whose own process ended before the limit has not timed out, even if it left other
-    processes. `wrote_too_much` is true if the command was killed because its output was longer than
-    the limit.
+    `exit_code` is negative if a signal killed the process, and 127 if the program was not found. If
+    the time limit ended the process, `exit_code` is 124, as with `timeout(1)`, and `timed_out` is
+    true. A command whose own process ended before the limit has not timed out, even if it left
+    other processes. `wrote_too_much` is true if the command was killed because its output was
+    longer than the limit.
     """
 
     argv: tuple[str, ...]
@@ -139,7 +139,7 @@ class CommandError(Exception):
         return f"{self.purpose} failed.\n{self.result.render(sys.maxsize)}"
 
     def name_file(self, path: str) -> None:
-        """Say in the message that the whole output is in this file."""
+        """Add a sentence to the message that names the file with the whole output."""
         self.args = (f"{self.args[0]}\nThe whole output is in '{path}'.",)
 
 
@@ -277,8 +277,8 @@ def _finish(
 class _Pipes:
     """Feeds the input of a process and reads its output.
 
-    `Popen.communicate` does not return when the process has ended if another process holds the
-    output open. If `communicate` is called again after a time limit, it loses the remaining input.
+    If another process holds the output open, `Popen.communicate` does not return when the process
+    has ended. A second call after a time limit loses the remaining input.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, most_bytes: int) -> None:
@@ -399,8 +399,8 @@ def spawn(
     """Start a long-lived process that is killed when this process dies for any reason.
 
     `setpriv --pdeathsig` (util-linux 2.33) sets the death signal, so no Python code runs between
-    fork and exec. The kernel sends the signal when the *thread* that forked ends, so one thread,
-    which lives as long as this process, starts all processes.
+    fork and exec. The kernel sends the signal when the *thread* that forked ends. So a single
+    thread starts all processes, and lives as long as this process.
 
     Raises OSError if there is no `setpriv`.
     """

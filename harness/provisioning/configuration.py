@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
 BOOT_RETRY_BUDGET_S = 780.0
 BAKE_RETRY_BUDGET_S = 7200.0
-"""Longer than for a boot: all attempts of a bake may take 1.5 hours, and no node waits for a bake."""
+"""This limit is longer than for a boot: all attempts of a bake may take 1.5 hours, and no node
+waits."""
 WHOLE_LIMIT_MARGIN_S = 120.0
 """Seconds from the end of retries to the limit of the run; for a boot, from 780 s to AKS's 15 minutes."""
 
@@ -45,7 +46,7 @@ class Configuration:
     gpu_image_sha: str | None = None
     """The second half of the image's tag."""
     config_gpu_driver_if_needed: bool = False
-    """Install the driver; otherwise use the present driver, unless that does not work."""
+    """Install the driver; otherwise use the present driver, unless this driver does not work."""
     gpu_needs_fabric_manager: bool = False
     """Start the fabric manager; otherwise stop a fabric manager that came with the image."""
     gpu_instance_profile: str | None = None
@@ -63,8 +64,8 @@ class Configuration:
     mcr_repository_base: str = CANONICAL_REGISTRY
     """The registry to pull from; the image is renamed to its canonical name."""
     precompiled_image: str | None = None
-    """An image such as `nvcr.io/nvidia/driver`, each tag of which has the driver compiled for one kernel.
-    A node that would otherwise build its driver uses this image."""
+    """An image such as `nvcr.io/nvidia/driver`. Each tag of the image has the driver compiled for one
+    kernel. A node that would otherwise build its driver uses this image."""
     precompiled_fallback: bool = True
     """Build the driver if that image has no tag for the node's kernel; otherwise the run fails."""
     container_runtime: Engine = Engine.CONTAINERD
@@ -146,7 +147,7 @@ def parse_configuration(
     for key in document:
         if key not in _PARSERS:
             raise ConfigurationError(
-                f"The field '{key}' is unknown; known are: {', '.join(sorted(_PARSERS))}."
+                f"The field '{key}' is unknown; the known fields are: {', '.join(sorted(_PARSERS))}."
             )
     values: dict[str, object] = {}
     for key, parse in _PARSERS.items():

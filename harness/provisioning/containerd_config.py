@@ -38,8 +38,8 @@ PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_eng
 """The keys of a runtime's program: two keys of options, then the key of containerd before 1.4."""
 
 _OLD_SHIM = "io.containerd.runtime.v1.linux"
-"""The type that reads the keys other than `BinaryName`; containerd 2 removed it, and the `runc`
-shims ignore these keys."""
+"""The only type that reads the keys other than `BinaryName`. containerd 2 removed this type, and
+the `runc` shims ignore these keys."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -85,9 +85,9 @@ def cri_table(text: str, dump: str | None = None) -> Key:
     """Return the table of the CRI plugin's runtimes in a file, or in a dump.
 
     In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless these tables have
-    the names of format 3 (seen with 2.1.9). In a file of format 2, runtimes in a table with the
-    name of format 3 count, and in that case no other runtimes do; AKS writes such files. The `dump`
-    shows whether the node has containerd 2.
+    the names of format 3 (seen with 2.1.9). If a file of format 2 has runtimes in a table with the
+    name of format 3, only these runtimes are used; AKS writes such files. The `dump` shows whether
+    the node has containerd 2.
     """
     number, newest = format_of(text), CRI_PLUGINS[max(CRI_PLUGINS)]
     printed = None if dump is None else format_of(dump)

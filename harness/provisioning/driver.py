@@ -369,7 +369,7 @@ def query_device(retry: Retry) -> Run:
 
 
 def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
-    """Detect failures that a retry cannot repair, and faults that the tool reports but exits with 0."""
+    """Detect failures that a retry cannot repair, and faults reported with the exit code 0."""
     words = find_tool_words(f"{result.stdout}\n{result.stderr}")
     words = words or SMI_EXIT_CODES.get(result.exit_code)
     if words is None or (words.can_retry_help and not result.ok):

@@ -28,7 +28,7 @@ _LONGEST_LINE = 4096
 _OF_DRIVER = re.compile(
     r"(?:module )?nvidia[\w-]*(?:\[\d+\])?(?: [0-9a-f:.]+)?: |nvidia-peermem \w+:\d+\b|"
     r"\[drm[^\n]*\[nvidia-drm\]|\[nvidia-vgpu-vfio\] |"
-    # The kernel reports a thread that hangs, and the code that was running when the kernel failed.
+    # Matches the kernel's reports about a hung thread, and about the code that ran during a crash.
     r"INFO: task (?:nvidia|nv_queue|irq/\d+-nvidia)|(?:R?IP: |pc : )[^\n]*\[nvidia"
 )
 _TELLS_ERROR = re.compile(
@@ -78,8 +78,9 @@ class DriverMessage:
 def parse_messages(log: str) -> tuple[DriverMessage, ...]:
     """Return the driver's messages in the kernel's log, in order.
 
-    A line with an unknown text of the driver's resource manager (`NVRM`) is a message; a line of
-    another part of the driver is a message if it contains a word such as `error`.
+    Each line of the driver's resource manager (`NVRM`) with an unknown text is a message. A line
+    with an unknown text of another part of the driver is a message if it contains a word such as
+    `error`.
     """
     lines = [(line, said) for line in log.splitlines() if (said := _said(line)) is not None]
     text = "\n".join(said for _, said in lines)
@@ -102,7 +103,7 @@ def find_tool_words(output: str) -> DriverWords | None:
 
 
 def _said(line: str) -> str | None:
-    """Return the driver's text in a line, with single blanks, or None if it did not log the line."""
+    """Return the driver's text in a line, with single blanks, or None for other lines."""
     # The kernel's own lines are shorter; matching a longer line would take a long time.
     line = line[:_LONGEST_LINE]
     found = _NVRM.search(line)

@@ -261,7 +261,8 @@ _MEMORY_WINDOWS = (
         name=_NO_REGION_NAME,
         helps="",
     ),
-    # From branch 525 on, the driver can do without other BARs, which some virtual functions lack.
+    # From branch 525 on, the driver works without the other BARs, which some virtual functions
+    # lack.
     _fault(
         rf"{_INVALID_BAR}(?P<bar>\d+) {_BAR}{_PROBE_FAILED}",
         _NO_REGION,
@@ -694,8 +695,8 @@ _CONSEQUENCES = (
     ),
 )
 
-#: How the error code ends if the driver made an error of the receiver's pipe fatal: in drivers
-#: before 575, and in later drivers.
+#: The end of the error code if the driver made an error of the receiver's pipe fatal. Drivers
+#: before 575 and later drivers use different codes.
 _PROMOTED = r"[0-9a-f]*(?:[4c]c2|86)\b"
 #: The process that used the link; its name may contain commas and blanks, but has at most 15 characters.
 _PROCESS = r"(?:pid=[^\n]*, )?"
@@ -839,7 +840,8 @@ _MODULES = (
     ),
     _fault(
         rf"nvidia {_ADDRESS}: (?:AER: )?(?:PCIe Bus Error: severity=Uncorrect(?:ed|able)|can't recover|"
-        # Follows an error that the machine's firmware reported (APEI), unless it was corrected.
+        # The kernel logs `aer_uncor_severity` for an uncorrected error that the firmware reported
+        # (APEI).
         r"aer_uncor_severity: )",
         "The bus of a GPU has errors that were not corrected.",
         LINUX_PCI,

@@ -14,13 +14,13 @@ class ExitCode(enum.IntEnum):
 
     OK = 0
     COMMAND_FAILED = 1
-    """`bake` or the unit mig-partition failed; no cause of such a failure has a number of its own."""
+    """`bake` or the unit mig-partition failed; these failures have no numbers of their own."""
     INVALID_CONFIGURATION = 2
     """The configuration or the command line is wrong; argparse uses the same number."""
     UNSUPPORTED_OS = 3
     """A driver is wanted on an operating system that is not supported."""
     SYSTEMCTL_START_FAIL = 4
-    """A unit without its own number did not start."""
+    """A unit did not start; this number is for units without their own number."""
     FILE_WATCH_TIMEOUT = 6
     """containerd's configuration could not be written, or is not in effect."""
     APT_INSTALL_TIMEOUT = 9
@@ -42,13 +42,13 @@ class ExitCode(enum.IntEnum):
     TERMINATED = 143
     """The run was terminated by a signal, for example by `timeout(1)`."""
     NVIDIA_DRIVER_INSTALL = 224
-    """Looking up whether the node opted out of the driver failed."""
+    """It could not be determined whether the node opted out of the driver."""
     MANAGED_NVIDIA_EXP_INSTALL_FAIL = 227
     """A managed package is not in the image's cache."""
     NVIDIA_DCGM_EXPORTER_FAIL = 229
     """The managed services could not be configured; the cause has no number of its own."""
     LOOKUP_ENABLE_MANAGED_GPU_EXPERIENCE_TAG = 230
-    """Looking up whether the node opted in to the managed services failed."""
+    """It could not be determined whether the node opted in to the managed services."""
     NVIDIA_DCGM_INSTALL = 235
     """The managed packages could not be prepared; the cause has no number of its own."""
 

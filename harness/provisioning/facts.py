@@ -42,7 +42,7 @@ class NodeFacts:
     driver_type: str
     record: Record | None
     decision: Decision | None
-    """None on a node for whose processor there is no driver image."""
+    """None if there is no driver image for the node's processor."""
     runtime: toolkit.RuntimeFacts | None
     """None on a node without a GPU, on which provisioning does not configure containerd."""
     removal: tuple[str, ...]

@@ -19,8 +19,8 @@ UNLOAD_ORDER = (
     MODULE,
 )
 """The driver's modules, each before the modules on which it depends. Other modules have similar names:
-`nvidia_wmi_ec_backlight` (a laptop's backlight) is part of the kernel, `nvidia_fs` of GPUDirect Storage,
-and `nvidia_current` of Debian's packages."""
+`nvidia_wmi_ec_backlight` (a laptop's backlight) belongs to the kernel, `nvidia_fs` belongs to
+GPUDirect Storage, and `nvidia_current` belongs to Debian's packages."""
 
 QUERY_TIMEOUT_S = 60.0
 _DKMS_LINE = re.compile(

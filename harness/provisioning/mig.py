@@ -99,8 +99,8 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
     """Return the steps of a node that partitions its GPU.
 
     The unit is started once: until the reboot that switches MIG on, the unit is expected to fail,
-    and a retry cannot help. A profile that does not exist stays unknown after a reboot, so no
-    reboot is made for such a profile.
+    and a retry cannot help. No reboot is made for a profile that does not exist, since a reboot
+    would not help.
     """
     restart = Run(
         argv=("systemctl", "restart", UNIT),
@@ -151,7 +151,7 @@ def reboot_step() -> Step:
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     """Return whether a GPU supports MIG and is not in MIG mode.
 
-    Raises StepFailedError if the output contains no mode: then nobody knows whether a reboot helps.
+    Raises StepFailedError if the output contains no mode: in this case, a reboot may not help.
     """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:

@@ -22,8 +22,8 @@ class Retry:
     """The number of attempts, the pause between them, and the time limit of each attempt, in seconds.
 
     If `max_timeout_s` is set, the limit doubles after each attempt that times out, up to
-    `max_timeout_s`. An attempt that takes `n * timeout_s` counts as `n` attempts, so that all
-    attempts together take no longer.
+    `max_timeout_s`. An attempt that takes `n * timeout_s` counts as `n` attempts, so that the
+    doubled limits do not increase the total time.
     """
 
     attempts: int = 1

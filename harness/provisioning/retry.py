@@ -48,7 +48,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
         began_s = node.clock.monotonic()
         try:
             result = _once(node, run, limit_s)
-        except BaseException:  # a signal; it ends only the command's own processes
+        except BaseException:  # a signal ends only the command's own processes
             _clean_up(node, run)
             raise
         permanent = None if run.judge is None else run.judge(node, result)
@@ -58,7 +58,8 @@ def _try(node: NodeContext, run: Run) -> str | None:
         if permanent is not None:
             raise StepFailedError(f"{permanent.message}\n{result.render()}", permanent.exit_code)
         if attempt > 1 and result.timed_out and node.retries.has_passed():
-            # This attempt was interrupted, so only the previous attempt shows the failure.
+            # The time budget ended this attempt early, so only the previous attempt shows the
+            # failure.
             raise StepFailedError(
                 f"The time budget of the node was used up during attempt {attempt}. "
                 f"Attempt {attempt - 1} failed too: {seen}"
@@ -74,7 +75,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
 
 
 def _attempts_used(node: NodeContext, retry: Retry, took_s: float) -> float:
-    """Return for how many attempts an attempt counts that took this long."""
+    """Return how many attempts of the limit an attempt of this duration uses up."""
     if retry.max_timeout_s is None:
         return 1.0
     return max(1.0, took_s / (retry.timeout_s * node.time_limit_multiplier))

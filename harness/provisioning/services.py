@@ -330,7 +330,7 @@ def _label_node(node: NodeContext) -> None:
 def add_node_label(text: str, label: str) -> str:
     """Return kubelet's defaults with the node label added, or unchanged if the label is set.
 
-    If the variable has several lines, the last line counts, as for systemd.
+    If several lines set the variable, the last line counts, as for systemd.
     """
     found = _labels(text)
     if not found:

@@ -51,7 +51,7 @@ def start(unit: str, limit_s: float) -> tuple[Run, ...]:
 def enqueue(unit: str, limit_s: float, warning: str) -> tuple[Run, ...]:
     """Start a unit without waiting for it; a failure is only logged as a warning.
 
-    There is one attempt: if systemd refuses the job now, it will refuse the job later too, and a
+    There is one attempt: if systemd refuses the job now, it will refuse the job later too. A
     monitoring service must not use up the time budget of the node.
     """
     return (

@@ -89,7 +89,7 @@ class Residue:
 
     @property
     def is_ours_loaded(self) -> bool:
-        """Return whether the loaded driver is the record's driver, not a package's driver of that version."""
+        """Return whether the loaded driver is the record's driver, not the same version from a package."""
         return (
             self.record is not None
             and self.resident_version == self.record.driver_version

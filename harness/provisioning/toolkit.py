@@ -153,8 +153,8 @@ def _with_format(text: str) -> str:
 
     A file without `version` has format 1, whose tables containerd 2 ignores (containerd 8275). A
     file keeps its format if it contains `version`, tables of plugins or short names of plugins. In
-    another format the tables have other names, and containerd does not start if the file contains a
-    short name, as the file of Docker's package does.
+    another format, the tables have other names, and containerd does not start if the file contains
+    a short name. The file of Docker's package contains a short name.
     """
     if has_short_names(text):
         return text
@@ -287,9 +287,10 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
-    """Give CRI-O the nvidia runtime, or the hook if `choice` has no mode, or neither without a choice.
+    """Write CRI-O's drop-in for the nvidia runtime, or the hook if `choice` has no mode.
 
-    CRI-O reads these files when it starts.
+    A file that is not written is removed; without a choice, both are removed. CRI-O reads these
+    files when it starts.
     """
     drop: Action = Remove(path=CRI_O_DROP_IN)
     hook: Action = Remove(path=CRI_O_HOOK)

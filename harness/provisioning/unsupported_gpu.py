@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_refusals(log: str) -> tuple[DriverMessage, ...]:
-    """Return the kernel log's messages that a GPU is not supported, in order, without repetitions."""
+    """Return the kernel log's messages about unsupported GPUs, in order, without repetitions."""
     refusals = {
         message.describe(): message
         for message in parse_messages(log)
@@ -80,7 +80,7 @@ def _judge(
 
 
 def _read_reasons(node: NodeContext, version: str | None, is_hopeless: _IsHopeless) -> list[str]:
-    """Return the kernel log's reasons against another attempt; empty if the log cannot be read.
+    """Return reasons why another attempt cannot succeed; empty if the kernel log cannot be read.
 
     Messages that a GPU is not supported come first, since they cause other messages.
     """

@@ -95,7 +95,7 @@ def gpu_page() -> str:
         "## Keys of a GPU node's file\n",
         table(keys, data_file_keys(NodeFile)),
         "## QEMU releases\n",
-        "The device by which each QEMU release, if built with the device, connects to an emulated GPU:\n",
+        "The device by which a QEMU release connects to an emulated GPU, if QEMU has the device:\n",
         table(
             ("QEMU", "under TCG", "under KVM"),
             (
@@ -155,9 +155,10 @@ def provisioning_page() -> str:
 def limit_page() -> str:
     return page(
         "Limits",
-        "How much data and work a guest, a file, a server or shell code may cause in the harness. An\n"
-        "error about a limit names the limit and the source. To raise a limit for one run, set its\n"
-        "environment variable. What the harness trusts, and what not: [Trust](../trust.md).\n",
+        "These limits apply to the data and work that a guest, a file, a server or shell code may\n"
+        "cause in the harness. An error about a limit names the limit and the source. To raise a limit\n"
+        "for one run, set its environment variable. What the harness trusts, and what not:\n"
+        "[Trust](../trust.md).\n",
         table(
             ("Limit", "Default", "Variable", "What is limited"),
             (

@@ -67,7 +67,7 @@ def _shape_within(shape: type, annotation: str) -> type | None:
     namespace = vars(inspect.getmodule(shape))
     for word in re.findall(r"\w+", annotation):
         found = namespace.get(word)
-        # A validator of pydantic is a dataclass too, but no shape of data.
+        # A validator of pydantic is a dataclass too, but does not describe a data file.
         if (
             inspect.isclass(found)
             and found.__module__.startswith("harness.")

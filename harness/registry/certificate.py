@@ -1,4 +1,4 @@
-"""The TLS certificate with which a test's registry takes the place of another, such as Microsoft's."""
+"""The TLS certificate of a test's registry, which replaces a registry such as Microsoft's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _OPENSSL_S = 60.0
-#: How many days a certificate is valid; no run takes longer.
+#: How many days a certificate is valid, which is longer than any run.
 _DAYS = 2
 
 

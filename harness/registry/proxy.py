@@ -49,7 +49,7 @@ _ERRORS = {
 
 
 class RegistryProxy:
-    """Listens on the host's loopback interface in a `with` block, whose end also ends all threads.
+    """Listens on the host's loopback interface in a `with` block; at its end, all threads end.
 
     `upstream` opens a connection to the registry. Without `tls`, clients use plain HTTP.
     """
@@ -109,7 +109,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Return whether to serve a connection; connections are limited, as each has a thread."""
+        """Return whether to serve a connection; the number is limited, since each has a thread."""
         with self._lock:
             is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
         if is_one_too_many:
@@ -257,8 +257,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except _CutError:
             request.is_cut = self.close_connection = True
         except OSError:
-            # The fields are set only after an error. After a complete answer, the client may
-            # already have sent its next request.
+            # Only an error sets these fields: after a complete answer, the client may already have
+            # sent its next request.
             request.is_aborted = self.close_connection = True
             request.ended_s = time.monotonic()
 
@@ -312,7 +312,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             except (OSError, http.client.HTTPException) as error:
                 raise _failed(error) from error
             if len(content) > _HELD_BYTES:
-                raise _RefusedError(502, "The registry's answer gives no length and is too long.")
+                raise _RefusedError(502, "The registry's answer has no length and is too long.")
             count, pieces = len(content), [content]
         else:
             pieces = iter(lambda: answer.read(_piece_bytes(fault)), b"")
@@ -363,7 +363,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))
-        # This field is set before any data is sent, since a test may read the log as soon as the
+        # These fields are set before any data is sent, since a test may read the log as soon as the
         # client has data.
         request.status, request.ended_s = status, time.monotonic()
         self.end_headers()

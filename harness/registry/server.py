@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The Debian release from which the program comes, whatever release the host has.
+#: The Debian release of the program, which does not depend on the host's release.
 RELEASE = "bookworm"
 PACKAGE = "docker-registry"
 _PROGRAM = "usr/bin/docker-registry"

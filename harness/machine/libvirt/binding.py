@@ -34,7 +34,7 @@ class VirConnect(Protocol):
         self, domain: object, event: int, callback: Callable[..., None], opaque: object
     ) -> int: ...
     def domainEventDeregisterAny(self, registration: int) -> int: ...  # noqa: N802
-    # Other methods are not declared; libvirt itself checks calls of them.
+    # This protocol declares no other methods; libvirt itself checks calls of other methods.
     def __getattr__(self, name: str) -> Any: ...
 
 

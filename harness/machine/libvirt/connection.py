@@ -104,7 +104,7 @@ OLDEST = (8, 0, 0)
 CALL_S = 90.0
 _OPEN_S = 20.0
 _CLOSE_S = 10.0
-#: Seconds within which a libvirtd that is being restarted has to listen again.
+#: The seconds within which a restarted libvirtd has to listen again.
 _RESTART_S = 10.0
 _INTERVAL_S = 0.2
 # libvirt sends a keep-alive message every `_KEEP_ALIVE_S`, and closes the connection after
@@ -176,7 +176,7 @@ class Connection:
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """If libvirtd has ended, connect again, to a libvirtd that runs or is being restarted.
+        """Connect again if libvirtd has ended; wait for a libvirtd that is being restarted.
 
         Objects of the old connection stay invalid; `generation` counts the connections.
         """
@@ -207,7 +207,7 @@ class Connection:
         return raw
 
     def _connect_again(self, until: float, deadline: Deadline) -> VirConnect:
-        """Connect once a libvirtd that is being restarted listens again."""
+        """Wait until a libvirtd that is being restarted listens again, and connect to it."""
         restarted = Deadline(until, self._clock)
 
         def poll() -> Observation[VirConnect]:

@@ -17,7 +17,8 @@ _SESSION_UID = 1000
 #: libvirt's own folder, on which the daemon's folder is mounted, so that socket paths stay short.
 STATE = "/var/lib/libvirt/qemu"
 
-# The shell is the namespace's init and has to reap orphans of QEMU's daemons, which `wait` does.
+# The shell is the namespace's init, which has to reap the orphans of QEMU's daemons. `wait` reaps
+# them.
 _INIT = """\
 set -e
 mounted=$1
@@ -59,14 +60,14 @@ class DaemonLayout:
 
     @property
     def qemu_logs(self) -> Path:
-        """Return the folder of the logs of each machine's QEMU."""
+        """Return the folder with the QEMU logs of all machines."""
         if self.kind is DaemonKind.SYSTEM:
             return self.folder / "log" / "qemu"
         return self.folder / "state" / "cache" / "libvirt" / "qemu" / "log"
 
     @property
     def marker(self) -> Path:
-        """Return the file that is created once everything is mounted."""
+        """Return the file whose existence shows that all folders are mounted."""
         return self.folder / "state" / "mounted"
 
     @property
@@ -75,14 +76,14 @@ class DaemonLayout:
 
     @property
     def settings(self) -> Path:
-        """Return the folder of the two files that libvirtd reads."""
+        """Return the folder of libvirtd's two configuration files."""
         if self.kind is DaemonKind.SYSTEM:
             return self.folder / "etc"
         return self.folder / "state" / "config" / "libvirt"
 
     @property
     def mounts(self) -> tuple[tuple[Path, str], ...]:
-        # Locks of consoles contain PIDs, which are ambiguous between PID namespaces.
+        # Lock files of consoles contain PIDs, and two PID namespaces may use the same PID.
         always = ((self.folder / "state", STATE), (self.folder / "lock", "/var/lock"))
         if self.kind is DaemonKind.SESSION:
             return always
@@ -128,8 +129,8 @@ def render_libvirtd_conf() -> str:
 def render_qemu_conf(kind: DaemonKind) -> str:
     """Render qemu.conf.
 
-    QEMU runs as the daemon's user, so that it reads the files that this user may read, and files
-    keep their owners. QEMU writes its own logs, so that no virtlogd is needed.
+    QEMU runs as the daemon's user, so that QEMU can read this user's files, and files keep their
+    owners. QEMU writes its own logs, so that no virtlogd is needed.
     """
     own_user = (
         'user = "root"\n'

@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Domain:
-    """The transient domain of machine `machine`; libvirt ends the domain with the connection."""
+    """The transient domain of machine `machine`, which libvirt ends when the connection ends."""
 
     def __init__(
         self, connection: Connection, monitor_events: MonitorEvents, *, machine: str
@@ -95,16 +95,16 @@ class Domain:
     def _remedy(self, error: LibvirtError, emulator: str) -> str:
         if "already" in str(error):
             return (
-                f"Another domain has the name '{self.name}' or its UUID; run again for new ones, "
-                f"or end that domain by `virsh destroy {self.name}`."
+                f"Another domain has the name '{self.name}' or its UUID; run again to get a new "
+                f"name and UUID, or end that domain by `virsh destroy {self.name}`."
             )
         return (
-            f"If '{emulator}' lacks a device or can't be started, name another one by --qemu; if "
+            f"If '{emulator}' lacks a device or can't be started, name another QEMU by --qemu; if "
             "libvirt does not support an element, use a newer libvirt, or --machine-driver=qemu."
         )
 
     def _end_late(self, raw: Any) -> None:
-        """End a domain whose start was given up before the call returned."""
+        """End a domain that started after the harness had given up waiting for the start."""
         try:
             raw.destroy()
         except load_libvirt().libvirtError as error:
@@ -179,8 +179,8 @@ class Domain:
     def destroy(self) -> None:
         """End the domain if it has not ended, and verify that libvirt no longer lists it.
 
-        If libvirtd has ended, a restarted libvirtd ends the domain: domains survive a crash of
-        libvirtd. Raises HarnessError if no libvirtd answers.
+        A domain survives a crash of libvirtd; after a crash, the restarted libvirtd ends the
+        domain. Raises HarnessError if no libvirtd answers.
         """
         if not self._may_exist or self._has_ended:
             return

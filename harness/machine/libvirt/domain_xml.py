@@ -45,8 +45,8 @@ class DomainHost:
 
     `owner` is the user and group of QEMU, if libvirt allows a choice, so that QEMU can access the
     files of the user who runs the harness. The model `dac` sets the owner; the other
-    `security_models` are disabled for the domain. `agent_socket` is the listening socket of the
-    harness to which QEMU connects, or None if the XML is for a machine that is not started.
+    `security_models` are disabled for the domain. QEMU connects to the harness's listening socket
+    `agent_socket`, which is None if the XML is for a machine that is not started.
     """
 
     emulator: str
@@ -264,9 +264,9 @@ def _add_security(domain: ET.Element, host: DomainHost) -> None:
 def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
     """Return QEMU arguments for parts that libvirt's schema lacks.
 
-    libvirt's network of type 'user' can neither be restricted nor forward a port. libvirt also names
-    memory and its files itself, but a saved machine continues only with memory of the same name. The
-    last `-machine` overrides the options that it names.
+    libvirt's network of type 'user' can't be restricted, and can't forward a port. libvirt also
+    chooses the names of memory and of memory files, but QEMU can restore a saved machine only if
+    the memory has the same name. The options of the last `-machine` override earlier values.
     """
     card = {
         "driver": "virtio-net-pci",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Code(enum.IntEnum):
-    """The numbers of libvirt's virterror.h that the harness distinguishes."""
+    """libvirt's error numbers, from virterror.h, that the harness distinguishes."""
 
     INTERNAL_ERROR = 1
     NO_SUPPORT = 3
@@ -33,7 +33,7 @@ class Code(enum.IntEnum):
 
 
 class ErrorDomain(enum.IntEnum):
-    """The parts of libvirt, numbered as in virterror.h, whose errors are about the connection."""
+    """libvirt's error domains, from virterror.h, whose errors are about the connection."""
 
     RPC = 7
     REMOTE = 13
@@ -98,7 +98,8 @@ class ErrorContext:
             return True
         if self.origin not in tuple(ErrorDomain):
             return False
-        # libvirt reports "client socket is closed" for each call after the first that failed.
+        # After the first failed call, libvirt reports "client socket is closed" for each later
+        # call.
         return self.code == Code.SYSTEM_ERROR or (
             self.code == Code.INTERNAL_ERROR and "closed" in self.message
         )
@@ -116,8 +117,8 @@ def refused_call(what: str, uri: str, error: ErrorContext) -> HarnessError:
         )
     if error.code in _NOT_ALLOWED:
         return LibvirtError(
-            f"libvirt at '{uri}' does not allow {what}: {detail}. Use a connection that may write, "
-            "and a user whom libvirt's polkit rules let manage machines.",
+            f"libvirt at '{uri}' does not allow {what}: {detail}. Use a read-write connection, "
+            "and a user whom libvirt's polkit rules allow to manage machines.",
             code=error.code,
         )
     return LibvirtError(f"libvirt at '{uri}' failed {what}: {detail}.", code=error.code)
@@ -147,5 +148,5 @@ def refused_connection(uri: HostUri, user: str, error: ErrorContext) -> HarnessE
     )
     return NoDaemonError(
         f"No libvirtd answers at '{uri.text}' ({detail}); start it by {start}, or name another "
-        "by --machine-uri."
+        "libvirtd by --machine-uri."
     )

@@ -111,8 +111,8 @@ class DomainEvents:
     ) -> DomainEvent:
         """Wait for an event that `matches`, at position `since` of `seen` or later.
 
-        Raises HarnessError at the deadline, and at the domain's stop. Raises ConnectionLostError at
-        once if libvirtd ends.
+        Raises HarnessError at the deadline, and when the domain stops. Raises ConnectionLostError
+        at once if libvirtd ends.
         """
         with self._changed:
             while True:

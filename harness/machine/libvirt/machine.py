@@ -114,7 +114,7 @@ class LibvirtMachine(MonitoredMachine):
         domain, spec = self._domain, self.spec
         xml = render_domain(spec, self._host, name=domain.name, uuid=domain.uuid)
         (self.folder / "domain.xml").write_text(xml)
-        # QEMU connects to this socket at the domain's start, so the socket comes first.
+        # QEMU connects to this socket at the domain's start, so the socket is created first.
         listener = self._listen()
         # Streams that are opened after this line are closed before the domain.
         self._resources.callback(domain.close)
@@ -183,9 +183,9 @@ class LibvirtMachine(MonitoredMachine):
             return
         if attachment.fd is None:
             raise RequirementError(
-                f"Machine '{self.spec.name}' can't take '{attachment.driver}' at "
+                f"Machine '{self.spec.name}' can't use '{attachment.driver}' at "
                 f"'{self._connection.uri}': libvirt passes a GPU's socket only to a QEMU "
-                "that takes it as a descriptor (QEMU 6.0 to 8.1); use --machine-driver=qemu."
+                "that accepts a file descriptor (QEMU 6.0 to 8.1); use --machine-driver=qemu."
             )
         super().plug(attachment)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MonitorEvents:
-    """The QMP events of all domains of one connection, passed on to one listener per domain.
+    """Passes the QMP events of a connection's domains to one listener per domain.
 
     libvirt's client registers for QMP events once per connection: a second registration, for
     another domain, would never receive an event.

@@ -2,8 +2,8 @@
 
 The private libvirtd runs in a mount and a PID namespace, with its own copy of libvirt's compiled-in
 folders. So any number of private daemons can run on a host, in addition to the host's libvirtd. All
-its processes, including its machines, are in the PID namespace, which the kernel ends with the
-process that started the daemon.
+processes of a private daemon, including machines, are in its PID namespace. The kernel ends this
+namespace when the process that started the daemon ends.
 
 The socket is in the caller's folder, which only the folder's owner may enter.
 """
@@ -217,7 +217,7 @@ def _refuse_unsuitable(layout: DaemonLayout) -> None:
     if length > _SOCKET_LIMIT:
         raise HarnessError(
             f"The socket '{layout.socket}' of the private libvirtd has a path of {length} bytes, "
-            f"but Unix allows {_SOCKET_LIMIT}; give a folder with a shorter path."
+            f"but Unix allows {_SOCKET_LIMIT}; name a folder with a shorter path."
         )
 
 

@@ -150,7 +150,7 @@ def _kvm(connection: Connection) -> RequirementCheck:
 
 
 def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> RequirementCheck:
-    """Check that QEMU's user may open KVM if libvirtd may.
+    """Check that QEMU's user may open `/dev/kvm` if libvirtd may open it.
 
     If libvirtd, which is root, may open /dev/kvm, but QEMU's user may not, libvirtd probes QEMU some
     twenty times per start. Each probe finds KVM. At each use, libvirtd sees that QEMU's user may not

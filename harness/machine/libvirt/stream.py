@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
-#: Seconds; shorter than other limits, so that closing a stream can report the abort.
+#: The time limit of an abort, in seconds. It is shorter than `_CLOSE_S`, so that `close` still
+#: waits when the limit of the abort passes.
 _ABORT_S = 3.0
 #: The return value of libvirt's Python binding when a call would block.
 _WOULD_BLOCK = -2
@@ -181,7 +182,7 @@ class StreamSocket:
             del self._to_stream[:sent]
 
     def _update(self) -> None:
-        """Wait for the events with which either end can continue."""
+        """Select the events of both ends for which the event loop waits."""
         if self._has_ended.is_set():
             return
         libvirt = self._libvirt
@@ -201,7 +202,7 @@ class StreamSocket:
             self._interests = of_stream, of_socket
 
     def _end(self) -> None:
-        """Close both ends: in the loop's thread, or before the loop watches them."""
+        """Close both ends; called in the loop's thread, or before the loop watches the ends."""
         if self._has_ended.is_set():
             return
         refused = self._libvirt.libvirtError

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
 
-#: The option by which a person names a URI.
+#: The command-line option that sets the URI.
 OPTION = "--machine-uri"
 
 _SCHEMES = ("qemu", "qemu+unix")
@@ -33,7 +33,7 @@ class HostUri:
         if parts.scheme not in _SCHEMES or parts.netloc:
             raise BadInputError(
                 f"'{text}' names a host or a transport other than 'unix', but machines run on the "
-                "libvirt of this host only; give 'qemu:///system' or 'qemu:///session'. To use several "
+                "libvirt of this host only; use 'qemu:///system' or 'qemu:///session'. To use several "
                 "hosts, run one shard of the tests on each.",
                 source=OPTION,
             )

@@ -69,8 +69,8 @@ def ensure_sid_qemu(
 ) -> SidQemu:
     """Return a QEMU of Debian sid; unpack it if the cache has none, or if `refresh` is true.
 
-    The folder is named after the list of packages and the version of Debian's package, so a newer
-    version has another folder, and checkpoints distinguish the versions.
+    The folder's name depends on the list of packages and on the version of Debian's package. So
+    each version has its own folder, and checkpoints distinguish the versions.
 
     Raises RequirementError if mmdebstrap is missing, and HarnessError if mmdebstrap fails.
     """
@@ -98,8 +98,8 @@ def ensure_sid_qemu(
             program = work / _NAME
             program.write_text(render_program(folder, version, _digest(work / "root" / _PROGRAM)))
             program.chmod(0o700)
-            # The old folder is renamed before its removal: a process killed during the removal
-            # would leave half of it.
+            # The old folder is renamed before its removal: a process that is killed during the
+            # removal would leave an incomplete folder.
             old = store / f".work-{secrets.token_hex(4)}"
             with contextlib.suppress(FileNotFoundError):
                 folder.rename(old)
@@ -114,9 +114,9 @@ def ensure_sid_qemu(
 def render_program(folder: Path, version: str, digest: str) -> str:
     """Return the program that runs the unpacked QEMU; this function is pure.
 
-    Its text has the version and digest of the unpacked QEMU. The harness distinguishes QEMUs by the
-    content of the program that `--qemu` names, since only the same QEMU can load a saved guest's
-    state.
+    The program's text contains the version and digest of the unpacked QEMU. The harness
+    distinguishes QEMUs by the content of the program that `--qemu` names, since only the same QEMU
+    can load a saved guest's state.
     """
     root = folder / "root"
     libraries = root / _LIBRARIES

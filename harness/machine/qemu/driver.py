@@ -62,10 +62,10 @@ def require_qemu(qemu: str) -> None:
 def qemu_identity(
     qemu: str, accelerator: Accelerator, answers: ProgramAnswers | None = None
 ) -> str:
-    """Return facts that identify the QEMU `qemu`, and under KVM the processor that guests see.
+    """Return facts that identify the QEMU `qemu` and, under KVM, the processor that guests see.
 
-    No other QEMU can load a guest's saved state. `answers` keep the binary's digest for later runs.
-    Raises RequirementError if the host lacks the binary.
+    No other QEMU can load a guest's saved state. `answers` stores the binary's digest for later
+    runs. Raises RequirementError if the host lacks the binary.
     """
     binary = shutil.which(qemu)
     if binary is None:
@@ -306,7 +306,7 @@ class QemuMachine(MonitoredMachine):
 
 
 def state_argv(spec: MachineSpec) -> list[str]:
-    """Return a command line without the machine's name and folder, as a part of a state's key.
+    """Return a command line without the machine's name and folder, for use in the key of a state.
 
     The command line determines the machine type, CPU, memory and devices.
     """

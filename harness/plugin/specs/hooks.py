@@ -83,7 +83,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report what the results of tests do not show: a refused sandbox, jobs that did not end, notes."""
+    """Print what results of tests do not show: a refused sandbox, jobs that did not end, notes."""
     if _REFUSAL in terminalreporter.config.stash:
         terminalreporter.write_line(terminalreporter.config.stash[_REFUSAL], red=True)
     for report in itertools.chain(*terminalreporter.stats.values()):
@@ -143,7 +143,7 @@ def _write_coverage(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    """Take over the coverage, the notes and the sandbox's refusal from a worker that has ended."""
+    """Merge the coverage, notes and sandbox refusal of an ended worker into this process."""
     output = getattr(node, "workeroutput", {})
     stash = node.config.stash
     notes_of(node.config).update(output.get(_CARRIED_NOTES, ()))
@@ -219,8 +219,8 @@ def _raise(error: HarnessError) -> None:
 def _is_let_in(item: SpecItem) -> bool:
     """Start the first shell of this process; return whether this host can run specs.
 
-    If the host cannot run specs, or there is no place for their files, a run without xdist ends
-    here, and an xdist worker reports the refusal and no examples.
+    If the host cannot run specs, or has no place for their files, a run without xdist ends here. An
+    xdist worker instead reports the refusal, and reports no examples.
     """
     config = item.config
     try:

@@ -217,7 +217,7 @@ class SpecItem(pytest.Item):
     @functools.cached_property
     @override
     def location(self) -> tuple[str, int | None, str]:
-        """Return the example's location in reports; pytest's own method takes as long as a run."""
+        """Return the example's location in reports; pytest's method takes as long as an example."""
         name = visible(self.case.full_name)
         return self.file.shown_path, self.case.begin - 1, name
 

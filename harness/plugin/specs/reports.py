@@ -28,12 +28,12 @@ def passed_report(
 
 
 class ReportBatch:
-    """In an xdist worker: passed examples that wait to be sent to the controller together.
+    """The passed examples of an xdist worker that wait to be sent to the controller in a batch.
 
-    A message to the controller takes longer than an example, so passed examples are sent as a batch.
-    A batch that is full, or has waited for a quarter of a second, is sent with the report of the next
-    example. A batch is also sent with an example that fails or has output, and with the last example
-    of the file.
+    Sending a message to the controller takes longer than an example, so passed examples are sent as
+    a batch. A batch that is full, or has waited for a quarter of a second, is sent with the report
+    of the next example. A batch is also sent with an example that fails or has output, and with the
+    last example of the file.
     """
 
     def __init__(self) -> None:

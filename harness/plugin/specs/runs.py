@@ -238,7 +238,8 @@ def _has_reruns(config: pytest.Config) -> bool:
 
 
 _SETTINGS = {"pytest_timeout": _has_time_limit, "pytest_rerunfailures": _has_reruns}
-"""Plugins that act only on tests with a marker, or if this function finds that an option is set."""
+"""Plugins that act only on tests with a marker or if an option is set, each with a function that
+returns whether the option is set."""
 
 
 def _is_wrapper(implementation: HookImpl) -> bool:

@@ -61,8 +61,8 @@ def test_wait_beyond_its_limit_is_shown_with_the_reason() -> None:
     assert _without_times([*board.due(106.0), *board.due(150.0)]) == [
         "HH:MM:SS [node-1] busy: waits for cloud-init, until HH:MM:SS at most",
         (
-            "HH:MM:SS [node-1] busy: waits for cloud-init, for 50 s, longer than until HH:MM:SS, "
-            "since the host keeps it waiting"
+            "HH:MM:SS [node-1] busy: waits for cloud-init, for 50 s, past HH:MM:SS, "
+            "since the host keeps the machine waiting"
         ),
     ]
 

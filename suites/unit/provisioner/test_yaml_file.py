@@ -160,7 +160,7 @@ REFUSED = {
     "pattern without a group": Refused(
         text=whole(r"step (\S+)", "step"),
         message=":19: key 'outcome.log.step': A regular expression with one group, or with a group "
-        "'(?P<name>…)' and others named 'detail', 'duration_s', 'status', is expected here",
+        "'(?P<name>…)' and other groups named 'detail', 'duration_s', 'status', is expected here",
     ),
     **{
         f"pattern {pattern!r}": Refused(

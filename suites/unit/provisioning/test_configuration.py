@@ -241,7 +241,8 @@ def test_error_for_an_unknown_field_shows_the_known_fields() -> None:
     message = refusal({"gpu_nodes": True})
 
     assert message.startswith(
-        "The field 'gpu_nodes' is unknown; known are: cdi_enabled, config_gpu_driver_if_needed, "
+        "The field 'gpu_nodes' is unknown; the known fields are: cdi_enabled, "
+        "config_gpu_driver_if_needed, "
     )
     assert message.endswith("time_limit_multiplier.")
     assert message.count(", ") == len(fields(Configuration)) - 1

@@ -156,7 +156,9 @@ def test_error_for_an_unknown_field_is_in_the_outcome_and_on_the_console_and_in_
     assert invocation.run(command, {"gpu_nodes": True}) == ExitCode.INVALID_CONFIGURATION
 
     outcome = invocation.outcome()
-    assert str(outcome["error"]).startswith("The field 'gpu_nodes' is unknown; known are: ")
+    assert str(outcome["error"]).startswith(
+        "The field 'gpu_nodes' is unknown; the known fields are: "
+    )
     assert invocation.console == [outcome["error"]]
     assert invocation.log() == [outcome["error"]]
     assert outcome["exit_name"] == "INVALID_CONFIGURATION"

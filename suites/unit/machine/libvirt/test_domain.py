@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 LONG_S = 20.0
 TAKEN = (
-    "Another domain has the name '{name}' or its UUID; run again for new ones, or end that domain by "
-    "`virsh destroy {name}`."
+    "Another domain has the name '{name}' or its UUID; run again to get a new "
+    "name and UUID, or end that domain by `virsh destroy {name}`."
 )
 LACKING = (
-    "If '/usr/bin/qemu' lacks a device or can't be started, name another one by --qemu; if libvirt does "
+    "If '/usr/bin/qemu' lacks a device or can't be started, name another QEMU by --qemu; if libvirt does "
     "not support an element, use a newer libvirt, or --machine-driver=qemu."
 )
 

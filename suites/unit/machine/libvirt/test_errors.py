@@ -37,7 +37,7 @@ def test_host_without_a_daemon_is_reported_with_the_remedy() -> None:
     assert said == (
         "No libvirtd answers at 'qemu:///system' (Failed to connect socket to '/s': No such "
         "file); start it by `systemctl start libvirtd`, or without systemd `virtlogd -d` and "
-        "`libvirtd -d`, or name another by --machine-uri."
+        "`libvirtd -d`, or name another libvirtd by --machine-uri."
     )
 
 
@@ -46,7 +46,7 @@ def test_remedy_for_a_missing_session_daemon_tells_the_user_to_start_it() -> Non
 
     assert said == (
         "No libvirtd answers at 'qemu:///session' (nobody); start it by `libvirtd -d` as this user, or "
-        "name another by --machine-uri."
+        "name another libvirtd by --machine-uri."
     )
 
 
@@ -102,8 +102,8 @@ def test_error_for_a_user_with_read_only_access_has_the_remedy() -> None:
     assert isinstance(error, LibvirtError)
     assert error.code == Code.OPERATION_DENIED
     assert str(error) == (
-        "libvirt at 'u' does not allow the start of 'x': read only access. Use a connection that may "
-        "write, and a user whom libvirt's polkit rules let manage machines."
+        "libvirt at 'u' does not allow the start of 'x': read only access. Use a read-write "
+        "connection, and a user whom libvirt's polkit rules allow to manage machines."
     )
 
 
