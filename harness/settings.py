@@ -1,4 +1,4 @@
-"""Makes one frozen Settings from the options, the environment and the ini file."""
+"""The settings of a run, which are read from the options, the environment and the ini file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
 STORE_VARIABLE = "HARNESS_STORE"
 POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
 TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
-#: The file in which an administrator lists the host's GPUs that tests may use; the file is optional.
+#: The optional file in which an administrator lists the GPUs of the host that tests may use.
 INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
 #: The folder of the leases of this host's GPUs. The folder is local, since file locks are not
 #: reliable on network file systems; a reboot empties the folder.
 POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
-#: The most hours for which a machine is kept: ten years. The end of a longer time may not be a date.
+#: The longest time in hours for which a machine is kept: ten years. After a longer time, the end
+#: could be later than the last date that Python supports.
 MOST_KEEP_HOURS = 87_600
 #: The default images for tests of nodes: one for each distribution from which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
@@ -50,7 +51,7 @@ LicenceId = NewType("LicenceId", str)
 
 
 class OptionValue(Enum):
-    """The base of an option's values; each member's value is the word on the command line."""
+    """The base class of an option's values; a member's value is its word on the command line."""
 
     @classmethod
     def words(cls) -> list[str]:
@@ -187,20 +188,20 @@ def _cache() -> Path:
 class Settings:
     """The options of a run; they are made once and never change.
 
-    `image` may name several images, separated by commas: suites run with each of them. Recipes are
-    the shipped recipes, and the recipes in `image_folders`.
+    `image` may name several images, separated by commas: suites run with each of them. The recipes
+    of a run are the shipped recipes and the recipes in `image_folders`.
 
     `ci` is true if the environment variable CI has a true value; then tests fail, and are not skipped,
     if a requirement is missing. When checkpoints take more than `checkpoint_limit_mib` of
     disk, the least recently used checkpoints that are not in use are removed. `gpu_models` are
-    folders of GPU models beside the shipped ones. Images are not built or used if their licence is
-    not in `accepted_licences`.
+    folders with more GPU models than the shipped models. Images are not built or used if their
+    licence is not in `accepted_licences`.
 
     GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says or,
     if it is None, as their model says. With `is_gpu_required`, a test that finds no GPU on the host fails.
 
-    Missing images and checkpoints are taken from the registry `store`, if it has them. With
-    `is_store_writable`, images and checkpoints that are made on this host are pushed to this
+    Missing images and checkpoints are pulled from the registry `store`, if the registry has them.
+    With `is_store_writable`, images and checkpoints that are made on this host are pushed to this
     registry.
 
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
@@ -210,16 +211,16 @@ class Settings:
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
     `MachineDriver.NODE` the URI names an existing node.
 
-    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; if all
-    machines in evidence take more than `failure_checkpoint_limit_mib`, the oldest are removed. The
-    whole bundle of a failed test is removed when it is older than `bundle_limit_days`; if all
-    bundles take more than `bundle_limit_mib`, the oldest are removed. Machines keep running after
-    their test as `machine_keep` says, for `machine_keep_hours` at most. `machine_shell` says when
-    a shell opens in a machine.
+    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says. If all
+    machines in evidence take more than `failure_checkpoint_limit_mib`, the oldest machines are
+    removed. The whole bundle of a failed test is removed when it is older than `bundle_limit_days`;
+    if all bundles take more than `bundle_limit_mib`, the oldest bundles are removed. Machines keep
+    running after their test as `machine_keep` says, for `machine_keep_hours` at most.
+    `machine_shell` says when a shell opens in a machine.
 
-    `gpu_inventory` is the file that says which of the host's GPUs tests may take; if it is None,
-    the file INVENTORY is read if it exists. The leases of these GPUs are files in
-    `gpu_pool_folder`, which all users of the host share.
+    `gpu_inventory` is the file that says which of the host's GPUs tests may take; if
+    `gpu_inventory` is None, the file INVENTORY is read if it exists. The leases of these GPUs are
+    files in `gpu_pool_folder`, which all users of the host share.
     """
 
     accelerator: AcceleratorOption = AcceleratorOption.AUTO

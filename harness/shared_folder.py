@@ -55,7 +55,7 @@ class SharedFile:
 
     @property
     def is_trusted(self) -> bool:
-        """Return whether only root and this user could write the file."""
+        """Return whether only root and this user can write to the file."""
         is_ours = self.state.st_uid in {0, os.geteuid()}
         return is_ours and not self.state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
@@ -174,9 +174,9 @@ def is_private(state: os.stat_result) -> bool:
 def private_folder(parent: Path, name: str) -> Path:
     """Return this user's folder `name` in `parent`, where everybody may write; create a missing folder.
 
-    If another user made a folder of that name first, the folder's name gets a suffix that nobody
-    can guess. All processes of this user find the same folder, by its owner: nobody can make a
-    folder that belongs to somebody else.
+    If another user made a folder of that name first, the name of this user's folder gets a suffix
+    that nobody can guess. All processes of this user find the same folder by its owner, since a
+    user can't make a folder that another user owns.
     """
     own = parent / f"{name}-{os.geteuid()}"
     if _is_private_folder(own):

@@ -1,7 +1,7 @@
 """The steps of a run that reports show: parts of a boot, parts of provisioning, expectations.
 
 Code uses `take_step` or `stepped` to mark a part that takes time; reports use `listening` to learn
-of these parts. Without a listener, no step is kept.
+of these parts. Without a listener, no step is recorded.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def take_step(title: str) -> Iterator[Step]:
 
 
 def is_followed() -> bool:
-    """Return whether there is a listener; without a listener, no titles need to be made."""
+    """Return whether there is a listener; without a listener, callers need not format titles."""
     return bool(_listeners)
 
 
@@ -149,7 +149,7 @@ def moved_into(steps: Sequence[InnerStep], outer: Step) -> tuple[InnerStep, ...]
     """Return the steps with their times moved as little as possible, so that the steps lie within `outer`.
 
     The steps happened during `outer`, but have the times of another clock, such as a guest's. If
-    the steps took longer than `outer`, their end is moved to the end of `outer`.
+    the steps took longer than `outer`, the end of the last step is moved to the end of `outer`.
     """
     if not steps or outer.stop_s is None:
         return tuple(steps)

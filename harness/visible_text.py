@@ -42,7 +42,7 @@ def is_longer(text: str, most_bytes: int) -> bool:
 def shortened(text: str, most_bytes: int, *, rest: str = "") -> str:
     """Return a text of at most `most_bytes` bytes of UTF-8; a longer text loses its middle part.
 
-    In place of the middle is a line with the length of the whole text, and the sentence `rest`.
+    A line replaces the middle part: it has the length of the whole text, and the sentence `rest`.
     """
     if not is_longer(text, most_bytes):
         return text

@@ -141,8 +141,8 @@ def reports_of(folder: Path, start: int) -> Path:
 def starts_of(folder: Path) -> int:
     """Return the number of the last start of the shard, or 0 if there was no start."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
-    # The folder of a start has a short number. A folder with a longer number was made by somebody
-    # else.
+    # The number in the name of a start's folder is short. The harness did not make a folder with a
+    # longer number.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Writes the files of reports, and reads reports of other hosts: regular files of limited size."""
+"""Writes report files; reads report files of other hosts if they are regular and not too large."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Divides tests among shards of equal duration, and keeps families of tests together.
 
-The algorithms of pytest-split know no groups: `least_duration` spreads the tests that use one saved
-state over all shards, so that each shard has to make or fetch that state. With
+The algorithms of pytest-split do not support groups. `least_duration` spreads the tests that use
+one saved state over all shards, so that each shard has to make or fetch that state. With
 `duration_based_chunks`, the times of two shards may differ by the duration of a test. The algorithm
-here distributes the longest tests, then whole families, and divides only families that fit into no
-shard. The file of durations has pytest-split's format.
+here distributes the longest tests first, then whole families. It divides a family only if the
+family fits into no shard. The file of durations has pytest-split's format.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 #: The assumed duration of a test, in seconds, if no durations were recorded.
 _UNKNOWN_S = 1.0
-#: A test that takes at least this share of a shard is distributed on its own, apart from its
-#: family.
+#: A test that takes at least this share of a shard is distributed separately from its family.
 _LONG = 0.25
 
 
@@ -65,7 +64,7 @@ def timed_tests(
 def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     """Return the tests of each of `count` shards; the order of `tests` makes no difference.
 
-    Each test is in exactly one shard. A shard takes longer than the average only because of a test
+    Each test is in exactly one shard. A shard takes longer than the average only if it has a test
     for which no shard had enough time left.
     """
     by_duration = sorted(tests, key=lambda each: (each.duration_s, each.test_id))
@@ -99,7 +98,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
 
 def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
-    """Remove the tests that fit into `room_s` from the sorted `members`, and return these tests."""
+    """Remove the tests that fit into `room_s` from the sorted `members`; return the removed tests."""
     taken: list[TimedTest] = []
     while members:
         at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)

@@ -19,17 +19,17 @@ _ADDRESS = re.compile(
     r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
 )
 _DEFAULT_PATH = "/gpu-node-harness"
-#: The most characters that an address may have, more than any host name with a path needs.
+#: The largest number of characters in an address; no host name with a path needs more.
 _ADDRESS_CHARACTERS = 1024
 
 
 class StoreError(HarnessError):
-    """The shared store did not return or accept an artifact; the message is one sentence or two."""
+    """The shared store did not return or accept an artifact; the message has one or two sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """The address of a shared store: a registry, and the path before its repositories' names."""
+    """The address of a shared store: a registry, and a prefix of the repositories' names."""
 
     scheme: str
     host: str

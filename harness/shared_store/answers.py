@@ -43,11 +43,12 @@ _TOKEN = re.compile(r"[!-~]{1,16384}")
 #: A link, and its parameters (RFC 8288); a quoted value may contain commas.
 _LINK = re.compile(r'<([^<>]*)>((?:[^,<"]|"[^"]*")*)')
 _RELATIONS = re.compile(r';\s*rel\s*=\s*"?([^";]*)', re.IGNORECASE)
-#: Files that are never layers: the manifest is the config, and the others are only for this host.
+#: Files that are never layers: the manifest is pushed as the config, and the other files are only
+#: for this host.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
-#: By how much gzip may enlarge data that can't be compressed: 1/1000 of the data, and 1 KiB.
-#: In fact gzip adds a header, and 5 bytes for each 16 KiB.
+#: By how much gzip may enlarge data that can't be compressed: by 1/1000 of the data, plus 1 KiB.
+#: Real gzip adds only a header, and 5 bytes for each 16 KiB.
 _GZIP_SHARE, _GZIP_BYTES = 1000, 1 << 10
 _SHOWN_BYTES = 300
 
@@ -87,7 +88,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What an artifact's manifest lists: the layers, and the digest `config` of the description."""
+    """The layers that an artifact's manifest lists, and `config`, the digest of the description."""
 
     layers: Sequence[Layer]
     config: str
@@ -103,7 +104,7 @@ def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
 
 
 def _checked(shape: type, value: object, problem: str) -> Any:
-    """Return `value` if it has the form `shape`, else raise StoreError, which begins with `problem`.
+    """Return `value` if it has the form `shape`, else raise StoreError; `problem` begins the message.
 
     Callers check long lists item by item, since pydantic would collect an error for each item.
     """
@@ -131,12 +132,12 @@ def _slip(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return words for a value in a message; quote only texts, since other values may be large."""
+    """Return a value as messages show it; quote only texts, since other values may be large."""
     return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "a non-text value"
 
 
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
-    """Parse a JSON object; raises StoreError, which begins with `problem`."""
+    """Parse a JSON object; raises StoreError, whose message begins with `problem`."""
     try:
         found: dict[str, Any] = _adapter(dict[str, Any]).validate_json(raw)
     except pydantic.ValidationError as error:
@@ -145,7 +146,7 @@ def read_object(raw: bytes, problem: str) -> dict[str, Any]:
 
 
 def read_artifact(manifest: Mapping[str, Any], problem: str) -> Artifact:
-    """Parse the manifest of an artifact; raises StoreError, which begins with `problem`."""
+    """Parse an artifact's manifest; raises StoreError, whose message begins with `problem`."""
     layers: list[Layer] = []
     for each in _items(manifest.get("layers"), list, "layers", STORE_ARTIFACT_FILES, problem):
         layer = _checked(_LayerDescriptor, each, f"{problem}: layer {len(layers)}")
@@ -224,7 +225,8 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
             raise StoreError(
                 f"The store's '{name}' has a layer of the unknown type '{layer.media_type}'."
             )
-        # The title of the layer of the other files is not a path, even if it equals a file's path.
+        # The layer of the other files has a title that is not a path, even if the title equals a
+        # file's path.
         title = "" if layer.media_type == REST_TYPE else layer.title
         fact = files.get(title)
         if title and fact is None:
@@ -247,7 +249,7 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
 
 
 def read_page(raw: bytes, problem: str) -> Sequence[str]:
-    """Parse one page of a list of tags; raises StoreError, which begins with `problem`."""
+    """Parse one page of a list of tags; raises StoreError, whose message begins with `problem`."""
     # Some registries write null for an empty list.
     known = {"tags": "", **read_object(raw, problem)}["tags"]
     tags = _items([] if known is None else known, list, "tags", STORE_TAGS, problem)
@@ -290,7 +292,7 @@ def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read_moment(text: str | None) -> dt.datetime | None:
-    """Parse a time in ISO 8601, in UTC if it has no time zone; return None for any other text."""
+    """Parse a time in ISO 8601; the default time zone is UTC. Return None for any other text."""
     try:
         found = dt.datetime.fromisoformat((text or "").replace("Z", "+00:00"))
     except ValueError:

@@ -164,10 +164,11 @@ class RegistryClient:
         progress: Callable[[int], None],
         deadline: Deadline | None = None,
     ) -> None:
-        """Append to the file `part` the bytes of a blob that the file does not have yet.
+        """Append the missing bytes of a blob to the file `part`.
 
-        If the whole file has another digest, remove it; then fetch all its bytes if it had some
-        before, else raise StoreError. Raises OSError if the disk fails.
+        If the digest of the complete file is wrong, remove the file. Then fetch the whole blob if
+        the file had bytes from an earlier pull, else raise StoreError. Raises OSError if the disk
+        fails.
         """
         url = self.address.url(repository, f"blobs/{digest}")
         deadline = deadline or self.deadline()
@@ -215,8 +216,8 @@ class RegistryClient:
         """Return the error for content that differs from its digest."""
         return StoreError(
             f"{_start(what)} in the store '{self.address}' is damaged: its digest is "
-            f"{found[:19]}…, but {digest[:19]}… was pushed; the received data is removed, and a "
-            "new push repairs the store once the registry has dropped the damaged data "
+            f"{found[:19]}…, but {digest[:19]}… was pushed. The received data is removed, and "
+            "a new push repairs the store after the registry has removed the damaged data "
             "(`harness store gc`)."
         )
 
@@ -460,7 +461,7 @@ class RegistryClient:
     ) -> None:
         """Pause before the request is sent again; raise StoreError if another try can't succeed."""
         not_followed = why_not_followed(error)
-        # The reason that urllib gives for a redirect has several lines, so it is left out.
+        # urllib's reason for a redirect has several lines, so the reason is left out.
         reason = (
             f" {shortened(visible_line(error.reason), _REASON_BYTES)}" if not not_followed else ""
         )

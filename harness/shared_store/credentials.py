@@ -1,4 +1,4 @@
-"""Authenticates requests to a registry by tokens, or by what `docker login` stored."""
+"""Authenticates requests to a registry by tokens, or by the password that `docker login` stored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_basic(host: str) -> str | None:
 def read_identity_token(host: str) -> str | None:
     """Return the refresh token of a registry from Docker's configuration, or None.
 
-    `az acr login` writes such a token as `identitytoken`, beside a password that is not valid.
+    `az acr login` writes a refresh token as `identitytoken`, together with an invalid password.
     """
     known = _read_entry(host).get("identitytoken")
     return known if isinstance(known, str) and known else None
@@ -64,7 +64,8 @@ def _read_entry(host: str) -> Mapping[str, object]:
         urls = (name for name in auths if _SCHEME.sub("", name).partition("/")[0] == host)
         entry: object = next(filter(None, (auths.get(name) for name in (host, *urls))), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
-        # RuntimeError means a home folder that is not known, or values that are nested too deeply.
+        # RuntimeError means that the home folder is not known, or that values are nested too
+        # deeply.
         return {}
     return entry if isinstance(entry, dict) else {}
 

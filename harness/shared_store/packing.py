@@ -42,7 +42,7 @@ _GZIP = 31
 
 #: The size of a block that becomes a hole if it has only zeros; a page of memory has 4 KiB.
 _HOLE = 16 << 10
-#: How many bytes of unpacked data every artifact may have, even if its blobs are small.
+#: The number of unpacked bytes that every artifact may have, even if its blobs are small.
 _FREE_BYTES = 256 << 20
 #: The most bytes that a zip archive's list of files may have, since the whole list is in memory.
 _ZIP_LIST_BYTES = 4 << 20
@@ -128,7 +128,8 @@ class DataBudget:
 def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBudget) -> None:
     """Decompress the blob `part` to the file `to`; write blocks of zeros as holes.
 
-    Raises StoreError if the content differs from `fact`, which is from the manifest of `name`.
+    Raises StoreError if the content differs from `fact`, the file's entry in the manifest of
+    `name`.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
@@ -170,7 +171,7 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Unpack the blob `part`, which has the files other than `files`, such as a bake's evidence.
+    """Unpack the blob `part`, which contains all files except `files`, such as a bake's evidence.
 
     Raises StoreError if an entry of the blob is not a plain file, or if a limit is exceeded.
     """

@@ -47,8 +47,8 @@ _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
 _WORDS_BYTES = 1000
-#: For each input of a key that may differ between hosts: the words for an artifact that was made
-#: with another value of this input.
+#: The words of a message for an artifact that was made with another value of an input, by the name
+#: of the input. Only inputs that may differ between hosts are listed.
 _INPUTS = {
     "qemu": "another QEMU or processor",
     "argv": "another machine (accelerator, CPU, memory or devices)",
@@ -250,7 +250,7 @@ class SharedCache:
         self.client.delete(self.repository, artifact.digest, f"'{artifact.tag}'")
 
     def _why_not(self, name: str, inputs: Mapping[str, object], deadline: Deadline) -> str:
-        """Return a clause about how the key of another artifact of this name differs, or ''."""
+        """Return a clause that says how the key of another artifact of this name differs, or ''."""
         if not inputs:
             return ""
         stem = name.rpartition("-")[0]
@@ -345,7 +345,7 @@ def _needs(own: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _removed_if_refused(part: Path) -> Iterator[None]:
-    """Remove a blob if the block can't unpack it; otherwise the next pull would fail on it too."""
+    """Remove a blob that the `with` block can't unpack; otherwise the next pull would fail too."""
     try:
         yield
     except StoreError:
@@ -370,7 +370,7 @@ def _remove_old(parts: Path) -> None:
 def shared_caches(
     client: RegistryClient, cache: Path, *, is_writable: bool = False
 ) -> dict[str, SharedCache]:
-    """Return the shared cache for each repository, by the repository's name."""
+    """Return the shared cache of each repository, by the repository's name."""
     return {
         repository: SharedCache(
             client=client,

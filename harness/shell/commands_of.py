@@ -2,8 +2,8 @@
 
 The line numbers of a trace are not exact. For a command that spans several lines, bash may show
 any of these lines. Bash counts the lines of code in `$(...)`, `eval` and traps from the end of the
-outer command. So if the trace shows any line of a command, the command's first line is covered.
-Code in a command substitution or `eval` is a part of the command that contains it.
+outer command. So the first line of a command counts as covered if the trace shows any line of the
+command. Code in a command substitution or `eval` is a part of the command that contains it.
 """
 
 from __future__ import annotations
@@ -163,10 +163,10 @@ def _direct_calls(
 ) -> set[tuple[int, int]]:
     """Return the pairs (depth, level) at which a function's own commands ran.
 
-    Each call runs the function's first command, so that command shows the level of the call. Higher
-    levels belong to `$(...)` or `eval`, where bash's line numbers are not reliable. If the first
-    command spans several lines or is not in the trace, the function uses the lowest level at each
-    depth instead.
+    Each call runs the function's first command, so the level of the first command is the level of
+    the call. Higher levels belong to `$(...)` or `eval`, where bash's line numbers are not
+    reliable. If the first command spans several lines or is not in the trace, the function uses the
+    lowest level at each depth instead.
     """
     if first in seen and first.first == first.last:
         return seen[first]

@@ -79,8 +79,8 @@ def parse_trace(
     """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
 
     `copies` maps the path of a copy to the script that it was copied from. A relative path in a
-    trace entry is relative to the directory in which bash wrote the entry. If no file is there,
-    the path names the file that it named in an earlier entry.
+    trace entry is relative to the directory in which bash wrote the entry. If that file does not
+    exist, the path means the same file as in an earlier entry.
     """
     places = [source.resolve() for source in sources]
     hits: Hits = {}
@@ -99,7 +99,7 @@ def parse_trace(
 
 
 def _covered(path: Path, places: Iterable[Path]) -> str | None:
-    """Return the resolved `path` if it is a file at or below `places`, or else None."""
+    """Return the resolved `path` if it is a file at or below one of `places`, or else None."""
     path = path.resolve()
     inside = any(place == path or place in path.parents for place in places)
     return str(path) if inside and path.is_file() else None

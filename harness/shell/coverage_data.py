@@ -116,7 +116,7 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 
 @contextlib.contextmanager
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
-    """Yield another run's data. Raises BadInputError or LimitError, also inside the `with` block.
+    """Yield another run's data. Raises BadInputError or LimitError, even inside the `with` block.
 
     Coverage.py opens the file with SQLite, which may create files beside it, so a copy is read.
     """
@@ -142,7 +142,7 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
 
 
 def _require_bounded(copy: Path, path: Path) -> None:
-    """Refuse a database that is large, or that computes its content, as a view without end does."""
+    """Refuse a large database, and a database with computed content, such as an endless view."""
     with contextlib.closing(sqlite3.connect(copy)) as database:
         for kind, name, sql in database.execute(
             "SELECT type, name, sql FROM sqlite_master"

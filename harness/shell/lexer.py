@@ -60,7 +60,7 @@ RESERVED_WORDS = (
     "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in",
     "select", "then", "time", "until", "while",
 )  # fmt: skip
-"""The words of bash that begin or end a construct, and can stand in place of a command."""
+"""The words of bash that begin or end a construct, and can appear where bash expects a command."""
 
 
 def quote(text: str) -> str:

@@ -46,7 +46,7 @@ done
 unset HX_FDS
 exec "$@"
 """
-"""Bash code that moves descriptors to their numbers; POSIX shells can't redirect those above 9."""
+"""Bash code that moves descriptors to their numbers; POSIX shells can't redirect descriptors above 9."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class ShellFiles:
 
     @classmethod
     def create(cls) -> ShellFiles:
-        """Create all files; if one can't be created, close the files created before it."""
+        """Create all files; if a file can't be created, close the files created before."""
         with contextlib.ExitStack() as opened:
 
             def make(name: str) -> Memory:
@@ -150,11 +150,11 @@ class ShellFiles:
 
 
 class _OutputWatch:
-    """Kills a shell whose anonymous files have grown beyond the limit.
+    """Kills a shell when its anonymous files have grown beyond the limit.
 
-    The files are in shared memory, which no limit of the kernel covers. Background jobs of the code
-    can write to the files at any time, even while the harness is not reading. So a thread checks
-    their sizes.
+    The files are in shared memory, whose size no limit of the kernel covers. Background jobs of
+    the code can write to the files at any time, even while the harness is not reading. So a thread
+    checks their sizes.
     """
 
     def __init__(self, process: ChildProcess, memories: Sequence[Memory]) -> None:
@@ -171,7 +171,7 @@ class _OutputWatch:
         self._goes_on.set()
 
     def pause(self) -> None:
-        """Stop checking until `resume`: no process is running that could write."""
+        """Stop checking until `resume`; call this only while no process can write to the files."""
         self._goes_on.clear()
 
     def stop(self) -> None:
@@ -324,9 +324,9 @@ class ShellProcess:
         return code
 
     def close(self) -> None:
-        """End the shell. An idle shell exits by itself, and its CPU time is charged to its parent.
+        """End the shell. An idle shell exits by itself, so that the kernel counts its CPU time for the parent.
 
-        The kernel drops the CPU time of processes that it kills together with their PID namespace.
+        If the kernel kills processes together with their PID namespace, their CPU time is lost.
         """
         self._watch.stop()
         os.close(self._control)
@@ -384,7 +384,7 @@ class ShellCommandRunner:
 
 
 def _move_up(fds: Sequence[int]) -> list[int]:
-    """Copy descriptors to numbers from 300 on, because the shell uses the numbers from 190 on."""
+    """Copy descriptors to numbers above 299, because the shell uses numbers from 190 on."""
     made: list[int] = []
     try:
         for fd in fds:

@@ -41,10 +41,10 @@ class Memory:
     The child opens the file again through `/proc/self/fd`, so each side has its own position in
     the file.
 
-    All writes append (O_APPEND). Processes of one example share the position of an inherited
-    descriptor, and for a memfd the kernel does not serialise writes at that position, as it does
-    for other regular files (FMODE_ATOMIC_POS). Without O_APPEND one process could overwrite what
-    another process has just written.
+    All writes append (O_APPEND). The processes of one example share the position of an inherited
+    descriptor. At a shared position, the kernel serialises writes to other regular files
+    (FMODE_ATOMIC_POS), but not writes to a memfd. Without O_APPEND one process could overwrite
+    what another process has just written.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,7 +52,7 @@ class Memory:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def size(self) -> int:
-        """Return the size. Moves the shared position to the end, where writes go anyway."""
+        """Return the size. This moves the shared position to the end, where all writes append."""
         return os.lseek(self.fd, 0, os.SEEK_END)
 
     def data(self, *, start: int = 0, end: int | None = None) -> bytes:
@@ -74,7 +74,7 @@ class Memory:
         return data
 
     def text(self, *, start: int = 0, end: int | None = None) -> str:
-        """Return the same bytes as `data`, as text without NUL bytes."""
+        """Return the same content as `data`, but as text without NUL bytes."""
         data = self.data(start=start, end=end)
         return data.replace(b"\0", b"").decode(errors="surrogateescape")
 
@@ -142,8 +142,8 @@ class RecordReader:
     def read(self) -> bool:
         """Read the available data; return False at the end of the stream.
 
-        Raises LimitError if `received` exceeds the limit on output of shell code (a caller resets
-        `received` to 0), and ValueError for a record with too many fields.
+        Raises LimitError if `received`, which a caller resets to 0, exceeds the limit on output of
+        shell code. Raises ValueError for a record with too many fields.
         """
         data = os.read(self.fd, _CHUNK)
         if not data:

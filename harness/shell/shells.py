@@ -36,7 +36,7 @@ class SpecShell:
 
     @property
     def shebang(self) -> str:
-        """The shebang line for this shell, with its path: `env` would be one more process."""
+        """The shebang line for this shell, with its path, since `env` would start one more process."""
         first, *others = self.command
         return " ".join([f"#!{shutil.which(first) or f'/bin/{first}'}", *others])
 

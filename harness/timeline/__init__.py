@@ -39,7 +39,7 @@ class Span:
     state: SpanState = SpanState.DONE
     detail: str | None = None
     blockers: tuple[str, ...] = ()
-    """The names of the pieces of work for which this piece waited last before it began."""
+    """The names of the last pieces of work for which this piece waited before it began."""
     blocked_from_s: float | None = None
     """The time since which the work waited only for its blockers."""
     is_critical: bool = False
@@ -72,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """All facts that are known about one machine, in order of time."""
+    """All facts about one machine, in order of time."""
 
     title: str
     end_s: float

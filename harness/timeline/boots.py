@@ -1,4 +1,4 @@
-"""Pure functions that read the boots of a machine from its journal, and join them to one time axis."""
+"""Pure functions that read the boots of a machine from its journal, and put them on one time axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from harness.evidence.history import JournalEntry
 
-#: The timeline shows a change of the clock by more seconds than this; NTP changes the clock by less.
+#: The timeline shows changes of the clock that exceed this number of seconds; changes by NTP are
+#: smaller.
 _CLOCK_SET_S = 5.0
 
 

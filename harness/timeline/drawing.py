@@ -95,7 +95,7 @@ def _label(row: Row) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return a name; a long name loses its middle part, since the names of units differ at their ends."""
+    """Return a name; a long name loses its middle part, since names of units differ at their ends."""
     if len(name) <= _NAME_LENGTH:
         return name
     return f"{name[: _NAME_LENGTH - 16]}…{name[-15:]}"
@@ -167,7 +167,7 @@ def _draw_row(
 
 
 def _describe(axes: Any, place: int, spans: Sequence[Span], scale_pt: float, end_s: float) -> None:
-    """Write how long the last piece of work took and what it waited for, beside its bar or on the bar."""
+    """Write the duration and the blockers of the last piece of work beside its bar, or on the bar."""
     last = spans[-1]
     words = _words(last)
     right_pt = (end_s * 1.02 - last.end_s) * scale_pt - 8

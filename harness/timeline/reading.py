@@ -50,23 +50,24 @@ _STATES = {
     "error": SpanState.FAILED,
     "running": SpanState.RUNNING,
 }
-#: The fields with the start and the end of an event of Azure's guest agent.
+#: The fields with the start and the end of an event in the format of Azure's guest agent.
 _AZURE_BEGIN, _AZURE_END = "/Timestamp", "/OperationId"
-#: If the console prints nothing for this number of seconds, a piece of its output ends.
+#: After this number of seconds without output, new console output begins a new piece of work.
 _SILENCE_S = 5.0
 _UNREADABLE = (
     *(HarnessError, OSError, EOFError, zlib.error),
     *(ValueError, LookupError, TypeError, ArithmeticError, RecursionError),
 )
 """The exceptions for evidence of an unknown format, from a broken machine or from other software."""
-#: zlib's value for a stream with gzip's header.
+#: The value of `wbits` with which zlib reads a stream with gzip's header.
 _GZIP = 16 + zlib.MAX_WBITS
-#: Gathering truncates the journal to this size; one byte more shows that the journal is longer.
+#: Gathering truncates the journal to JOURNAL_MIB; reading one more byte shows that the journal is
+#: longer.
 _JOURNAL_LIMIT = (JOURNAL_MIB << 20) + 1
 #: A kernel begins to write its log within this number of seconds after its start.
 _BOOT_S = 5.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
-#: The logs of DKMS in evidence without a history.
+#: The paths of DKMS's logs in evidence that has no history.
 _NODE_DKMS_LOGS = (
     "/var/lib/dkms/nvidia/*/*/*/log/make.log",
     "/var/lib/dkms/nvidia/*/build/make.log",
@@ -142,8 +143,8 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
         moments += reader.bounded(list(_panics(reader, boots)))
     continued_s = _continued(reader, boots)
     if continued_s is not None:
-        # Until the guest's clock is set, the clock shows the time of the checkpoint, so all
-        # journal entries look older.
+        # Until the guest's clock is set, the clock shows the time of the checkpoint. So all
+        # journal entries can seem to be older than the continuation.
         continued_s = min(continued_s, end_s)
         moments.append(Moment(at_s=continued_s, words="continued from a checkpoint"))
     return Timeline(

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from harness.timeline import Span, Timeline
 
 _MOST_UNITS = 26
-#: Units that took a smaller share of the timeline get no row, unless they are critical or failed.
+#: A unit that took a smaller share of the timeline gets no row, unless the unit is critical or
+#: failed.
 _LEAST_SHARE = 0.004
 #: The largest number of rows, since a PNG is at most 65 536 pixels high.
 _MOST_ROWS = 300
@@ -78,7 +79,10 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return the rows; if there are too many, keep those with the longest work, and add a row to say so."""
+    """Return the rows; if there are too many, keep some rows, and add a row that says so.
+
+    Gaps and rows with critical work are kept first, then the rows with the longest work.
+    """
 
     def weight(row: Row) -> tuple[bool, float]:
         spans = [span for each in row.spans for span in each]

@@ -29,7 +29,8 @@ def with_blockers(
 
     A unit's blocker is the last unit to become ready, among the units after which the unit starts.
 
-    `began_s` is the time at which systemd began; `offset_s` is added to the timestamps of `units`.
+    `began_s` is the time at which systemd started; `offset_s` is added to the timestamps of
+    `units`.
     """
     after = {unit.name: unit.after for unit in units}
     latest = {span.name: span for span in spans if span.lane is Lane.UNITS}
@@ -67,10 +68,11 @@ def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[S
 
     The path leaves out work that had ended at `since_s`, when the machine continued from a checkpoint.
 
-    The path is built backwards. Its end is the work that still waits or runs, or else the boot's
-    goal, or a step that ended after the goal. From there, the path goes back from each unit to the
-    unit's blocker. If a span is on the path, steps, builds and containers within that span are on
-    the path too; if such spans overlap, only one of them is on the path at a time.
+    The path is built backwards. The path ends with the work that still waits or runs. If no work
+    waits or runs, the path ends with the boot's goal, or with a step that ended after the goal.
+    From there, the path goes back from each unit to the unit's blocker. If a span is on the path,
+    steps, builds and containers within that span are on the path too; if such spans overlap, only
+    one of them is on the path at a time.
     """
     critical: set[int] = set()
     units = {

@@ -1,1 +1,1 @@
-"""Benchmarks that need machines, held by tests of what they say and never of how long it took."""
+"""Tests of benchmarks on machines: the tests check the reports, and never how long the work took."""

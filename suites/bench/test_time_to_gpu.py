@@ -1,6 +1,6 @@
-"""`harness bench time-to-gpu` on machines: the nodes of a run, and what it says of them.
+"""Tests of `harness bench time-to-gpu` on machines: the report about the nodes of a run.
 
-`./dev test` leaves these out; `./dev test --all`, and `pytest suites/bench -n 1`, run them.
+`./dev test` leaves these tests out; `./dev test --all` and `pytest suites/bench -n 1` run them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measure(lab: Lab) -> Callable[[Options], Benchmark]:
 def test_each_sample_is_a_complete_critical_path_measured_by_the_guests_clock(
     measure: Callable[[Options], Benchmark],
 ) -> None:
-    """A prebaked node compiles nothing; a build at boot compiles for the larger part of its wait."""
+    """A prebaked node compiles nothing; a node that builds its driver compiles during its wait."""
     found = measure(
         Options(
             samples=1,
@@ -77,7 +77,7 @@ def test_critical_path_shows_a_provisioner_without_steps_as_one_part(
 ) -> None:
     """The provisioner makes device nodes and starts no plugin.
 
-    A plugin comes later, as from a DaemonSet.
+    The plugin starts later, as a DaemonSet would start it.
     """
     found = measure(
         Options(

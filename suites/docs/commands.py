@@ -80,7 +80,7 @@ class Programs:
         )
 
     def check(self, line: CommandLine) -> list[str] | None:
-        """Raise an error for a command that its program refuses; return its arguments for pytest."""
+        """Raise an error for a command that the program refuses; return the arguments for pytest."""
         program, *arguments = line.words
         match program:
             case "pytest":
@@ -134,7 +134,7 @@ class Programs:
 
 
 def dev_commands(script: str) -> dict[str, frozenset[str] | None]:
-    """Read the commands of `./dev` from its last `case`, and their arguments from the case within."""
+    """Read the commands of `./dev` from its last `case`, and their arguments from the inner `case`."""
     _, found, cases = script.partition('case "$command" in\n')
     assert found, "The script './dev' has no 'case' over its command."
     commands: dict[str, frozenset[str] | None] = {}

@@ -89,7 +89,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """A copy of the repository, into which the examples' files are put."""
+    """A copy of the repository, to which the files of the examples are written."""
 
     folder: Path
     repository: Path
@@ -104,7 +104,7 @@ class Sandbox:
                 shutil.copyfile(source, self.folder / name)
 
     def _left_out(self, folder: str, names: Sequence[str]) -> list[str]:
-        """Leave out files that are no source, and the tests of these suites: planning takes time."""
+        """Leave out byte code, and the tests of two suites, since pytest needs time to collect them."""
         suites = self.repository / "suites"
         is_unit = any(Path(folder).is_relative_to(suites / name) for name in ("unit", "docs"))
         return [name for name in names if name == "__pycache__" or (is_unit and _is_test(name))]
@@ -141,7 +141,7 @@ def _is_test(name: str) -> bool:
 
 
 def run(block: Block) -> None:
-    """Run a block of Python in the current folder; refuse one that raises."""
+    """Run a block of Python in the current folder; refuse a block that raises an exception."""
     check_names(block)
     try:
         exec(compile(block.text, str(block.place), "exec"), {})  # noqa: S102 - our own pages
@@ -150,7 +150,7 @@ def run(block: Block) -> None:
 
 
 def check_names(block: Block) -> None:
-    """Refuse Python that imports a missing name, or calls one with wrong arguments.
+    """Refuse Python that imports a missing name, or calls an imported name with wrong arguments.
 
     Imported names are resolved, so that code in function bodies that do not run is checked too:
     `expect.gpu_bound(evidence, device=…)` needs that function with that argument.
@@ -192,7 +192,7 @@ def _member(place: Place, module: str, name: str) -> object:
 
 
 def _resolve(place: Place, node: ast.expr, imported: Mapping[str, object]) -> object | None:
-    """Return what a dotted name stands for, or None if the name does not begin with an import."""
+    """Return the object that a dotted name refers to, or None if the first part is not imported."""
     if isinstance(node, ast.Name):
         return imported.get(node.id)
     if not isinstance(node, ast.Attribute):

@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table, its cells without backticks."""
+    """A table; backticks are removed from its cells."""
 
     place: Place
     header: tuple[str, ...]

@@ -176,12 +176,12 @@ def evidence_paths() -> list[Row]:
 
 
 def _covers(path: str, pattern: str) -> bool:
-    """Return whether `pattern` attaches files of `path`, which is a pattern too."""
+    """Return whether `pattern` attaches files that match `path`; both are patterns of paths."""
     return fnmatch(path, pattern.replace("**", "*"))
 
 
 class _NothingInstalled:
-    """A runner that answers like a host without any of the commands."""
+    """A runner that answers like a host that has none of the commands."""
 
     def run(
         self,

@@ -37,7 +37,7 @@ PIPELINES = {
 
 
 def schema_errors(path: str, schema: str) -> str | None:
-    """Return what is wrong with a pipeline according to its installed schema, or None."""
+    """Return the errors that the installed schema finds in a pipeline, or None."""
     # The schema of Azure Pipelines has patterns that are invalid in Unicode mode.
     options = ["--regex-variant", "nonunicode", "--builtin-schema", schema]
     result = CliRunner().invoke(check_jsonschema.main, [*options, path])

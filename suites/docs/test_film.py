@@ -1,4 +1,4 @@
-"""The film in the README: how it is recorded, and that it shows the present commands."""
+"""Tests of the film in the README: the recording, and the commands that the film shows."""
 
 from __future__ import annotations
 

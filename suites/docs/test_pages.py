@@ -1,4 +1,4 @@
-"""The README begins as newcomers expect it, and pages are parsed with their lines."""
+"""The README begins with the commands for newcomers; parsed pages have the right line numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows pin foreign actions to a commit, since a tag can be moved; a comment has the release."""
+"""Workflows pin foreign actions to a commit, since a tag can move; a comment names the release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises page lists exactly the tests that check the promises."""
+"""The promises page lists the tests that check promises, and no other tests."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ WRONG: Mapping[str, Request] = {
 
 
 def narrowed(arguments: Sequence[str]) -> list[str]:
-    """Plan one file instead of all e2e tests, which takes seconds, unless the command selects tests."""
+    """Replace all e2e tests by one file, which is planned faster, unless the command selects tests."""
     if any(argument.startswith(("-k", "-m", "--shard")) for argument in arguments):
         return [*arguments]
     return [ONE_FILE if argument == "suites/e2e" else argument for argument in arguments]

@@ -1,4 +1,4 @@
-"""What may differ between the states of two nodes, or of one node at two times."""
+"""The allowed differences between the states of two nodes, or of one node at two times."""
 
 from __future__ import annotations
 

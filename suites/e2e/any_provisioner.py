@@ -1,8 +1,8 @@
 """Adapts the promise tests to a provisioner that is not the harness's own.
 
 `pytest suites/e2e/record --provisioner=FILE` runs the tests marked with `any_provisioner`. These
-tests use the commands, exit codes and words of the contract, and none of the harness's
-configuration.
+tests use the commands, exit codes and words of the contract, but not the configuration of the
+harness's own provisioner.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def is_own(provisioner: Provisioner | Declaration) -> bool:
 
 
 def config_for(provisioner: Provisioner, config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a test's configuration; a foreign provisioner does not get keys that only save time."""
+    """Return a test's configuration, for a foreign provisioner without the keys that only save time."""
     if is_own(provisioner):
         return config
     return {key: value for key, value in config.items() if key not in _SAVE_TIME}
 
 
 def expect_run_ended_at(evidence: Evidence, name: str) -> None:
-    """Expect that the run ended at this step; a foreign provisioner has other steps and passes."""
+    """Expect that the run ended at this step; with a foreign provisioner, expect nothing."""
     if is_own(evidence.provisioner):
         expect.run_ended_at(evidence, name)

@@ -111,7 +111,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the longest tests, so that no worker runs a long test alone at the end.
 
-    With a provisioner other than the harness's own, deselect the tests of the harness's own.
+    With a foreign provisioner, deselect the tests that only the harness's own provisioner can
+    pass.
     """
     if config.getoption("--provisioner") != NAME:
         left_out = [item for item in items if not is_for_any_provisioner(item)]

@@ -57,7 +57,7 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
 
 
 def is_machine(argv: Sequence[str]) -> bool:
-    """Return whether a command line is a machine's, and not that of a QEMU that lists its devices.
+    """Return whether a command line runs a machine; a QEMU that lists its devices is no machine.
 
     Before a run starts a machine, it asks QEMU for its version and devices, and may test KVM.
     Those processes end by themselves, even if the run is killed.
@@ -102,7 +102,7 @@ class OwnCache:
 
 
 def wait_until_gone(seen: Collection[int], of: int) -> None:
-    """Wait until the machines in `seen` and all others of the test process `of` have ended."""
+    """Wait until the machines in `seen` and all other machines of the test process `of` have ended."""
 
     def poll() -> Observation[bool]:
         still = {each for each in seen if Path(f"/proc/{each}").exists()}

@@ -65,8 +65,8 @@ def load_dependents(holds: Mapping[str, str]) -> Argv:
     """Return the command that compiles modules and loads them in this order.
 
     `holds` maps each new module to the module that the new module keeps in use: `nvidia` or an
-    earlier new module. The version of the function of `nvidia` is read from `nvidia-uvm`, which
-    calls the function too.
+    earlier new module. The symbol version of the function in `nvidia` is read from `nvidia-uvm`,
+    which calls the function too.
     """
     functions = {"nvidia": "nvidia_stand_in_gpus", **{name: f"{name}_is_loaded" for name in holds}}
     sources = "".join(

@@ -26,7 +26,7 @@ def test_emulated_processor_passes_the_proof_program(settings: Settings) -> None
 def test_processor_without_breakpoint_exceptions_fails_the_proof_program(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the breakpoint exception, the program does not invert the number that it prints."""
+    """Without the breakpoint exception, the program prints the number without inverting it."""
     proof = accelerator._PROOF
     assert proof.count(_INT3_AND_AFTER) == 1
     without = proof.replace(_INT3_AND_AFTER, b"\x90" + _INT3_AND_AFTER[1:])

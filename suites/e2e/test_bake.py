@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_bake_builds_for_the_newest_kernel_and_keeps_the_driver_image(baked_image: Image) -> None:
-    """A bake on the older kernel builds for, and records, the newest kernel that has headers."""
+    """A bake on the older kernel builds for the newest kernel with headers, and records that kernel."""
     evidence = bake_evidence(baked_image)
     newest, builder = baked_image.newest_kernel.version, baked_image.other_kernel.version
     driver = baked_image.driver

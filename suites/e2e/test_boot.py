@@ -62,7 +62,7 @@ def test_baked_kernel_takes_the_fast_path(
 def test_another_kernel_gets_a_full_build(
     boot_node: BootNode, baked_image: Image, a100: GpuModel
 ) -> None:
-    """A node whose kernel differs from the baked one builds the module itself."""
+    """A node whose kernel is not the kernel of the bake builds the module itself."""
     other = baked_image.other_kernel
     node = boot_node(NodeRequest(name="full-build", image=baked_image, kernel=other, gpus=[a100]))
 

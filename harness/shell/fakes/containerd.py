@@ -285,7 +285,7 @@ def _pattern(call: Call, filter_: str) -> re.Pattern[str]:
 
 
 def _version(version: str) -> str:
-    """Return the output of `ctr version` for a ctr and a containerd of one release."""
+    """Return the output of `ctr version` for a ctr and a containerd of the same release."""
     return (
         f"Client:\n  Version:  {version}\n  Revision: {_REVISION}\n  Go version: {_GO}\n\n"
         f"Server:\n  Version:  {version}\n  Revision: {_REVISION}\n  UUID: {_UUID}\n"

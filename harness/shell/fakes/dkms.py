@@ -34,7 +34,7 @@ _SYNTAX = Syntax(
 class Dkms(Fake):
     """A fake of `dkms`.
 
-    The modules that can be added are `sources`, and modules whose `dkms.conf` the code under test
+    Code under test can add the modules in `sources`, and the modules whose `dkms.conf` the code
     writes below `/usr/src`. `kernels` are the kernels with headers; the first one is the running
     kernel. The fake adds installed modules to `modules`.
     """
@@ -86,7 +86,7 @@ class Dkms(Fake):
         self._build_failures[name, version] = times
 
     def install_module(self, name: str, version: str, kernel: str | None = None) -> Answer:
-        """Do the same as `dkms install`; a test's fake of another installer may call it."""
+        """Do the same as `dkms install`; a test's fake of another installer may call this."""
         return self._install_target(self._tree.target(name, version, kernel or self._kernels[0]))
 
     def state(self, name: str, version: str, kernel: str | None = None) -> str | None:
@@ -297,7 +297,7 @@ class Dkms(Fake):
         return self._tree.target(module, version, kernel, arch or invocation.value("--arch"))
 
     def _announce(self, target: Target) -> None:
-        """Add the target's modules to the fake of kernel modules, if their kernel is running."""
+        """Add the target's modules to the fake of kernel modules, if the target's kernel runs."""
         if self._modules is None or target.kernel != self._modules.kernel:
             return
         for name in target.built_names:
@@ -309,7 +309,7 @@ class Dkms(Fake):
 
 
 def _named(invocation: Invocation) -> tuple[str | None, str | None]:
-    """Return the module and version, given by options or as `module/version`."""
+    """Return the module and the version, which are given by options or as `module/version`."""
     module, version = invocation.value("--module"), invocation.value("--version")
     if module is not None and version is None:
         module, _, version = module.partition("/")

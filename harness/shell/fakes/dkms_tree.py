@@ -25,7 +25,7 @@ _BUILT_NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A module's source below `/usr/src`; `installed_for` lists kernels that have this module."""
+    """A module's source below `/usr/src`; the module is installed for the kernels `installed_for`."""
 
     name: str
     version: str

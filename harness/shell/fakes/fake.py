@@ -1,4 +1,4 @@
-"""The base class of stateful fakes: it mocks their commands and gives them access to files."""
+"""The base class of stateful fakes, which mocks a fake's commands, and reads and writes files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Fake(ABC):
         return self
 
     def use_root(self, root: Path) -> Self:
-        """Use the files below `root`; a fake without a shell needs this call."""
+        """Use the files below `root`; a fake that is not installed in a shell needs this call."""
         self._place = lambda path: root / path.lstrip("/")
         self._root_files = lambda: RootFiles(root)
         self._write = self.write_file
@@ -113,7 +113,7 @@ class Fake(ABC):
     def read_own_file(self, path: str) -> str | None:
         """Return the text of a file that the code under test or a fake wrote, or else None.
 
-        The root also shows files of the host; for such a file the result is None.
+        The root also shows files of the host; for a file of the host, the result is None.
         """
         files = self._own_files()
         data = None if files is None or Path(path).exists() else files.read(path)

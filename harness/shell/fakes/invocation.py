@@ -22,15 +22,15 @@ class Syntax:
     """The options of a command.
 
     An option is written as its names, separated by commas, with a final `=` if the option takes a
-    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` knows the option by its last name.
-    With `is_posix`, options end at the first operand.
+    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` lists the option under its last
+    name. With `is_posix`, options end at the first operand.
     """
 
     options: Sequence[str] = ()
     is_posix: bool = False
 
     def parse(self, call: Call, arguments: Sequence[str] | None = None) -> Invocation:
-        """Return the options and operands of a call, or of only the words in `arguments`.
+        """Parse the arguments of a call, or the words in `arguments`, into options and operands.
 
         Raises UnknownInvocationError for an option that is not listed.
         """
@@ -75,7 +75,7 @@ class Syntax:
     def _split_short(
         self, call: Call, known: Mapping[str, tuple[str, bool]], word: str, rest: list[str]
     ) -> None:
-        """Insert into `rest` what follows the first option letter of `word`: a value, or further options."""
+        """Insert into `rest` the text after the first option letter: its value, or more options."""
         self._expect_known(call, known, word[:2])
         takes_value = known[word[:2]][1]
         rest.insert(0, word[2:].removeprefix("=") if takes_value else f"-{word[2:]}")

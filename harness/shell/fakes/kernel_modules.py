@@ -45,8 +45,8 @@ class Module:
 
     `needs` lists the modules that this module depends on, like `modinfo -F depends`. `users`
     counts the users of the module that are not modules, such as processes that have opened the
-    module's device. With `has_file`, the module exists only as long as the file `path` exists in
-    the root.
+    module's device. With `has_file`, the module exists only while the file `path` exists in the
+    root.
     """
 
     needs: Sequence[str] = ()
@@ -65,7 +65,7 @@ class KernelModules(Fake):
 
     `modules` maps names to the modules that exist. `loaded` lists the names of the modules that
     are loaded at first, in the order of loading. With `in_proc`, the file `/proc/modules` shows
-    loaded modules; this works only on a host whose kernel has that file.
+    loaded modules; this works only on a host whose kernel provides that file.
     """
 
     @checks_arguments
@@ -120,7 +120,7 @@ class KernelModules(Fake):
         return found
 
     def load(self, name: str) -> None:
-        """Load a module and its dependencies. Raises KeyError if one of them does not exist."""
+        """Load a module and its dependencies. Raises KeyError if one of these modules does not exist."""
         for each in [*self._needs(canonical(name)), canonical(name)]:
             if self.module(each) is None:
                 raise KeyError(f"There is no module '{each}'.")

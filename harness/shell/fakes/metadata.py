@@ -74,7 +74,7 @@ class _Response:
 
 
 class InstanceMetadata(Fake):
-    """A fake of `curl` that knows only 169.254.169.254, Azure's instance metadata service.
+    """A fake of `curl` that answers only for 169.254.169.254, Azure's instance metadata service.
 
     `document` is the document at `/metadata/instance`; a test may change it. While `is_up` is
     false, the service refuses connections. While `is_slow` is true, every request times out. The
@@ -126,7 +126,7 @@ class InstanceMetadata(Fake):
         raise AssertionError("unreachable")
 
     def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
-        """Return curl's output for one attempt, and whether curl tries again after it."""
+        """Return curl's output for one attempt, and whether curl then retries."""
         if not self.is_up or self.refusals > 0:
             self.refusals = max(0, self.refusals - 1)
             message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"

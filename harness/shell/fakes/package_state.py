@@ -90,7 +90,7 @@ class PackageState:
         self.lock_attempts: float = 0
 
     def is_locked(self) -> bool:
-        """Return whether another process holds the lock; each call is counted as one attempt to take it."""
+        """Return whether another process holds the lock; a call counts as an attempt to take the lock."""
         is_held = self.lock_attempts > 0
         self.lock_attempts -= is_held
         return is_held
@@ -232,7 +232,7 @@ def version_key(version: str) -> tuple[object, ...]:
 
 
 def _parts(text: str) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield pairs: the sort keys of a part without digits, and the number after it."""
+    """Yield pairs: the sort keys of a part without digits, and the number after that part."""
     for letters, number in re.findall(r"(\D*)(\d*)", text):
         order = tuple(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in letters)
         yield (*order, 0), int(number or 0)

@@ -80,7 +80,7 @@ class UnitFiles:
 
 
 def has_changed(loaded: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Return whether systemd notices that a unit's files differ from the files that it loaded.
+    """Return whether systemd notices that a unit's files changed after systemd loaded the unit.
 
     Systemd does not notice a drop-in in a folder that had no drop-ins when the unit was loaded.
     """

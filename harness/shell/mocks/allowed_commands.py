@@ -50,7 +50,7 @@ KNOWN_COMMANDS = tuple(_KNOWN.split())
 
 
 def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
-    """For each name, write a script that reports calls; all the scripts are links to one file."""
+    """For each name, write a script that reports calls; all scripts are hard links to one file."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder.parent / f".{folder.name}-script"
     if not script.exists():

@@ -56,7 +56,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
             after = f" after '{expected[number - 1]}'" if number else ""
             hint = ""
             if any(_matches(words, call) for call in seen):
-                hint = " There is such a call earlier: the calls had another order."
+                hint = " An earlier call matches: the calls had another order."
             raise ExpectationError(
                 f"Expected a call '{line}'{after}, but there was none.{hint}\n"
                 f"{list_calls(seen)}{_pattern_hint([line])}"
@@ -100,7 +100,7 @@ def _matches(words: Sequence[str], call: Call) -> bool:
 def _shown(lines: Sequence[Sequence[str]], seen: Sequence[Call]) -> list[str]:
     """Return the expected lines, but replace each line that a call matches by the call's text.
 
-    So the diff shows no difference for such a line.
+    So the diff shows no difference for a line that a call matches.
     """
     shown: list[str] = []
     at = 0

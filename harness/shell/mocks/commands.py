@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a mocked command does: its output, its exit code, and optionally a Python function.
+    """The behaviour of a mocked command: its output, its exit code, and optionally a function.
 
     The function `effect` gets the call; if it returns an answer, that answer replaces this one.
     `takes_s` is the duration of the command: the mock advances the virtual clock by this time, or
@@ -106,7 +106,7 @@ class Answer:
 
 
 class _Rule:
-    """The answers for calls whose arguments match `pattern`, which is None in the default rule."""
+    """The answers for calls whose arguments match `pattern`; the default rule's pattern is None."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class MockedCommand(_Answering):
         return [call for call in self._all_calls if call.name == self.name]
 
     def answer(self, call: Call) -> Answer | str:
-        """Return the answer to `call`, or a sentence that says why there is none."""
+        """Return the answer to `call`, or a sentence that says why the mock has no answer."""
         rules = self._all_rules()
         if not rules:
             return Answer()
@@ -320,7 +320,7 @@ class MockedCommand(_Answering):
 
 
 class RuleBuilder(_Answering):
-    """A rule that has its arguments but not yet its answers."""
+    """A rule whose arguments are set, but whose answers are not set yet."""
 
     def __init__(self, command: MockedCommand, pattern: tuple[Argument, ...]) -> None:
         self._command = command

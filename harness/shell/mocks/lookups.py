@@ -1,4 +1,4 @@
-"""Finds the commands whose path shell code looks up: the mock of such a command must be a file.
+"""Finds the commands whose path shell code looks up; the mocks of these commands must be files.
 
 Other mocks are functions. For a function, `command -v NAME` prints only the name, and
 `[ -x NAME ]` fails.

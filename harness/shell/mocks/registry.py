@@ -71,7 +71,7 @@ class MockRegistry:
         Raises LimitError if the data of all calls exceeds the limit on output of shell code.
         """
         if exported == self._exported:
-            exported = self._exported  # calls often export the same variables: keep one copy
+            exported = self._exported  # calls often export the same variables, so keep one copy
         else:
             self._exported = exported
             self._received += len(exported)

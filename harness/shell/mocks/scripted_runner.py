@@ -128,7 +128,8 @@ class ScriptedRunner:
     def verify(self) -> None:
         """Check that every scripted command has run, and that no command was refused.
 
-        Raises ScriptViolationError, also if the code under test has caught the error of a refusal.
+        Raises ScriptViolationError, even if the code under test caught the error of a refused
+        command.
         """
         if self._violation is not None:
             raise self._violation
@@ -155,7 +156,8 @@ class ScriptedRunner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # If the test itself failed, show that error and not the commands that did not run after it.
+        # If the test itself failed, show that error, and not the commands that the test then did
+        # not run.
         if error is None or self._violation is not None:
             self.verify()
 

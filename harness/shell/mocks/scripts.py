@@ -16,7 +16,7 @@ MOCKED_COMMAND = Path(__file__).with_name("mocked_command.sh")
 
 
 def mock_script(name: str) -> str:
-    """Return the script that stands for the command `name` and asks for the answer of its mock."""
+    """Return the script that replaces the command `name` and requests the answer of the mock."""
     return _script(f'__hx_request mock {quote(name)} "$@"')
 
 

@@ -1,10 +1,10 @@
 """Keeps shell code under test from changing the host.
 
-The code runs in a throw-away root: it can write anywhere and signal any process that it sees, and
-all changes are gone when the shell ends. If the kernel allows an ordinary user no namespaces, a
-weaker sandbox is used: it refuses writes outside the test's own folders. The weaker sandbox is
-never used for root. The programs beside this module set up the isolation in the process that
-becomes the shell; that process checks its isolation again before it runs the code.
+The code runs in a throw-away root, where the code can write anywhere and signal any process that
+it sees. All changes are gone when the shell ends. If the kernel allows an ordinary user no
+namespaces, a weaker sandbox is used: it refuses writes outside the test's own folders. The weaker
+sandbox is never used for root. The programs beside this module set up the isolation in the process
+that becomes the shell; that process checks its isolation again before it runs the code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ os._exit(__import__(file.removesuffix(".py")).main())
 """
 """Runs a program as a module: Python caches the bytecode of a module, but not of a script.
 
-The code ends with `os._exit`: Python's shutdown is not needed and takes a tenth of the time.
+The code ends with `os._exit`: Python's shutdown is not needed, and takes a tenth of the program's
+own time.
 """
 
 
@@ -63,7 +64,7 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """A kind of isolation for code under test, and its limits.
+    """A kind of isolation for code under test, and the limits of the isolation.
 
     `why` is a sentence about the missing protection; it is empty for the throw-away root.
     """

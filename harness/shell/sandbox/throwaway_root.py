@@ -19,9 +19,9 @@ see the host's files. A message to the parent's socket makes the parent build a 
 upper layers on top of the earlier files. pivot_root(2) then moves all processes to the new root.
 
 This program starts once for each spec file. The program does not even import pathlib or json,
-because their import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
-overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7), netdevice(7), landlock(7),
-seccomp(2), vsock(7).
+because the import of these modules takes longer than all mounts. Sources: user_namespaces(7),
+mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7),
+netdevice(7), landlock(7), seccomp(2), vsock(7).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Suppressed:
-    """Does the same as `contextlib.suppress`, whose import takes longer than all imports here."""
+    """Replaces `contextlib.suppress`, whose import would take longer than all imports here."""
 
     def __init__(self, error: type[OSError]) -> None:
         self.error = error
@@ -183,7 +183,7 @@ class _Places:
 
 
 def _list(path: str) -> list[str]:
-    """Return the paths of the entries of a directory, in order."""
+    """Return the sorted paths of a directory's entries."""
     folder = path.rstrip("/")
     return [f"{folder}/{name}" for name in sorted(os.listdir(path))]
 
@@ -330,10 +330,10 @@ class _RootBuilder:
 
     As the user root, the class mounts one overlay over `/` and one over each mount below `/`. To
     an ordinary user, and to root inside another sandbox, the kernel refuses an overlay that would
-    show files below a mount point. For these users, a directory that contains mount points is made
-    anew, with an overlay for each entry. A file system that supports no overlay is shown
-    read-only. The files below `replaced` hide the host's files. `shared` is a directory that all
-    roots share; it begins with the files that the host's directory has.
+    show files below a mount point. For these users, a new directory with an overlay for each entry
+    replaces a directory that contains mount points. A file system that supports no overlay is
+    shown read-only. The files below `replaced` hide the host's files. `shared` is a directory that
+    all roots share; it begins with the files that the host's directory has.
     """
 
     def __init__(self, settings: dict[str, str], sockets: int, *, is_root: bool) -> None:
@@ -610,7 +610,7 @@ class _Layers:
 
 
 def _for_options(place: str, held: list[int]) -> str:
-    """Return a path to a directory without the characters that separate mount options.
+    """Return a path of a directory; the path has none of the characters that separate mount options.
 
     A descriptor that keeps the path valid is appended to `held`.
     """
@@ -668,9 +668,9 @@ def _overlay_options(staging: str) -> str | None:
 def _make_ours(lower: str, upper: str, *used: str) -> None:
     """Prepare an ordinary user's upper layer, so that code may write where root could write.
 
-    A directory that is in both layers has the owner that it has in the upper layer. The kernel
-    can't copy a directory of another user to the upper layer, so the directories above the `used`
-    paths are made in the upper layer too.
+    If a directory is in both layers, the owner in the upper layer counts. The kernel can't copy a
+    directory of another user to the upper layer, so the directories above the `used` paths are
+    made in the upper layer too.
     """
     for place in used:
         above, own = lower, upper
@@ -793,7 +793,7 @@ def _watch(child: int, limit: int) -> int:
 
 
 def _die_of(number: int) -> NoReturn:
-    """Die of the signal that ended the command, so that the waiting parent sees this signal."""
+    """End by the signal that ended the command, so that the waiting parent sees this signal."""
     with _Suppressed(OSError):  # the action of SIGKILL can't be set
         signal.signal(number, signal.SIG_DFL)
     import resource  # noqa: PLC0415 - few commands die of a signal
@@ -835,7 +835,7 @@ class _Spaces:
 
 def _expect_new_spaces(host: _Spaces) -> None:
     """Raise OSError if the mount namespace, or the PID namespace of children, is the host's."""
-    with _Suppressed(FileNotFoundError):  # a new PID namespace has no process yet
+    with _Suppressed(FileNotFoundError):  # no process is in the new PID namespace yet
         if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
             raise OSError("the PID namespace is not a new one")
     if os.readlink("/proc/self/ns/mnt") == host.names["mnt"]:
@@ -843,7 +843,7 @@ def _expect_new_spaces(host: _Spaces) -> None:
 
 
 def _refuse_to_run_on(host: _Spaces) -> None:
-    """Raise PermissionError if this process has a namespace or the root directory of `host`."""
+    """Raise PermissionError if this process shares a namespace or the root directory with `host`."""
     here = _Spaces()
     shared = [name for name in _SPACE_NAMES if here.names[name] == host.names[name]]
     if here.root == host.root:
@@ -986,7 +986,8 @@ class _Renewal:
                     answer = f"failed {error}".replace("\n", " ")
                 os.write(control, f"{answer}\n".encode(errors="surrogateescape"))
                 if self.prepared is None and answer == "done":
-                    # Build the next root while the test runs. If this fails, `_renew` builds it.
+                    # Build the next root while the test runs. If this fails, `_renew` builds the
+                    # root.
                     with _Suppressed(OSError):
                         self.prepared = self.builder.build_again()
 
@@ -1068,7 +1069,8 @@ def _be_init(
     if builder.is_root:
         _drop_root()
     _refuse_cgroup_spaces(limits, host)
-    # this process has the limits of the command, since the command can control it by ptrace(2)
+    # this process gets the command's limits, since the command can control this process by
+    # ptrace(2)
     if settings.get("network") == "host":
         host.names["net"] = ""
         _refuse_abstract_sockets()
@@ -1079,7 +1081,8 @@ def _be_init(
     child = os.fork()
     if child == 0:
         _run(command, settings["cwd"], host)
-    # only the command may hold the passed descriptors, else readers of its pipes see no end of file
+    # only the command may hold the passed descriptors, else readers of the command's pipes see no
+    # end of file
     _close_all_but(signal_write)
     code = _watch(child, limit)
     if code < 0:

@@ -27,7 +27,7 @@ _NEEDS_OWN_PROCESS = re.compile(
     r"\$0|\$\$|\$\{0|BASH|PPID|\beval\b|\$\{!|\bdeclare\b|\btypeset\b|\bcompgen\b|\bsource\b"
     r"|(^|[\s;])\.[ \t]|\benv\b|\bprintenv\b|\breturn\b|\btrap\b|\bset\b|\bexec\b|\btype\b"
     r"|\bcommand\b|\bshift\b.*\bsh\b|\bFUNCNAME\b|\bcaller\b"
-    # a command whose name is in a variable could be a function of the spec
+    # a variable in place of a command could name a function of the spec
     r"""|(?:^|[\n;&|({!]|\b(?:if|then|elif|else|while|until|do)\b)[ \t]*["']?\$(?!\()"""
 )
 _POSITIONAL = r"\$(?:[1-9@*#]|\{[1-9@*#]\})"
@@ -84,7 +84,7 @@ class Directive:
 
 
 def match(line: str) -> Directive | None:
-    """Return the directive in `line`, or None if the line has no directive."""
+    """Return the directive in `line`, or None if `line` has no directive."""
     found = _DIRECTIVE.match(line)
     if found is None:
         return None
@@ -129,9 +129,9 @@ def mock_needs(body: str) -> str:
     """Return how a mock with this body may run, as arguments for the runtime.
 
     `inline`: the mock only prints its arguments or fixed text and exits, so it runs as a function.
-    `process`: the mock inspects its own process, so it needs a new one. Else `fork`, followed by
-    all names in the body: the mock runs in a subshell, which first removes the names that a child
-    process would not see.
+    `process`: the mock inspects its own process, so the mock needs a new process. Else `fork`,
+    followed by all names in the body: the mock runs in a subshell, which first removes the names
+    that a child process would not see.
     """
     if all(_INLINE_LINE.match(line) for line in body.split("\n")):
         return "inline"

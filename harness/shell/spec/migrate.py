@@ -45,7 +45,7 @@ _PATHS = {"Path", "File", "Dir"}
 _SIMPLE_MOCK = re.compile(r"\s*(?:echo (?P<text>'[^']*'|\"[^\"$`\\]*\")|exit (?P<code>\d+))\s*\Z")
 _NUMBERS = re.compile(r"SHELLSPEC_(?:GROUP_ID|EXAMPLE_ID|EXAMPLE_NO)\b")
 _OF_THE_HOST = re.compile(r"\$\((?!\()|`|[<>]\(")
-_ROWS_OF_CODE = "the rows that the code of the spec printed when the spec was translated"
+_ROWS_OF_CODE = "the rows that the spec's code printed during the translation"
 _SKIPPED = '@pytest.mark.skip(reason="skipped in the spec")'
 
 

@@ -21,8 +21,8 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
     """Write each mock of `spec` below `folder`, as `.body` and as a hard link with the mock's name.
 
-    In the throw-away root, code that writes to the named file does not change `.body`: overlayfs
-    copies the file for the name that is written to.
+    In the throw-away root, code that writes to the named file does not change `.body`, since
+    overlayfs copies only the named file before the write.
     """
     for mock in spec.mocks:
         directory = folder / str(mock.number)
@@ -37,8 +37,8 @@ def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
 def write_writable_folders(spec: SpecFile, layer: Path, cwd: Path) -> Path | None:
     """Make the directories of mocked paths in `layer`, so that an ordinary user can write there.
 
-    In an ordinary user's throw-away root, a directory such as `/usr/bin` is writable only if
-    `layer` has it too. Return the layer, or None if it has no directories.
+    In an ordinary user's throw-away root, a directory such as `/usr/bin` is writable only if the
+    directory also exists in `layer`. Return the layer, or None if the layer has no directories.
     """
     paths = [cwd / mock.name for mock in spec.mocks if mock.name is not None and "/" in mock.name]
     for path in paths:

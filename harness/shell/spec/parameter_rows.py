@@ -28,8 +28,8 @@ fi
 class ShellRowEvaluator:
     """Evaluates the code of rows in a new shell, isolated like all code of a spec.
 
-    The code sees `%const` constants and the environment, with `env` added. `sandbox` is called only
-    for a file with such a block, since most files have none.
+    The code sees `%const` constants and the environment, with `env` added. `sandbox` is called
+    only for a file with a `Parameters:dynamic` block, since most files have no such block.
     """
 
     def __init__(

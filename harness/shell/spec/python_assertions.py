@@ -27,7 +27,7 @@ from harness.visible_text import visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Helper functions by name; a module defines those that its tests call.
+#: Helper functions by name; a module defines the helper functions that its tests call.
 AT = """\
 def at(shell: Shell, result: Evaluation, path: str, *, follow: bool = True) -> Path:
     \"\"\"Return a file's path on the host; a relative path starts at the code's last PWD.\"\"\"
@@ -94,8 +94,8 @@ class AssertionWriter:
     """Writes the expectations of one example.
 
     `captures` lists the lines of shell that the evaluation has to run after its code. With
-    `in_shell`, such lines also read the files and variables. `aliases` maps the spec's names for
-    paths to these paths. `row_length` is the number of parameters, or None if rows are shell code.
+    `in_shell`, `captures` also read files and variables. `aliases` maps the spec's names for paths
+    to these paths. `row_length` is the number of parameters, or None if rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class AssertionWriter:
         return base
 
     def _kept(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the Python expression for the value as the shell computes it."""
+        """Return the Python expression for the value that the shell computes."""
         value = self._shell_value(sentence, unknown)
         return f'result.variable("{self._capture(f"{value}; spec_keep NAME", "value")}")'
 

@@ -97,7 +97,7 @@ class TestWriter:
             self._define(text)
 
     def _source(self, text: str) -> None:
-        """Add a sourced file: with `shell.source` if nothing comes before, else with `define`."""
+        """Add a sourced file: with `shell.source` if no other code comes before, else with `define`."""
         words = split_words(text)[1:]
         is_first = all(line.startswith("shell.source(") for line in self.lines)
         if is_first and len(words) == 1 and words[0].literal and "/" in words[0].text:

@@ -118,6 +118,6 @@ EVENTS: dict[str, Callable[[ExampleRecord, Sequence[str]], None]] = {
 
 def _deletion(path: str) -> str:
     return (
-        f"The code under test deleted {path}, a directory the system needs. In the sandbox that "
-        "harmed only the rest of this file."
+        f"The code under test deleted {path}, a directory the system needs. Because of the sandbox, "
+        "the deletion affected only the rest of this file."
     )

@@ -17,7 +17,7 @@ def fetcher(text: str) -> str:
     """Return the runtime function that captures the values for the sentence in `text`.
 
     Here the words are parsed as they are written. The shell later reports the expanded words, and
-    the sentence is parsed again from these.
+    the sentence is parsed again from the expanded words.
     """
     if _OF_THE_EVALUATION.match(text):
         return "__hx_the"

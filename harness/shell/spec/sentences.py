@@ -108,7 +108,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Modifier:
-    """A step that derives a further value from the subject's value, such as its second line."""
+    """A step that derives another value from the subject's value, such as the value's second line."""
 
     name: str
     number: int = 0

@@ -1,8 +1,8 @@
-"""Runs the cases of one spec file in a shell that forks for each of them.
+"""Runs the cases of one spec file in a shell that forks for each case.
 
 The shell runs the file once, from top to bottom, and asks for the next case. So the set-up of a
-group runs once, and each case costs one fork. To run an earlier case, or after a case that exceeded
-the time limit, a new shell is started.
+group runs once, and each case costs one fork. A new shell is started to run an earlier case, and
+after a case that exceeded the time limit.
 
 The module is long because sending, reading and answering share the state of the conversation.
 """
@@ -160,7 +160,7 @@ class SpecRun:
             raise
 
     def expect_next(self, case: Case) -> None:
-        """Send the next case to the shell, which starts on it while this process is busy."""
+        """Send the next case to the shell, which starts the case while this process is busy."""
         last = self._sent[-1].number if self._sent else self._position
         if (
             self._process is not None
@@ -204,7 +204,7 @@ class SpecRun:
         if self._ended_in_helpers and self._failure_of_all is None:
             self._failure_of_all = (
                 "The example did not run: the shell of this file ended while it read its "
-                "helper files; the first example of the file that failed shows how."
+                "helper files; the first failed example of the file shows the reason."
             )
         return verdict
 
@@ -251,7 +251,7 @@ class SpecRun:
     def _converse(
         self, process: ShellProcess, number: int, reported: ExampleRecord, deadline: float
     ) -> str | None:
-        """Read messages until case `number` has ended; return None, or why the case did not run."""
+        """Read messages until case `number` has ended; return None, or the reason if it did not run."""
         while True:
             record = self._unanswered_end or process.reader.next_record()
             self._unanswered_end = None
@@ -370,7 +370,7 @@ class SpecRun:
             reported.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
 
     def _note_hook_start(self, fields: Sequence[str], reported: ExampleRecord) -> None:
-        """Remember which hook runs, in case it ends its shell; forget it if `fields` is empty."""
+        """Remember which hook runs, in case the hook ends its shell; with empty `fields`, no hook runs."""
         reported.hook = self._hook = ""
         if fields:
             name = _hook_name(fields[0], fields[1])
@@ -521,7 +521,7 @@ class SpecRun:
         process.send(f"{number}:{output_set * _SET_DISTANCE}:{_FIRST_RECORDS + output_set}\n")
 
     def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
-        """Wait for the shell's next message; return None, or why no message will come."""
+        """Wait for the shell's next message; return None, or the reason if no message will come."""
         try:
             if process.wait_for_words(deadline):
                 return None

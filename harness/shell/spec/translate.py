@@ -201,7 +201,7 @@ class _Translator:
 
     def _group(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
-            raise self._error(f"'{keyword}' stands inside an example.", line)
+            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
         name, tags = self._name_and_tags(text)
         group = Group(
             name=name or f"<group:{line}>",
@@ -221,7 +221,7 @@ class _Translator:
 
     def _example(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
-            raise self._error(f"'{keyword}' stands inside an example.", line)
+            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
         name, tags = self._name_and_tags(text)
         self.blocks[-1].has_blocks = True
         rows = self.blocks[-1].rows
@@ -236,7 +236,7 @@ class _Translator:
 
     def _todo(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
-            raise self._error(f"'{keyword}' stands inside an example.", line)
+            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
         name, tags = self._name_and_tags(text)
         self.blocks[-1].next_path()
         self._add_cases(
@@ -310,7 +310,7 @@ class _Translator:
 
     def _hook(self, keyword: str, text: str, line: int) -> str:
         if keyword in _GROUP_ONLY and self._in_example:
-            raise self._error(f"'{keyword}' stands inside an example.", line)
+            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
         if keyword == "BeforeAll" and self.blocks[-1].has_blocks:
             raise self._error("'BeforeAll' must come before the first block of its group.", line)
         return f"__hx_hook {_HOOKS[keyword]} {text[len(keyword) :].lstrip()}"
@@ -319,7 +319,7 @@ class _Translator:
         self.blocks[-1].has_body = True
         words = split_words(text)
         if len(words) < 2 or self._in_example:
-            where = "stands inside an example" if self._in_example else "names no file"
+            where = "is not allowed inside an example" if self._in_example else "names no file"
             raise self._error(f"'{keyword}' {where}.", line)
         return self.dialect.include(text)
 
@@ -348,7 +348,7 @@ class _Translator:
     def _needs_example(self, keyword: str, line: int) -> None:
         self.blocks[-1].has_body = True
         if not self._in_example:
-            raise self._error(f"'{keyword}' stands outside an example.", line)
+            raise self._error(f"'{keyword}' is allowed only inside an example.", line)
 
     def _mark(self, keyword: str, text: str, line: int) -> str:
         self.blocks[-1].has_body = True
@@ -371,7 +371,7 @@ class _Translator:
         self.preserves |= directive.name == "preserve"
         if directive.name == "const":
             if len(self.blocks) > 1:
-                raise self._error("'%const' stands inside a block.", line)
+                raise self._error("'%const' is not allowed inside a block.", line)
             assignment = directives.constant(directive)
             if assignment is None:
                 raise self._error("'%const' needs 'NAME: value', with the name in capitals.", line)
@@ -424,7 +424,7 @@ class _Translator:
 
     def _parameters(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
-            raise self._error(f"'{keyword}' stands inside an example.", line)
+            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
         mode = keyword.partition(":")[2] or "block"
         if mode not in parameters.MODES:
             raise self._error(f"There is no '{keyword}'.", line)
@@ -466,7 +466,7 @@ class _Translator:
                 inner = self._directive(directive, start + 1)
             found = FIRST_WORD.match(inner)
             if found and self._handler(found[1]):
-                raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
+                raise self._error(f"'{found[1]}' is not allowed inside 'Mock'.", start + 1)
             body.append(inner)
         name = words[1].text if words[1].literal else None
         if name is not None:

@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJobs:
-    """The commands of processes that an example started and that did not end in time."""
+    """The commands of an example's processes that did not end in time."""
 
     seconds: str
     commands: tuple[str, ...]
@@ -109,7 +109,7 @@ class ExampleRecord:
     skip_reason: str | None = None
     pending_reason: str | None = None
     pending_after: tuple[int, int] = (0, 0)
-    """How many problems and sentences were recorded before the first `Pending`."""
+    """The number of problems and the number of sentences before the first `Pending`."""
     finished: bool = False
     exit_status: int = 0
     group_stderr: str = ""

@@ -21,8 +21,9 @@ _SHEBANG_OPTIONS = re.compile(
     r"((?:[ \t]+[-+](?=\w)[abefhkmptuvxBCEHPT]*(?:o[ \t]+[a-z]+)?)+)\s*$",
     re.MULTILINE,
 )
-#: A bracket that can end a function, by the function's first bracket: unless the bracket begins the
-#: line, only redirections, operators or a comment follow the bracket. A brace is a word of its own.
+#: The patterns of a line with a function's last bracket, by the function's first bracket. The last
+#: bracket begins the line, or only redirections, operators or a comment follow it. A closing brace
+#: is a separate word.
 _CLOSES = {
     "{": re.compile(r"^\s*\}|[\s;&)}]\}\s*(?:\d*[<>&|;#].*)?$"),
     "(": re.compile(r"^\s*\)|\)\s*(?:\d*[<>&|;#].*)?$"),
@@ -50,7 +51,7 @@ def shebang_options(text: str) -> list[str]:
 
 
 def extract_function(script: Path, name: str, runner: Runner | None = None) -> tuple[str, int]:
-    """Return the definition of a function in the script, and its line.
+    """Return the definition of a function in the script, and the definition's line.
 
     If the script defines the function more than once, the last definition is used. Raises
     BadInputError if the script does not define the function.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_IDLE = 8
 TRACE = Path(__file__).with_name("trace.sh")
-"""The script that a bash sources to trace itself; also the BASH_ENV of a machine's services."""
+"""The script that bash sources to trace itself; it is also the BASH_ENV of a machine's services."""
 
 
 class WarmShellPool:
@@ -132,7 +132,7 @@ class WarmShellPool:
         return self._starts[allowed]
 
     def copy_of(self, script: Path, text: str, line: int) -> Path:
-        """Write a part of a script, which begins at `line`, to a file at the same line number.
+        """Write the part of a script that begins at `line` to a file, at the same line number.
 
         So bash's messages and the coverage show the line numbers of the script.
         """
@@ -155,7 +155,7 @@ class WarmShellPool:
         allowed: frozenset[str] = frozenset(),
         mocks: MockRegistry | None = None,
     ) -> WarmShell:
-        """Return a shell that has run `code`: an idle shell, or else a new one.
+        """Return a shell that has run `code`: an idle shell, or else a new shell.
 
         The shell may run the `allowed` commands, besides the commands that all tests may run. With
         `mocks` the code runs with these mocks in a new shell, which no other test uses.
@@ -173,7 +173,7 @@ class WarmShellPool:
             )  # fmt: skip
 
     def give_back(self, warm_shell: WarmShell) -> None:
-        """Keep the shell if other tests may share it and its state can be reset, or else end it."""
+        """Keep a shell that other tests may share and whose state can be reset; end any other shell."""
         key = (warm_shell.code, warm_shell.virtual, warm_shell.start)
         try:
             is_kept = (

@@ -108,7 +108,7 @@ class Shell:
             )
 
     def setenv(self, **variables: str) -> None:
-        """Export variables for all evaluations of this test, but not for `source`."""
+        """Export variables for all evaluations of this test; `source` does not see the variables."""
         self._environment.update(variables)
 
     def define(self, code: str) -> None:
@@ -147,8 +147,8 @@ class Shell:
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root.
 
-        Call this method before the code is used to allow the commands also while scripts are
-        sourced.
+        To allow the commands while scripts are sourced too, call this method before the code is
+        used.
         """
         for name in names:
             check_mock_name(name, source="the name of an allowed command")
@@ -363,10 +363,10 @@ class Shell:
                     files.write(path, os.fsencode(mock_script(name)), 0o755)
 
     def _unreported_paths(self, name: str, code: str) -> list[Path]:
-        """Return those paths of a command at which no script reports calls.
+        """Return the paths of a command at which no script reports calls.
 
-        A reporting script asks for the mock by itself. There is no such script for an allowed
-        command, and none in a directory that has no commands on this host.
+        A reporting script itself asks for the mock. No script reports the calls of an allowed
+        command, or of a command in a directory that has no commands on this host.
         """
         is_allowed = name in self._warm_shells.allowed or name in self._allowed
         paths = self._warm_shells.places_of(name) if is_allowed else []

@@ -53,7 +53,7 @@ _END_OF_CODE = r"""
   builtin set +x
 } >/dev/null 2>&1
 """
-"""Ends the code's traps on DEBUG and RETURN and its `set -x` before commands of the harness run.
+"""Ends the traps on DEBUG and RETURN and the `set -x` of the code before commands of the harness run.
 
 The empty first line is for code that ends in a backslash.
 """
@@ -119,7 +119,7 @@ class WarmShell:
         except BaseException:
             self._close_files()
             raise
-        # before Linux 6.6 an ordinary user's root is on a disk, so no other test can use it
+        # before Linux 6.6 an ordinary user's root is on a disk, so no other test can use the shell
         self._is_renewable = self._renew()
         self._clean = self._usage()
 
@@ -283,7 +283,7 @@ class WarmShell:
         if self._control is None:
             return True
         self.process.pause()
-        # a process that was killed during a request took the token, but did not read the reply
+        # a process that was killed during a request has taken the token and not read the reply
         for fd in (self._token_read, self._replies_read):
             _drain(fd)
         os.write(self._token, b"x")

@@ -1,4 +1,4 @@
-"""Runs the real agent as a process of this host, by the loader of the images; needs no machine."""
+"""Runs the real agent as a process of this host, without a machine; the images' loader starts it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def soon(seconds: float = 30.0) -> Deadline:
 
 
 def start_agent(port: socket.socket, folder: Path) -> ChildProcess:
-    """Start the loader on `port`, with an OOM score that is not the default."""
+    """Start the loader on `port`, with an OOM score other than the default."""
     return spawn(
         [
             *("sh", "-c", _START, "sh", sys.executable, "-I", "-S"),

@@ -1,4 +1,4 @@
-"""Tests of the real agent, run as a process of this host: commands, files, waits, new clients."""
+"""Tests of the real agent as a process of this host: commands, files, waits and new clients."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_restarted_agent_runs_commands_and_does_not_have_the_earlier_nonce(
 
 
 class Relay:
-    """Plays QEMU for a port: the agent's end stays open, while clients connect and disconnect."""
+    """Stands in for QEMU at a port: the agent's end stays open while clients connect and disconnect."""
 
     def __init__(self) -> None:
         self.guest, self._inner = socket.socketpair()
@@ -265,7 +265,7 @@ class Relay:
 def test_agent_of_a_clone_keeps_the_nonce_and_ends_the_requests_of_the_template(
     tmp_path: Path,
 ) -> None:
-    """The agent of a clone detects the new host only by the hello message of the new client."""
+    """The hello message of the new client is the only sign of the new host for a clone's agent."""
     relay = Relay()
     program = build_agent().content
     template = Agent("template", relay.connect(), program)

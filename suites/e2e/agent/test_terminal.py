@@ -28,7 +28,7 @@ _COUNT = 200_000
 
 
 class Screen:
-    """Collects the output of a command, and calls a reply when the next pattern appears."""
+    """Collects a command's output; when the next pattern of the dialogue appears, calls its reply."""
 
     def __init__(self, *dialogue: tuple[bytes, Callable[[], None]]) -> None:
         self.content = b""

@@ -1,4 +1,4 @@
-"""Tests of the wait for a unit; the tests play systemd on a socket."""
+"""Tests of the wait for a unit; the tests answer in place of systemd on a socket."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Machines with a common fault, and what the summary of their tests says about it."""
+"""Tests on machines with a common fault, and tests of the summary, which names the fault."""

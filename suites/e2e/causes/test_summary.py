@@ -30,14 +30,14 @@ _RUN_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """How the summary's line about a test begins, and the common cause, or None."""
+    """The beginning of the summary's line about a test, and the common cause, or None."""
 
     line: str
     cause: str | None = None
 
 
 def cause(name: str, line: str) -> Words:
-    """Return the words for a common cause; `line` is how the guest's line with the cause begins."""
+    """Return the words for a common cause; the guest's line about the cause begins with `line`."""
     return Words(line=f"{name}: {line}", cause=name)
 
 

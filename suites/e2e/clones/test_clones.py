@@ -42,7 +42,7 @@ def test_clones_have_random_numbers_of_their_own(
 
 
 def test_clock_is_right_to_the_second(clone: CloneState, cloud_init_done: SavedState) -> None:
-    """The template's clock stopped when the template was saved; a clone shows the present time."""
+    """The template's clock stopped when the template was saved; a clone's clock shows the present time."""
     machine = clone(cloud_init_done)
 
     before = dt.datetime.now(tz=dt.timezone.utc).timestamp()
@@ -55,7 +55,7 @@ def test_clock_is_right_to_the_second(clone: CloneState, cloud_init_done: SavedS
 def test_clock_runs_as_fast_as_the_host_clock(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """Linux may have calibrated its clock in an emulated template while the host was busy."""
+    """While the template ran under emulation, Linux may have calibrated its clock on a busy host."""
     guest = clone(cloud_init_done).guest
     read = ("cut", "-d ", "-f1", "/proc/uptime")
 
@@ -96,7 +96,7 @@ def test_clone_gets_the_requested_hostname(clone: CloneState, cloud_init_done: S
 def test_network_has_the_configuration_given_to_cloud_init(
     clone: CloneState, cloud_init_done: SavedState
 ) -> None:
-    """The network starts after cloud-init has written its configuration, as at any first boot."""
+    """The network starts after cloud-init has written the network's configuration, as at a first boot."""
     machine = clone(cloud_init_done)
 
     assert "10.0.2.15/24" in machine.guest.output_of("ip", "-4", "address", "show", "eth0")

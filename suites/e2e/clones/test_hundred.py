@@ -1,4 +1,4 @@
-"""Measures what a suite costs: a hundred tests, each on its own pristine machine."""
+"""Measures the cost of a suite of a hundred tests, each on its own pristine machine."""
 
 from __future__ import annotations
 

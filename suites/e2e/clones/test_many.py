@@ -1,4 +1,4 @@
-"""Clones that were dropped leave nothing behind on the host."""
+"""Clones that have ended leave nothing behind on the host."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _children(task: Path) -> list[str]:
 def test_three_hundred_clones_leave_no_resource_in_use(
     lab: Lab, cloud_init_done: SavedState
 ) -> None:
-    """No process, file, descriptor, thread, reservation or memory stays; the template is unchanged."""
+    """No process, file, descriptor, thread, reservation or memory is left; the template is unchanged."""
 
     def make_and_drop(count: int) -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Only one worker makes a saved state, also if an earlier worker was killed halfway."""
+"""Only one worker makes a saved state, even if an earlier worker was killed while it made the state."""
 
 from __future__ import annotations
 

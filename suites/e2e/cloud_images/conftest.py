@@ -61,7 +61,7 @@ driver:
 
 @pytest.fixture(scope="session")
 def cloud_like(settings: Settings, announce: Callable[[ProgressEvent], None]) -> Image:
-    """Return an image as distributions ship images; it is made once for all workers."""
+    """Return an image like the images that distributions ship; it is made once for all workers."""
     recipe = read_recipe(_RECIPE)
     assert isinstance(recipe, Recipe)
     with requirements(settings):
@@ -76,7 +76,7 @@ def cloud_like(settings: Settings, announce: Callable[[ProgressEvent], None]) ->
 class _Handler(SimpleHTTPRequestHandler):
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
+        """Write no log of requests."""
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +85,7 @@ def entry(
 ) -> Iterator[CloudImageRecipe]:
     """Serve the image as a distribution does, and return the catalogue entry for the image.
 
-    The key that signs the list is made here, and is removed with the folder.
+    The key that signs the list is generated here, and is removed with the folder.
     """
     served = tmp_path_factory.mktemp("server")
     catalogue = tmp_path_factory.mktemp("catalogue")

@@ -1,4 +1,4 @@
-"""Makes an image like a distribution's: with partitions, and boot loaders for BIOS and UEFI."""
+"""Makes an image like a distribution's, with partitions, and with boot loaders for BIOS and UEFI."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def partition(disk: Path, work: Path) -> None:
 
 
 def boot_sector(image: bytes) -> bytes:
-    """Return GRUB's boot code with the sector of GRUB's core (grub-core/boot/i386/pc/boot.S)."""
+    """Return GRUB's boot code with the sector number of GRUB's core (grub-core/boot/i386/pc/boot.S)."""
     code = bytearray(image[:440])
     struct.pack_into("<Q", code, 0x5C, _BIOS_BOOT_AT)
     # Without this jump, the code believes the drive number of the firmware, even a wrong one.
@@ -117,16 +117,16 @@ def boot_sector(image: bytes) -> bytes:
 
 
 def boot_core(image: bytes) -> bytes:
-    """Return GRUB's core; its first sector has the position of the other sectors (diskboot.S)."""
+    """Return GRUB's core, whose first sector has the position of the other sectors (diskboot.S)."""
     core = bytearray(image)
     struct.pack_into("<Q", core, SECTOR - 12, _BIOS_BOOT_AT + 1)
     return bytes(core)
 
 
 def render_gpt(partitions: Mapping[int, tuple[str, int, int]], total: int) -> tuple[bytes, bytes]:
-    """Return a partition table's sectors at the front and at the back of a disk.
+    """Return the sectors of a partition table: for the beginning and for the end of a disk.
 
-    `partitions` has, by partition number, the type, the first sector and the length in sectors.
+    `partitions` maps a partition's number to the type, the first sector and the length in sectors.
     """
     entries = bytearray(_ENTRIES * _ENTRY_BYTES)
     for number, (kind, first, count) in partitions.items():

@@ -52,7 +52,7 @@ def as_node(lab: Lab, path: Path, settings: Settings) -> Image:
 def test_node_tests_pass_with_a_cloud_image_given_by_its_path(
     lab: Lab, path: Path, as_node: Image
 ) -> None:
-    """Fast path, full build on another kernel, no GPU, bake and clones all run."""
+    """Tests of the fast path, a full build, a node without a GPU, a bake and clones run and pass."""
     assert as_node.kernels
     tests = [str(REPOSITORY / "suites/e2e" / test) for test in _NODE_TESTS]
 
@@ -79,7 +79,7 @@ def test_node_tests_pass_with_a_cloud_image_given_by_its_path(
 def test_clone_gets_its_host_name_and_its_network_from_the_cloud_init_of_its_image(
     clone: CloneState, as_node: Image, cloud_like: Image
 ) -> None:
-    """The kernel has the command line of the boot loader; this boot wrote the netplan file."""
+    """The kernel got its command line from the boot loader; this boot wrote the netplan file."""
     machine = clone(saved_states.cloud_init_done(saved_states.booted(as_node)), hostname="ours")
     guest = machine.guest
 

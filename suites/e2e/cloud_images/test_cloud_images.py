@@ -1,4 +1,4 @@
-"""Tests of an unchanged distribution image: firmware, its own boot loader, its own cloud-init."""
+"""Tests of an unchanged distribution image, with firmware and the image's boot loader and cloud-init."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_extracted_kernel_boots_with_the_command_line_of_the_boot_loader(
     fetched: CloudImage,
     kernels: Sequence[CloudImageKernel],
 ) -> None:
-    """Both boots have the same version and command line; ifupdown is used on request."""
+    """Both boots have the same kernel and command line; on request, cloud-init configures ifupdown."""
     by_loader = clone(booted)
     ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
 

@@ -51,7 +51,7 @@ def kernels_in(folder: str, *versions: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes disks of ext4 partitions with these files."""
+    """Makes disks whose ext4 partitions contain these files."""
 
     folder: Path
 
@@ -112,7 +112,7 @@ def maker(tmp_path: Path) -> Maker:
 
 
 class Forgetful(LocalRunner):
-    """A host whose debugfs copies nothing and ends with exit code 0, as debugfs always does."""
+    """A host whose debugfs copies no file; like the real debugfs, it still ends with exit code 0."""
 
     @override
     def run(
@@ -129,7 +129,7 @@ class Forgetful(LocalRunner):
 
 
 def taken(disk: Path, runner: Runner | None = None) -> dict[str, tuple[str, str, str]]:
-    """Return the text of each kernel and initrd extracted from a disk, and the command line."""
+    """Return the contents of a disk's extracted kernels and initrds, and each kernel's command line."""
     image = CloudImage(name="our", digest="sha256:1", disk=disk, virtual_bytes=1)
     store = DerivedStore(disk.parent / "store", runner=runner)
     kernels = store.kernels(image, deadline=Deadline.after(_S))

@@ -50,7 +50,7 @@ TOOLKIT = (
 def provisioned_node(
     pytestconfig: pytest.Config, lab: Lab, settings: Settings, baked_image: Image, h100: GpuModel
 ) -> Iterator[Node]:
-    """Boot a node with a GPU that provisions itself; for tests that change nothing on the node."""
+    """Boot a node that has a GPU and provisions itself, for tests that change nothing on the node."""
     request = NodeRequest(
         name="existing",
         image=baked_image,

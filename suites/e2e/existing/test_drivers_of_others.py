@@ -33,7 +33,7 @@ _SPEC = {
 def test_node_with_a_driver_container_meets_all_driver_expectations_except_module(
     start_node: StartNode,
 ) -> None:
-    """The programs of the driver and the CDI spec of the plugin count; the module is unknown."""
+    """The driver's programs and the plugin's CDI spec are found; the verdict on the module is unknown."""
     node = start_node(
         "others", config={"config_gpu_driver_if_needed": False, "retry_budget_s": 240}
     )

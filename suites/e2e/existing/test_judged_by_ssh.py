@@ -67,7 +67,7 @@ def gathered(evidence: Evidence) -> dict[str, bytes]:
 
 
 def test_provisioned_node_is_as_expected(lab: Lab, provisioned_node: Node, tmp_path: Path) -> None:
-    """The judge has no knowledge of the machine's start. All expectations are met."""
+    """The judge has no information from the start of the machine. All expectations are met."""
     node = ExistingNode(address_of(provisioned_node.machine, lab.identity, tmp_path))
 
     verdicts = judge_node(node.collect(tmp_path / "evidence"))

@@ -1,4 +1,4 @@
-"""A script that shows what provisioning can see of a driver, the stand-in or NVIDIA's own."""
+"""A script that shows which facts of a driver, the stand-in or NVIDIA's own, provisioning can see."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ FACTS_WHERE_IT_OPENS: Mapping[str, str] = {
 
 
 def driver_facts(guest: Guest, *, timeout_s: float) -> dict[str, str]:
-    """Return what the script prints of a node's driver; no module is loaded afterwards."""
+    """Return the facts that the script prints about a node's driver; afterwards no module is loaded."""
     said = guest.output_of("sh", "-c", SCRIPT, timeout_s=timeout_s)
     return {
         name: value.strip()

@@ -1,8 +1,8 @@
 """Runs in a guest: reads and writes every GPU at random until the process is killed.
 
-Arguments: a seed, and the ids of the GPUs to touch, as in sysfs ("0x10de:0x2330"). GPUs come and
-go meanwhile, so errors of the kernel are ignored. If a GPU goes while its BAR is mapped, SIGBUS
-ends this process, and systemd starts the process again.
+Arguments: a seed, and the ids of the GPUs to touch, as in sysfs ("0x10de:0x2330"). GPUs are
+plugged and unplugged meanwhile, so errors of the kernel are ignored. If a GPU is unplugged while
+its BAR is mapped, SIGBUS ends this process, and systemd restarts the process.
 """
 
 from __future__ import annotations

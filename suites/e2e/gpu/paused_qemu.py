@@ -1,7 +1,7 @@
 """A stock QEMU without a guest: the test plays the CPU through QEMU's `qtest` protocol.
 
-So every access takes the same path as an access by a guest (host bridge, root port, proxy device,
-transport, device), in milliseconds and in the order that the test chooses.
+So every access takes the same path as an access by a guest: host bridge, root port, proxy device,
+transport, device. An access takes milliseconds, and the test chooses the order of the accesses.
 """
 
 from __future__ import annotations

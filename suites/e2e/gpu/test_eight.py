@@ -1,4 +1,4 @@
-"""A clone with eight GPUs, which are hot-plugged one after the other and all listed."""
+"""A clone gets eight GPUs by hot-plug, one after the other, and lists all of them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _APERTURE_MIB = 256 << 10
 
 @pytest.fixture(scope="module")
 def transport(settings: Settings) -> Transport:
-    """Return this QEMU's transport. If QEMU has none, skip the test, or fail it under CI."""
+    """Return this QEMU's transport. If QEMU has no transport, skip the test, or under CI fail it."""
     with requirements(settings):
         require_qemu(settings.qemu)
         return find_transport(settings.qemu, "tcg", LocalRunner())
@@ -60,7 +60,7 @@ def server(
 
 
 class Plugged:
-    """A GPU in a paused QEMU, its BARs in place."""
+    """A GPU in a paused QEMU, with mapped BARs."""
 
     def __init__(self, qemu: PausedQemu, server: DeviceServer[Any]) -> None:
         self.qemu = qemu

@@ -1,4 +1,4 @@
-"""All of `suites/passthrough` on the emulated host, which takes twenty minutes under TCG."""
+"""Runs all of `suites/passthrough` on the emulated host; the run takes twenty minutes under TCG."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Provisioning that is interrupted, and the node after the next run: the whole contract, twice."""
+"""Provisioning that is interrupted, and the state of the node after the next run."""

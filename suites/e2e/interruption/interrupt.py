@@ -66,7 +66,7 @@ exec "$real" "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
-    """An act at a command, after `skip` commands of this form; in `at`, `*` stands for any text.
+    """An act at the command `at`, after `skip` commands of the same form; `*` in `at` is any text.
 
     `process` is a part of the command line of provisioning itself.
     """
@@ -78,7 +78,7 @@ class Interruption:
 
     @property
     def file(self) -> GuestFile:
-        """Return the script that stands before the program of the command."""
+        """Return the script that is found on PATH before the command's program."""
         program = self.at.split()[0]
         pattern = "*".join(shlex.quote(part) if part else "" for part in self.at.split("*"))
         text = _SCRIPT.format(

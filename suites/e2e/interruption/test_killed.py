@@ -1,8 +1,8 @@
 """Provisioning that is killed at one of its steps, and started again.
 
 `timeout` kills a run after fifteen minutes, the kernel kills it when memory is short, and the
-guest agent starts a new run. The node must then be as after one whole run, and nothing may be
-compiled.
+guest agent starts a new run. The node must then have the same state as after one whole run, and
+nothing may be compiled.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ EVERY_RUN = (
 
 
 def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
-    """Return a node whose first run was interrupted as the row says."""
+    """Return a node whose first run was interrupted at the command of the row."""
     node = boot_node(
         replace(
             request,
@@ -180,7 +180,7 @@ def test_terminated_run_has_the_exit_code_for_sigterm_and_the_next_run_completes
 def test_containerd_restarts_with_a_configuration_that_a_killed_run_wrote(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
-    """The file is complete, but the running containerd has not read it."""
+    """The configuration file is complete, but the running containerd has not read the file."""
     request = replace(
         usual_request,
         config={**usual_request.config, "config_gpu_driver_if_needed": False},
@@ -238,7 +238,7 @@ def test_next_run_completes_a_killed_teardown(
 def test_bake_killed_before_it_compiled_leaves_a_record_without_a_driver(
     boot_node: BootNode, usual_request: NodeRequest
 ) -> None:
-    """A node would trust an earlier record, and would remove nothing without a record."""
+    """A node would trust the record of an earlier bake; without a record, a node removes nothing."""
     request = replace(
         usual_request,
         config={**usual_request.config, "feature_flags": "NVIDIA_CUDA_PREBAKE"},

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def test_next_boot_completes_the_provisioning_of_a_node_that_lost_power(
     lab: Lab, usual_request: NodeRequest, whole_run: NodeState, at: str, act: str
 ) -> None:
-    """The node ends as after one complete run, whatever the first run wrote to the disk."""
+    """The node has the same state as after one complete run, whatever the first run wrote to the disk."""
     interruption = Interruption(at=at, act=act)
     # The test's own files must be on the disk, whatever the run syncs.
     request = replace(

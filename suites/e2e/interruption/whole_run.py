@@ -1,4 +1,4 @@
-"""Compares a node whose run was interrupted with one whose run was not, by the state of the whole node."""
+"""Compares the state of the whole node after an interrupted run and after an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def state_of(node: Node) -> NodeState:
 def expect_as_whole_run(
     whole_run: NodeState, node: Node, *, allow: AllowedChanges = _INTERRUPTION
 ) -> None:
-    """Expect the state of a node to be as after one complete run.
+    """Expect that a node has the same state as after one complete run.
 
     `allow` lists additional differences that are allowed. Raises ExpectationError with the
     difference.

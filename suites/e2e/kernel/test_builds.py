@@ -151,7 +151,7 @@ def test_full_build_records_the_running_kernel_and_the_next_run_skips_the_build(
 def test_second_bake_replaces_the_staged_files_of_the_first(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """Otherwise a library of an older driver would stay beside the new libraries, and be loaded.
+    """Otherwise a library of the older driver would stay beside the new libraries and be loaded too.
 
     The build of the second bake fails once, and is tried again.
     """
@@ -218,8 +218,8 @@ def test_prebuilt_module_that_does_not_work_is_built_again(
 ) -> None:
     """The fast path is tried once; then the module is built.
 
-    Faults in the kernel log that a build repairs do not prevent the build, and neither does another
-    release's refusal.
+    The kernel log has faults that a build repairs, and a refusal by another release of the driver.
+    Neither prevents the build.
     """
     runs = Interruption(at="ctr -n k8s.io run *install-skip-build", act=GO_ON)
     no_firmware = (

@@ -85,7 +85,7 @@ def expect_second_attempt(start: StartNode, failure: Failure) -> None:
 def test_command_that_fails_at_first_is_tried_again(
     start_node: StartNode, failure: Failure
 ) -> None:
-    """A GPU or a unit may need time after the load of the driver, and containerd after a boot."""
+    """A GPU or a unit may need time after the driver is loaded; containerd may need time after a boot."""
     expect_second_attempt(start_node, failure)
 
 
@@ -148,7 +148,7 @@ _LEFT_SLEEP = "31536001"
 def test_command_ends_with_its_process_although_a_daemon_keeps_its_output_open(
     start_node: StartNode,
 ) -> None:
-    """A daemon that the installer starts keeps the output open, and would cost the time limit."""
+    """A wait for the end of output would last to the time limit, since a daemon keeps the output open."""
     budget_s = 240
     leaves_daemon = Interruption(at=INSTALL, act=f"sleep {_LEFT_SLEEP} &").file
     node = start_node("daemon", files=[leaves_daemon], config={"retry_budget_s": budget_s})
@@ -279,7 +279,7 @@ BEYOND_REPAIR = {
 def test_driver_is_not_built_again_if_no_build_can_help(
     start_node: StartNode, said: str, sentence: str
 ) -> None:
-    """Five builds would take most of the time budget and fail like the first build."""
+    """Five builds would take most of the time budget, and each would fail like the first build."""
     node = start_node(
         "beyond-repair",
         files=[Interruption(at=INSTALL, act=FAIL).file],

@@ -1,4 +1,4 @@
-"""Machines under libvirt behave as machines without libvirt, and also leave nothing behind."""
+"""Machines under libvirt behave like machines without libvirt, and leave nothing behind."""
 
 from __future__ import annotations
 

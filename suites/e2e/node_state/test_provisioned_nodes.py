@@ -1,4 +1,4 @@
-"""By the whole node's state, a teardown leaves nothing, and a second run changes nothing."""
+"""Judged by the state of the whole node, a teardown leaves nothing and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_node_whose_driver_was_removed_has_no_driver_artefact_after_a_reboot(
 def test_teardown_by_command_restores_a_node_that_was_never_baked(
     boot_node: BootNode, node_image: Image, baked_image: Image
 ) -> None:
-    """The node is as after a boot without a GPU, although only the teardown ran."""
+    """The node has the same state as after a boot without a GPU, although only the teardown ran."""
     states = {}
     for image in (node_image, baked_image):
         node: Node = boot_node(NodeRequest(name="teardown", image=image, command=None))

@@ -125,7 +125,7 @@ def processor_s(pid: int) -> float:
 
 
 def refusal(before: NodeState, after: NodeState) -> str:
-    """Return the whole difference between two states, which must differ."""
+    """Return the whole difference between two states; the states must differ."""
     with pytest.raises(ExpectationError):
         expect.unchanged(before, after)
     assert after.folder is not None

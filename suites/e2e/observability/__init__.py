@@ -1,1 +1,1 @@
-"""What a run leaves for operators: its exit code and error message, its events, its log lines."""
+"""Tests of a run's output for operators: the exit code, the error message, events and log lines."""

@@ -73,7 +73,7 @@ def read_event(path: str, text: str) -> Event:
 
 
 def events_of(evidence: Evidence) -> dict[str, Event]:
-    """Return the events by task; each task has one event, whose file name is about its start time."""
+    """Return the events by task; check that each task has one event, and check the events' times."""
     files = evidence.event_files
     events = [read_event(path, text) for path, text in files.items()]
     counts = Counter(event.task for event in events)
@@ -139,7 +139,7 @@ def test_failed_run_writes_events_only_for_work_that_it_began(start_validated: S
 
 @promise(section="12", unit=UNIT)
 def test_second_run_adds_its_events_to_those_of_the_first(start_validated: StartNode) -> None:
-    """Existing event files are never overwritten."""
+    """A run never overwrites an existing event file."""
     node = start_validated("twice", gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)})
     first = node.evidence()
     node.provision("boot")

@@ -1,7 +1,8 @@
 """For each exit code, a machine ends with this code and with an error that names the cause.
 
 `suites/e2e/services` tests the codes 4, 9, 86, 123, 129 and 227. No machine ends with 70, which
-reports a defect of the program, nor with 235: both causes in its step have their own codes.
+reports a defect of the program. No machine ends with 235 either, since both causes of a failure in
+the step of 235 have codes of their own.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def status_of(node: Node) -> dict[str, object]:
 def test_status_has_the_state_of_the_module_in_dkms(
     start_node: StartNode, baked_image: Image, change: str, state: str
 ) -> None:
-    """If DKMS has only added the module, this explains why a baked node builds its driver again."""
+    """If DKMS has only added the module, this state explains why a baked node builds its driver again."""
     node = start_node("status", gpus=[], before=[shell(change)], command=None)
 
     entries = status_of(node)["dkms"]

@@ -32,7 +32,7 @@ _CACHES = {".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
 def require_same_python() -> None:
-    """Raise RequirementError if the packages of this run could not be imported in the guest."""
+    """Raise RequirementError unless the guest's Python can import the packages of this run."""
     if sys.version_info[:2] != GUEST_PYTHON:
         wanted, found = (
             ".".join(map(str, version)) for version in (GUEST_PYTHON, sys.version_info[:2])

@@ -1,4 +1,4 @@
-"""Judges the log of a competition for GPUs: which process held which GPU, and when."""
+"""Judges the log of a competition for GPUs, which shows which process held which GPU, and when."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def parse_log(text: str) -> list[Line]:
 def judge(lines: Iterable[Line]) -> Verdict:
     """Judge the log lines of all users together.
 
-    If a process is killed, its hold counts up to the moment before the kill. So a holder that
-    comes after the death of the first process never counts as a second holder at the same time.
+    If a process is killed, its hold counts only until the kill begins. So the next holder of the
+    GPU never counts as a second holder at the same time.
     """
     reader = _Reader()
     for line in sorted(lines, key=lambda each: each.at):

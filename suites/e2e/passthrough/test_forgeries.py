@@ -1,6 +1,6 @@
 """Two members of the GPU group forge files of the pool; root's commands only report the forgeries.
 
-docs/gpu-lab.md promises this: members of the group cannot make root do anything else for them.
+docs/gpu-lab.md promises that members of the group cannot make root do anything else for them.
 """
 
 from __future__ import annotations

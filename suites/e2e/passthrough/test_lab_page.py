@@ -51,7 +51,7 @@ def test_timer_starts_the_nightly_run_as_an_ordinary_user(start_host: StartHost)
 
 
 def _leave_to_tests(host: LabMachine, gpu: str) -> None:
-    """Unbind the driver from a GPU, and remove the permissions of the group of this suite's hosts."""
+    """Unbind the driver from a GPU, and remove the permissions that this suite's hosts give the group."""
     device = f"/sys/bus/pci/devices/{gpu}"
     host.guest.output_of("sh", "-euc", f"echo {gpu} >{device}/driver/unbind")
     host.guest.output_of("sh", "-euc", "chmod 0200 /sys/bus/pci/drivers/*/unbind")

@@ -1,4 +1,4 @@
-"""Nodes that get a driver which was compiled for their kernel."""
+"""Nodes that get a driver that was compiled for their kernel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StartPrecompiled(Protocol):
 
 @pytest.fixture
 def os_tag(image_name: str) -> str:
-    """Return the system's name in tags, from a table here, not from the code of provisioning."""
+    """Return the system's name in image tags, from a table that does not depend on provisioning's code."""
     return {"debian-12": "debian12", "debian-13": "debian13"}[image_name]
 
 

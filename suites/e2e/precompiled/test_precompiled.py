@@ -2,7 +2,7 @@
 
 Section 11 of the contract: each kernel of a fleet has an image
 `<repository>/<image>:<version>-<kernel>-<osTag>`. Upstream has no fallback for a missing image.
-This provisioning builds the driver and logs this, or ends with exit code 84.
+This provisioning builds the driver and logs the build, or ends with exit code 84.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def test_missing_image_ends_the_boot_if_no_build_is_allowed(
 def test_precompiled_image_for_another_kernel_is_not_used(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, baked_image: Image
 ) -> None:
-    """The registry has only the driver for another kernel; the boot fails as with no driver there.
+    """The registry has only the driver for another kernel; the boot fails as with an empty registry.
 
-    The baked driver, also for the other kernel, stays unchanged, since no new driver replaces it.
+    The baked driver, which is for that other kernel too, stays, since no new driver replaces it.
     """
     baked = baked_image.newest_kernel
     publish(baked)
@@ -167,7 +167,7 @@ def test_failing_registry_is_tried_three_times_and_the_image_is_not_reported_as_
 def test_missing_layer_is_not_reported_as_a_missing_image(
     start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
 ) -> None:
-    """Containerd reports both as "not found"."""
+    """Containerd reports a missing layer and a missing image with the same words, "not found"."""
     publish(node_image.newest_kernel)
     registry.disturb_all(PullFault(blob_status=404))
 

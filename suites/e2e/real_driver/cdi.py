@@ -52,7 +52,7 @@ def offer_by_cdi(node: Node) -> None:
 
 
 def asking_for(uuid: str) -> Mapping[str, object]:
-    """Return the fields of a container's ContainerConfig that ask for one device."""
+    """Return the fields of a container's ContainerConfig that request one device."""
     return {"CDI_devices": [{"name": f"{_KIND}={uuid}"}]}
 
 

@@ -1,4 +1,4 @@
-"""The driver's log lines about wrong answers of the emulated GPU, and its undocumented commands."""
+"""The driver's log lines about wrong answers of the emulated GPU and about undocumented commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What provisioning decided on nodes with NVIDIA's driver, and metadata that changes a decision."""
+"""The decisions of provisioning on nodes with NVIDIA's driver, and metadata that changes a decision."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ SKIP_DRIVER = (
 
 
 def decision_of(evidence: Evidence) -> tuple[str | None, str | None]:
-    """Return what the last run of provisioning decided, whether cloud-init or the test started it."""
+    """Return the decision of the last run of provisioning, which cloud-init or the test started."""
     assert evidence.outcome is not None
     return evidence.outcome.action, evidence.outcome.reason

@@ -3,7 +3,7 @@
     pytest suites/e2e/real_driver/test_opened_models.py … --junitxml=13.xml
     python -m suites.e2e.real_driver.table 13.xml 12.xml
 
-A cell of a later file replaces the same cell of an earlier file. Cells that no file has stay
+A cell of a later file replaces the same cell of an earlier file. A cell that is in no file stays
 empty.
 """
 

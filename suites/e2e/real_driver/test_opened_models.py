@@ -100,7 +100,7 @@ def test_driver_opens_each_model_with_a_gsp_and_refuses_the_others(
     request: pytest.FixtureRequest,
     name: str,
 ) -> None:
-    """A model with a GSP is opened; name, UUID, memory and address are right. Others are refused.
+    """A model with a GSP is opened with the right name, UUID, memory and address; others are refused.
 
     The test records a cell for the table in `docs/gpus.md`, which `table.py` writes.
     """

@@ -1,4 +1,4 @@
-"""Provisioning of nodes whose driver opens the GPU: removal while a program uses the GPU, four GPUs.
+"""Provisioning of nodes whose driver opens the GPU: a removal while a program uses the GPU, and four GPUs.
 
 The tests run with `--gpu-emulation=gsp` and an image with NVIDIA's user space: `--image=debian-13-nvidia`.
 """

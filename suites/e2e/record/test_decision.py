@@ -1,6 +1,6 @@
 """Tests each row of the decision table, on a node that is changed to match the row.
 
-`plan` decides as `boot` does and changes nothing, so these nodes need no build.
+`plan` makes the same decision as `boot` and changes nothing, so these nodes need no build.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def dkms_prints(edit: str, line: str) -> str:
 def registered_for(
     *, version: str = BAKED_VERSION, kernel: str = "$(uname -r)", arch: str = "x86_64"
 ) -> Row:
-    """Return a row whose module DKMS has installed for another version, kernel or architecture."""
+    """Return a row in which DKMS lists the module for another version, kernel or architecture."""
     change = (
         f"cd /var/lib/dkms/nvidia; mv {BAKED_VERSION} v; mv v/$(uname -r) v/k; "
         f"mv v/k/x86_64 v/k/a; mv v/k/a v/k/{arch}; mv v/k v/{kernel}; mv v {version}; "

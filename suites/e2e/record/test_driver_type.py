@@ -37,7 +37,7 @@ A10_SIZES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A size, the driver type of its nodes, and whether the baked driver is of this kind."""
+    """A VM size, the driver type of its nodes, and whether the baked driver has this type."""
 
     size: str
     driver_type: str

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Variables of the environment, a change of the node, and a part of what `plan` prints then."""
+    """Environment variables, a change of the node, and a part of the output that `plan` then prints."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     change: str = "true"

@@ -62,8 +62,8 @@ def start_pulling(
 ) -> StartPulling:
     """Return a function that starts a node on the kernel of the bake; the node wants the other tag.
 
-    A provisioner other than the harness's own may need no image for a baked driver, so its node
-    has no record.
+    With a foreign provisioner, the node has no record, since that provisioner may need no driver
+    image for a baked driver.
     """
     keys = {} if is_own(provisioner) else _EXAMPLE_KEYS
     no_record = [] if is_own(provisioner) else [["rm", RECORD_PATH]]

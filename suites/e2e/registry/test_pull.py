@@ -70,7 +70,7 @@ def test_present_image_is_used_without_a_request_to_the_registry(
 ) -> None:
     """If containerd has the image, the node sends no request, not even for a digest.
 
-    Containerd has the image by its canonical name, in a sovereign cloud too.
+    Containerd has the image under its canonical name, in a sovereign cloud too.
     """
     assert baked_image.driver is not None
 
@@ -88,7 +88,7 @@ def test_present_image_is_used_without_a_request_to_the_registry(
 def test_refused_pull_is_tried_again_after_a_pause(
     start_pulling: StartPulling, driver_registry: Registry, status: int
 ) -> None:
-    """Microsoft's registry answers 429 when many nodes start; the second attempt succeeds."""
+    """When many nodes start, Microsoft's registry answers 429; the second attempt succeeds."""
     driver_registry.disturb_next(PullFault(status=status))
 
     evidence = start_pulling("refused-once").evidence()
@@ -204,7 +204,7 @@ def test_image_with_another_tag_is_not_used(
     baked_image: Image,
     other_reference: str,
 ) -> None:
-    """An image of the same driver under another tag stays, and the wanted one is pulled."""
+    """An image of the same driver under another tag stays, and the wanted image is pulled."""
     assert baked_image.driver is not None
 
     evidence = start_pulling("other-tag").evidence()
@@ -222,7 +222,7 @@ def test_dot_of_an_image_name_matches_only_a_dot(
     baked_image: Image,
     other_reference: str,
 ) -> None:
-    """A name that differs at the dot is another image (AgentBaker 8615) and is kept."""
+    """A name with another character in place of the dot is another image (AgentBaker 8615), and is kept."""
     assert baked_image.driver is not None
     neighbour = other_reference.replace("580.126.09", "580x126x09")
     assert neighbour != other_reference
@@ -241,7 +241,7 @@ def test_image_of_a_sovereign_cloud_gets_its_canonical_name(
 ) -> None:
     """The registry's base URL may end with a slash.
 
-    The image is renamed, and run by the canonical name.
+    The image is renamed, and runs under its canonical name.
     """
     base = "mcr.azk8s.cn"
 

@@ -59,7 +59,7 @@ def layer_of(archive: bytes) -> str:
 def test_node_is_ready_before_the_content_of_the_removed_image_is_deleted(
     lab: Lab, start_node: StartNode, node_image: Image, baked_image: Image
 ) -> None:
-    """Only the name is removed at once; the content is garbage-collected much later."""
+    """Containerd removes only the name at once; it garbage-collects the content much later."""
     assert baked_image.driver is not None
     layer = f"{_BLOBS}/{layer_of(driver_archive(lab, node_image))}"
     config = GuestFile(path="/etc/containerd/config.toml", content=_LATE_COLLECTION)
@@ -80,7 +80,7 @@ def test_node_is_ready_before_the_content_of_the_removed_image_is_deleted(
 def test_node_gets_ready_although_the_image_cannot_be_removed(
     start_node: StartNode,
 ) -> None:
-    """An image that remains only takes disk space."""
+    """An image that is left takes disk space, and has no other effect."""
     fails = Interruption(at="ctr -n k8s.io images rm *", act=FAIL).file
     node = start_node("kept", files=[fails])
 

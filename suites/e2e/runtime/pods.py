@@ -129,7 +129,7 @@ class Runtime:
 
 
 def runtime_of(node: Node) -> Runtime:
-    """Return the node's configuration as systemd and containerd report it, not provisioning."""
+    """Return the node's configuration as reported by systemd and containerd, and not by provisioning."""
     words = node.guest.output_of("systemctl", "show", "--property=Environment", "--value", PLUGIN)
     environment = dict(word.split("=", 1) for word in words.split())
     dump = node.guest.output_of("containerd", "config", "dump")

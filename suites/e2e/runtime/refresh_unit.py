@@ -89,5 +89,5 @@ INSTALL = ["sh", "-euc", f"systemctl daemon-reload; systemctl enable --quiet --n
 
 
 def fault(script: str) -> GuestFile:
-    """Return the file that makes the generator run `script` first, in its shell."""
+    """Return the file that makes the generator first run `script` in the generator's own shell."""
     return GuestFile(path=FAULT, content=f"{script}\n".encode())

@@ -1,4 +1,4 @@
-"""What a node writes into its container runtime's configuration, and what the node keeps there.
+"""Tests of the lines that a node adds to its container runtime's configuration, or keeps there.
 
 These nodes find that their driver works, so they install no driver, which saves time.
 """
@@ -230,7 +230,7 @@ def test_configuration_that_cannot_take_effect_is_refused_and_kept(
 
 @promise(section="10", unit=UNIT)
 def test_configuration_that_already_names_the_runtime_is_kept(start_node: StartNode) -> None:
-    """Only CDI is switched on, if containerd supports CDI and has it off."""
+    """The only change switches CDI on, if containerd supports CDI and has CDI switched off."""
     own = (
         f"version = 2\n{CRI}\n  enable_cdi = false  # for now\n"
         f'{CRI[:-1]}.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
@@ -312,7 +312,7 @@ AKS = (
 
 @promise(section="10", unit=CONFIG_UNIT)
 def test_node_that_opts_out_starts_its_pods_with_runc(start_node: StartNode) -> None:
-    """Runc replaces the default runtime, with its options, and the runtimes that pods name."""
+    """Runc replaces the default runtime and the runtimes that pods name, and gets their options."""
     node = start_node(
         "opted-out-aks",
         files=[conf(AKS)],
@@ -441,7 +441,7 @@ def expect_read_by_cri_o(node: Node, row: Engine) -> None:
 def test_device_plugin_passes_devices_in_the_form_that_the_runtime_accepts(
     start_node: StartNode, row: Engine
 ) -> None:
-    """The device plugin passes devices in the form that the runtime accepts."""
+    """The form depends on the settings, and on the CDI support of the node's containerd."""
     node = start_node(
         "engine",
         config={**QUICK, "enable_managed_gpu": True, **row.config},

@@ -1,4 +1,4 @@
-"""How a node detects what its containerd supports, with any configuration of a user.
+"""How a node detects the CDI support of its containerd, whatever configuration a user wrote.
 
 containerd 1.6 (Debian 12) does not support CDI. containerd 1.7 (Debian 13) supports CDI, switched
 off by default. `status` prints what a node has detected, and changes nothing.

@@ -1,8 +1,8 @@
 """A pod's container has the GPU only if the device plugin requested the GPU.
 
 The CRI starts these pods: containerd's CRI plugin reads the configuration that provisioning wrote,
-and adds CDI devices if it supports CDI. containerd 1.6 (Debian 12) does not; 1.7 (Debian 13) and 2
-do.
+and adds CDI devices if it supports CDI. containerd 1.6 (Debian 12) does not support CDI; 1.7
+(Debian 13) and 2 do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def requests_of(gpu: str, runtime: Runtime) -> Mapping[str, Container]:
 
 
 def expect_gpu_exactly_by_request(node: Node, settings: Settings, *, driver_version: str) -> None:
-    """Expect that a container reads the driver's version only with the device plugin's strategies."""
+    """Expect that only the device plugin's strategies let a container read the driver's version."""
     runtime = runtime_of(node)
     asked = requests_of("0", runtime)
     absent = requests_of("7", runtime)
@@ -91,10 +91,11 @@ def test_pod_has_the_gpu_only_if_the_device_plugin_requested_it(
     settings: Settings,
     cdi_enabled: bool,  # a parameter
 ) -> None:
-    """Each strategy of the device plugin gives a container the GPU; the other strategies give none.
+    """A container gets the GPU by a strategy that the device plugin uses, and by no other strategy.
 
     The driver image has only a stand-in runtime that starts containers like runc. So the test
-    replaces it by a runtime that reads NVIDIA's configuration and requests.
+    replaces the stand-in by a runtime that reads NVIDIA's configuration and the requests of
+    containers.
     """
     assert baked_image.driver is not None
     node = start_node(

@@ -1,4 +1,4 @@
-"""The unit that writes the CDI spec: early failures are tolerated, a lasting failure fails the run."""
+"""The unit that writes the CDI spec may fail early in a run; if it keeps failing, the run fails."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_cdi_spec_is_written_despite_frequent_starts_of_its_unit_during_the_run(
 def test_lasting_failure_of_the_cdi_refresh_fails_the_run(
     start_node: StartNode, script: str
 ) -> None:
-    """A driver without a spec gives no pod a GPU; an old spec is not accepted."""
+    """Without a spec for the driver, no pod gets a GPU; an old spec is not accepted."""
     node = start_node(
         "lasting", files=[*FILES, OLD, fault(script)], before=[INSTALL], config=QUICK
     )

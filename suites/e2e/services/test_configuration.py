@@ -1,4 +1,4 @@
-"""The command lines that systemd has loaded for units; packages; and how services are switched off."""
+"""Tests of the units' command lines in systemd, of packages, and of switching services off."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ TROUBLES = {
 def test_device_plugin_that_never_starts_has_its_own_exit_code(
     start_validated: StartNode, trouble: Trouble
 ) -> None:
-    """When the budget is used up, the run ends with 86 and starts nothing after the plugin."""
+    """When the time budget is used up, the run ends with 86 and starts nothing after the plugin."""
     node = start_validated(
         "plugin",
         tags=TAG,
@@ -176,7 +176,7 @@ def test_dra_driver_starts_after_kubelet_is_ready(start_validated: StartNode) ->
 def test_node_that_changes_its_mode_stops_the_service_of_the_earlier_mode(
     start_validated: StartNode, mode: Mapping[str, object], earlier: str, now: str
 ) -> None:
-    """Both services would allocate the same GPU, even after a reboot.
+    """Otherwise both services would allocate the same GPU, even after a reboot.
 
     The monitoring services are the same in both modes.
     """
@@ -235,7 +235,7 @@ def test_dra_driver_that_never_starts_has_its_own_exit_code(
 def test_configuration_with_both_device_plugin_and_dra_driver_is_refused(
     start_validated: StartNode, config: Mapping[str, object], tags: Mapping[str, str]
 ) -> None:
-    """In both modes, two services would allocate the same GPU.
+    """With both modes, two services would allocate the same GPU.
 
     The exit code is 123; no service starts.
     """

@@ -1,4 +1,4 @@
-"""A node that partitions its GPU: the unit that partitions, the profile, and the possible reboot."""
+"""Tests of nodes that partition their GPU: the partitioning unit, the profile, and the reboot."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A node never waits for DCGM and its exporter: whatever they do, the node gets ready.
+"""A node never waits for DCGM and the DCGM exporter; even if both fail, the node gets ready.
 
-On each node, both services behave in the same way.
+On each node, both services succeed, hang or fail alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packs pytest and this project into an archive, with which an offline machine can run specs."""
+"""Packs pytest and this project into an archive, so that a machine without a network can run specs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pack_pytest() -> bytes:
 
 
 def _sources(package: Path) -> Sequence[Path]:
-    """Return the package's modules and shell code, also those in linked folders."""
+    """Return the package's modules and shell code, with the files in linked folders."""
     return sorted(
         Path(folder) / name
         for folder, _, names in os.walk(package, followlinks=True)
@@ -66,7 +66,7 @@ def _requirements(name: str) -> Iterator[str]:
 
 
 def _is_here(name: str) -> bool:
-    """Return whether a distribution is installed; requirements for other systems are not."""
+    """Return whether a distribution is installed; a requirement for another system may be missing."""
     try:
         importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:

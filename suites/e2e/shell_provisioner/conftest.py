@@ -29,7 +29,7 @@ def provisioner() -> Provisioner:
 def baked_image(lab: Lab, settings: Settings, image_name: str, provisioner: Provisioner) -> Image:
     """Return the image that the example's bake command made.
 
-    The plugin's own session fixture may already have the bake of another provisioner.
+    The plugin's own session fixture may already contain the image that another provisioner baked.
     """
     with requirements(settings):
         return bake_node(lab, image_name, provisioner=provisioner)

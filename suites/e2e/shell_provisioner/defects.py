@@ -13,7 +13,7 @@ DECLARATION = "provisioner.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """In the script, the one occurrence of `before` becomes `after`; the test `caught_by` fails."""
+    """A defect replaces the only `before` in the script by `after`; then the test `caught_by` fails."""
 
     name: str
     before: str

@@ -16,7 +16,7 @@ _REASON = re.compile(r"^E +(?:harness\.errors\.)?ExpectationError: (.*)$", re.MU
 
 
 def plant_all() -> int:
-    """Return 0 if an expectation of a test caught each defect, else 1."""
+    """Return 0 if each defect made an expectation of its test fail, else 1."""
     caught = 0
     with tempfile.TemporaryDirectory(prefix="defects-") as folder:
         for number, defect in enumerate(DEFECTS):

@@ -1,4 +1,4 @@
-"""Tests the example provisioner, a project's own script, on nodes like our own provisioning."""
+"""Tests the example provisioner, a project's own script, on nodes, as our own provisioning is tested."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
 def test_driver_is_built_for_a_running_kernel_that_is_not_the_newest(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """The module is built for the running kernel, not for the newest kernel, which already has one."""
+    """The module is built for the running kernel; the newest kernel already has a module."""
     other = baked_image.other_kernel
     node = boot_node(NodeRequest(name="other", image=baked_image, kernel=other, gpus=[h100]))
 

@@ -1,4 +1,4 @@
-"""Changes of the nodes before their teardown, and checks of what a teardown logs and leaves."""
+"""Changes of the nodes before their teardown, and checks of a teardown's log lines and leftovers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CUSTOMER = f"cp -a {DKMS}/{BAKED_VERSION} {DKMS}/{CUSTOMER_VERSION}"
 
 
 def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
-    """Expect the log line of a teardown; from another provisioner, only its event and its status."""
+    """Expect the log line of a teardown; for a foreign provisioner, compare only event and status."""
     if is_own(evidence.provisioner):
         expect.prebake_line(evidence, event="teardown", status=status, **fields)
     else:

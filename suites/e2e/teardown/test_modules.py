@@ -115,7 +115,7 @@ def test_each_module_of_the_driver_is_unloaded_before_the_modules_that_it_uses(
 def test_device_in_use_keeps_each_module_of_the_driver_loaded(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Modules that hold `nvidia` hide the process among its references."""
+    """The reference count of `nvidia` does not show the process, since modules use `nvidia` too."""
     node = start_node(
         "stack-held",
         gpus=[h100],
@@ -188,7 +188,7 @@ def test_removal_is_incomplete_if_a_baked_module_is_busy_beside_a_customers_driv
 def test_baked_module_of_another_kernel_is_removed_beside_a_customers_driver(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """Otherwise a node that later boots its older kernel would load the module."""
+    """Otherwise the node would load the module when the node later boots the older kernel."""
     kernel = baked_image.other_kernel.version
     older = f"/lib/modules/{kernel}/updates/dkms"
     copy = shell(
@@ -238,7 +238,7 @@ def test_next_run_removes_a_module_that_dkms_built_after_an_incomplete_removal(
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
 def test_kernel_module_with_a_similar_name_stays_loaded(start_node: StartNode) -> None:
-    """The module is not part of the driver, and its presence does not mean that the driver is loaded."""
+    """The module is not part of the driver, and is not mistaken for a loaded driver."""
     folder = "/run/backlight"
     load = shell(
         f"mkdir {folder}; cd {folder}; echo 'obj-m := {BACKLIGHT}.o' >Makefile; "
@@ -257,7 +257,7 @@ def test_kernel_module_with_a_similar_name_stays_loaded(start_node: StartNode) -
 
 @promise(section="6", unit="suites/unit/provisioning/test_driver.py")
 def test_run_fails_after_an_incomplete_removal_on_a_grid_node(start_node: StartNode) -> None:
-    """The old driver would still work, but a node of another type must not get ready with it."""
+    """The old driver would still work, but a node of another type must not get ready with that driver."""
     change = shell(f"{TAG_AS_GRID}; chattr +i $(dirname {PROBE})")
     node = start_node(
         "grid-locked",

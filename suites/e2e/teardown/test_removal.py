@@ -1,4 +1,4 @@
-"""What a teardown removes, unloads and keeps.
+"""Which files and kernel modules a teardown removes, unloads and keeps.
 
 The nodes run the command `teardown`, which does what a boot does after the decision.
 """
@@ -163,7 +163,7 @@ def test_record_is_kept_for_the_next_run_if_a_part_cannot_be_removed(
 def test_incomplete_removal_on_a_managed_node_is_a_failure(
     start_node: StartNode, h100: GpuModel
 ) -> None:
-    """Only a node that opted out may continue; the outcome file has the record, although corrupt."""
+    """Only a node that opted out may continue. The outcome file has the record, even a corrupt one."""
     change = f"echo >{RECORD_PATH}; chattr +i {PROBE}"
     node = start_node("managed-locked", gpus=[h100], before=[shell(change)], command="teardown")
 
@@ -213,7 +213,10 @@ def test_driver_of_the_customer_is_preserved(
     *,
     has_module_file: bool,
 ) -> None:
-    """A driver with another version than the record's is the customer's; only baked files are removed."""
+    """A driver whose version differs from the recorded version is the customer's.
+
+    Only baked files are removed.
+    """
     node = start_node(
         "customer", gpus=[h100], tags=OPTED_OUT, before=[shell(customer)], command="teardown"
     )

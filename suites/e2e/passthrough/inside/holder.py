@@ -1,4 +1,4 @@
-"""Leases GPUs of the host, and carries out the commands that it reads, one word a line.
+"""Leases GPUs of the host, and carries out the commands that it reads, one word per line.
 
 usage: python3 -m suites.e2e.passthrough.inside.holder COMMANDS [ADDRESS...]
 

@@ -23,12 +23,12 @@ def calls(*lines: str) -> list[Call]:
         (
             ("a x", "b"),
             ("a x", "a x"),
-            "'a x' after 'a x', but there was none. There is such a call earlier",
+            "'a x' after 'a x', but there was none. An earlier call matches",
         ),
         (
             ("b", "a"),
             ("a", "b"),
-            "'b' after 'a', but there was none. There is such a call earlier",
+            "'b' after 'a', but there was none. An earlier call matches",
         ),
         (("a",), ("a", "c"), "'c' after 'a', but there was none.\n"),
         (("a x y",), ("a x",), "'a x', but there was none.\n"),

@@ -134,19 +134,19 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
     [
         ("Describe 'x'\n", 1, "'Describe' is not closed"),
         ("End\n", 1, "'End' closes nothing"),
-        ("It 'x'\nIt 'y'\nEnd\nEnd\n", 2, "'It' stands inside an example"),
-        ("It 'x'\nDescribe 'y'\nEnd\nEnd\n", 2, "'Describe' stands inside an example"),
-        ("When call f\n", 1, "'When' stands outside an example"),
-        ("Describe 'x'\nThe output should eq x\nEnd\n", 2, "'The' stands outside"),
-        ("Assert true\n", 1, "'Assert' stands outside"),
-        ("It 'x'\nParameters\nEnd\nEnd\n", 2, "'Parameters' stands inside"),
-        ("It 'x'\nInclude y\nEnd\n", 2, "'Include' stands inside"),
+        ("It 'x'\nIt 'y'\nEnd\nEnd\n", 2, "'It' is not allowed inside an example"),
+        ("It 'x'\nDescribe 'y'\nEnd\nEnd\n", 2, "'Describe' is not allowed inside an example"),
+        ("When call f\n", 1, "'When' is allowed only inside an example"),
+        ("Describe 'x'\nThe output should eq x\nEnd\n", 2, "'The' is allowed only inside"),
+        ("Assert true\n", 1, "'Assert' is allowed only inside"),
+        ("It 'x'\nParameters\nEnd\nEnd\n", 2, "'Parameters' is not allowed inside"),
+        ("It 'x'\nInclude y\nEnd\n", 2, "'Include' is not allowed inside"),
         ("Include\n", 1, "'Include' names no file"),
-        ("It 'x'\nTodo 'y'\nEnd\n", 2, "'Todo' stands inside"),
+        ("It 'x'\nTodo 'y'\nEnd\n", 2, "'Todo' is not allowed inside"),
         ("It 'x'\n:\nEnd\nBeforeAll y\n", 4, "'BeforeAll' must come before"),
         ("Describe 'x'\nEnd\nBeforeAll y\n", 3, "'BeforeAll' must come before"),
         *(
-            (f"It 'x'\n{hook} y\nEnd\n", 2, f"'{hook}' stands inside")
+            (f"It 'x'\n{hook} y\nEnd\n", 2, f"'{hook}' is not allowed inside")
             for hook in ("Before", "After", "BeforeEach", "AfterEach", "BeforeAll", "AfterAll")
         ),
         ("It 'x'\nData\nfoo\nEnd\nEnd\n", 3, "A 'Data' block may contain only '#|' lines"),
@@ -156,9 +156,9 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
         ("%const a: 1\n", 1, "'%const' needs 'NAME: value', with the name in capitals"),
         ("It 'x'\nData:wrong\nEnd\nEnd\n", 2, "There is no 'Data:wrong'"),
         ("Parameters:wrong\nEnd\n", 1, "There is no 'Parameters:wrong'"),
-        ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' stands inside 'Mock'"),
+        ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' is not allowed inside 'Mock'"),
         ("Mock\nEnd\n", 1, "'Mock' takes one name"),
-        ("Describe 'x'\n%const A: 1\nEnd\n", 2, "'%const' stands inside a block"),
+        ("Describe 'x'\n%const A: 1\nEnd\n", 2, "'%const' is not allowed inside a block"),
     ],
 )
 def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, message: str) -> None:
