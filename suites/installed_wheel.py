@@ -1,7 +1,7 @@
-"""The wheel of this repository in a virtual environment of its own, once for all workers of a run.
+"""The wheel of this repository in a separate virtual environment, made once for all workers of a run.
 
-The wheel is built from a copy of the sources: an earlier build would leave files in the checkout
-that the next one takes for sources. What it depends on is installed as locked.
+The wheel is built from a copy of the sources, since a build leaves files in its folder that the
+next build would treat as sources. The wheel's dependencies have the versions of the lock file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FOREIGN = (
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledWheel:
-    """The wheel, the sdist from which it was built, and the environment `venv` that has the wheel."""
+    """The wheel, the sdist from which it was built, and the environment in which it is installed."""
 
     wheel: Path
     sdist: Path
@@ -52,7 +52,7 @@ class InstalledWheel:
     def run(
         self, *argv: str, cwd: Path, timeout_s: float = _RUN_S, path: Sequence[Path] = ()
     ) -> CommandResult:
-        """Run a command in `cwd` with the environment's programs first, and `path` for PATH's rest."""
+        """Run a command in `cwd`; PATH has the environment's programs, then `path` or this run's PATH."""
         rest = os.pathsep.join(map(str, path)) or os.environ["PATH"]
         forget = [word for name in _FOREIGN for word in ("-u", name)]
         return LocalRunner().run(
@@ -69,7 +69,7 @@ class InstalledWheel:
 
 @pytest.fixture(scope="session")
 def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
-    """Build the wheel and install it, in the first worker that asks; the others wait for it."""
+    """Return the installed wheel; the first worker builds and installs it, and other workers wait."""
     top = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         top = top.parent
@@ -84,7 +84,7 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
 
 
 def copy_sources(sources: Path) -> None:
-    """Copy what the wheel is built of to a new folder."""
+    """Copy the sources of the wheel to a new folder."""
     sources.mkdir(parents=True)
     for name in _SOURCES:
         source = REPOSITORY / name

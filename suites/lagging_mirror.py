@@ -1,4 +1,4 @@
-"""Packages of Debian's development release for tests, of whatever day the mirror has them."""
+"""A fixture that accepts an outdated mirror of Debian's development release."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from harness.debian_packages import SNAPSHOT_VARIABLE
 
 @pytest.fixture
 def lagging_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take packages also where the mirror's list is past its date: a test needs no newest ones."""
+    """Accept package lists past their validity date, since a test does not need the newest packages."""
     monkeypatch.setenv(SNAPSHOT_VARIABLE, "http://deb.debian.org/debian")

@@ -30,7 +30,7 @@ class _Table(fields.Field[dict[str, list[str]]]):
 
 
 class LayerTable(Contract):
-    """Imports point down the layers of each package; modules of one layer do not know each other."""
+    """In each package, modules import only from lower layers, and not from their own layer."""
 
     type_name = "layer_table"
     packages = _Table()
@@ -47,7 +47,7 @@ class LayerTable(Contract):
 
 
 def problems(graph: ImportGraph, table: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Say what contradicts the table, a sentence each."""
+    """Yield a sentence for each contradiction between the imports and the table."""
     named = {_TOP if name == _TOP else f"{_TOP}.{name}": layers for name, layers in table.items()}
     for package in sorted({_TOP, *graph.find_descendants(_TOP)}):
         children = {child.rpartition(".")[2] for child in graph.find_children(package)}

@@ -1,4 +1,4 @@
-"""The lines of the README that put a user's scripts on a machine, and scripts to run them with."""
+"""The README's commands that run a user's scripts on a machine, and scripts for these commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTALL = "#!/bin/sh\nset -eu\nmkdir -p /etc/our-node\necho eu >/etc/our-node/re
 
 
 def lines_for_scripts() -> list[str]:
-    """Return the lines: one that writes the project, one that breaks a script, pytest, mending it, pytest."""
+    """Return the commands: write the project, break a script, run pytest, repair it, run pytest."""
     page = parse_page("README.md", (REPOSITORY / "README.md").read_text())
     (block,) = (block for block in page.blocks if block.kind == "scripts")
     return block.text.splitlines()

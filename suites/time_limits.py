@@ -1,8 +1,8 @@
 """A time limit for every test of this repository, by the folder of its suite.
 
-A test that waits for something that never comes ends as failed, and the run goes on. An example of a
-`*_spec.sh` file has a limit of its own, `--shell-timeout`. With `--timeout-multiplier` above 1 the
-limits grow as the waits on guests do.
+A test that exceeds its limit fails, and the run continues. An example of a `*_spec.sh` file has a
+separate limit, `--shell-timeout`. `--timeout-multiplier` above 1 multiplies the limits, like the
+waits for guests.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _QUICK_SUITES = ("unit", "host", "docs")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark modules, and long tests, with their limits, unless they have one.
+    """Add a timeout marker to each module and to each long test without an own marker.
 
-    `-p no:timeout` leaves all unlimited.
+    With `-p no:timeout`, tests have no limits.
     """
     if not config.pluginmanager.hasplugin("timeout"):
         return

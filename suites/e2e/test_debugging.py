@@ -1,4 +1,4 @@
-"""Users open shells in machines, and continue the machines of failed tests."""
+"""Users open shells in running machines, and resume the saved machines of failed tests."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_machines_of_failed_tests_are_kept_until_harness_gc_ends_them(
 def test_run_that_was_interrupted_or_killed_keeps_no_machine(
     lab: Lab, own_cache: OwnCache, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """The test of such a run has not failed, so its machine is not kept."""
+    """A test that was interrupted or killed has not failed, so its machine is not kept."""
     test = tmp_path / "test_busy.py"
     test.write_text(BUSY)
     with busy_run(lab, own_cache, test, "--machine-keep=failed", find=listed_machines) as started:

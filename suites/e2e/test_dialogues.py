@@ -1,4 +1,4 @@
-"""Real tools in a machine behave as in their recorded dialogues, which also check the fakes.
+"""Real tools in a machine behave as in recorded dialogues, by which unit tests check the fakes.
 
 `--record-dialogues` records new dialogues in place of the comparison.
 """
@@ -49,7 +49,7 @@ _STEP_S = 300.0
 
 
 def run_dialogue(guest: Guest, dialogue: Dialogue, image: str) -> DialogueRecording:
-    """Run a dialogue in a guest, and return the recording of the results."""
+    """Run a dialogue in a guest, and return its results as a recording."""
     if dialogue.prepare:
         guest.output_of("env", *_assignments(), "sh", "-ec", dialogue.prepare, timeout_s=_STEP_S)
     facts = {name: guest.output_of(*shlex.split(line)) for name, line in dialogue.facts.items()}

@@ -1,4 +1,4 @@
-"""The evidence that is kept of a machine whose test has failed."""
+"""The evidence that is kept for a machine whose test has failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first steps of a new user: the wheel, `harness init` in an empty folder, and pytest."""
+"""A new user installs the wheel, runs `harness init` in an empty folder, and runs pytest."""
 
 from __future__ import annotations
 

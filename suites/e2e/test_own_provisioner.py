@@ -143,7 +143,7 @@ def test_error_for_a_wrong_exit_code_has_its_declared_name(
 def test_harness_reads_what_the_provisioner_declares(
     boot_node: BootNode, node_image: Image, whole: Provisioner
 ) -> None:
-    """The test covers outcome, events, log, evidence, configuration, user-data and a teardown."""
+    """The test covers the outcome, events, log, evidence, configuration, user-data and teardown."""
     request = NodeRequest(
         name="whole", image=node_image, provisioner=whole, config={"TINY_MORE": "a b"}
     )

@@ -45,7 +45,7 @@ def test_second_boot_compiles_nothing(
 ) -> None:
     """At the second boot, the driver is already installed.
 
-    The first boot has removed the driver image, so the second boot pulls the image.
+    The first boot has removed the driver's container image, so the second boot pulls it again.
     """
     node = boot_node(
         NodeRequest(

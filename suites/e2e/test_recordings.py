@@ -40,7 +40,7 @@ VERSIONS: Mapping[str, Mapping[str, str]] = {
 
 @pytest.fixture
 def versions(image_name: str, settings: Settings) -> Mapping[str, str]:
-    """Return the versions of the tools when they were recorded on this image, by tool."""
+    """Return the version of each tool with which its output was recorded on this image."""
     with requirements(settings):
         if image_name not in VERSIONS:
             raise RequirementError(

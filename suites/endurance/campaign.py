@@ -31,7 +31,7 @@ Case: TypeAlias = "Callable[[Attempt], list[str]]"
 
 
 class Campaign(Protocol):
-    """Cases by name; `opened` prepares a folder for all of them, and cleans up at its end."""
+    """A campaign. `opened` prepares a folder, yields the cases by name, and cleans up at its end."""
 
     @property
     def is_apart(self) -> bool:

@@ -52,7 +52,7 @@ _UNLOADED = re.compile(
 
 @dataclass(frozen=True)
 class Running:
-    """A running operation: its first process, and the `others` that ran before it and do not belong to it."""
+    """A running operation: its first process, and `others`, the processes that ran before it began."""
 
     process: ChildProcess
     others: frozenset[int]
@@ -84,7 +84,7 @@ Disturbing: TypeAlias = "Callable[[Running, float], Callable[[], None]]"
 
 @dataclass
 class Disturber:
-    """Operations below a folder, with the time that an undisturbed run takes and the files that it leaves."""
+    """Disturbs operations, and compares what they leave with what undisturbed runs leave."""
 
     operations: Mapping[str, Operation]
     watched: Collection[Path]

@@ -57,7 +57,7 @@ class Footprint:
         )
 
     def growth(self, before: Footprint) -> list[str]:
-        """Return a sentence on each resource of which more is held than before."""
+        """Return a sentence on each resource whose use has grown since `before`."""
         grown = [
             f"{getattr(self, name) - getattr(before, name)} more {name} are held than before"
             for name in ("processes", "descriptors", "threads")
@@ -74,7 +74,7 @@ class Footprint:
 
 @dataclass
 class Many:
-    """Starts many machines and runs; afterwards, no more resources of the host may be held than before."""
+    """Starts many machines and runs; their end must release all resources of the host."""
 
     is_apart: bool = True
     promise: str = (

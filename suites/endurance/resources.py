@@ -33,7 +33,7 @@ _SHRINKINGS = 20
 
 @dataclass(frozen=True)
 class Resources:
-    """Takes disk space, descriptors, memory or the right to write from a running operation."""
+    """Removes disk space, descriptors, memory or write permission from a running operation."""
 
     is_apart: bool = True
     promise: str = (

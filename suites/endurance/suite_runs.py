@@ -124,7 +124,7 @@ class Load:
 class Flakes:
     """Runs the tests that CI runs, in random order and with different numbers of workers.
 
-    Eight tries with all parts are a run of CI's selection.
+    Each try runs one of eight parts; together, the tries of all parts run all tests that CI runs.
     """
 
     is_apart: bool = False

@@ -1,7 +1,7 @@
 """Namespaces that give a campaign its own processes, mounts, network and `/tmp`.
 
-So everything that a try leaves is found, apart from the effects of other work on the host. The
-kernel ends the processes and the mounts when the campaign ends for any reason.
+In the namespaces, a campaign finds everything that a try leaves, and sees no effects of other work
+on the host. The kernel ends the processes and the mounts when the campaign ends for any reason.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Inventory:
         return cls(Counter(_RANDOM.sub("*", name) for name in names))
 
     def beyond(self, sound: Inventory) -> list[str]:
-        """Return the names that `sound` lacks, each with its count."""
+        """Return the names that `sound` lacks or has fewer times, each with the difference."""
         return [
             f"{count} x {name}" for name, count in sorted((self.things - sound.things).items())
         ]
@@ -139,5 +139,5 @@ def _files(folder: Path) -> Iterable[Path]:
 
 
 def run_checked(*argv: str, timeout_s: float = 60.0) -> CommandResult:
-    """Run a command of the campaign itself, which must succeed."""
+    """Run a command that the campaign itself needs; raises HarnessError if it fails."""
     return LocalRunner().run(list(argv), timeout_s=timeout_s).check(argv[0])

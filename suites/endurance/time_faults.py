@@ -1,4 +1,4 @@
-"""The campaign *time*: processes stand still, the clock jumps, and the disk is slow."""
+"""The campaign *time*: processes are stopped, the clock jumps, and writes to the disk are slow."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DisturbedLibc:
         return {"LD_PRELOAD": str(self.library), "DISTURBANCES": str(self.state)}
 
     def disturb(self, *, ahead_s: int = 0, write_us: int = 0, sync_us: int = 0) -> None:
-        """Disturb all programs that loaded the library, from now on."""
+        """Set the disturbance of all programs that have loaded the library; it begins at once."""
         # The file is changed in place, since programs have it mapped.
         with self.state.open("r+b" if self.state.exists() else "wb") as state:
             state.write(struct.pack("=3q", ahead_s, write_us, sync_us))

@@ -17,7 +17,7 @@ EPOCH = dt.datetime(2026, 8, 21, 12, 0, 0, tzinfo=dt.timezone.utc)
 
 
 class FakeClock:
-    """Time that passes only in `sleep` and `advance`, or by `look_s` at each look.
+    """A clock whose time passes only in `sleep` and `advance`, or by `look_s` at each look.
 
     `on_look` runs at the beginning of each look, and `on_sleep` at the end of each sleep.
     `set_by_s` is by how much somebody, such as NTP, has set the time of day.
@@ -55,7 +55,7 @@ class FakeClock:
 
 
 class YieldingClock(SystemClock):
-    """The system's clock for waits on a thread of this process, which goes on at each sleep."""
+    """The system's clock for waits on another thread of this process; each sleep lets threads run."""
 
     @override
     def sleep(self, seconds: float) -> None:

@@ -45,7 +45,7 @@ class Site:
         return package
 
     def close(self) -> None:
-        """Forget what was read of the packages."""
+        """Clear the harness's cache of installed packages."""
         for name in [name for name in sys.modules if name.endswith("_plugin")]:
             del sys.modules[name]
         gpus.known_kinds.cache_clear()

@@ -1,7 +1,8 @@
-"""What a user of the group `gpu-lab` can put into the folder of the GPU pool, and what must stay as it is.
+"""Files that a user of the group `gpu-lab` can forge in the GPU pool's folder.
 
-Each forgery is a script of a few lines, which runs as an ordinary user, with the names of `PRELUDE`. Then root
-runs `harness gpu host restore` and `harness gpu host ls`.
+Each forgery is a script of a few lines. The script runs as an ordinary user and uses the names of
+`PRELUDE`. Then root runs `harness gpu host restore` and `harness gpu host ls`. `Kept` lists what these
+commands must not change.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from enum import Enum
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where forgeries are made.
+    """The names that forgeries use: the pool's folder, PCI addresses, a driver and other facts.
 
-    `gpu`, `admins` and `busy` are GPUs: one on vfio-pci whose files of sysfs the group may write, one on
-    vfio-pci whose files it may not, and one on `driver`, which no run has. `foreign` is a function of another
-    kind. `secret` is a file of root's, which users can't read.
+    `gpu` and `admins` are GPUs on vfio-pci; the group may write the sysfs files of `gpu`, but not
+    of `admins`. `busy` is a GPU on `driver` that no run has leased. `foreign` is a function that is
+    not a GPU. `secret` is a file of root that users can't read.
     """
 
     pool: str
@@ -29,13 +30,13 @@ class Place:
     boot: str
 
     def script(self, forgery: Forgery) -> str:
-        """Return the whole script of a forgery."""
+        """Return the complete script of a forgery, with its names."""
         facts = "".join(f"{name} = {value!r}\n" for name, value in asdict(self).items())
         return f"{facts}{PRELUDE}{forgery.script}"
 
 
 class Kept(Enum):
-    """What must be the same before and after root's commands."""
+    """The facts that must be the same before and after root's commands."""
 
     ROOTS_FILE = "root's file: its content, owner and mode"
     DRIVERS = "the driver and the driver_override of every function of the PCI bus"
@@ -45,7 +46,7 @@ class Kept(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Forgery:
-    """A thing that a user does; `says` is in what root's commands print."""
+    """A script that a user runs; the output of root's commands must contain `says`."""
 
     name: str
     script: str

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class FakeSsh:
     """A Runner in the place of ssh; '{nonce}' in `stderr` becomes the nonce of the command.
 
-    The remote shell prints the nonce and the exit status behind it, on standard error.
+    The remote shell prints the nonce and then the exit status on standard error.
     """
 
     stdout: str = ""

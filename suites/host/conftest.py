@@ -1,8 +1,8 @@
-"""What the host suites share with the unit suites: temporary files in memory.
+"""Keeps the temporary files of host tests in memory, as for unit tests.
 
-Every test starts and ends its own processes, so the tests run on any worker, beside others. xdist
-sends them in their order, so that a fixture of module scope, such as a libvirtd, starts on few
-workers.
+Every test starts and ends its own processes, so the tests run on any worker, beside other tests.
+xdist distributes the tests in their order, so that a fixture of module scope, such as a libvirtd,
+starts on few workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The descriptor sets of protocols, which programs in guests read: a guest has no compiler of them."""
+"""The protobuf descriptor sets that programs in guests read, since a guest has no protoc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that hostile guests, archives and files make a process of the harness take."""
+"""Hostile guests, archives and files cannot make a harness process use unlimited memory."""
 
 from __future__ import annotations
 

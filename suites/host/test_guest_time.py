@@ -1,4 +1,4 @@
-"""What this host's kernel says of a process that other work keeps from its processor."""
+"""The clock of a guest whose process waits for a busy processor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENOUGH_S = 2.0
 
 @contextlib.contextmanager
 def _busy(processor: int) -> Iterator[ChildProcess]:
-    """Keep one processor busy, with all others that do so on it."""
+    """Keep one processor busy until the block ends."""
     process = spawn(
         [
             *("setpriv", "--pdeathsig", "KILL", "--"),

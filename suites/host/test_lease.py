@@ -1,4 +1,4 @@
-"""Claims that are void when their holder dies."""
+"""Leased folders and locks are released when the process that holds them dies."""
 
 from __future__ import annotations
 

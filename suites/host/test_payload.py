@@ -1,4 +1,4 @@
-"""The zipapp: reproducible, complete, and only the standard library."""
+"""The zipapp of provisioning runs with the standard library alone."""
 
 from __future__ import annotations
 

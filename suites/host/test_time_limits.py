@@ -1,4 +1,4 @@
-"""Every test of this repository ends, also one that waits for what never comes."""
+"""Each test of this repository has a time limit, so a test that hangs ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUITES = Path(time_limits.__file__).parent
 
 
 def test_limit_ends_a_test_that_hangs(tmp_path: Path) -> None:
-    """The test runs in a folder with the layout of this one and a limit of one second."""
+    """The hanging test runs in a folder with this repository's layout, and a limit of one second."""
     unit = tmp_path / "suites" / "unit"
     unit.mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -28,7 +28,7 @@ class Package:
     least: float = 0.95
 
     def of_modules(self, names: Sequence[str], repository: Path) -> Package:
-        """Return this package with only these modules mutated, such as `node` or `qemu.machine`.
+        """Return this package with `only` these modules, such as `node` or `qemu.machine`.
 
         Raises BadInputError for a module that the package does not have.
         """
@@ -42,7 +42,7 @@ class Package:
         return replace(self, only=files)
 
     def render_configuration(self) -> str:
-        """Render the table of mutmut in `pyproject.toml`."""
+        """Return the table `[tool.mutmut]` of `pyproject.toml` for this package."""
         values = {
             "source_paths": [self.source],
             "only_mutate": list(self.only),
@@ -57,7 +57,7 @@ class Package:
         return f"\n[tool.mutmut]\n{''.join(rows)}"
 
     def write_configuration(self, top: Path) -> None:
-        """Configure mutmut, in the copy `top` of the repository, for this package."""
+        """Add this package's configuration of mutmut to the copy `top` of the repository."""
         with (top / "pyproject.toml").open("a") as file:
             file.write(self.render_configuration())
 

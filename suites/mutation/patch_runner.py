@@ -93,7 +93,7 @@ class Selection:
 
 
 def select(tiers: Sequence[str], tests: Sequence[str]) -> tuple[Selection, ...]:
-    """Return the selected tests, cheap tiers first: of these tiers, or of the tiers of `tests`.
+    """Return the selections of these tiers, or of the tiers of `tests`, with cheap tiers first.
 
     Without tiers and tests, the unit tier and the host tier are selected. Raises BadInputError for
     an unknown tier, and for a test whose tier is not in `tiers`.
@@ -113,7 +113,7 @@ def select(tiers: Sequence[str], tests: Sequence[str]) -> tuple[Selection, ...]:
 
 
 def find_patches(files: Sequence[Path]) -> list[Path]:
-    """Return the patches at these paths; a folder stands for its files that end in .patch or .diff.
+    """Return the patches at these paths; a folder means its files that end in .patch or .diff.
 
     Raises BadInputError for a path without a patch.
     """

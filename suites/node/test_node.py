@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of each expectation; with `--nvidia-smi`, also of what the driver reports."""
+    """Make a test for each expectation; `--nvidia-smi` adds the expectation on the driver's report."""
     asks_driver = metafunc.config.getoption("--nvidia-smi")
     expectations = node_expectations([], source="suites/node", asks_driver=asks_driver)
     metafunc.parametrize("expectation", expectations, ids=[each.name for each in expectations])

@@ -1,4 +1,4 @@
-"""Fixtures of the suites for GPUs of the host."""
+"""Fixtures for tests with the host's GPUs."""
 
 from __future__ import annotations
 

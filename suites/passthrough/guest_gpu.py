@@ -1,4 +1,4 @@
-"""Reads what a guest without a driver sees of its GPU on the PCI bus."""
+"""Reads the ids, BARs and chip id of a GPU in a guest without a driver."""
 
 from __future__ import annotations
 

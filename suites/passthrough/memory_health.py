@@ -31,7 +31,7 @@ _LACKS = {"[N/A]", "N/A", "[Not Supported]"}
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHealth:
-    """The size of a GPU's memory in MiB, and what is wrong with it, as phrases."""
+    """The size of the GPUs' memory in MiB, and a phrase for each fault of the memory."""
 
     total_mib: int
     faults: list[str]

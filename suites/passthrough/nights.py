@@ -134,7 +134,7 @@ def _entry(line: str, number: int, file: Path) -> Entry:
 
 
 def table_of(entries: Sequence[Entry], *, run: str) -> str:
-    """Return a table of this run's steps with the medians of earlier runs, or "" without steps."""
+    """Return a table of this run's steps and the medians of earlier runs, or "" if it has no steps."""
     mine = [each for each in entries if each.run == run]
     if not mine:
         return ""

@@ -1,4 +1,4 @@
-"""What a guest sees of a GPU that is passed through to the guest, before a driver is loaded."""
+"""A GPU that is passed through to a guest, as the guest sees it before a driver is loaded."""
 
 from __future__ import annotations
 

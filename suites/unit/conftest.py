@@ -1,7 +1,7 @@
-"""Holds unit tests to what they promise, and puts their temporary files into memory if there is room.
+"""Forbids processes, sockets and sleeps in unit tests, and keeps temporary files in memory if they fit.
 
-The suites make tens of thousands of small files and folders; on a disk these cost more time than
-all else that the tests do.
+The suites make tens of thousands of small files and folders. On a disk, these take more time than
+all other work of the tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _has_room(folder: Path) -> bool:
 # A host test after unit tests in the same process needs folders that an ordinary user may enter.
 @pytest.fixture(scope="package", autouse=True)
 def own_temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give each worker its own temporary folders, so that it waits for no lock of another worker."""
+    """Give each worker its own temporary folders, so that no worker waits for another worker's lock."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.getbasetemp()))
         yield
@@ -48,7 +48,7 @@ def own_temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """Let waits of product code pass at once: the system's clock is a fake one."""
+    """Replace the system's clock by a fake clock, so that waits of product code take no time."""
     clock = FakeClock()
     monkeypatch.setattr(SystemClock, "monotonic", lambda _: clock.monotonic())
     monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: clock.sleep(seconds))
@@ -57,7 +57,7 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.fixture
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimate with little work, in a test that is about something else."""
+    """Reduce the number of resamples, for tests that do not check estimates."""
     monkeypatch.setattr("harness.bench.time_to_gpu.estimates.RESAMPLES", 200)
 
 

@@ -1,7 +1,7 @@
 """Fails a unit test that starts a process, uses a socket other than a pair, or sleeps.
 
-What is refused is not done. Product code can't swallow the refusal, and a refusal in a thread fails
-the test too.
+A refused call has no effect. Product code can't hide a refusal by catching it, and a refusal in a
+thread fails the test too.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FAMILIES_OF_PAIRS = (socket.AF_UNIX, -1)
 
 
 class ForbiddenCalls:
-    """Refuses the calls and notes them, while one test after the other is watched."""
+    """Refuses and records forbidden calls while a test is watched."""
 
     def __init__(self) -> None:
         self._seen: list[str] | None = None
 
     def install(self) -> None:
-        """Watch for the rest of this process; Python has no way to remove an audit hook."""
+        """Install the hooks for the rest of this process, since Python can't remove an audit hook."""
         events = frozenset({*_EVENTS, _NEW_SOCKET})
 
         def audit(event: str, arguments: tuple[object, ...]) -> None:
@@ -68,7 +68,7 @@ class ForbiddenCalls:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[str]]:
-        """Refuse the calls inside the block, and give the list of what was refused."""
+        """Refuse forbidden calls in the block, and yield the list of refused calls."""
         outer = self._seen
         self._seen = seen = list[str]()
         try:
@@ -77,7 +77,7 @@ class ForbiddenCalls:
             self._seen = outer
 
     def check(self) -> None:
-        """Fail where something was refused, even if whoever called caught that."""
+        """Fail the test if a call was refused, even if the caller caught the refusal."""
         if self._seen:
             seen = "; ".join(dict.fromkeys(self._seen))
             self._seen.clear()
@@ -114,7 +114,7 @@ CALLS.install()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch a unit test with its fixtures; pytest calls this for tests of other folders too."""
+    """Watch a unit test and its fixtures; pytest calls this hook for tests of other folders too."""
     is_unit_test = item.path.is_relative_to(_SUITE)
     with CALLS.watched() if is_unit_test else contextlib.nullcontext():
         return (yield)

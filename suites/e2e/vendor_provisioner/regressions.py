@@ -1,4 +1,4 @@
-"""Regressions to plant in the vendor's provisioner, with the failing test and the shown causes."""
+"""Regressions to plant in the vendor's provisioner, with the test that fails and the causes shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCRIPTS = "halyard"
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """In `file`, the one occurrence of `before` becomes `after`; the test `caught_by` fails.
+    """A regression that replaces the only `before` in `file` by `after`; the test `caught_by` then fails.
 
     Each of `causes` is a pattern for the beginning of a line of the summary about this test.
     """

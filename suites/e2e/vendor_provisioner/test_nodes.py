@@ -1,4 +1,4 @@
-"""Tests on nodes that the vendor's team would write."""
+"""Tests on nodes, as the vendor's team would write them."""
 
 from __future__ import annotations
 

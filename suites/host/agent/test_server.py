@@ -62,7 +62,7 @@ def test_unit_is_queried_until_it_is_in_the_wanted_state(
 def systemd(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[socket.socket]:
-    """Return systemd's end of the connection of a wait that has begun."""
+    """Begin a wait, and return systemd's end of its connection."""
     monkeypatch.setattr(units, "PRIVATE_SOCKET", str(tmp_path / "private"))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(units.PRIVATE_SOCKET)
@@ -114,7 +114,7 @@ def test_unchanged_unit_is_queried_at_growing_intervals_even_if_no_signal_arrive
     assert kinds == [frames.DATA, frames.DATA, frames.RESULT], "Two states, each told once."
 
 
-def test_unit_is_queried_without_signals_after_systemd_executes_itself_again(
+def test_unit_is_queried_without_signals_after_systemd_reexecutes_itself(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     answer(bench, show("activating"), 1)
@@ -126,7 +126,7 @@ def test_unit_is_queried_without_signals_after_systemd_executes_itself_again(
         answer(bench, show("activating"), number)
 
 
-def test_query_is_retried_after_a_lack_of_memory_and_killed_at_a_cancellation(
+def test_query_is_retried_after_a_lack_of_memory_and_killed_when_it_is_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, systemd: socket.socket
 ) -> None:
     bench.processes.refusal = OSError(errno.ENOMEM, "Cannot allocate memory")

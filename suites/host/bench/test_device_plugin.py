@@ -173,7 +173,7 @@ def _register(sockets: Path, request: Any) -> None:
         )(request, timeout=_ANSWER_S)
 
 
-def test_grpc_method_names_are_those_of_the_device_plugin_api() -> None:
+def test_grpc_method_names_match_the_device_plugin_api() -> None:
     """A real kubelet calls methods by these names."""
     names = {
         f"/{service}/{name}"

@@ -22,7 +22,7 @@ _DEFER = "systemctl restart --no-block nvidia-dcgm-exporter"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[str, Trim], str]:
-    """Return a function that runs a command with a trim switched off, and returns the changed command."""
+    """Return a function that runs `trim.sh` for a command, and returns the command that it ran."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("ctr", "systemctl"):

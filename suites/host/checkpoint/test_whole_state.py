@@ -24,7 +24,7 @@ MEMORY = b"guest memory " * 20_000
 
 
 class FakeQemu(FakeMonitor):
-    """Writes its memory to the descriptor that it is given, or reads it from there."""
+    """A fake QEMU that saves its memory to a file descriptor, or loads its memory from one."""
 
     def __init__(
         self, *, status: str = "completed", meanwhile: Callable[[], None] = lambda: None
@@ -119,7 +119,7 @@ def test_existing_state_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.fixture
 def compressor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the program that packs states from now on, for the test to write."""
+    """Return the path of the program that replaces the compressor; the test writes the program."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -1,4 +1,4 @@
-"""`harness node judge` says of a node what is so, and ends accordingly."""
+"""The verdicts and the exit codes of `harness node judge`, on this host as a node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_judgement_of_this_host_has_a_verdict_for_each_expectation(
 def test_exit_code_is_2_if_the_node_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The port of tcpmux is closed. Earlier evidence of the node is kept."""
+    """The node's port, of tcpmux, is closed. Earlier evidence of the node is kept."""
     yesterday = tmp_path / "node/127.0.0.1/commands/journal"
     yesterday.parent.mkdir(parents=True)
     yesterday.touch()

@@ -1,4 +1,4 @@
-"""What the commands import before they act."""
+"""The modules that `harness` imports to parse a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A campaign finds each kind of broken promise: operations that break one each."""
+"""A campaign finds each kind of broken promise, in operations that break one promise each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRACEBACK = 'Traceback (most recent call last):\n  File "'
 
 
 def _environment(process: Path) -> bytes:
-    """Return the environment of a process, which is empty for a moment while it becomes another program."""
+    """Return the environment of a process; wait while it is empty, as during execve."""
     deadline = Deadline.after(1.0)
     while not (found := (process / "environ").read_bytes()):
         _, _, fields = (process / "stat").read_text().rpartition(")")
@@ -37,7 +37,7 @@ def _environment(process: Path) -> bytes:
 
 
 def _marked() -> dict[int, str]:
-    """Return the processes of this test: others of the host are not in its name spaces."""
+    """Return the command lines of this test's processes, which have a mark in their environment."""
     mark = f"{_MARK}={os.getpid()}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -61,7 +61,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
-    """Run a script, then again with a file 'disturbed', which it may look for."""
+    """Run a script twice, the second time with the file 'disturbed', and return the broken promises."""
     place = folder / "place"
     place.mkdir()
     flag = folder / "disturbed"

@@ -33,7 +33,7 @@ def libc(tmp_path: Path) -> DisturbedLibc:
 
 
 def seen(libc: DisturbedLibc, folder: Path) -> tuple[float, float]:
-    """Return what a program reads of the clock, and how long its write to a file took, in seconds."""
+    """Return the time that a program reads from the clock, and the duration of its write, in seconds."""
     argv = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(folder / "file")]
     result = LocalRunner().run(argv, timeout_s=60, env=libc.environment).check("the program")
     now, taken = result.stdout.split()

@@ -1,4 +1,4 @@
-"""A third party's package adds models, recipes and more to the wheel; a broken package harms nothing else."""
+"""A third party's package adds models, recipes and more to the wheel; a broken package is harmless."""
 
 from __future__ import annotations
 

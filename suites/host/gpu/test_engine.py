@@ -1,4 +1,4 @@
-"""A GPU with an engine behind each transport: DMA and interrupts."""
+"""DMA and interrupts of a GPU with an engine, by each transport."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_gpu(*, is_express: bool) -> tuple[EmulatedGpu, CopyingEngine]:
 
 
 class Vfio:
-    """A GPU behind vfio-user, and QEMU's end."""
+    """A GPU that is served by vfio-user, and QEMU's end of the socket."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         gpu, self.engine = a_gpu(is_express=True)
@@ -53,7 +53,7 @@ class Vfio:
         self.qemu.write(0, 0, ADDRESS)
 
     def expect_request(self, command: int) -> vfioside.Reply:
-        """Receive the device's own request."""
+        """Receive a request that the device sends, such as for DMA."""
         request = self.qemu.answer()
         assert (request.command, request.flags) == (command, 0)
         return request
@@ -327,7 +327,7 @@ def test_only_a_gpu_with_an_engine_can_hang(vfio: Vfio) -> None:
 
 
 class Mpqemu:
-    """A GPU behind mpqemu, QEMU's end, and a file that is the guest's memory from 0x1000 on."""
+    """A GPU that is served by mpqemu, QEMU's end of the socket, and a file with the guest's memory."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         gpu, self.engine = a_gpu(is_express=False)
@@ -341,7 +341,7 @@ class Mpqemu:
         self.qemu.config_write(0x04, 0x0002, 2)
 
     def share(self, *, size: int = 0x1000) -> None:
-        """Hand over the second page of the file."""
+        """Share the second page of the file with the device as guest memory."""
         regions = [0] * 24
         regions[0], regions[8], regions[16] = ADDRESS, size, 0x1000
         payload = struct.pack("<24Q", *regions)

@@ -1,4 +1,4 @@
-"""The server's side of a vfio-user conversation with QEMU."""
+"""The server's end of the vfio-user protocol, with a client in place of QEMU."""
 
 from __future__ import annotations
 

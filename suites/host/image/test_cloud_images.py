@@ -491,7 +491,7 @@ def test_damaged_image_is_reported_in_offline_mode(fetching: Fetching) -> None:
 
 
 class _WithoutGpgv:
-    """Runs commands as a host on which no command is found."""
+    """Runs `gpgv` as on a host without gpgv: the command is not found."""
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""The program that records calls, beside a real command."""
+"""The program that records the calls of a command and then runs the real command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a cloud image is booted, and what it is given at its first boot."""
+"""The commands that install the harness's agent at the first boot of a cloud image."""
 
 from __future__ import annotations
 

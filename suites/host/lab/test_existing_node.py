@@ -1,4 +1,4 @@
-"""A node that exists: asked for its kernel, then for everything at once, and nothing else."""
+"""The evidence of an existing node is gathered by two commands: its kernel, then all the rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecordingRunner:
-    """Lets this host answer, and keeps what it was asked."""
+    """Runs commands on this host, and records them in `asked`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -76,7 +76,7 @@ FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
 def test_evidence_script_reaches_the_node_unchanged_through_ssh_and_sudo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool
 ) -> None:
-    """Login shell, sudo, sh and timeout each pass the script on unchanged."""
+    """The login shell, sudo, sh and timeout each pass the script on unchanged."""
     for name, text in (("ssh", FAKE_SSH), ("sudo", FAKE_SUDO)):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A machine's GPUs, as far as no QEMU is needed to see them."""
+"""The GPUs of a machine, as far as tests without QEMU can check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a file of a kernel is written in a guest."""
+"""How a kernel's file is written into a guest."""
 
 from __future__ import annotations
 

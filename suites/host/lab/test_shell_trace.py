@@ -1,4 +1,4 @@
-"""What ran in a machine is attributed to the project's scripts by their content."""
+"""The shell trace for `--shell-cov` in a machine: its set-up, and the stderr of traced scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives the tests a libvirtd of their own."""
+"""Fixtures that start a private libvirtd for the tests."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ PATIENCE_S = 60.0
 
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
-    """Give a folder whose path leaves room for a socket's: pytest's own is too long in a worker."""
+    """Yield a folder with a short path: in a worker, pytest's path is too long for a socket."""
     with leased_folder(host_folder() / "libvirt", prefix="t") as folder:
         yield folder / "d"
 
 
 @pytest.fixture
 def daemon_folder() -> Iterator[Path]:
-    """Give the folder of another daemon than the module's."""
+    """Yield the folder for a second daemon, which the module does not share."""
     with short_folder() as folder:
         yield folder
 
 
 @pytest.fixture(scope="module", params=list(DaemonKind), ids=lambda kind: kind.value)
 def daemon(request: pytest.FixtureRequest, settings: Settings) -> Iterator[PrivateDaemon]:
-    """Run a daemon for the tests of one module."""
+    """Yield a running daemon, which all tests of a module share."""
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             load_libvirt()
@@ -57,6 +57,6 @@ def daemon(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Priva
 
 @pytest.fixture
 def connection(daemon: PrivateDaemon) -> Iterator[Connection]:
-    """Connect to the module's daemon."""
+    """Yield a connection to the daemon that the module shares."""
     with Connection.open(daemon.uri, deadline=Deadline.after(PATIENCE_S)) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""URIs that lead nowhere: one sentence with the remedy, at once."""
+"""A libvirt URI that does not work raises an error of one sentence, which has the remedy."""
 
 from __future__ import annotations
 

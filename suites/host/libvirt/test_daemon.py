@@ -1,4 +1,4 @@
-"""A libvirtd of one's own, real: begun, restarted, ended, and gone with whoever asked for it."""
+"""A real private libvirtd: its start, restart and end, also with the process that started it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def _names(connection: Connection) -> list[str]:
 
 @contextlib.contextmanager
 def _stopped(daemon: PrivateDaemon) -> Iterator[None]:
-    """Stop libvirtd for a while.
+    """Stop libvirtd by SIGSTOP until the block ends.
 
-    nsenter stops itself when its child stops, and has to be continued: it continues the child.
+    nsenter stops itself when its child stops. At the end of the block, SIGCONT continues nsenter,
+    which then continues its child.
     """
     nsenter, libvirtd = daemon.processes()[-2:]
 

@@ -1,4 +1,4 @@
-"""libvirt's own schema takes every domain that is written down."""
+"""Every golden domain XML is valid under libvirt's own schema."""
 
 from __future__ import annotations
 

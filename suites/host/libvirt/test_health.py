@@ -1,4 +1,4 @@
-"""The doctor's look at a real libvirtd, the trap of a KVM that is not for its QEMU among it."""
+"""The doctor's checks of a real libvirtd, such as a /dev/kvm that its QEMU may not open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trapped(settings: Settings, daemon_folder: Path) -> Iterator[PrivateDaemon]:
-    """Run a libvirtd whose QEMU has a user of its own, as distributions set it up."""
+    """Run a libvirtd that starts QEMU as a separate user, as distributions configure libvirtd."""
     deadline = Deadline.after(PATIENCE_S)
     with contextlib.ExitStack() as stack:
         with requirements(settings):

@@ -1,4 +1,4 @@
-"""The numbers that the harness writes out are those of libvirt's own headers."""
+"""The numbers of codes and events in the harness equal the numbers in libvirt's headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def libvirt(settings: Settings) -> Any:
         return load_libvirt()
 
 
-def test_error_codes_equal_those_of_libvirt(libvirt: Any) -> None:
+def test_error_codes_match_libvirt(libvirt: Any) -> None:
     assert {code.name: getattr(libvirt, f"VIR_ERR_{code.name}") for code in Code} == {
         code.name: code.value for code in Code
     }
@@ -29,7 +29,7 @@ def test_error_codes_equal_those_of_libvirt(libvirt: Any) -> None:
     assert libvirt.VIR_FROM_REMOTE == ErrorDomain.REMOTE
 
 
-def test_event_numbers_equal_those_of_libvirt(libvirt: Any) -> None:
+def test_event_numbers_match_libvirt(libvirt: Any) -> None:
     names = [kind.name for kind in events._LIFE_CYCLE]
 
     assert [getattr(libvirt, f"VIR_DOMAIN_EVENT_{name}") for name in names] == list(
@@ -50,7 +50,7 @@ def test_event_numbers_equal_those_of_libvirt(libvirt: Any) -> None:
     )
 
 
-def test_numbers_of_close_reasons_equal_those_of_libvirt(libvirt: Any) -> None:
+def test_numbers_of_close_reasons_match_libvirt(libvirt: Any) -> None:
     assert list(connection._CLOSE_REASONS) == [
         libvirt.VIR_CONNECT_CLOSE_REASON_ERROR,
         libvirt.VIR_CONNECT_CLOSE_REASON_EOF,

@@ -106,7 +106,7 @@ class _Project:
         return LocalRunner().run(argv, timeout_s=500.0, env=self._env)
 
     def outcomes(self, *arguments: str) -> tuple[CommandResult, dict[str, str]]:
-        """Return the result, and the outcome of each defect by its changed lines."""
+        """Run `harness mutate`; return its result, and the outcomes of defects by their changed lines."""
         report = self.root.parent / "report.json"
         result = self.run(*arguments, f"--json={report}")
         mutants = json.loads(report.read_text())["mutants"]

@@ -1,4 +1,4 @@
-"""The defects that `./dev plants` tries on machines name tests that exist."""
+"""The defects that `./dev plants` plants on machines each select an existing test."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _FILES = {
 
 
 class Tree:
-    """A repository of git, in which patches are made and taken out again."""
+    """A git repository; `add_patch` makes a patch and restores the changed file."""
 
     def __init__(self, top: Path) -> None:
         self.top = top / "tree"

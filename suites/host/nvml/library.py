@@ -1,4 +1,4 @@
-"""Builds the fake of NVIDIA's management library that reads the node from a folder."""
+"""Builds the fake of NVIDIA's management library, which reads the node's state from a folder."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Bus Location: \t {address}
 Device Minor: \t {minor}
 GPU Excluded:\t No
 """
-"""What the driver 535 says of an emulated GPU."""
+"""What the driver 535 reports about an emulated GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A compiled library and the folder that it takes for the node's root."""
+    """A compiled library, and the folder that the library uses as the node's root."""
 
     folder: Path
     root: Path
@@ -64,7 +64,7 @@ class Library:
         self.boot("first")
 
     def boot(self, boot_id: str) -> None:
-        """Let the node be in another boot."""
+        """Write the boot id, as after a reboot of the node."""
         self._write("proc/sys/kernel/random/boot_id", f"{boot_id}\n")
 
     def load_driver(self, version: str = VERSION) -> None:
@@ -75,7 +75,7 @@ class Library:
         )
 
     def plug(self, model: GpuModel, slot: int = 0, *, name: str | None = None) -> str:
-        """Bind the driver to a GPU, which it knows as `name`; return its address."""
+        """Add a GPU to which the driver is bound, with `name` as its model; return its address."""
         address = f"0000:{slot + 1:02x}:00.0"
         self._write(
             f"proc/driver/nvidia/gpus/{address}/information",
@@ -93,7 +93,7 @@ class Library:
         return address
 
     def install_probe(self, script: str) -> None:
-        """Let the node have an `nvidia-modprobe`, which notes how it is called."""
+        """Install an `nvidia-modprobe` that records its arguments and then runs `script`."""
         self._write(
             "usr/bin/nvidia-modprobe", f'#!/bin/sh\necho "$*" >>{self.root}/calls\n{script}'
         )
@@ -103,9 +103,9 @@ class Library:
         return (self.root / "calls").read_text().splitlines()
 
     def lose(self, address: str) -> None:
-        """Let a GPU fall off the bus: what has left it reads as all ones.
+        """Let a GPU fall off the bus, so that its configuration space reads as all ones.
 
-        Who asks the driver about it waits for minutes, here for ever.
+        Reading the driver's file about the GPU blocks for ever; a real driver blocks for minutes.
         """
         information = self.root / f"proc/driver/nvidia/gpus/{address}/information"
         information.unlink()
@@ -113,7 +113,7 @@ class Library:
         self._config(address).write_bytes(b"\xff\xff")
 
     def ask(self) -> dict[str, object]:
-        """Return what a tool learns of the library, by NVIDIA's own bindings."""
+        """Return what a tool reads from the library through NVIDIA's own bindings."""
         script = REPOSITORY / "suites/e2e/real_driver/ask_nvml.py"
         answer: dict[str, object] = json.loads(self.run(script.read_text()))
         return answer

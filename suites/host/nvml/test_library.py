@@ -1,4 +1,4 @@
-"""The fake of NVIDIA's management library answers from the state of the node and never crashes."""
+"""The fake of NVIDIA's management library answers from the node's state and never crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results a run writes for Allure: names, steps, evidence, machines, and files about the run."""
+"""The results that a run writes for Allure: names, steps, evidence, machines and the environment."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_earlier_evidence_is_attached_to_its_own_step(inner: Inner) -> None:
     assert names == [f"Evidence of '{name}'" for name in ("other", "node", "node/earlier-1")]
 
 
-def test_allure_status_of_a_node_error_is_failed_and_that_of_a_harness_error_is_broken(
+def test_allure_status_is_failed_for_a_node_error_and_broken_for_a_harness_error(
     inner: Inner,
 ) -> None:
     source = """

@@ -1,4 +1,4 @@
-"""The suite for an existing node, run where no GPU node exists."""
+"""The suite for existing nodes, run on a host that is not a GPU node."""
 
 from __future__ import annotations
 

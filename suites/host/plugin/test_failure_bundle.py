@@ -1,4 +1,4 @@
-"""What is added to the evidence of a machine whose test failed."""
+"""The files that are added to the evidence of a machine whose test failed."""
 
 from __future__ import annotations
 

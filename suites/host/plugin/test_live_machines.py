@@ -1,4 +1,4 @@
-"""A process that outlives the run holds a kept machine."""
+"""A kept machine belongs to a process that continues after the test run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of a script that the test writes, and that runs in place of `harness resume`."""
+    """Return the path at which the test writes a script to run in place of `harness resume`."""
     program = tmp_path / "python"
     monkeypatch.setattr(sys, "executable", str(program))
     return program

@@ -1,4 +1,4 @@
-"""`--machine-plan` lists what the selected tests need, and runs none of them."""
+"""`--machine-plan` lists the images and states that the selected tests need, and runs no test."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _DRAWN, _REMOVED = "\x1b7", "\x1b[J"
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Path:
-    """Return a folder with tests that announce what machines do."""
+    """Return a folder with tests that send progress events of machines."""
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_machines.py").write_text(_TESTS)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Which modules a run with only specs imports, and by which loader."""
+"""The modules that a run of specs imports, and the loader of each module."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNNEEDED = {
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """Return the loader of each module that a run with one example imports."""
+    """Run one example, and return the loader of each imported module by the module's name."""
     (folder / ".shellspec").touch()
     (folder / "one_spec.sh").write_text(_SPEC)
     (folder / "observer.py").write_text(_OBSERVER)

@@ -1,4 +1,4 @@
-"""Events that cross from one process to another by a socket."""
+"""The socket by which workers send progress events to the main process."""
 
 from __future__ import annotations
 

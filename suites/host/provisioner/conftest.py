@@ -1,3 +1,3 @@
-"""The fixtures of the unit tests."""
+"""Imports fixtures of the unit tests."""
 
 from suites.unit.provisioner.conftest import project  # noqa: F401

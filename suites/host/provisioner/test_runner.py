@@ -31,7 +31,7 @@ FAILED_COMMAND_PATH = "/run/gpu-node-failed-command"
 
 @dataclass
 class GuestRoot:
-    """A folder in place of a guest's root, in which the program runs a provisioner of two lines."""
+    """A folder in place of a guest's root, in which the program runs provisioners."""
 
     root: Path
     log: str | None = _LOG
@@ -54,7 +54,7 @@ class GuestRoot:
         )
 
     def run(self, program: str) -> CommandResult:
-        """Run a shell program as the provisioner's command; it has the root in `$ROOT`."""
+        """Run a shell program as the provisioner's command; its `$ROOT` is the folder."""
         script = runner_file().content.decode()
         for path in (EXIT_CODE_PATH, FAILED_COMMAND_PATH, RUNS_FOLDER, CONSOLE_PATH):
             assert path in script
@@ -88,7 +88,7 @@ class GuestRoot:
 
 
 def provisioning(decision: str, event: str | None = None, code: int = 0) -> str:
-    """Return a shell program that decides, and leaves an outcome, a log line and an event."""
+    """Return a shell program that writes its decision to the log and the outcome, and writes an event."""
     outcome = json.dumps({"code": code, "decision": decision})
     recorded = json.dumps({"name": event})
     return "\n".join(
@@ -103,7 +103,7 @@ def provisioning(decision: str, event: str | None = None, code: int = 0) -> str:
 
 
 def run_in_bash(guest: GuestRoot, script: str) -> CommandResult:
-    """Run a script as the provisioner's bash does, with what notes its failed command."""
+    """Run a script in bash, with the start-up file that records the failed command."""
     guest.root.mkdir(parents=True, exist_ok=True)
     (guest.root / "script.bash").write_text(script)
     (guest.root / "lib.bash").write_text("check() {\n  [[ -e /nonexistent ]]\n}\n")
@@ -142,7 +142,7 @@ def test_command_that_ended_a_bash_script_is_in_the_evidence(
 def test_error_trap_affects_neither_scripts_that_the_script_starts_nor_the_next_run(
     tmp_path: Path,
 ) -> None:
-    """Scripts that it starts have no trap, and the next run does not see its notes."""
+    """Scripts that the script starts have no trap, and the next run does not use the recorded command."""
     guest = GuestRoot(tmp_path / "root")
     first = run_in_bash(
         guest,
@@ -259,7 +259,7 @@ def test_results_of_an_earlier_run_are_not_attributed_to_a_later_run(
 def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_earlier_run(
     tmp_path: Path,
 ) -> None:
-    """A killed provisioner leaves the outcome file of the run before."""
+    """A provisioner that is killed early leaves the outcome file of the previous run unchanged."""
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("build"))
     guest.run("kill -9 $PPID")
@@ -275,7 +275,7 @@ def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_earlier_run(
 
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_each_run_has_an_outcome_even_if_all_outcomes_are_equal(tmp_path: Path, run: int) -> None:
-    """A second `plan` decides as the first did."""
+    """A second `plan` makes the same decision as the first."""
     guest = GuestRoot(tmp_path / "root")
     for _ in range(3):
         guest.run(provisioning("skip"))

@@ -1,4 +1,4 @@
-"""Commands that really run; only this module and test_spawn start processes."""
+"""Runs of real commands: output, exit codes, time limits and interruption."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What Debian's three releases of containerd make of each kind of configuration.
+"""How containerd of three Debian releases reads each kind of configuration.
 
-The simulated containerd of the unit suites has to answer in the same way.
+The simulated containerd of the unit suites must give the same answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def program(
     settings: Settings,
     lagging_mirror: None,  # noqa: ARG001 - for its effect
 ) -> tuple[Release, Path]:
-    """Return a release and its program, unpacked where the cache has none."""
+    """Return a release and its containerd; unpack the program if the cache lacks it."""
     release: Release = request.param
     with requirements(settings):
         root = ensure_unpacked(
@@ -65,7 +65,7 @@ def program(
 
 @dataclass(frozen=True, kw_only=True)
 class RealContainerd:
-    """Runs the real program, with the file below `top` as that of the node."""
+    """Runs the real containerd, with the configuration file below `top`."""
 
     program: Path
     top: Path
@@ -89,7 +89,7 @@ class RealContainerd:
 
 
 def summary(node: NodeContext) -> object:
-    """Return what provisioning reads of containerd's dump; None if containerd does not start."""
+    """Return what provisioning reads from containerd's dump, or None if containerd fails."""
     dump = node.answer("containerd", "config", "dump")
     if dump is None:
         return None

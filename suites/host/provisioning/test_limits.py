@@ -1,4 +1,4 @@
-"""Commands that leave something behind, or do not end: no limit is passed by much."""
+"""Commands that leave processes behind or do not end: each run ends soon after its time limit."""
 
 from __future__ import annotations
 

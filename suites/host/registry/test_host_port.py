@@ -1,4 +1,4 @@
-"""The program that joins a guest's connection to a port of the host's loopback."""
+"""The program that connects a guest to a port of the host's loopback."""
 
 from __future__ import annotations
 

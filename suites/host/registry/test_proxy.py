@@ -1,4 +1,4 @@
-"""The proxy in front of a registry, against a small HTTP server: it refuses, cuts and limits for real."""
+"""The proxy in front of a small HTTP server: refusals, cut connections, limits and delays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MISSING = "/v2/gpu/manifests/0.0"
 
 
 class _SmallRegistry(http.server.BaseHTTPRequestHandler):
-    """Has one tag and one blob, of which it serves ranges."""
+    """A registry with one tag and one blob; it supports range requests for the blob."""
 
     protocol_version = "HTTP/1.1"
 
@@ -66,7 +66,7 @@ class _SmallRegistry(http.server.BaseHTTPRequestHandler):
 class _SmallServer(http.server.ThreadingHTTPServer):
     @override
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: the proxy ends connections whose answer nobody wants."""
+        """Print no errors: the proxy closes a connection when no client waits for its answer."""
 
 
 @pytest.fixture
@@ -460,7 +460,7 @@ def test_flood_of_connections_ends_at_the_limit(
 
 
 class _TlsClient(http.client.HTTPConnection):
-    """Connects to the loopback and asks for `registry.test`."""
+    """Connects to the loopback, and checks the certificate for the name `registry.test`."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
         super().__init__("127.0.0.1", port, timeout=10)

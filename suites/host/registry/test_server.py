@@ -1,4 +1,4 @@
-"""A registry is a process of the run: it answers on its socket, and is gone with its block."""
+"""A registry is a process of the run: it answers on its socket, and ends with its `with` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry on the loopback that lies as a test tells it, and remembers who was told what."""
+"""A fake registry on the loopback that sends the wrong answers of a test, and records requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = Callable[["Request"], bool]
 
 
 class Request(http.server.BaseHTTPRequestHandler):
-    """One request to the registry that its subclass names."""
+    """Handles one request to `registry`, which a subclass sets."""
 
     protocol_version = "HTTP/1.1"
     registry: Adversary
@@ -42,7 +42,7 @@ class Request(http.server.BaseHTTPRequestHandler):
         return True
 
     def flood(self, head: bytes, piece: bytes) -> bool:
-        """Send `head`, and then `piece` for as long as the client takes it, at most 256 MiB."""
+        """Send `head`, and then `piece` repeatedly while the client reads, up to 256 MiB."""
         self.close_connection = True
         self.wfile.write(head)
         while not self.registry.is_over.is_set() and self.registry.flooded < 256 << 20:
@@ -70,12 +70,12 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet; `seen` is the log."""
+        """Print nothing; the requests are in `seen`."""
 
 
 @dataclass
 class Adversary:
-    """What the registry has, how it lies, and what it saw."""
+    """A registry's artifact, the wrong answers that it sends, and the requests that it got."""
 
     lie: Answer = lambda _request: False
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Adversary:
 
     @property
     def url(self) -> str:
-        """The other hosts of a test are on other ports."""
+        """The URL with the registry's port; other hosts of a test have other ports."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -96,7 +96,7 @@ class Adversary:
 
     @property
     def proofs(self) -> set[str]:
-        """Return the credentials that it was told."""
+        """Return the credentials that clients sent to the registry."""
         return {proof for _, _, proof in self.seen if proof is not None}
 
     def blob(self, content: bytes) -> str:
@@ -114,7 +114,7 @@ class Adversary:
         }
 
     def have(self, files: Mapping[str, bytes], *more: dict[str, Any]) -> None:
-        """Have an artifact of these files, with `more` layers."""
+        """Store an artifact of these files, with the additional layers `more`."""
         facts = {
             title: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for title, content in files.items()
@@ -143,7 +143,7 @@ class Adversary:
 def zipped(
     entries: Mapping[str, bytes], *, mode: int = 0, method: int = zipfile.ZIP_DEFLATED
 ) -> bytes:
-    """Return a zip archive whose entries have this file mode."""
+    """Return a zip archive of the entries, each with the file mode `mode`."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, content in entries.items():
@@ -155,7 +155,7 @@ def zipped(
 
 
 def rest(registry: Adversary, archive: bytes) -> dict[str, Any]:
-    """Return the layer of the other files of an artifact."""
+    """Return the layer that packs all files without their own layers into one archive."""
     return registry.layer("rest", archive, REST_TYPE)
 
 

@@ -1,4 +1,4 @@
-"""Debian's registry behind the proxy that disturbs it, and hosts that share it."""
+"""Debian's registry behind the proxy that disturbs requests, and hosts that share the registry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Host:
         return self.folder / "checkpoints"
 
     def have(self, parts: Mapping[str, object] | None = None) -> Checkpoint:
-        """Return the checkpoint, from the cache, from the shared store, or made here."""
+        """Return the checkpoint from the cache, else from the shared store, else make it."""
         store = CheckpointStore(self.cache, limit_mib=1000, source=self.shared)
         with store.use(
             "booted",
@@ -68,7 +68,7 @@ class Host:
         return "\n".join(event.message for event in self.events if event.stage is stage)
 
     def leftovers(self) -> list[str]:
-        """Return what is in the cache besides locks: nothing may be there in half."""
+        """Return all names in the cache but locks, to show that no incomplete artifact is left."""
         return [
             path.name
             for folder in (self.cache, self.cache / ".work")

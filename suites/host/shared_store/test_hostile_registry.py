@@ -1,4 +1,4 @@
-"""A registry that is an adversary: what it is told, what it can keep alive, and what it can fill."""
+"""A hostile registry: which secrets it gets, how long it can delay, and how much it can store."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def registry() -> Iterator[Adversary]:
 
 @pytest.fixture
 def other() -> Iterator[Adversary]:
-    """Another host, to which nothing of the registry's belongs."""
+    """Yield another host, which must not get the credentials of the registry."""
     with adversary() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def login(registry: Adversary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log in to the registry, and to no other."""
+    """Write a Docker configuration that has a login for this registry only."""
     logins = {"auths": {f"127.0.0.1:{registry.port}": {"auth": SECRET}}}
     (tmp_path / "config.json").write_text(json.dumps(logins))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -63,7 +63,7 @@ def login(registry: Adversary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Puller:
-    """Pulls from a registry, and says what came of it."""
+    """Pulls from a registry into a folder, and keeps the reported events."""
 
     def __init__(self, registry: Adversary, folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.client = RegistryClient(registry.address, patience=QUICK, clock=clock)
@@ -103,12 +103,12 @@ def puller(registry: Adversary, tmp_path: Path) -> Puller:
 
 
 def only(part: str, answer: Answer) -> Answer:
-    """Return what answers the requests whose path has `part`."""
+    """Return an answer that applies only to requests whose path contains `part`."""
     return lambda request: part in request.path and answer(request)
 
 
 def wants_login(then: Answer, challenge: str = 'Basic realm="r"') -> Answer:
-    """Return what asks for the password first."""
+    """Return an answer that asks for the credentials before `then` answers."""
 
     def answer(request: Request) -> bool:
         if request.headers.get("Authorization") is None and "/token" not in request.path:
@@ -371,7 +371,7 @@ def test_body_of_a_redirect_is_not_read(registry: Adversary, puller: Puller) -> 
 
 
 def _with(layers: Callable[[Adversary], list[dict[str, object]]]) -> Callable[[Adversary], None]:
-    """Return what makes a registry have the disk, and further layers."""
+    """Return a function that stores the disk and additional layers in a registry."""
     return lambda registry: registry.have(DISK, *layers(registry))
 
 
@@ -584,7 +584,7 @@ def test_blob_whose_received_part_is_damaged_is_pulled_anew(
 def test_range_that_was_not_requested_is_refused(
     registry: Adversary, puller: Puller, extent: str
 ) -> None:
-    """Data from before stay, and the next pull continues there."""
+    """The data that were received earlier are kept, and the next pull continues after them."""
 
     def lie(request: Request) -> bool:
         if not _is_disk(request):

@@ -25,14 +25,14 @@ def warm_pytest() -> Iterator[WarmPytest]:
 
 @pytest.fixture
 def project(tmp_path: Path, warm_pytest: WarmPytest) -> SpecProject:
-    """Give a test an empty spec project."""
+    """Return an empty spec project."""
     (tmp_path / ".shellspec").touch()
     return SpecProject(tmp_path, warm_pytest)
 
 
 @pytest.fixture
 def host_socket() -> Iterator[Path]:
-    """Give the path of a socket of the host, like a daemon's; the kernel limits its length."""
+    """Yield a short path of a listening socket on the host, like a daemon's socket."""
     with (
         tempfile.TemporaryDirectory(prefix="hs.") as folder,
         contextlib.closing(socket.socket(socket.AF_UNIX)) as listening,

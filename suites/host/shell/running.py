@@ -84,7 +84,7 @@ class WarmPytest:
         return self._process
 
     def end(self) -> None:
-        """End the process and its present run; the next run starts another process."""
+        """End the process and its current run; the next run starts another process."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -116,7 +116,7 @@ class WarmPytest:
 
 @contextlib.contextmanager
 def warm_pytest_process() -> Iterator[WarmPytest]:
-    """Give a `WarmPytest`; end its process when the context ends."""
+    """Yield a `WarmPytest`; end its process when the context ends."""
     warm = WarmPytest()
     try:
         yield warm
@@ -157,17 +157,17 @@ class PytestRun:
 
 @contextlib.contextmanager
 def this_user(parent: str | None = None) -> Iterator[PytestRun]:
-    """Give an empty folder in which this user runs pytest."""
+    """Yield an empty folder in which this user runs pytest."""
     with tempfile.TemporaryDirectory(prefix="harness-run.", dir=parent) as folder:
         yield PytestRun(root=Path(folder).resolve())
 
 
 @contextlib.contextmanager
 def ordinary_user() -> Iterator[PytestRun]:
-    """Give an empty folder in which an ordinary user runs pytest.
+    """Yield an empty folder in which an ordinary user runs pytest.
 
-    Root changes to an ordinary user. Skips the test if that user can't run pytest with this
-    project.
+    If this process runs as root, pytest runs as another user. Skips the test if that user can't run
+    pytest with this project.
     """
     with this_user() as run:
         if os.geteuid() != 0:

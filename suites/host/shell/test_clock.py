@@ -153,9 +153,9 @@ def test_invalid_duration_fails_like_the_real_sleep(shell: Shell) -> None:
 
 
 def _waits(tmp_path: Path, code: str) -> int:
-    """Return how often `code`, which sleeps, lets another process run.
+    """Run code that sleeps, and return how often its sleeps let another process run.
 
-    The clock waits by reading descriptor 201; here each wait reads one line of a file.
+    The virtual clock waits by a read from descriptor 201; here each wait reads one line of a file.
     """
     for name in ("clock", "log"):
         (tmp_path / name).touch()

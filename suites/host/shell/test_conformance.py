@@ -54,7 +54,7 @@ def _is_for(case: Case, shell: SpecShell) -> bool:
 
 
 def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> dict[int, Verdict]:
-    """Run a file's examples in order; with `ahead`, send each before the last one ends."""
+    """Run a file's examples in order; with `ahead`, send each before the previous example ends."""
     write_mocks(spec, work_dir / "mocks", shell)
     path = work_dir / "a_spec.sh"
     project = Project(root=work_dir, options=SpecOptions(shell=shell))
@@ -82,7 +82,7 @@ def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> di
 def verdicts_of(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[tuple[str, str]], dict[int, Verdict]]:
-    """Return a function that returns a file's verdicts; its first call runs the file."""
+    """Return a cached function that runs a file's examples, and returns their verdicts."""
 
     @functools.cache
     def run_twice(key: tuple[str, str]) -> dict[int, Verdict]:
@@ -177,7 +177,7 @@ End
 def test_later_examples_see_no_output_or_variables_of_earlier_examples(
     tmp_path: Path, name: str, *, ahead: bool
 ) -> None:
-    """Examples write to two sets of files in turn; in each, a quiet example follows a loud one."""
+    """Examples use two sets of output files in turn; each set gets a loud and then a quiet example."""
     text = "".join(part.format(number) for part in (_LOUD, _QUIET) for number in (1, 2))
     path = tmp_path / "a_spec.sh"
     path.write_text(text)

@@ -29,7 +29,7 @@ cd /etc/sourced
 
 @pytest.fixture
 def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
-    """Give a function that begins another test with the same pool and the same script."""
+    """Yield a function that returns a shell as in the next test, with the same pool and script."""
     script = tmp_path / "script.sh"
     script.write_text(_SCRIPT)
     pool = WarmShellPool(
@@ -51,7 +51,7 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
 
 
 def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[], Shell]) -> None:
-    """A command that sourcing wrote over a denied one stays, and directories keep their modes."""
+    """A command that sourcing wrote in place of a denied one stays, and directories keep their modes."""
     folders = [Path("/dev/shm"), Path("/usr/local")]  # noqa: S108 - of the host
     modes = "".join(f"{folder.stat().st_mode & 0o7777:o}\n" for folder in folders)
     numbers = []

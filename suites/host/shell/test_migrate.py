@@ -1,4 +1,4 @@
-"""The tests of a migrated spec assert the same as the spec."""
+"""The tests that `harness migrate` writes for a spec assert the same as the spec."""
 
 from __future__ import annotations
 

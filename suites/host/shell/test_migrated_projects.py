@@ -1,4 +1,4 @@
-"""Translated tests give code the same surroundings as the spec's project."""
+"""Translated tests give the code under test the same environment as the spec's project."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
-    """Run a spec and its translation; check that their verdicts are the same; return these."""
+    """Run a spec and its translation, check that their verdicts are equal, and return the verdicts."""
     spec = project.write("spec/it_spec.sh", text)
     found = MigratedProject.of(Project.of(spec, project.root), spec, project.root)
     module = migrate("spec/it_spec.sh", text, row_evaluator("it_spec.sh"), found)

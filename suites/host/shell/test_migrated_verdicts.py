@@ -1,6 +1,6 @@
-"""A translated example has the verdict that its name in `conformance/` states, or is marked.
+"""A translated example has the verdict that its name in `conformance/` states, or has a mark.
 
-The sets below list the other examples, by the reason.
+The sets below list the examples for which neither is true, by reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors in a run's surroundings are reported in sentences, and never as internal errors."""
+"""Errors outside the tests, such as a full disk, are reported in sentences, not as internal errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code under test has the same surroundings as under shellspec, so verdicts are the same."""
+"""Code under test has the same environment as under shellspec, so its verdicts are the same."""
 
 from __future__ import annotations
 

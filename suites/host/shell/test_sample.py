@@ -1,4 +1,4 @@
-"""Runs the sample project as CI would, in virtual time; this suite also runs it in real time."""
+"""Runs the sample project in virtual time, as CI would; the host suite also runs it in real time."""
 
 from __future__ import annotations
 

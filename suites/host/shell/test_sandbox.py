@@ -149,7 +149,7 @@ def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make device files.")
 def test_devices_of_a_file_system_without_overlays_cannot_be_opened(user_folder: Path) -> None:
-    """The kernel refuses an overlay of an overlay of an overlay: it is shown read-only."""
+    """The kernel refuses overlays that are nested three deep, so the sandbox shows them read-only."""
     place = user_folder / "tmpfs"  # /tmp may be on an overlay
     script = f"""
         mkdir {place} && mount -t tmpfs none {place} &&
@@ -501,7 +501,7 @@ def test_shell_that_could_not_enter_its_sandbox_raises_harness_error() -> None:
 
 
 class _Kernel:
-    """Plays the kernel for the probes: it refuses sandboxes with the given messages."""
+    """A fake runner for the probes of sandboxes; `answers` has the result of each kind of probe."""
 
     def __init__(self, **answers: CommandResult) -> None:
         self.answers = answers
@@ -610,7 +610,7 @@ def test_control_of_the_throwaway_root_reads_lines_and_reports_the_end_of_its_so
 
 
 def _as_user() -> list[str]:
-    """Return the command by which root becomes an ordinary user."""
+    """Return the command prefix that changes from root to an ordinary user."""
     become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
     return become if os.geteuid() == 0 else []
 

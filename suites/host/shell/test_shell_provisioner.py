@@ -95,7 +95,7 @@ REGRESSIONS = (
 
 @pytest.fixture
 def sample(project: SpecProject) -> SpecProject:
-    """Give a test a copy of the sample, which the test may change."""
+    """Return a copy of the sample, which a test may change."""
     project.write("conftest.py", _CONFTEST)
     shutil.copy(_TESTS, project.root)
     project.write(SCRIPT, (REPOSITORY / SCRIPT).read_text())

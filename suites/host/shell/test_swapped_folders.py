@@ -1,4 +1,4 @@
-"""Running code keeps swapping a folder with a link; the harness never leaves the root."""
+"""The harness never leaves the throw-away root while code keeps replacing a folder by a link."""
 
 from __future__ import annotations
 

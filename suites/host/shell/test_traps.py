@@ -1,4 +1,4 @@
-"""Traps of the code under test act as in bash, and show nothing of the harness."""
+"""Traps of the code under test act as in bash, and do not see the harness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two workers reach the same results as one process; all tests here share one run."""
+"""A run with two workers has the same results as one process; all tests here share this run."""
 
 from __future__ import annotations
 

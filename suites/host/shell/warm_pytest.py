@@ -1,4 +1,4 @@
-"""Runs pytest again and again, each time in a fork of a process that has imported it already.
+"""Runs pytest repeatedly, each time in a fork of a process that has already imported pytest.
 
 Reads requests, each a line `{"arguments": [...], "cwd": "..."}`, and answers each with a line
 `{"exit_code": 0, "output": "..."}`. This saves time: starting pytest takes longer than most runs

@@ -87,7 +87,7 @@ def names_in(report: Path) -> list[str]:
 
 
 def processes_of(project: Path) -> list[str]:
-    """Return the command lines of processes that work in the project's folder."""
+    """Return the command lines of the processes whose working directory is the project's folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

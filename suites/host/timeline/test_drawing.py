@@ -1,4 +1,4 @@
-"""Timelines drawn by matplotlib: what is written where, in both schemes."""
+"""Timelines drawn by matplotlib: texts, positions and colours in both colour schemes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def timelines(tmp_path: Path) -> list[Timeline]:
-    """Return one of a node that was made, and one of a node that hangs."""
+    """Return the timeline of a node that was built, and the timeline of a node that hangs."""
     return [
         read_timeline(a_node_that_built(tmp_path / name, hangs=name == "hangs").write())
         for name in ("done", "hangs")
@@ -32,7 +32,7 @@ def timelines(tmp_path: Path) -> list[Timeline]:
 
 
 def texts_of(timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """Return the words in the picture with the places that they take, in pixels."""
+    """Return each text in the picture with its bounding box in pixels."""
     found: list[tuple[str, Any]] = []
     draw = drawing._draw
 

@@ -1,4 +1,4 @@
-"""The line of the README that is to build and install the wheel works."""
+"""The README's command line that builds and installs the wheel works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUILD_S = 300.0
 
 
 def test_readme_line_builds_the_wheel_and_installs_its_command(tmp_path: Path) -> None:
-    """No dependencies are installed here; the fixture `installed_wheel` installs them too."""
+    """This test installs no dependencies; the fixture `installed_wheel` installs them."""
     page = parse_page("README.md", (REPOSITORY / "README.md").read_text())
     (line,) = (block.text for block in page.blocks if block.kind == "wheel")
     checkout, venv = tmp_path / "checkout", tmp_path / "venv"

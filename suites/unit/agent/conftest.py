@@ -1,4 +1,4 @@
-"""An agent whose guest the test plays."""
+"""A fixture with an agent's server whose guest and host a test plays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server over a socket pair, with fake processes, whose terminals are real, and a fake system."""
+"""An agent's server over a socket pair, with fake processes, real terminals and a fake system."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Started:
 
 
 class FakeProcesses(Processes):
-    """A fake process table; the end of a process is a closed pipe in place of its pidfd."""
+    """A fake process table; a pipe in place of a pidfd is closed when its process ends."""
 
     def __init__(self) -> None:
         self.started: list[Started] = []
@@ -227,7 +227,7 @@ class Bench:
             self.server.loop.run_once(0.0)
 
     def gets(self) -> list[tuple[int, int, bytes]]:
-        """Run the server until it has been silent for some rounds, and return all frames that it sent."""
+        """Run the server until it sends nothing for 20 rounds, and return all frames that it sent."""
         self.host.setblocking(False)
         got: list[tuple[int, int, bytes]] = []
         silent = 0
@@ -283,7 +283,7 @@ def error_of(got: list[tuple[int, int, bytes]]) -> str:
 
 
 def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Move the loop's timers into the past."""
+    """Move the loop's timers `seconds` into the past, and run the loop."""
     loop = bench.server.loop
     moved = {
         timer: (when - seconds, owner, call) for timer, (when, owner, call) in loop._timers.items()

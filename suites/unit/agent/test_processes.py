@@ -1,6 +1,6 @@
-"""How commands are started: environment, streams, signals, and what a failed start leaves.
+"""How commands are started: environment, streams, signals, and the clean-up after a failed start.
 
-A fake in place of posix_spawnp(3) holds the ends that a process would have.
+A fake of posix_spawnp(3) keeps the descriptors that the process would have.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Started:
 
 @dataclass
 class FakeKernel:
-    """Plays posix_spawnp(3); programs in `missing` do not exist, others meet the `refusal`."""
+    """A fake of posix_spawnp(3): programs in `missing` do not exist; `refusal` is raised for others."""
 
     oom_file: Path
     missing: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class FakeKernel:
         return pid, self.status
 
     def table(self) -> Processes:
-        """Return the processes of an agent that starts now."""
+        """Return the process table of a newly started agent."""
         self.tables.append(Processes())
         return self.tables[-1]
 

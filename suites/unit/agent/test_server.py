@@ -398,7 +398,7 @@ def test_command_that_has_ended_leaves_no_descriptor_open(
 
 
 def flood(bench: Bench, process: Started) -> None:
-    """Let a command write until the agent reads no more, since the host does not."""
+    """Let a command write until the agent stops reading, since the host reads nothing."""
     os.set_blocking(process.stdout, False)
     for _ in range(40):
         with contextlib.suppress(BlockingIOError):
@@ -446,7 +446,7 @@ def test_command_ends_normally_after_the_host_disconnected_from_a_flooded_port(
 def test_error_of_the_port_ends_the_agent_even_after_a_failed_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that blames the request for the error would never read from the port again."""
+    """An agent that attributes the error to the request would never read from the port again."""
     process = start(bench)
     with monkeypatch.context() as left:
         left.setattr(bench.device, "write", lambda _: None)
@@ -702,7 +702,7 @@ def test_range_beyond_the_end_of_a_file_is_an_error(
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """Take write access from group and others, as services have it."""
+    """Set the usual umask of services, 022, which removes write access of group and others."""
     before = os.umask(0o022)
     yield
     os.umask(before)

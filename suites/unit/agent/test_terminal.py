@@ -240,7 +240,7 @@ def test_cancel_closes_the_terminal_before_sigkill_is_sent(
 def test_cancelled_process_that_ends_when_its_terminal_closes_is_not_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process id may belong to another process by then."""
+    """By then, the process id of the ended process may belong to another process."""
     started = start_in_terminal(bench)
     bench.sends(frames.CANCEL, 2)
     bench.turns()

@@ -1,4 +1,4 @@
-"""Failures that a full disk caused, and others."""
+"""Errors say that the disk is full if, and only if, a full disk caused them."""
 
 from __future__ import annotations
 

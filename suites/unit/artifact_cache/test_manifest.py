@@ -1,4 +1,4 @@
-"""What a folder is checked against: its files, and the disk that it lies on."""
+"""An artifact's folder is checked against its manifest and its base disk."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_manifest_and_stamp_of_a_folder_are_private_under_any_umask(tmp_path: Pa
 def test_folder_is_refused_if_its_base_disk_has_changed(
     tmp_path: Path, key: str, disk: bytes, *, is_sound: bool
 ) -> None:
-    """An overlay depends on the blocks of its base disk and does not know the key."""
+    """An overlay depends on the blocks of its base disk, and not on the key of the base."""
     parent = a_folder(tmp_path / "parent")
     pin = ParentPin(folder="parent", key="k", disk_sha256=FORMAT.read(parent).files[DISK].sha256)
     a_folder(parent, key=key, disk=disk)

@@ -1,4 +1,4 @@
-"""A cache that asks another place for the folders that it lacks."""
+"""A cache that fetches missing folders from a source, such as a shared store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeSource:
-    """Gives `content`, or nothing; and takes what it is offered."""
+    """A fake source that has `content` or nothing, and records offered folders in `offered`."""
 
     content: str | None = None
     asked: list[Mapping[str, object]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class FakeSource:
 
 @dataclass
 class Cache:
-    """A store with that source, whose folders are sound where their file does not say 'bad'."""
+    """A store with the fake source; a folder is damaged if its file contains 'bad'."""
 
     top: Path
     source: FakeSource

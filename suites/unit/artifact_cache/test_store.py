@@ -1,4 +1,4 @@
-"""Published folders: what image and checkpoint caches have in common."""
+"""Published folders, as both the image cache and the checkpoint cache use them."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def a_killed_makers_folder(store: Path, name: str) -> Path:
-    """Make what a process leaves that is killed while it makes `name`, and return it."""
+    """Make and return the folder that a process leaves if it is killed while it makes `name`."""
     left = store / ".work" / name
     (left / "scratch").mkdir(parents=True)
     (left / "scratch/half").write_text("half of it")

@@ -1,4 +1,4 @@
-"""How the figures about clones are computed from measured times and memory."""
+"""The figures about clones are computed from measured times and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a clone takes to open a GPU, measured with a fake machine that records its calls."""
+"""The benchmark of opening a GPU in a clone, with a fake machine that records its calls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class NotingMachine:
 
 @dataclass
 class LabOfOneMachine:
-    """Plays a lab that has one machine: each saved state is made on it, and each clone is it."""
+    """A fake lab with one machine, which is the machine of each saved state and of each clone."""
 
     machine: NotingMachine
 

@@ -1,4 +1,4 @@
-"""The options and exit codes of `harness bench`."""
+"""The options and the exit codes of `harness bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `harness checkpoints` shows and removes, and with which exit codes it ends."""
+"""The output, the removals and the exit codes of `harness checkpoints`."""
 
 from __future__ import annotations
 

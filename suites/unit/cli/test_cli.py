@@ -1,4 +1,4 @@
-"""The exit codes of `harness` commands, and what they print to stdout and stderr."""
+"""The exit codes of `harness` commands, and their output to stdout and stderr."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_image_fetch_refuses_a_recipe_and_image_build_refuses_a_cloud_image(
 
 @pytest.fixture
 def few_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for recipes; the harness comes with the recipe 'node' alone."""
+    """Return a folder for a user's recipes; the harness has only the recipe 'node'."""
     recipes = tmp_path / "images"
     for folder in (tmp_path / "shipped", recipes):
         folder.mkdir()

@@ -31,7 +31,7 @@ GIB = 1 << 30
 
 @dataclass
 class Host:
-    """Simulates a host with all required programs on PATH, and what these programs print."""
+    """Simulates a host that has all required programs on PATH, and the output of these programs."""
 
     folder: Path
     qemu_version: str = "QEMU emulator version 7.2.22 (Debian 1:7.2)\n"

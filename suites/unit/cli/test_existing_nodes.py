@@ -71,7 +71,7 @@ def test_exit_code_is_2_for_an_invalid_address_or_expectation_before_evidence_is
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """Give each node evidence and three expectations; return which additional commands were requested."""
+    """Fake each node's evidence, and define three expectations; return the additional commands."""
     commands: list[set[str]] = []
 
     def collect(node: ExistingNode, folder: Path, *, additional: AdditionalEvidence) -> Evidence:

@@ -141,7 +141,7 @@ def test_lease_waits_for_a_held_gpu_for_the_requested_time(
 
 @dataclass
 class EndedProcess:
-    """Plays a command that has ended."""
+    """A fake process of a command that has ended."""
 
     returncode: int
 

@@ -1,4 +1,4 @@
-"""Modules that load when one of their attributes is used."""
+"""Modules that are loaded when one of their attributes is first used."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from harness.mutate.run import Report, Result
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the requests for mutation runs; each run tries no defect."""
+    """Fake mutation runs, which try no defects; return the request of each run."""
     asked: list[Any] = []
 
     def run(request: Any) -> Report:

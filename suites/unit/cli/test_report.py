@@ -13,13 +13,13 @@ from harness.merging.merge import SUMMARY
 
 @pytest.fixture
 def asked() -> list[object]:
-    """Return the arguments of each merge."""
+    """Return a list to which each merge adds its arguments."""
     return []
 
 
 @pytest.fixture
 def merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object]) -> list[object]:
-    """Fake `merge`, which returns the last element of the returned list."""
+    """Fake `merge`; each merge removes and returns the last element of the list that a test fills."""
     results: list[object] = []
 
     def merge(folders: list[Path], to: Path, *, is_partial: bool, root: Path) -> object:

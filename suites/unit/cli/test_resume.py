@@ -71,7 +71,7 @@ def test_resume_command_uses_the_accelerator_that_ran_the_machine(
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock) -> list[object]:
-    """Return what `harness resume` calls; the machine runs until 5000 s have passed."""
+    """Return the recorded calls of `harness resume`; its machine runs until 5000 s have passed."""
     asked: list[object] = []
 
     class Vm:

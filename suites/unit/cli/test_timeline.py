@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return the folders from which timelines are read."""
+    """Fake `read_timeline`; return a list of the folders from which timelines were read."""
     read: list[Path] = []
 
     def read_timeline(folder: Path) -> Timeline:

@@ -1,4 +1,4 @@
-"""What the campaign *many* compares the footprint of machines with."""
+"""The footprints that the campaign *many* compares."""
 
 from __future__ import annotations
 

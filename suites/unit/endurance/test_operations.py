@@ -1,4 +1,4 @@
-"""What operations leave on purpose is no fault."""
+"""Files that an operation leaves on purpose are not a fault."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class EvidenceFolder:
         return self._write(f"files{path}", text)
 
     def without(self, name: str) -> Self:
-        """Remove one file, by its name in the folder."""
+        """Remove the file with this name from the folder."""
         (self.root / name).unlink()
         return self
 

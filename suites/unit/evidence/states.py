@@ -1,4 +1,4 @@
-"""States of nodes to compare."""
+"""Builders of node states that tests compare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def a_file(**changes: Any) -> PathState:
 
 
 def rewritten(state: PathState, **changes: Any) -> PathState:
-    """Return the state of the file after it was written again."""
+    """Return the state of a file after a rewrite, with a new inode and new times."""
     return state._replace(identity=FileIdentity("disk", 99, OLD_NS + 5, OLD_NS + 5), **changes)
 
 

@@ -1,4 +1,4 @@
-"""Common causes in the logs of a node."""
+"""Common causes of failures are recognised in the logs of a node."""
 
 from __future__ import annotations
 

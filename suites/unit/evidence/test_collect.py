@@ -51,7 +51,7 @@ def an_archive(*frames: bytes) -> bytes:
 
 
 def unpack(folder: Path, *frames: bytes) -> list[str]:
-    """Let a guest send frames, and return the files in and beside `folder`."""
+    """Unpack frames from a guest into `folder`, and return the files in and beside the folder."""
     output = base64.encodebytes(an_archive(*frames)).decode()
     with ScriptedRunner().expect(
         "sh", stdin=render_script(NOTHING, NONCE), stdout=output
@@ -88,7 +88,7 @@ def test_frames_are_written_as_files_of_the_evidence_folder(
 
 
 def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) -> None:
-    """The find of busybox has no -printf; it prints nothing and fails."""
+    """Busybox's find has no -printf, prints nothing and fails."""
     for number, content in enumerate((b"", b"/ 755 d\n")):
         message = _refused_frames(tmp_path / str(number), a_frame("paths", content=content))
 
@@ -239,7 +239,7 @@ def test_path_that_is_not_utf8_is_kept_as_its_bytes(tmp_path: Path) -> None:
 
 
 def test_evidence_is_unpacked_with_a_limited_amount_of_memory(tmp_path: Path) -> None:
-    """Before the limit, 300 MiB of zeros, compressed to 1.4 MiB, took 846 MiB."""
+    """Before there was a limit, 300 MiB of zeros, compressed to 1.4 MiB, took 846 MiB of memory."""
     output = base64.b64encode(an_archive(a_frame("file", "/z", bytes(4 << 20)))).decode()
     with ScriptedRunner().expect("sh", stdout=output) as runner:
         tracemalloc.start()
@@ -254,7 +254,7 @@ def test_evidence_is_unpacked_with_a_limited_amount_of_memory(tmp_path: Path) ->
 
 
 def test_message_about_a_long_stream_has_a_limited_length(tmp_path: Path) -> None:
-    """Before the limit, the message had 53 MiB."""
+    """Before there was a limit, the message had 53 MiB."""
     noise = base64.b64encode(bytes(range(256)) * (4 << 10)).decode()
     scripted = ScriptedRunner().expect("sh", stdout=noise, exit_code=124)
     with scripted as runner, pytest.raises(HarnessError) as caught:
@@ -302,7 +302,7 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
-    """The part that was read before the error must not be used, and must not count as an empty file."""
+    """The part that was read before an error must not be used, and the file must not count as empty."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
     request = json.dumps({"schema": 1, "files": ["/a", "/b"]})
     (tmp_path / "e/requested.json").write_text(request)
@@ -336,7 +336,7 @@ def test_commands_get_more_time_on_a_node_that_the_host_kept_waiting() -> None:
 def test_script_outlives_a_command_that_hangs_after_the_host_is_quiet_again(
     tmp_path: Path,
 ) -> None:
-    """The command's limit of ten minutes then passes without a wait for the host."""
+    """The command then runs for its stretched limit of ten minutes, and the script has 12 minutes."""
     runner = ScriptedRunner().expect("sh", timeout_s=720)
 
     with runner, pytest.raises(HarnessError):

@@ -91,7 +91,7 @@ def test_each_run_has_its_own_results_and_the_latest_run_has_only_results_of_thi
 
 
 def test_outcome_and_steps_belong_to_the_chosen_run(tmp_path: Path) -> None:
-    """The first run ended with 9, the second wrote the present outcome, the third wrote nothing."""
+    """The first run ended with 9, the second wrote the current outcome, the third wrote nothing."""
     folder = a_gpu_node(tmp_path)
     second = (tmp_path / f"files{OUTCOME_PATH}").read_text()
     first = json.dumps({**json.loads(second), "exit_code": 9, "steps": []})

@@ -56,7 +56,7 @@ PROPERTIES = [name for name, value in vars(Evidence).items() if isinstance(value
 
 
 def said_by(read: Callable[[], object]) -> str:
-    """Return a value or an error of the harness as text; users would see a traceback of other errors."""
+    """Return a value or a harness error as text; any other error would show users a traceback."""
     try:
         value = read()
         return repr(dict(value) if isinstance(value, Mapping) else value)
@@ -102,7 +102,7 @@ def read_everything(evidence: Evidence) -> str:
 def test_huge_sparse_file_in_the_evidence_is_never_read_completely(
     tmp_path: Path, names: list[str]
 ) -> None:
-    """The files of the last row can be read without each other, unlike the other ones."""
+    """The files of the last row are read separately; each other file prevents later reads."""
     evidence = evidence_of(tmp_path, {"commands/x": "", **dict.fromkeys(names, "")})
     for name in names:
         os.truncate(tmp_path / name, LENGTH)

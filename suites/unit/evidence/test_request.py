@@ -1,4 +1,4 @@
-"""The evidence that is gathered on every node, and the script, compared as a whole to notice any change."""
+"""The evidence request for every node, and its script, are compared with golden files."""
 
 from __future__ import annotations
 

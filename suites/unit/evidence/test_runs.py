@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def some_runs(files: Path, *runs: dict[str, str]) -> Runs:
-    """Return runs with these files in their folders, numbered from 1."""
+    """Return runs that are numbered from 1 and have these files in their folders."""
     for number, kept in enumerate(runs, start=1):
         folder = files / RUNS_FOLDER.lstrip("/") / str(number)
         folder.mkdir(parents=True)

@@ -38,7 +38,7 @@ NEW_NS = 1_800_000_000_000_000_000
 
 
 class FakeNode:
-    """An agent on a node; a test sets the output of the node's tools."""
+    """A fake agent of a node; a test sets the output of the node's tools."""
 
     def __init__(self) -> None:
         self.disk = SmallExt4()
@@ -280,7 +280,7 @@ def test_only_the_contents_of_new_files_and_of_settings_are_read(node: FakeNode)
 def test_files_are_read_if_they_were_written_while_the_clock_was_earlier_than_the_image(
     node: FakeNode, age_s: int, is_read: bool
 ) -> None:
-    """The uptime is 100.25 s, so files that the node wrote are at most this old by its clock."""
+    """The uptime is 100.25 s, so by the node's clock, its own files are at most 100.25 s old."""
     node.now_ns = 1_500_000_000_000_000_000
     node.disk.inode(16, 0o100755, size=5, ctime_ns=node.now_ns - age_s * 1_000_000_000)
 

@@ -1,4 +1,4 @@
-"""An archive from somebody else is unpacked within its folder, or refused with a sentence."""
+"""An archive from another person is unpacked within its folder, or refused with a sentence."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_error_mentions_the_archive_that_exceeds_a_limit(
 
 
 def sparse_tar(size: int, data: bytes = b"") -> bytes:
-    """Return an archive as `tar --sparse` makes it, of a file with `data` at its end."""
+    """Return an archive of a sparse file with `data` at its end, as `tar --sparse` writes it."""
     member = tarfile.TarInfo("t/sparse")
     member.type = tarfile.GNUTYPE_SPARSE
     member.size = len(data)

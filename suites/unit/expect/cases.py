@@ -66,7 +66,7 @@ class Case:
 
 
 def with_loaded_driver(folder: EvidenceFolder) -> EvidenceFolder:
-    """Write the trace of a GPU that was reset and found, and then read by its driver."""
+    """Write the trace of a GPU that was reset, found by the guest, and then read by its driver."""
     return folder.trace(
         IncidentKind.RESET,
         AccessKind.CONFIG_READ,

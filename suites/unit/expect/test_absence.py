@@ -1,4 +1,4 @@
-"""What was not written is expected only where something was: a lost log proves nothing."""
+"""An expected absence is met only if the log or the events are not empty, so a lost log is unknown."""
 
 from __future__ import annotations
 

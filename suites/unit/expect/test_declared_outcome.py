@@ -85,7 +85,7 @@ LINES = (
 def evidence_of(
     folder: Path, outcome: OutcomeDeclaration, *, exit_code: str = "0\n", **texts: str
 ) -> Evidence:
-    """Return the evidence of a provisioner that left these texts, and this exit code."""
+    """Return the evidence of a provisioner that wrote these texts and ended with this exit code."""
     folder.mkdir(exist_ok=True)
     mine = Provisioner(name="mine", source="/p/mine.yaml", run=["/opt/mine"], outcome=outcome)
     write_declaration(mine, folder)
@@ -104,7 +104,7 @@ def evidence_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An expectation of evidence, and the message with which it is refused."""
+    """An expectation, the evidence that it judges, and a part of the message of its refusal."""
 
     expectation: Callable[[Evidence], object]
     outcome: OutcomeDeclaration

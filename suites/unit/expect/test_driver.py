@@ -1,4 +1,4 @@
-"""Expectations on the driver: what stands in another place, or is of another package."""
+"""Expectations on the driver: files in other folders, and files of other packages."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_driver_is_not_installed_if_one_of_its_files_is_missing(tmp_path: Path) 
             expect.driver_installed(folder.evidence)
 
 
-def test_setuid_bit_of_another_program_is_not_taken_for_that_of_nvidia_modprobe(
+def test_setuid_bit_of_another_program_does_not_count_for_nvidia_modprobe(
     tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path)

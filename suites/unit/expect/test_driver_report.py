@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q` reports of each GPU."""
+"""The health of GPUs in the report of `nvidia-smi -q`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def a_node(folder: Path, report: str, *, exit_code: int = 0, bus: str = BUS) -> 
 
 
 def evidence_of(folder: Path, gpus: Sequence[str]) -> Evidence:
-    """Return the evidence of a node with these GPUs, on the buses from 66 on."""
+    """Return the evidence of a node with these GPUs, on PCI bus 66 and the buses after it."""
     buses = [f"{0x66 + number:x}" for number in range(len(gpus))]
     blocks = [gpu.replace(":66:", f":{bus}:") for bus, gpu in zip(buses, gpus, strict=True)]
     on_bus = [ONE_ON_BUS.replace("65:", f"{bus}:") for bus in buses]
@@ -106,7 +106,7 @@ def changed(gpu: str, old: str, new: str) -> str:
 def said_of_each(
     folder: Path, gpus: Sequence[str], kind: type[Exception] = ExpectationError
 ) -> list[str]:
-    """Return what the error says of each GPU, without a healthy GPU that is beside them."""
+    """Judge the GPUs beside a healthy GPU, and return the faults in the error, for each GPU."""
     with pytest.raises(kind) as caught:
         driver_reports_health(evidence_of(folder, [SECOND, *gpus]))
 
@@ -202,7 +202,7 @@ GPU 00000000:65:00.0
 
 
 def with_count(report: str, nth: int) -> str:
-    """Return the report with a count of 3 in place of its nth zero of device memory."""
+    """Return the report with 3 as its nth error count of device memory, in place of 0."""
     parts = report.split("Device Memory             : 0")
     return (
         "Device Memory             : 0".join(parts[:nth])
@@ -313,7 +313,7 @@ def test_warning_of_a_corrupted_inforom_is_a_fault(tmp_path: Path) -> None:
 def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_with_0(
     tmp_path: Path, warning: str, words: str
 ) -> None:
-    """The report goes on with the other GPUs."""
+    """The report continues with the remaining GPUs."""
     with pytest.raises(ExpectationError, match=words):
         driver_reports_health(a_node(tmp_path, f"{warning}\n{HEAD}{FIRST}").evidence)
 

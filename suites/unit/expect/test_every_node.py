@@ -50,7 +50,7 @@ SPEC_FILE = "files/run/cdi/nvidia.yaml"
 
 @dataclass(frozen=True)
 class Case:
-    """A change to a node that is in order, and a part of the message that it must cause."""
+    """A change to a healthy node, and a part of the message that the change must cause."""
 
     name: str
     change: Change
@@ -63,7 +63,7 @@ def without_path(folder: EvidenceFolder, path: str) -> EvidenceFolder:
 
 
 def closed(folder: EvidenceFolder, path: str) -> EvidenceFolder:
-    """Let the user who gathered the evidence have had no permission for a path."""
+    """Change the evidence as if the user who gathered it had no permission for a path."""
     kept = folder.root / "files" / path.lstrip("/")
     kept.unlink(missing_ok=True)
     (folder.root / UNREADABLE_NAME).write_text(f"{path}\n")
@@ -352,7 +352,7 @@ def verdict_on(folder: EvidenceFolder, name: str) -> tuple[VerdictState, str]:
 
 
 def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
-    """Each message says what was seen, so a wrong positive verdict is noticed."""
+    """Each message has the facts that led to the verdict, so that a wrong verdict is noticed."""
     sentences = {
         verdict.expectation.name: verdict.sentence
         for verdict in judge_node(a_serving_node(tmp_path).evidence)

@@ -36,7 +36,7 @@ def nvidia() -> GpuModel:
 
 @pytest.fixture
 def acme(nvidia: GpuModel) -> GpuModel:
-    """Return a model of a vendor that the catalogue lacks, of another class."""
+    """Return a model whose vendor is not in the catalogue, with another PCI class."""
     pci = replace(nvidia.pci, vendor=0x1DE5, device=7, class_code=0x120000)
     return replace(nvidia, name="acme-a1", pci=pci)
 
@@ -267,7 +267,7 @@ ON_BUS: tuple[Callable[[Evidence], object], ...] = (
 
 
 def without_lspci(folder: Path, config: str | None) -> Evidence:
-    """Return the evidence of a node without lspci; the kernel noted ids and driver when it found the GPU."""
+    """Return the evidence of a node without lspci; the ids and the driver are in the kernel's uevent."""
     event = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
     made = a_serving_node(folder).command("lspci", "", 127).file(f"{PLACE}/uevent", event)
     made.more_paths("d 755 0 1.0 /sys/bus/pci/devices")

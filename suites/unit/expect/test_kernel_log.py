@@ -1,4 +1,4 @@
-"""What the kernel log of public reports says of a GPU, and of sound ones."""
+"""Verdicts on kernel logs: logs from public reports of faults, and logs of healthy GPUs."""
 
 from __future__ import annotations
 

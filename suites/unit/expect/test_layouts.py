@@ -1,6 +1,6 @@
-"""Working nodes whose driver somebody else installed: no verdict on them is false.
+"""Working nodes whose driver was not installed by the harness get no false verdict.
 
-The layouts are those of public descriptions: packages.debian.org and the Debian wiki (NvidiaGraphicsDrivers),
+The layouts come from public descriptions: packages.debian.org and the Debian wiki (NvidiaGraphicsDrivers),
 packages.ubuntu.com (linux-modules-nvidia, nvidia-utils), NVIDIA's README of the runfile, the GPU operator's
 documentation of driver containers, Azure/AgentBaker and Azure/aks-gpu, and awslabs/amazon-eks-ami (nodeadm).
 """
@@ -49,9 +49,9 @@ AKS_DUMP = CONTAINERD_CONFIG.replace("runtimes.nvidia", "runtimes.nvidia-contain
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a node has its driver, and which verdicts are other than met.
+    """Where a node has its driver, and the verdicts that are not 'met'.
 
-    `modinfo` are the outputs for a module by its name; a module that is not in it is not found.
+    `modinfo` has the output of modinfo for each module by name; modinfo finds no other module.
     """
 
     modinfo: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Layout:
     verdicts: Mapping[str, VerdictState] = field(default_factory=dict)
 
     def write(self, folder: EvidenceFolder) -> EvidenceFolder:
-        """Change a node of the harness's own to this layout."""
+        """Change the evidence of a node that the harness provisioned to this layout."""
         lines = (folder.root / "stat.txt").read_text().splitlines()
         kept = [
             line

@@ -1,4 +1,4 @@
-"""Near misses: the last of several GPUs is wrong, or a name only begins as the expected one does."""
+"""Near misses: the last of several GPUs is wrong, or a name only begins like the expected name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_function(number: int, device: str = "10de:2330", driver: str | None = "nvi
 
 
 def with_gpus(folder: EvidenceFolder, count: int, last: str | None = None) -> EvidenceFolder:
-    """Give the node so many GPUs, of which the last function may read otherwise; '' is none."""
+    """Give the node `count` GPUs; `last` replaces the last GPU in lspci's output, or removes it if ''."""
     functions = [a_function(number) for number in range(count)]
     if last is not None:
         functions[-1] = last
@@ -76,7 +76,7 @@ def judge_gpus(count: int) -> dict[str, Expectation]:
 
 
 def refusing(folder: EvidenceFolder, judges: dict[str, Expectation]) -> set[str]:
-    """Return the expectations that refuse the node; another error than a refusal is none."""
+    """Return the names of the expectations that refuse the node; any other error is raised."""
     return {name for name, judge in judges.items() if _refuses(judge, folder.evidence)}
 
 
@@ -223,7 +223,7 @@ VERSION_FILE = "files/proc/driver/nvidia/version"
 
 
 def a_node(folder: Path, *, kernel: str = SHORT, version: str = OLD) -> EvidenceFolder:
-    """Return the driver of a node with this kernel, and with a second kernel without a module."""
+    """Return the evidence of a driver for this kernel, on a node whose second kernel has no module."""
     other = LONG if kernel == SHORT else SHORT
     return (
         EvidenceFolder(folder)

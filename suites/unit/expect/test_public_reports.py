@@ -1,7 +1,7 @@
-"""Nodes of public reports, as far as they say what the node has: no false verdict.
+"""Nodes from public reports get the true verdict on the facts that their report states.
 
-Each is in our own words; `source` names the report. Kernel, versions and addresses are those of the
-folder that is changed.
+Each node is described in our own words; `source` names the report. The kernel, the versions and the
+addresses come from the evidence folder that a test changes, and not from the report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GPU = "GPU-00000000-1111-2222-3333-444444444444"
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A report, what it says of its node, and the verdict that is true of that."""
+    """A report, the change that makes a node as in the report, and the true verdict on that node."""
 
     source: str
     expectation: str
@@ -49,7 +49,7 @@ def without_paths(folder: EvidenceFolder, *parts: str) -> EvidenceFolder:
 
 
 def cdi(path: str, kind: str, *names: str) -> Change:
-    """Have this spec alone, whose devices have the GPU's node."""
+    """Return a change that replaces the CDI spec by this one, whose devices have the GPU's node."""
     devices = [
         {"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
         for name in names
@@ -63,7 +63,7 @@ def dump(text: str) -> Change:
 
 
 def beside(folder: EvidenceFolder, *units: str) -> EvidenceFolder:
-    """Have these units running, and no unit of containerd's own."""
+    """Replace the running units by these units, so that containerd has no unit."""
     lines = (f"{unit} loaded active running x\n" for unit in units)
     return folder.command("units", "".join(lines))
 

@@ -1,4 +1,4 @@
-"""Nodes with a real H100 and a real H200, as recorded: the harness can read what they say."""
+"""The harness reads the recorded output of nodes with a real H100 and a real H200."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recorded(tool: str, case: str) -> str:
 
 
 def a_recorded_node(folder: Path, card: str) -> EvidenceFolder:
-    """Return the evidence of a node with the card; lspci was not there, so its line is written."""
+    """Return the evidence of the card's node; the node had no lspci, so that output is made up."""
     device = _CARDS[card][1]
     return (
         EvidenceFolder(folder)

@@ -12,7 +12,7 @@ TAG = "/v2/gpu/manifests/580.1"
 
 
 def a_log(*pulls: tuple[float, float, int]) -> RegistryLog:
-    """Return the log of pulls of one request each: start, end, status."""
+    """Return the log of pulls with one request each; a pull has a start, an end and a status."""
     log = RegistryLog()
     for started, ended, status in pulls:
         request, _ = log.began(log.connected(), "HEAD", "mcr.microsoft.com", TAG, is_first=True)

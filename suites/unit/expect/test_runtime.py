@@ -1,4 +1,4 @@
-"""Expectations on the runtime: what another spec, runtime or unit offers beside the expected one."""
+"""Expectations on the container runtime, with other CDI specs, runtimes or units on the node."""
 
 from __future__ import annotations
 

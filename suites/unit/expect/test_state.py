@@ -1,4 +1,4 @@
-"""A node's state is compared with an earlier one; each kind of change is refused alone."""
+"""A node's state is compared with an earlier state; each single kind of change is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUSY = {"references": "1", "holders": "nvidia_uvm"}
 
 
 def difference(before: NodeState, after: NodeState, allow: AllowedChanges | None = None) -> str:
-    """Return the message of a refused difference."""
+    """Return the message with which a difference between two states is refused."""
     with pytest.raises(ExpectationError) as caught:
         expect.unchanged(before, after, allow=allow)
     return caught.value.sentence

@@ -1,4 +1,4 @@
-"""Expectations on units: each refuses a node that is wrong, and cannot tell without a stamp."""
+"""Expectations on units: each refuses a wrong node, and is unknown without a needed timestamp."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""No expectation passes, and none refuses a node, on evidence that it needs and lacks.
+"""An expectation neither passes nor refuses a node if evidence that it needs is missing.
 
 Each source that an expectation needs becomes unreadable or fails, one at a time, and the expectation
-raises HarnessError. It is met as before if all other sources do. What an expectation needs is listed
-here apart from the product.
+raises HarnessError. If all sources that the expectation does not need become unreadable, it is still
+met. `NEEDS` lists the sources of each expectation, and is independent of the product's code.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ REQUEST = guest_request([KERNEL, OTHER_KERNEL])
 
 
 def is_text(need: str) -> bool:
-    """Return whether a need is the text of a file, and not only its path."""
+    """Return whether an expectation needs the text of the file, and not only its path."""
     return any(is_match(need, each) for each in REQUEST.files)
 
 
 def place_of(need: str) -> str:
-    """Return what hides a needed file or path if it cannot be read: the file, or the folder around it."""
+    """Return the path whose permissions can hide a need: the file itself, or the folder of a path."""
     path = PurePosixPath(need.replace("*", "x"))
     return str(path if is_text(need) else path.parent)
 
@@ -145,14 +145,14 @@ PLACES = sorted(
 
 
 def is_above(place: str, need: str) -> bool:
-    """Return whether something that is needed is the file `place`, or may be in it."""
+    """Return whether `place` is a needed file, or a folder that may contain a needed path."""
     above = place.rstrip("/").split("/")
     parts = need.split("/")[: len(above)]
     return len(parts) == len(above) and all(map(fnmatchcase, above, parts))
 
 
 def close(folder: EvidenceFolder, *places: str) -> EvidenceFolder:
-    """Let the user who gathered the evidence have had no permission for these files and folders."""
+    """Change the evidence as if the gathering user had no permission for these files and folders."""
     above = tuple(f"{place.rstrip('/')}/" for place in places)
     top = folder.root / "files"
     for path in [path for path in top.rglob("*") if path.is_file()]:
@@ -240,7 +240,7 @@ def was_not_run(answer: Path) -> None:
 def known_without_an_answer(
     folder: Path, commands: Iterable[str], fail: Callable[[Path], None]
 ) -> list[tuple[str, str]]:
-    """Return the cases that are known although a command that they need failed, with the command."""
+    """Return each case that is known although a needed command failed, with that command."""
     known = []
     for case in CASES:
         for command in set(commands).intersection(needs_of(case)):
@@ -345,7 +345,7 @@ def test_unreadable_folders_make_verdicts_unknown_and_not_unmet(tmp_path: Path) 
 
 
 def test_present_artefact_is_reported_despite_an_unreadable_folder(tmp_path: Path) -> None:
-    """A found artefact fails the expectation, whatever the unreadable folder holds."""
+    """One found artefact is enough to fail the expectation, whatever the unreadable folder contains."""
     folder = close(a_stripped_node(tmp_path), "/lib/modules")
     folder.more_paths("f 755 1 1.0 /usr/bin/nvidia-smi")
 

@@ -1,4 +1,4 @@
-"""An engine of a test's GPU: it does DMA when BAR 0 is written, and signals when it is done."""
+"""A fake GPU engine that does DMA after a write to BAR 0, and then signals an interrupt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CopyingEngine:
-    """Copies eight bytes from the address that is written into register 0 to the next eight."""
+    """Copies the eight bytes at the address in register 0 to the eight bytes after them."""
 
     def __init__(self) -> None:
         self.signal: Callable[[], None] = lambda: None
@@ -26,7 +26,7 @@ class CopyingEngine:
         self.is_hung = False
         self.memory_errors = MemoryErrors()
         self.texts: list[bytes] = []
-        """What is written before the copy, without a wait."""
+        """Texts to post to guest memory before the copy."""
         self.readings = Readings()
         self._posted: list[int] = []
 

@@ -1,4 +1,4 @@
-"""GPUs as tests want them."""
+"""GPU models and emulated GPUs for tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def a_gpu(*, clock: Clock = SYSTEM_CLOCK, trace_capacity: int = DEFAULT_CAPACITY
 
 
 def configure(gpu: EmulatedGpu) -> EmulatedGpu:
-    """Do what firmware does: place both BARs and let them be decoded."""
+    """Do what firmware does: write the addresses of both BARs, and enable memory decoding."""
     gpu.config_write(0x10, BAR_0, 4)
     gpu.config_write(0x14, BAR_1, 4)
     gpu.config_write(0x04, 0x0002, 2)

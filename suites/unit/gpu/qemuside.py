@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 def message(command: int, payload: bytes = b"", *, length: int | None = None) -> bytes:
-    """Return one message as QEMU writes it; `length` makes its header lie."""
+    """Return one message as QEMU writes it, or with the wrong `length` in its header."""
     return struct.pack("<iIQ", command, 0, len(payload) if length is None else length) + payload
 
 
 def config_message(command: int, offset: int, value: int = 0, size: int = 4) -> bytes:
-    """Return an access to configuration space."""
+    """Return the message for an access to configuration space."""
     return message(command, struct.pack("<IIi", offset, value, size))
 
 
 def bar_message(command: int, address: int, value: int = 0, size: int = 4) -> bytes:
-    """Return an access to guest memory that a BAR claims."""
+    """Return the message for an access to a guest address that a BAR claims."""
     return message(command, struct.pack("<QQIB3x", address, value, size, 1))
 
 
 class QemuSide(SocketSide):
-    """QEMU's end, with a descriptor of its own as after fork or SCM_RIGHTS."""
+    """QEMU's end of the socket pair: a copy of the descriptor, as after fork or SCM_RIGHTS."""
 
     def __init__(self, attachment: GpuAttachment) -> None:
         assert attachment.fd is not None
         super().__init__(socket.socket(fileno=os.dup(attachment.fd)))
 
     def answer(self) -> int:
-        """Receive one answer; EOFError when the server has hung up."""
+        """Receive one answer; raises EOFError if the server has closed the connection."""
         command, _, length, value = struct.unpack("<iIQQ", self.receive(24))
         assert (command, length) == (Command.RET, 8)
         return int(value)

@@ -1,4 +1,4 @@
-"""A client's end of a socket to a device server, whichever protocol they speak on it."""
+"""The client's end of a socket to a device server, for any protocol on the socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE_S = 10.0
 
 
 class SocketSide:
-    """QEMU's end: it sends with descriptors, and knows when it was hung up on."""
+    """QEMU's end of a socket: sends data with descriptors, and detects a closed connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -25,12 +25,12 @@ class SocketSide:
         self.sock.close()
 
     def post(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send without waiting."""
+        """Send data and descriptors, and do not wait for an answer."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.sock.sendmsg([data], rights)
 
     def receive(self, size: int) -> bytes:
-        """Receive so many bytes; EOFError when the server has hung up."""
+        """Receive `size` bytes; raises EOFError if the server closes the connection before."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -43,7 +43,7 @@ class SocketSide:
         return bytes(data)
 
     def has_been_hung_up_on(self) -> bool:
-        """Return whether nothing but the end of the stream is left to receive."""
+        """Return whether the stream has ended; wait until a byte or the end arrives."""
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:
@@ -51,5 +51,5 @@ class SocketSide:
 
 
 def open_descriptors() -> set[str]:
-    """Return the numbers of this process's open files, to show that none was left open."""
+    """Return the numbers of this process's open files, so that a test finds files left open."""
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}

@@ -55,7 +55,7 @@ def test_ids_are_at_the_offsets_that_the_specification_defines() -> None:
 
 @pytest.mark.parametrize("space", [_space(), _express_space()], ids=["conventional", "express"])
 def test_pci_function_has_an_interrupt_pin_and_no_rom(space: ConfigSpace) -> None:
-    """NVIDIA's driver leaves a function alone for which the guest has routed no interrupt."""
+    """NVIDIA's driver ignores a function for which the guest has routed no interrupt."""
     space.write(0x30, 0xFFFFFFFF, 4)
     space.write(0x3C, 0xFFFF, 2)
 

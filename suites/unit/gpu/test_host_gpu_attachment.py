@@ -1,4 +1,4 @@
-"""A GPU of the host as arguments of QEMU."""
+"""QEMU's arguments for a GPU of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's side of the conversation with QEMU."""
+"""The server's end of the mpqemu protocol, with a client in place of QEMU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of GPUs are what real cards of their kind are; see `fixtures/data/recordings/README.md`."""
+"""GPU models match recordings of real cards; see `fixtures/data/recordings/README.md`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ each_card = pytest.mark.parametrize("card", _CARDS)
 
 
 def config_space(card: str) -> bytes:
-    """Return a recorded configuration space; `*` repeats the line above up to the next offset."""
+    """Return a recorded configuration space; in the dump, `*` means that the line above repeats."""
     found = bytearray()
     for line in load_recording(f"pci/6.18-{card}-config-space").text.splitlines():
         if line == "*":
@@ -43,7 +43,7 @@ def config_space(card: str) -> bytes:
 
 
 def bar_sizes(card: str) -> dict[int, int]:
-    """Return the size of each BAR in MiB, of sysfs's lines of first address, last one and flags."""
+    """Return the size of each BAR in MiB, from the first and the last address in sysfs."""
     text = load_recording(f"pci/6.18-{card}-attributes").text
     ranges = re.findall(r"(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) 0x[0-9a-f]{16}$", text, re.MULTILINE)
     sizes = {index: int(last, 16) - int(first, 16) for index, (first, last) in enumerate(ranges)}
@@ -64,7 +64,7 @@ def test_model_has_the_bars_of_the_card(card: str) -> None:
 
 
 @each_card
-def test_configuration_space_of_the_emulated_gpu_begins_like_that_of_the_card(
+def test_configuration_space_of_the_emulated_gpu_begins_like_the_recorded_one(
     card: str,
 ) -> None:
     """Only the board id of the H200 and the list of capabilities differ."""
@@ -85,7 +85,7 @@ def test_configuration_space_of_the_emulated_gpu_begins_like_that_of_the_card(
 def test_pci_function_with_msi_has_its_capabilities_at_the_offsets_of_the_card(
     card: str,
 ) -> None:
-    """The driver reads width and speed of a Hopper's link at fixed offsets."""
+    """The driver reads the width and the speed of a Hopper GPU's link at fixed offsets."""
     model, real = _model(card), config_space(card)
     gpu = EmulatedGpu(
         model,

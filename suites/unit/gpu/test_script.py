@@ -1,4 +1,4 @@
-"""What is scripted of a GPU is what its driver finds."""
+"""The driver of an emulated GPU finds the state that a test's script sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model is served by the transport that was chosen, with the BARs that it allows."""
+"""A GPU model is served by the chosen transport, with the BARs that this transport allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace is bounded, and what is asserted on it stays true."""
+"""The access trace has a limited size, and assertions on a trace with dropped entries stay true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transport follows from what QEMU offers, and is refused where QEMU would crash."""
+"""The transport is chosen from the devices that QEMU has; a QEMU that would crash is refused."""
 
 from __future__ import annotations
 

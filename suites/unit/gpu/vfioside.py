@@ -28,7 +28,7 @@ class Reply(NamedTuple):
 def message(
     command: int, payload: bytes = b"", *, number: int = 1, flags: int = 0, size: int | None = None
 ) -> bytes:
-    """Return one message as QEMU writes it; `size` makes its header lie."""
+    """Return one message as QEMU writes it, or with the wrong `size` in its header."""
     length = _HEADER.size + len(payload) if size is None else size
     return _HEADER.pack(number, command, length, flags, 0) + payload
 
@@ -42,7 +42,7 @@ def write_message(region: int, offset: int, data: bytes, *, flags: int = 0) -> b
 
 
 def writes_message(*writes: tuple[int, int, bytes], count: int | None = None) -> bytes:
-    """Return several writes in one message; `count` makes it lie."""
+    """Return one message with several writes, or with the wrong number `count` of writes."""
     each = b"".join(
         struct.pack("<QII", offset, region, len(data)) + data.ljust(8, b"\0")
         for region, offset, data in writes
@@ -62,7 +62,7 @@ class QemuSide(SocketSide):
             os.close(folder)
 
     def answer(self) -> Reply:
-        """Receive one reply; EOFError when the server has hung up."""
+        """Receive one reply; raises EOFError if the server has closed the connection."""
         number, command, size, flags, error = _HEADER.unpack(self.receive(_HEADER.size))
         return Reply(number, command, flags, error, self.receive(size - _HEADER.size))
 
@@ -71,7 +71,7 @@ class QemuSide(SocketSide):
         return self.answer()
 
     def read(self, region: int, offset: int, count: int = 4) -> int:
-        """Return what a region holds; the answer repeats the question."""
+        """Return the value at an offset of a region; check that the reply repeats the request."""
         reply = self.ask(read_message(region, offset, count))
         assert reply.error == 0, os.strerror(reply.error)
         assert reply.payload[:16] == struct.pack("<QII", offset, region, count)

@@ -1,4 +1,4 @@
-"""Downloads are resumed where they stopped, and end if no further try can succeed."""
+"""Downloads are resumed where they stopped, and fail if another try cannot succeed."""
 
 from __future__ import annotations
 

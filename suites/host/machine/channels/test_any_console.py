@@ -1,4 +1,4 @@
-"""Whatever a guest prints on its console: a match or an error with a sentence."""
+"""Whatever bytes a guest prints on its console, a wait ends with a match or an error."""
 
 from __future__ import annotations
 

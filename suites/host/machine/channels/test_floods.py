@@ -1,4 +1,4 @@
-"""What a guest sends without end: a limit, and an error that names it."""
+"""Endless output of a guest is read up to a limit, and the error names the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs for a guest, over a scripted way in."""
+"""The methods of a guest, with real commands of this host in place of the machine."""
 
 from __future__ import annotations
 

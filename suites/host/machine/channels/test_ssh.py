@@ -1,4 +1,4 @@
-"""Commands in a guest by ssh: what is sent, and what is believed of what comes back."""
+"""Commands in a guest by ssh: the text that is sent, and how the answer is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the connection to a guest's ssh server comes up and ends, with a program in place of ssh."""
+"""How the connection to a guest's ssh server is opened and closed, with a fake ssh program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _put_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `ssh` be a program that adds a line to the file 'started', and then runs `script`."""
+    """Write a fake `ssh` that adds a line to the file 'started' and then runs `script`."""
     programs = folder.parent / "programs"
     programs.mkdir()
     program = programs / "ssh"

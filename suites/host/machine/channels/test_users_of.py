@@ -1,4 +1,4 @@
-"""Which processes of a guest have a device open."""
+"""The list of processes in a guest that have a device open."""
 
 from __future__ import annotations
 

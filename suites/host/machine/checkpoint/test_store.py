@@ -1,4 +1,4 @@
-"""Checkpoints: made once, by one process, of data, and shared while in use."""
+"""Different checkpoints in one store are made at the same time."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture(autouse=True)
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], int]]:
-    """Give a function that types into this process's input."""
+    """Replace this process's stdin by a pipe, and yield a function that writes to the pipe."""
     reading, writing = os.pipe()
     with os.fdopen(reading) as file:
         monkeypatch.setattr(sys, "stdin", file)

@@ -1,4 +1,4 @@
-"""A machine that can be entered, whose guest a test plays."""
+"""A machine that users can enter; a test plays its guest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Place:
-    """A machine with an entrance: its guest's agent, its console, and how the roster has it."""
+    """A machine with an entrance: its played guest, its console, and its entry in the roster."""
 
     guest: PlayedGuest
     serial: socket.socket

@@ -297,7 +297,7 @@ def test_refusal_is_reported_even_if_the_client_sends_input_afterwards(
     gone = threading.Event()
 
     class Input:
-        """What was typed, looked for once the machine has gone."""
+        """Standard input that the client reads only after the machine has ended."""
 
         @staticmethod
         def isatty() -> bool:
@@ -343,7 +343,7 @@ def test_machine_that_has_ended_cannot_be_entered(tmp_path: Path) -> None:
 def answered_by(
     folder: Path, answer: bytes, gone: threading.Event | None = None
 ) -> Iterator[RunningMachine]:
-    """Give a machine whose holder answers its one client by these bytes, and goes."""
+    """Yield a machine that sends `answer` to its only client and then closes the connection."""
     folder = folder / "m"
     folder.mkdir()
     descriptor = os.open(folder, os.O_PATH)

@@ -1,4 +1,4 @@
-"""A person in a terminal enters a machine: its shell, its console, its SSH server."""
+"""A user in a terminal enters a machine: the shell, the console and the SSH server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _JOIN_S = 5.0
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Give this process a terminal of 24 rows and 80 columns, and return the person's side of it."""
+    """Give this process a terminal of 24 rows and 80 columns, and yield the user's end of it."""
     person, ours = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with os.fdopen(ours, "r+b", buffering=0) as file:
@@ -45,7 +45,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def head_of(guest: PlayedGuest) -> dict[str, object]:
-    """Return what the guest was asked to run."""
+    """Return the head of the request to run a command that the guest received."""
     (body,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
     head: dict[str, object] = json.loads(body.partition(b"\n")[0])
     return head
@@ -199,7 +199,7 @@ def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> 
         return Observation(True if is_set else None, "it does not")
 
     def before(*_: object) -> None:
-        """Handle the signal as the caller does."""
+        """Play the caller's own signal handler."""
 
     place.guest.answers[frames.RUN] = run
     place.guest.answers[frames.RESIZE] = resize

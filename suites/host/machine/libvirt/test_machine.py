@@ -109,7 +109,7 @@ def host(libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch) -> HostWithStrea
 
 @pytest.fixture
 def started_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachine]:
-    """Start a machine whose console's log is on a full disk."""
+    """Start a machine whose console log is on a full disk."""
     (tmp_path / "serial.log").symlink_to(FULL)
     with (
         Connection.open(URI, deadline=Deadline.after(LONG_S)) as connection,
@@ -173,7 +173,7 @@ def test_machine_that_does_not_run_yet_can_be_killed(
 
 
 def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, socket.socket, Path]:
-    """Return a machine that waits for its QEMU to connect, and where."""
+    """Return a machine that waits for its QEMU, and the socket to which QEMU must connect."""
     path = folder / "agent"
     machine = LibvirtMachine(
         a_machine_spec(),

@@ -1,4 +1,4 @@
-"""A machine whose domain runs on a libvirt that is none: how it starts, and what is plugged in."""
+"""A machine on a fake libvirt: how its domain starts, and which devices are plugged in."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""The fixtures of the unit tests."""
+"""Imports fixtures of the unit tests."""
 
 from suites.unit.machine.qemu.conftest import program  # noqa: F401

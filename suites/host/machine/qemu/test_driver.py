@@ -1,4 +1,4 @@
-"""The driver that starts QEMU itself, as far as no QEMU is needed."""
+"""The driver that starts QEMU itself, as far as tests without QEMU can check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines whose QEMU is not there, or refuses."""
+"""Machines with a fake QEMU: failed starts, channels, and how machines end."""
 
 from __future__ import annotations
 

@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def node(shell: Shell) -> Node:
-    """Give a test a node without a driver; it may change the node before the first call."""
+    """Return a node without a driver; a test may change the node before its first call."""
     return Node(shell)

@@ -69,7 +69,7 @@ class Node:
         return fakes.Dkms(sources, kernels=[KERNEL], modules=self.modules).install(self.shell)
 
     def run_installer(self, run: fakes.ContainerRun) -> Answer:
-        """Do to the node what the driver's container image does."""
+        """Install the driver's files on the node, as the driver's container image does."""
         assert run.arguments[-1] == "copy"
         if self.installer_failures > 0:
             self.installer_failures -= 1

@@ -44,7 +44,7 @@ def conditions(*, is_emulated: bool = True, payload: Payload = Payload.STAND_IN)
 def sample(
     experiment: Experiment, variant: str, wait_s: float, payload: Payload = Payload.STAND_IN
 ) -> Sample:
-    """Return a sample: four fifths of its wait are the install, and half of the install is compilation."""
+    """Return a sample whose install takes 0.8 of its wait; half of a build's install is compilation."""
     install_s = 0.8 * wait_s
     return Sample(
         experiment=experiment,

@@ -1,4 +1,4 @@
-"""Fakes: fleets that make no images and no machines, and nodes whose guests give prepared answers."""
+"""Fake fleets, which make no images or machines, and fake nodes with prepared answers."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def events_of(*named: tuple[str, float] | tuple[str, float, int]) -> list[dict[s
 
 @dataclass
 class ScriptedNodes:
-    """Plays a lab whose nodes have the given events, results and states, in the given order.
+    """A fake lab whose nodes have the given events, results and states, in the given order.
 
-    Each list is used up from its beginning, whether one node or several nodes read it.
+    Each query of a node removes the first element of a list; all nodes share the lists.
     """
 
     events: Sequence[Sequence[dict[str, object]]] = ()
@@ -104,7 +104,7 @@ class ScriptedNodes:
             self.is_running = False
 
     def try_save_evidence(self, node: Any, name: str) -> Path:
-        """Keep the evidence of a node, which still runs."""
+        """Check that the node whose evidence is saved still runs, and return the path."""
         assert self.is_running
         assert name == f"time-to-gpu/{node.request.name}"
         return Path(name)

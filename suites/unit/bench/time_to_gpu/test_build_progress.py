@@ -1,4 +1,4 @@
-"""Which lines of its log are reported while a long build runs."""
+"""The lines of its log that are reported while a long build runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT_S = 20.0
 
 
 class LoggingGuest:
-    """Plays a guest whose log ends with the next of `lines` at each query, and then stays the same."""
+    """A fake guest: each query returns the next of `lines`, and the last line is returned again."""
 
     def __init__(self, *lines: str | Exception) -> None:
         self._lines = list(lines)

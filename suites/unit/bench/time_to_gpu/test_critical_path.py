@@ -115,7 +115,7 @@ def test_refusal_of_a_gpu_with_an_unexpected_error_is_an_expectation_error() -> 
 
 
 def test_parts_of_the_critical_path_add_up_to_the_wait() -> None:
-    """A gap of 1 s precedes the first step, and 2 s the second; the third ends 0.5 s after the second."""
+    """Gaps of 1 s and 2 s precede the first two steps; the third step ends 0.5 s after the second."""
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
         TimedStep(name="two", start_s=5.0, duration_s=4.0),

@@ -19,14 +19,14 @@ _TIMES = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=8)
 
 
 def test_interval_of_the_median_of_three_samples_is_the_range_of_the_samples() -> None:
-    """A resample's median is the smallest of three with a chance of 7/27, far above 2.5 %."""
+    """The median of a resample is the smallest sample in 7 of 27 cases, far more than 2.5 %."""
     assert median_of([3.0, 1.0, 2.0]) == Estimate(value=2.0, low=1.0, high=3.0, n=3)
 
 
 def test_interval_of_the_median_of_nine_samples_excludes_the_smallest_and_the_largest_sample() -> (
     None
 ):
-    """A resample's median is the smallest of nine with a chance of 0.1 %, one of the two smallest with 3 %."""
+    """The median of a resample is the smallest sample in 0.1 % of cases, and one of the smallest two in 3 %."""
     found = median_of([float(value) for value in range(1, 10)])
 
     assert (found.value, found.low, found.high, found.n) == (5.0, 2.0, 8.0, 9)

@@ -1,4 +1,4 @@
-"""In which order measurements run, and which parts of a guest's output belong to the wait."""
+"""The order of measurements, and the parts of a guest's output that belong to the wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOMENTS = Moments(
 
 
 def kinds(plan: Plan) -> list[str]:
-    """Return what the tasks of a plan measure; tasks use the fleet only when they run."""
+    """Return the kinds of a plan's tasks; the fleet is not used, since no task runs."""
     return [task.kind for task in tasks_of(cast("Fleet", object()), plan)]
 
 
@@ -119,7 +119,7 @@ def measured(nodes: ScriptedNodes, plan: Plan, **changes: Any) -> list[Measured]
 def result_of(
     folder: Path, action: str, *steps: tuple[str, str, float, str | None], reason: str = "kernel"
 ) -> Evidence:
-    """Return a node's evidence with this decision and these steps, each with status, seconds, and start."""
+    """Return evidence with this decision and these steps: name, status, seconds and start."""
     folder.mkdir()
     return (
         EvidenceFolder(folder)

@@ -39,7 +39,7 @@ def test_each_tie_is_counted_as_half_a_pair() -> None:
 
 
 def test_many_samples_use_the_normal_approximation() -> None:
-    """For 30 against 30 the mean of U is 450 and its deviation 67.64: p is that of 6.65 deviations."""
+    """With 30 values in each group, U has mean 450 and deviation 67.64; p is for 6.65 deviations."""
     found = rank_test([float(i) for i in range(30)], [float(i) + 100 for i in range(30)])
 
     deviation = math.sqrt(30 * 30 * 61 / 12)

@@ -1,4 +1,4 @@
-"""What each form of the report says, and that a page needs no other file."""
+"""The content of each form of the report, and a page that needs no other file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_report_shows_the_published_ratio_beside_the_measured_ratio() -> None:
 
 
 def test_advice_is_in_seconds_if_a_real_build_is_known() -> None:
-    """The worst prebaked node takes 0.42 of a build, with a quarter more 0.525: 200 s and 52.5 s."""
+    """The worst prebaked node takes 0.42 of a build, and 0.525 with the margin: 200 s and 52.5 s."""
     figures = figures_of(benchmark())
 
     assert "0.53 x = 252 s" in render_markdown(figures, reference_s=100.0, ready_s=200.0)

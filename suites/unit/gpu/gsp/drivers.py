@@ -1,4 +1,4 @@
-"""What NVIDIA's driver does to a GPU that it opens, in a test's memory."""
+"""Plays NVIDIA's driver that opens a GPU, with guest memory in the test's process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_device(model: str = A100, number: int = 7) -> GspDevice:
 
 
 class Driver:
-    """A driver of a release that has opened, or opens, the GPU."""
+    """A driver of one release, with the methods that open a GPU and send calls to it."""
 
     def __init__(self, device: GspDevice, release: str = "550.163.01") -> None:
         self.device = device
@@ -50,7 +50,7 @@ class Driver:
         self.ram = Ram()
         self.side = DriverSide(self.ram)
         self.called = self.answered = 0
-        """The number of the last call, and of the last message that came."""
+        """The numbers of the last call and of the last message from the GSP."""
 
     def read(self, offset: int) -> int:
         return self.device.read(0, offset, 4)
@@ -86,7 +86,7 @@ class Driver:
         self.work()
 
     def open(self) -> None:
-        """Boot the GSP, and say which release this is."""
+        """Boot the GSP, and send it the release of the driver."""
         self.boot()
         self.events()
         version = self.release.encode().ljust(256, b"\0")
@@ -109,7 +109,7 @@ class Driver:
         return CONTROL.unpack_from(answer)[3], answer[CONTROL.size :]
 
     def ask(self, command: int, values: Mapping[str, int | bytes] | None = None) -> Record:
-        """Call a command with these fields of its parameters; return what is answered."""
+        """Call a control command with these values; return the parameters of the answer."""
         layouts = read_layouts(self.release)
         known = layouts.command(command)
         assert known is not None
@@ -122,14 +122,14 @@ class Driver:
         return Record(layouts, known.struct, bytearray(answer))
 
     def static_info(self) -> Record:
-        """Ask what the GPU is, as a driver does once."""
+        """Return the static information about the GPU, which a driver requests once."""
         layouts = read_layouts(self.release)
         size = layouts.struct(STATIC_INFO).size
         _, answer = self.call(Function.GET_GSP_STATIC_INFO, bytes(size))
         return Record(layouts, STATIC_INFO, bytearray(answer))
 
     def events(self) -> list[tuple[int, int, bytes]]:
-        """Return function, result and body of all messages that came."""
+        """Return the function, result and body of each new message from the GSP."""
         found = []
         while (element := self.side.take()) is not None:
             _, _, size, function, result, _, self.answered, _ = HEADER.unpack_from(element, 48)

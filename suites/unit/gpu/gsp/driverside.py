@@ -1,4 +1,4 @@
-"""The driver's side of the message queues, in memory that a test has."""
+"""The driver's end of the message queues, in guest memory that a test provides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOWHERE = 1 << 40
 
 
 class Ram:
-    """A guest's memory of some MiB."""
+    """Guest memory for a test; by default 4 MiB."""
 
     def __init__(self, size: int = 4 << 20) -> None:
         # Pages that nobody touches take no time.
@@ -43,7 +43,7 @@ class Ram:
 
 
 class DriverSide:
-    """Queues whose pages are in reverse order, as they need not be contiguous."""
+    """The driver's queues; their pages are in reverse order, since pages need not be contiguous."""
 
     def __init__(self, ram: Ram | None = None) -> None:
         self.ram = ram or Ram()
@@ -61,7 +61,7 @@ class DriverSide:
         return self.pages[offset // PAGE] + offset % PAGE
 
     def put(self, body: bytes, *, units: int | None = None) -> None:
-        """Send a message; `units` lies about its length."""
+        """Send a message, or a message with the wrong length `units`."""
         count = -(-(ELEMENT_HEADER + len(body)) // PAGE)
         element = bytearray(count * PAGE)
         struct.pack_into("<III", element, 32, 0, 0, count if units is None else units)
@@ -77,7 +77,7 @@ class DriverSide:
         self.ram.write(self.place(COMMANDS + 16), struct.pack("<I", pointer & 0xFFFFFFFF))
 
     def take(self) -> bytes | None:
-        """Return the next message from the device, and say that it was read."""
+        """Return the next message from the device, and advance the read pointer."""
         (written,) = struct.unpack("<I", self.ram.read(self.place(STATUSES + 16), 4))
         if written == self.read:
             return None
@@ -94,6 +94,6 @@ class DriverSide:
 
 
 def message(function: int, body: bytes, *, size: int | None = None, sequence: int = 0) -> bytes:
-    """Return a message of this function; `size` lies about its length."""
+    """Return a message of this function, or a message with the wrong length `size`."""
     length = HEADER.size + len(body) if size is None else size
     return HEADER.pack(VERSION, SIGNATURE, length, function, 0, 0, sequence, 0) + body

@@ -1,4 +1,4 @@
-"""What the driver, and by way of it nvidia-smi, is answered about the GPU."""
+"""The answers about the GPU that the driver gets, and that nvidia-smi shows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened(model: str = A100, *, number: int = 1) -> Driver:
 
 
 def real_h100(element: str) -> str:
-    """Return what nvidia-smi showed of a real H100."""
+    """Return the text of an element in a recorded report of nvidia-smi on a real H100."""
     text = load_recording("nvidia-smi/580.159.04-h100-q-x").text
     found = re.search(rf"<{element}>(.*)</{element}>", text)
     assert found is not None, element
@@ -81,7 +81,7 @@ def test_engines_and_memory_match_the_model(model: str, graphics: int, mib: int)
     assert static.get("fbRegionInfoParams.fbRegion[0].limit") == (mib << 20) - 1
 
 
-def test_reported_brand_is_not_that_of_a_gaming_gpu() -> None:
+def test_reported_brand_is_not_a_gaming_brand() -> None:
     _, answer = opened().control(
         GPU_INFO, struct.pack("<III", 1, 0x80000011, 0).ljust(0x20C, b"\0")
     )
@@ -159,7 +159,7 @@ def test_histogram_of_spare_rows_contains_all_memory_banks() -> None:
     assert f"{banks} bank(s)" == real_h100("row_remapper_histogram_max")
 
 
-def test_reported_pcie_generation_is_that_of_the_chip() -> None:
+def test_reported_pcie_generation_matches_the_chip() -> None:
     asked = struct.pack("<III", 1, 0x2D, 0).ljust(0x1A4, b"\0")
 
     for model, generation in ((T4, 3), (A100, 4), (H100, 5)):
@@ -281,7 +281,7 @@ def test_power_and_its_limits_match_the_recorded_card() -> None:
 
 
 def test_power_has_the_same_offset_in_the_shorter_parameters_of_release_535() -> None:
-    """The parameters of 535 are shorter; unanswered, `nvidia-smi` shows 'Unknown Error'."""
+    """Without an answer to the shorter parameters of 535, `nvidia-smi` shows 'Unknown Error'."""
     driver = opened(A100)
     driver.device.readings.power_w = 70.75
 
@@ -312,7 +312,7 @@ def test_answer_has_the_size_of_the_request_parameters(release: str, size: int) 
 
 
 def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> None:
-    """The evidence of a failed test contains the trace; a command that is refused is not unknown."""
+    """A failed test's evidence contains the trace; a refused command does not count as unknown."""
     model = find_model(A100).emulated_as(GpuEmulation.GSP)
     counts, traces = [], []
     for release in ("550.163.01", "999.12.34"):

@@ -25,7 +25,7 @@ PHYSICAL = 1 << 12 | 1 << 13
 
 
 class Work:
-    """A channel whose first 2 MiB of virtual memory are the guest's."""
+    """A channel whose first 2 MiB of virtual addresses are mapped to guest memory."""
 
     def __init__(self, *, can_scrub: bool = False) -> None:
         self.ram = Ram()

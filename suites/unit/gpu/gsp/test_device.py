@@ -1,4 +1,4 @@
-"""A GPU as NVIDIA's driver meets it: registers, boot, calls, faults and the end."""
+"""A GPU as NVIDIA's driver uses it: registers, boot, calls, faults, unload and reset."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_gsp_does_not_start_without_an_entry_for_its_message_queues() -> None:
 
 
 def _boot_by_fsp(driver: Driver) -> None:
-    """Hand the message of a boot to FSP."""
+    """Send FSP the message that boots the GSP."""
     driver.lay_out()
     driver.ram.write(FSP_ARGUMENTS + 0x30, struct.pack("<Q", ARGUMENTS))
     payload = bytearray(868)
@@ -219,7 +219,7 @@ def test_hopper_boots_by_a_message_to_fsp() -> None:
 
 @pytest.mark.parametrize("words", [2, 216])
 def test_message_to_fsp_without_boot_arguments_does_not_boot_the_gsp(words: int) -> None:
-    """The address has two words; a message with only one of them does not boot either."""
+    """The arguments' address has two words; a message with only one of the words boots nothing."""
     driver = Driver(a_device(H100))
     message_words = [3 << 30, 0x14 << 24 | 0x10DE7E, *[FSP_ARGUMENTS] * (words - 2)]
     for offset, value in (
@@ -544,7 +544,7 @@ def test_rpc_calls_by_a_hostile_guest_do_not_harm_the_gsp(
 def test_access_to_a_virtual_memory_bar_is_translated_by_page_tables_until_a_reset(
     bar: int,
 ) -> None:
-    """BAR 1 has its directory at a fixed address; the driver sets that of BAR 2 (index 3)."""
+    """BAR 1 has a page directory at a fixed address; the driver sets the directory of BAR 2 (index 3)."""
     device = a_device()
     # What is known of a directory ends with the reset, even if it has the same place again.
     for _ in range(2):
@@ -621,7 +621,7 @@ def test_channels_run_until_they_have_no_more_work(
 
 
 class LateRam(Ram):
-    """Memory that does posted writes when something else is asked of it."""
+    """Guest memory that performs posted writes only at the next read or ordinary write."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which memory FWSEC sets aside, however the driver loads it."""
+"""The memory that FWSEC reserves, for each way in which drivers load FWSEC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a guest that this process maps."""
+"""Guest memory that is mapped into this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of interrupts."""
+"""The interrupt tree of a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a release of NVIDIA's driver is read strictly, and differences are named."""
+"""The data of a release of NVIDIA's driver are read strictly, and two releases are compared."""
 
 from __future__ import annotations
 

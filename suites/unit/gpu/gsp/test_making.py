@@ -1,4 +1,4 @@
-"""Which models have an engine."""
+"""The GPU models for which a GSP engine can be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver is answered about MIG."""
+"""The answers to the driver's requests about MIG."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_instance(driver: Driver, flag: int) -> int:
 
 
 def subscribe(driver: Driver, number: int, client: int = CLIENT, handle: int = SUBDEVICE) -> None:
-    """Create a client's object for a GPU instance; by default for the instance that `ask` names."""
+    """Create a client's object for the GPU instance `number`, which `Driver.ask` then uses."""
     parameters = struct.pack("<QII", 0, number, 0)
     words = (client, SUBDEVICE, handle, GPU_INSTANCE, 0, len(parameters), 0, 0)
     result, _ = driver.call(Function.GSP_RM_ALLOC, ALLOC.pack(*words) + parameters)
@@ -277,7 +277,7 @@ def test_context_count_of_each_compute_profile_is_a_multiple_of_the_reported_ste
 
 
 def test_client_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
-    """With another instance, an assertion of the driver failed, and a MIG device was missing."""
+    """After an answer with another instance, an assertion of the driver failed, and a MIG device was missing."""
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 
     assert a100.ask(LIST).get("validPartitionCount") == 0
@@ -391,7 +391,7 @@ def test_number_of_remembered_subscriptions_to_instances_is_bounded(
     assert list(a100.device.state.subscriptions.values()) == [1, 5]
 
 
-def test_number_of_page_table_roots_is_bounded_and_those_of_the_client_are_searched_first(
+def test_number_of_page_table_roots_is_bounded_and_the_clients_roots_are_searched_first(
     a100: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MOST_ROOTS", 3)

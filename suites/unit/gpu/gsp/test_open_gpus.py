@@ -1,4 +1,4 @@
-"""The client that opens GPUs without NVIDIA's libraries, beside files that stand for the driver's."""
+"""The client that opens GPUs without NVIDIA's libraries, tested with files in place of a driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Device Minor: \t {minor}
 
 
 def a_driver(folder: Path, *opens: bool) -> tuple[Path, Path]:
-    """Return the folders of GPUs and of device nodes; a node that is a folder does not open."""
+    """Return the folders of GPUs and device nodes; a folder is a device node that does not open."""
     gpus, devices = folder / "gpus", folder / "dev"
     devices.mkdir()
     (devices / "nvidiactl").touch()

@@ -45,7 +45,7 @@ class Tables:
         self.memories.write(Space.FRAME_BUFFER, address, struct.pack("<Q", entry))
 
     def descend(self) -> int:
-        """Make the directories of VIRTUAL, and return where its dual entry is."""
+        """Write the page directories for VIRTUAL, and return the address of its dual entry."""
         at = ROOT
         for shift in self.version.value:
             below = next(self._free)

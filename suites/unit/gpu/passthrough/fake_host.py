@@ -1,7 +1,8 @@
-"""A host as files: sysfs, procfs and /dev in a folder, and a kernel that answers writes to sysfs.
+"""A simulated host: sysfs, procfs and /dev as files, and a kernel that reacts to writes to sysfs.
 
-The kernel is a `Runner` for `tee`, by which the pool writes. It changes the files as Linux does for
-driver_override, unbind, drivers_probe, reset and reset_method, and can be told to fail.
+The pool writes to sysfs by `tee`, and the kernel is a `Runner` for `tee`. The kernel changes the
+files as Linux does for driver_override, unbind, drivers_probe, reset and reset_method. A test can
+make a write fail.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class FakeHost:
         return file
 
     def link(self, path: str, target: Path) -> None:
-        """Make a relative link, as sysfs has them."""
+        """Make a relative link, like the links in sysfs."""
         link = self.root / path
         text = "../" * path.count("/") + self._inside(target)
         try:
@@ -187,12 +188,12 @@ class FakeHost:
         *,
         process: str = "self",
     ) -> None:
-        """Mount in the namespace of this process, or in that of another one."""
+        """Add a line to the mount table of a process, by default of this process."""
         with (self.root / "proc" / process / "mountinfo").open("a") as table:
             table.write(f"23 22 {number} / {point} rw,noatime shared:1 - {kind} {source} rw\n")
 
     def add_virtual_disk(self, name: str, number: str, *below: Path) -> Path:
-        """Add a disk of device mapper or RAID that lies on others."""
+        """Add a disk of device mapper or RAID on top of the disks `below`."""
         disk = self.root / "sys/devices/virtual/block" / name
         (disk / "slaves").mkdir(parents=True)
         for each in below:
@@ -202,7 +203,7 @@ class FakeHost:
         return disk
 
     def add_virtual_interface(self, name: str, *below: str, ports: str = "") -> None:
-        """Add a bond or VLAN on the interfaces `below`; of a bridge these are `ports` in 'brif'."""
+        """Add a bond or VLAN on the interfaces `below`; add a bridge if `ports` is set."""
         folder = self.root / "sys/devices/virtual/net" / name
         folder.mkdir(parents=True)
         self.link(f"sys/class/net/{name}", folder)
@@ -227,7 +228,7 @@ class FakeHost:
 
 
 def _write(path: Path | str, content: bytes) -> None:
-    """Write a file; a host has dozens of them, for which pathlib and buffers take most of the time."""
+    """Write a file without pathlib and buffers, which are slow for a host's dozens of files."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.write(descriptor, content)
     os.close(descriptor)
@@ -235,10 +236,11 @@ def _write(path: Path | str, content: bytes) -> None:
 
 @dataclass
 class FakeKernel:
-    """Answers `tee` into the sysfs of `host`, as Linux does.
+    """Runs `tee` for files in the sysfs of `host`, with the effects that the writes have in Linux.
 
-    `broken` tells for a path's end why writing fails; `matching` has the driver that a function gets
-    without an override. `on_reset` is what a reset leaves of the configuration space.
+    `broken` has the error of a failing write, by the end of its path. `matching` has the driver
+    that a function without an override gets. A function in `dies_at_reset` reads as all ones after
+    a reset.
     """
 
     host: FakeHost

@@ -1,4 +1,4 @@
-"""What tests of leases ask for, and see."""
+"""Helpers for tests of leases: requests, verdicts, drivers and records."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def record(
     override: str | None = None,
     boot: str = FakeHost.boot_id,
 ) -> Path:
-    """Write which drivers functions had before a run took them with a GPU."""
+    """Write a run's record of the drivers that functions had before the run took their GPU."""
     bound = {each: {"driver": driver, "override": override} for each, driver in functions.items()}
     file = folder / f"drivers-{gpu}.json"
     file.write_text(json.dumps({"boot_id": boot, "functions": bound}))
@@ -70,7 +70,7 @@ def record(
 
 @contextlib.contextmanager
 def busy(monkeypatch: pytest.MonkeyPatch, *groups: int) -> Iterator[None]:
-    """Let the files of VFIO groups be open in another process."""
+    """Make opens of these VFIO group files fail, as if another process had the files open."""
     true_open = os.open
 
     def refuse(path: str | Path, flags: int, *arguments: int, **more: int) -> int:

@@ -1,4 +1,4 @@
-"""What is read of a host's PCI functions, and which GPUs may be taken."""
+"""The facts that are read about a host's PCI functions, and which GPUs may be leased."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_gpu_with_an_unmounted_disk_in_its_iommu_group_is_usable(host: FakeHost)
 
 @pytest.fixture
 def disks(empty_host: FakeHost) -> list[Path]:
-    """Return the partitions of two disks, each on a card of its own."""
+    """Return the partitions of two disks, which are on separate cards."""
     empty_host.add_function(NVME, group=2, class_code=NVME_CLASS)
     empty_host.add_function(USB, group=5, class_code=USB_CLASS)
     return [
@@ -536,7 +536,7 @@ def test_verdict_is_unknown_if_attributes_of_any_function_cannot_be_read(host: F
 
 
 def test_gpu_whose_functions_lack_attributes_is_usable(host: FakeHost) -> None:
-    """Functions need no attributes but their ids and their configuration space."""
+    """The ids and the configuration space are the only attributes that a function must have."""
     host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
     for address in (GPU, AUDIO):
         (host.device(address) / "driver_override").unlink()

@@ -1,4 +1,4 @@
-"""What other users put into the pool's folder has no effect but a sentence."""
+"""Files that other users put into the pool's folder are reported, and have no other effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> FakeHost:
 
 @pytest.fixture
 def place(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return the names of the host in the state in which forgeries could do most."""
+    """Return the place on a host in a state in which forgeries could do the most harm."""
     secret, pool = tmp_path / "secret", tmp_path / "pool"
     secret.write_text("root:secret\n")
     pool.mkdir()
@@ -85,7 +85,7 @@ def place(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
 
 @contextlib.contextmanager
 def done(forgery: Forgery, place: Place) -> Iterator[None]:
-    """Do what a forgery does, as another user where this one is root."""
+    """Run a forgery; if this user is root, give its files to another user."""
     names: dict[str, object] = {}
     exec(place.script(forgery), names)  # noqa: S102 - it is text of this repository
     if os.geteuid() == 0:

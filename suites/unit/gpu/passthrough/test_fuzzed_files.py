@@ -1,4 +1,4 @@
-"""Any bytes as files of the pool: values of the strict form or a HarnessError, and no path but the folder's.
+"""A pool file of any bytes gives valid values or an error, and no path outside the pool is accessed.
 
 An audit hook (PEP 578) sees each path that Python opens, lists, renames or removes.
 """
@@ -45,7 +45,7 @@ sys.addaudithook(_watch)
 
 @contextlib.contextmanager
 def only_below(folder: Path) -> Iterator[None]:
-    """Assert that no path is touched but `folder`, and names of its files."""
+    """Assert that the block accesses only `folder` and its files."""
     global _seen  # noqa: PLW0603 - an audit hook can't be removed
     _seen = []
     try:
@@ -62,7 +62,7 @@ def only_below(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Allow an error of the harness, if it names the file."""
+    """Accept a HarnessError from the block if the error names the file."""
     refusals: list[str] = []
     try:
         yield

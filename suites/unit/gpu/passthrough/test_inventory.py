@@ -1,4 +1,4 @@
-"""What an administrator says of a host's GPUs."""
+"""The inventory, in which an administrator sets GPU models and excludes GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among those who want GPUs."""
+"""Which waiting process gets a GPU next."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def test_unusable_gpu_is_not_granted() -> None:
 def test_message_to_a_waiting_process_mentions_the_holder_and_the_first_process_in_the_queue() -> (
     None
 ):
-    """The process that is shown is the next one for the same GPU.
+    """The process in the message waits for the same GPU.
 
-    A held GPU is in use by its holder.
+    For a held GPU, the message has the holder in place of the reason why the GPU is busy.
     """
     waiting = [entry(2, (B,)), *(entry(number, (A,)) for number in (3, 4, 5))]
     entries = (entry(1, (A,), taken=(A,)), *waiting)

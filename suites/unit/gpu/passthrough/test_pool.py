@@ -55,7 +55,7 @@ OTHER = GpuChoice(address=SECOND)
 
 @pytest.fixture
 def other_pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
-    """Return the pool as another process has it."""
+    """Return the pool of another process."""
     return GpuPool(folder, root=host.root, runner=kernel, process=2)
 
 
@@ -427,7 +427,7 @@ def test_gpu_whose_vfio_file_turned_out_to_be_open_is_tried_again(
     seen: list[tuple[str, ...]] = []
 
     def look(_: str) -> None:
-        """Meanwhile it is nobody's."""
+        """Record the leased GPUs while the pool waits."""
         seen.extend(each.taken for each in pool.leases())
 
     with pool.lease([OTHER], holder="x", deadline=Deadline.after(20), report=look):
@@ -829,7 +829,7 @@ def test_record_that_cannot_be_written_leaves_no_file(
 def test_record_from_an_earlier_boot_is_not_used(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
-    """A folder on a disk outlives a boot, after which the host has bound its drivers anew."""
+    """A folder on a disk is kept across a reboot, after which the kernel has bound drivers again."""
     record(folder, {GPU: "nouveau"}, boot="of before")
     host.add_driver("nouveau")
 

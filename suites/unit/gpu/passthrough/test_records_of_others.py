@@ -1,4 +1,4 @@
-"""Records that another user wrote, replaced or removed, and what is written into sysfs at all."""
+"""Records that another user wrote, replaced or removed, and the rules for writes to sysfs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Return what makes a file another user's; where this one is not root, all files seem to be."""
+    """Return a function that makes another user the owner of a file, or makes all files untrusted."""
 
     def give(path: Path) -> None:
         if os.geteuid() == 0:
@@ -104,7 +104,7 @@ def test_gpu_is_restored_from_a_true_record_that_another_user_wrote(
 def test_record_of_a_gpu_that_was_on_vfio_before_the_lease_is_removed(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
-    """The record of another user only has to be removed."""
+    """The GPU stays on vfio-pci, so only the other user's record has to be removed."""
     left_by_a_killed_run(host, folder)
     functions = dict.fromkeys((GPU, AUDIO), "vfio-pci")
     give_away(record(folder, functions, override="vfio-pci"))
@@ -227,7 +227,7 @@ def test_fifo_that_replaced_the_record_is_reported_after_the_gpu_is_returned(
 def test_leased_gpu_is_returned_despite_a_quarantine_by_another_user(
     pool: GpuPool, folder: Path, give_away: Callable[[Path], None], content: str, kind: VerdictKind
 ) -> None:
-    """Only the holder of the lease can find that a GPU is broken."""
+    """Only the holder of the lease can detect that the GPU is broken."""
     quarantine = folder / f"quarantine-{GPU}.json"
     with lease(pool, FIRST):
         quarantine.write_text(content)
