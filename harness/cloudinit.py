@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 #: The text that cloud-init's final module prints on the console after all other work.
 FINISHED = "HARNESS: cloud-init has finished"
 
-#: The MAC address of every machine; machines can share this address, since each machine has its own
-#: network.
+#: The MAC address of every machine. Machines can share this address because each machine has its
+#: own network.
 MAC_ADDRESS = "52:54:00:67:70:75"
 
 #: The volume label by which the NoCloud data source finds its seed.
@@ -99,7 +99,7 @@ class CloudInitResult:
 
 
 class CloudInitStatus(Enum):
-    """The final status of cloud-init; the value is the exit code of `cloud-init status` since 23.4."""
+    """The final status of cloud-init; the value is the exit code of `cloud-init status` since release 23.4."""
 
     DONE = 0
     ERROR = 1
@@ -258,7 +258,7 @@ def render_seed(user_data: UserData, *, instance_id: str) -> SeedFiles:
 
 def write_seed(seed: SeedFiles, at: Path) -> Path:
     """Write the NoCloud volume (ISO 9660 with Rock Ridge and Joliet names), and return its path."""
-    import pycdlib  # noqa: PLC0415 - a clone that has run cloud-init needs no seed
+    import pycdlib  # noqa: PLC0415 - most clones need no seed
 
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=SEED_LABEL)

@@ -55,7 +55,7 @@ class Document:
     places: Mapping[tuple[str, ...], Place]
 
     def place(self, location: Location) -> Place:
-        """Return the place of the value at `location` or, if it is missing, of its nearest parent."""
+        """Return the place of the value at `location`; for a missing value, the place of its nearest parent."""
         path = tuple(map(str, location))
         while path not in self.places:
             path = path[:-1]
@@ -75,8 +75,8 @@ class Document:
     def refusal(self, message: str, location: Location) -> BadInputError:
         """Return the error for the value at `location`."""
         place = self.place(location)
-        # Compare only lengths: an item's index in a merged list differs from the index in the
-        # item's own file.
+        # Use only the lengths of the two paths: an item's index in a merged list differs from its
+        # index in the file.
         missing = tuple(map(str, location[len(place.path) :]))
         key = ".".join(part for part in (*place.path, *missing) if part != "[key]")
         key = shortened(key, _SHOWN_BYTES)
@@ -91,8 +91,8 @@ def read_data_file(file: Path, shape: type[T]) -> T:
 def read_document(file: Path) -> Document:
     """Read the keys of `file`.
 
-    Duplicate keys are refused, since PyYAML would silently keep the last value. Aliases are refused
-    too, since they let a small file expand without bound.
+    Duplicate keys are refused, since PyYAML would silently keep the last value. Aliases are
+    refused too, because a small file with aliases can expand without bound.
 
     Raises BadInputError.
     """
@@ -303,14 +303,14 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Report the most helpful of several errors; the other errors are often caused by this error."""
+    """Return the most helpful of several errors, because this error often causes the other errors."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))
     if problem["type"] in _UNKNOWN_KEY:
         message = f"This key is not known here; the known keys are {known}."
     elif problem["type"] in _MISSING_KEY:
-        message = f"This key is missing; known here are {known}."
+        message = f"This key is missing; the known keys are {known}."
     elif location == ("schema",) and problem["type"] == "literal_error":
         message = (
             f"The file has the format {_quoted(problem['input'])}, but this version of the harness reads "
@@ -343,7 +343,7 @@ def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
 
 
 def _resolved(node: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the definition to which a reference points; for an optional value, the shape other than None."""
+    """Follow a reference to its definition; for an optional value, return the definition that is not null."""
     options = node.get("anyOf")
     if isinstance(options, list):
         node = next((option for option in options if option.get("type") != "null"), node)
@@ -366,7 +366,7 @@ def _find_places(
     places[path] = Place(file=file, line=line + 1, path=path)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            # Keys are compared as parsed: 0x1 in the file is 1 in the shape.
+            # Keys are compared after parsing: the key 0x1 in the file is the key 1 in the shape.
             _find_places(value, key.start_mark.line, (*path, _scalar(key)), file, places)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

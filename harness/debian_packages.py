@@ -132,10 +132,10 @@ def ensure_unpacked(
 ) -> Path:
     """Return a folder that contains `files` of a package and of the package's dependencies.
 
-    The paths of `files` are below `/`, and may contain `*`. The package is unpacked if `store` does
-    not have the files. The folder's name depends on `files`, `package` and `release`, but not on
-    the package's version, so a newer version is unpacked only after the folder is removed. `report`
-    is called before long steps.
+    The paths of `files` are below `/`, and may contain `*`. The package is unpacked if `store`
+    does not have the files. The folder's name depends on `files`, `package` and `release`, but not
+    on the package's version. So a newer version is unpacked only after the folder is removed.
+    `report` is called before long steps.
 
     Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """

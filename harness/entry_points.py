@@ -1,7 +1,7 @@
 """Finds the entry points by which other installed packages extend the harness.
 
 Names are read from the packages' metadata; a package is imported when one of its entries is used.
-A package that cannot be imported does not affect other packages: the error names the distribution,
+A package that cannot be imported does not affect other packages. The error names the distribution,
 the group and the entry, and `harness doctor` lists the error.
 """
 

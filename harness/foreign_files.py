@@ -28,8 +28,8 @@ def open_plain(
 ) -> BinaryIO:
     """Open a regular file of at most `limit` plus `slack` bytes.
 
-    No link is followed: not at `path`, and not in the folders between `below` and `path`. Raises
-    OSError if there is no such regular file, and LimitError if the file is longer.
+    Neither `path` nor a folder between `below` and `path` may be a link. Raises OSError if there
+    is no such regular file, and LimitError if the file is longer.
     """
     file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
     if (size := os.fstat(file.fileno()).st_size) > limit.bytes + slack:

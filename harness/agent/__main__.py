@@ -10,7 +10,7 @@ from .processes import Processes
 from .server import Server
 from .system import BorrowedSystem, System
 
-#: Python collects garbage after this many new objects, which is after several hundred commands.
+#: Python collects garbage after this many new objects; several hundred commands create that many.
 _GARBAGE = 10_000
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .processes import Child, Processes
 
 KILL_AFTER_S = 5.0
-"""Seconds from SIGTERM, at the time limit, to SIGKILL, as with `timeout --kill-after=5`."""
+"""Seconds between SIGTERM at the time limit and SIGKILL, as with `timeout --kill-after=5`."""
 _UNKILLABLE_S = 1.0
 _TIME_LIMIT = 124
 #: Errors with which the kernel refuses every new process; the command does not cause them.
@@ -59,9 +59,10 @@ class CapturedOutput(Sink):
 class Command:
     """A running command.
 
-    The command ends when its process has ended and no process has the command's output open. At the
-    time limit the whole process group gets SIGTERM, then SIGKILL. The group's leader is reaped
-    last, since a reaped PID may be reused, and the PID identifies the group to signal.
+    The command ends when its process has ended and no process has the command's output open. At
+    the time limit the whole process group gets SIGTERM, then SIGKILL. The group's leader is reaped
+    last, because the leader's PID identifies the group to signal, and the kernel may reuse a
+    reaped PID.
     """
 
     _LINE_END = "\n"
@@ -132,7 +133,7 @@ class Command:
 
     def _on_output(self, fd: int) -> None:
         if not self._sink.has_room():
-            # poll reports a closed pipe for any set of events, so the pipe is removed.
+            # poll reports a closed pipe even if no events are requested, so the pipe is removed.
             self._loop.remove(fd)
             self._paused.add(fd)
             return
@@ -150,7 +151,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output, since the port has room again."""
+        """Continue to read output when the port has room again."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)

@@ -26,7 +26,7 @@ _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
 
 
 class _Read(Job):
-    """Sends chunks of an open descriptor as the host consumes them, then the total size."""
+    """Sends the chunks of an open descriptor, no faster than the host consumes them, then the total size."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         super().__init__(answers, request)
@@ -95,7 +95,7 @@ class FileRead(_Read):
 
 
 class RangesRead(_Read):
-    """Sends ranges of a file or a block device, each an offset and a length, one after the other."""
+    """Sends ranges of a file or a block device in order; a range is an offset and a length."""
 
     def __init__(
         self, answers: Answers, request: int, path: str, ranges: list[tuple[int, int]]
@@ -123,7 +123,7 @@ class RangesRead(_Read):
         return b"".join(parts)
 
     def _announce(self) -> None:
-        """Let the kernel read ahead, since an emulated disk is slowest if small parts are read one by one."""
+        """Make the kernel read ahead, because many small reads are slow on an emulated disk."""
         while self._not_announced and len(self._left) - len(self._not_announced) < _ANNOUNCED:
             at, length = self._not_announced.popleft()
             os.posix_fadvise(self._fd, at, length, os.POSIX_FADV_WILLNEED)

@@ -24,8 +24,9 @@ STDIN_WINDOW = 256 << 10
 OUTPUT_WINDOW = 1 << 20
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-#: The part of `json.loads` that uses no regular expressions. In a clone all code runs for the first
-#: time, so emulation must translate the code; that takes long for a regular expression.
+#: The part of `json.loads` that uses no regular expressions. In a clone all code runs for the
+#: first time, so an emulated processor has to translate the code. The translation of the code for
+#: regular expressions takes long.
 _decode = json.JSONDecoder().raw_decode
 _HEADER = Struct(">BII")
 HEADER_BYTES = _HEADER.size
@@ -124,8 +125,8 @@ def from_json(payload: bytes) -> dict[str, object]:
     return value
 
 
-#: A frame without a meaning, always with these bytes. A reader that does not know where frames begin
-#: discards everything up to these bytes.
+#: A frame that always consists of the same bytes and carries no message. A reader that does not
+#: know where frames begin discards everything before this frame.
 SYNC_FRAME = encode(SYNC, 0x5A5AA5A5, b"\x00harness-agent\xff")
 
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from .port import Port
     from .processes import Processes
 
-#: Consumed bytes are reported in steps of this size, far below the window of any stream.
+#: Consumed bytes are reported in steps of this size, which is much smaller than any stream's
+#: window.
 _CREDIT_STEP = 64 << 10
 
 
@@ -54,10 +55,10 @@ class Job:
         """Stop, and answer that the job was cancelled."""
         self.finish({"cancelled": True})
 
-    # Further methods that the server calls
+    # Other methods that the server calls
 
     def resume(self) -> None:
-        """Continue, since the port has room again."""
+        """Continue when the port has room again."""
 
     def drop(self) -> None:
         """Release all resources without an answer."""

@@ -14,7 +14,7 @@ WRITABLE = select.POLLOUT
 
 #: The owner of callbacks that belong to no request.
 NOBODY = 0
-#: The longest single wait in seconds, since poll limits its timeout to some weeks.
+#: The longest single wait in seconds; poll accepts no timeout of more than a few weeks.
 _LONGEST_S = 3600.0
 
 
@@ -22,12 +22,11 @@ class Loop:
     """Calls functions when descriptors are ready and when timers expire.
 
     The loop uses poll directly, because each layer above poll costs time in an emulated guest.
-    epoll would need more system calls, since the few descriptors are added and removed all the
-    time.
+    epoll would need more system calls, because the few descriptors are often added and removed.
 
-    A callback belongs to the request that was the loop's `owner` at the callback's registration.
-    While a callback runs, its owner is the loop's `owner` again. If a callback raises an exception,
-    `on_error` gets the callback's owner and the exception; other callbacks continue.
+    A callback belongs to the request that was the loop's `owner` when the callback was registered.
+    While the callback runs, this request is the loop's `owner` again. If a callback raises an
+    exception, `on_error` gets the callback's owner and the exception; other callbacks continue.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
@@ -104,7 +103,8 @@ class Loop:
         owner = entry[0]
         self._on_error(owner, error)
         if owner != NOBODY and self._callbacks.get(fd) is entry:
-            # The descriptor is still registered, and would be reported again and again.
+            # Otherwise poll would report the descriptor, which is still registered, in every
+            # round.
             self.remove(fd)
 
 

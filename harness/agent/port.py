@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from .loop import Loop
 
-#: While the host's end is closed, poll always reports a virtio-serial port as ready; so the port is
-#: only checked at this interval.
+#: The interval at which the port is checked while the host's end is closed. During this time, poll
+#: always reports a virtio-serial port as ready.
 _RECHECK_S = 0.02
-#: Limit of queued output in bytes; beyond this limit, no further output of commands is read.
+#: The limit of queued output in bytes; while the queue is above this limit, the agent does not
+#: read the output of commands.
 _ROOM_BYTES = 256 << 10
 
 
@@ -178,7 +179,7 @@ class Port:
             self._on_stream_error(str(error))
 
     def _leave(self) -> None:
-        """Discard queued frames, as the host has closed its end, and check that end again later."""
+        """Discard queued frames because the host has closed its end; check later whether it is open again."""
         if self._fd < 0:
             return
         # The caller may be a request, but the callbacks below belong to no request.

@@ -27,7 +27,7 @@ _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
 #: Signals that a terminal sends. In a terminal, a command gets the default actions of these signals
 #: too, even if the agent ignores the signals.
 _SIGNALS_OF_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
-#: From asm-generic/ioctls.h and termbits.h; the module `termios`, which has these too, loads
+#: From asm-generic/ioctls.h and termbits.h. The module `termios` has these numbers too, but loads
 #: slowly.
 _TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
 _IUTF8 = 0o40000
@@ -222,7 +222,7 @@ def base_environment(own: dict[str, str]) -> dict[str, str]:
 
 
 def _own_oom_score() -> tuple[int | None, bytes]:
-    """Open the file of the agent's OOM score, if its children must not inherit the score."""
+    """Open the file with the agent's OOM score if the agent's children must not inherit the score."""
     try:
         fd = os.open(_OOM_SCORE, os.O_RDWR)
     except OSError:
@@ -230,7 +230,7 @@ def _own_oom_score() -> tuple[int | None, bytes]:
     score = os.pread(fd, 32, 0).strip()
     try:
         if score not in {b"0", b""}:
-            # Check now whether the score may be restored.
+            # Check whether the agent has the permission to restore the score later.
             os.pwrite(fd, b"0", 0)
             os.pwrite(fd, score, 0)
             return fd, score

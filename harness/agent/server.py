@@ -68,7 +68,7 @@ class Server:
         }
 
     def serve(self) -> None:
-        """Answer requests without end."""
+        """Answer requests in an endless loop."""
         while True:
             self.loop.run_once()
 
@@ -77,7 +77,7 @@ class Server:
     def _on_frame(self, kind: int, request: int, payload: bytes) -> None:
         verb = self._verbs.get(kind)
         if verb is None:
-            # The frame is for the loader, or is itself an answer, so the host expects no answer.
+            # The host expects no answer: the frame is for the loader, or is itself an answer.
             return
         parts = self._parts.pop(request, None)
         if parts is not None and kind != frames.MORE:
@@ -134,7 +134,8 @@ class Server:
             self._parts.clear()
             self._port.drop_output()
             self._session = session
-        # The answer is made by extending the request, so that a clone's first answers need no encoder.
+        # The answer repeats the request's JSON with more keys, so it needs no encoder in a new
+        # clone.
         answer = payload.rstrip()[:-1] + self._welcome
         self._port.answer(frames.SYNC_FRAME + frames.encode(frames.RESULT, request, answer))
 
@@ -144,7 +145,8 @@ class Server:
     def _remember(self, request: int, payload: bytes) -> None:
         self._set_nonce(str(parse(payload)["nonce"]))
         self._system.prepare()
-        # A checkpoint follows: import the modules that every clone would have to import.
+        # The host saves a checkpoint after this request. Import the modules that every clone would
+        # have to import.
         import ctypes  # noqa: F401, PLC0415
         import socket  # noqa: F401, PLC0415
 
@@ -197,7 +199,7 @@ class Server:
     def _resize(self, request: int, payload: bytes) -> None:
         job = self._jobs.get(request)
         if job is not None:
-            from .terminal import size_of  # noqa: PLC0415 - imported with the terminal
+            from .terminal import size_of  # noqa: PLC0415 - only terminals need this module
 
             job.resize(size_of(parse(payload)))
 
@@ -261,7 +263,8 @@ class RunJob(Job, Sink):
         Job.__init__(self, answers, request)
         self._window = frames.OUTPUT_WINDOW
         self._started = time.monotonic()
-        # "none", "all" (the request contains all of stdin) or "more" (further frames follow).
+        # "none", "all" (the request contains all of stdin) or "more" (more frames with stdin
+        # follow).
         self._stdin_form = asked["stdin"]
         self._command: Command | None = None
         argv, env, limit_s = asked["argv"], asked.get("env"), asked["limit_s"]

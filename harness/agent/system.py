@@ -56,7 +56,7 @@ class System:
         return self._random_fd
 
     def set_hostname(self, hostname: str) -> None:
-        # The same as sethostname(2), without importing `socket`.
+        # This write has the effect of sethostname(2), but does not need the module `socket`.
         _put(self._root + "/proc/sys/kernel/hostname", hostname)
         _replace(self._root + "/etc/hostname", hostname + "\n")
 

@@ -22,8 +22,9 @@ _END_OF_INPUT = b"\x04"
 class TerminalCommand(Command):
     """A command that runs in a terminal; all its output counts as stdout.
 
-    The command ends when its process has ended and the output of that process is read. It does not
-    wait for processes that stay in the terminal; those lose the terminal, as with `ssh -t`.
+    The command ends when its process has ended and the output of that process has been read. The
+    command does not wait for other processes in the terminal; these processes lose the terminal,
+    as with `ssh -t`.
     """
 
     #: The person's terminal is in raw mode, so a line needs a carriage return too.
@@ -46,8 +47,9 @@ class TerminalCommand(Command):
         """Start `argv`, or `fallback` if the program is missing. Raises OSError as `Command` does."""
         self._size = size
         self._fallback = fallback
-        # The kernel buffers less than this of the process's last output. Without a limit, the
-        # agent could read for ever, since other processes in the terminal may continue to write.
+        # The kernel's buffer of the process's last output is smaller than this limit. Without a
+        # limit, the agent could read forever, because other processes in the terminal may continue
+        # to write.
         self._left = MAX_PAYLOAD
         if stdin is not None and not has_more_stdin:
             stdin += _END_OF_INPUT
@@ -77,8 +79,8 @@ class TerminalCommand(Command):
             except OSError as error:
                 if not self._has_exited:
                     if not isinstance(error, BlockingIOError):
-                        # EIO: no process has the terminal open, and poll would report that without
-                        # end. The leader continues; closing the master would end the leader by
+                        # EIO: no process has the terminal open, and poll would report this error
+                        # forever. The leader continues; closing the master would end the leader by
                         # SIGHUP.
                         self._loop.remove(fd)
                     return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PRIVATE_SOCKET = "/run/systemd/private"
 _ASK_S = 20.0
 #: Seconds between two queries while systemd sends no signal: `_QUIET_S` with a connection to
-#: systemd, `_BLIND_S` without.
+#: systemd, `_BLIND_S` without a connection.
 _QUIET_S = 5.0
 _BLIND_S = 0.5
 #: Minimum seconds between two queries. A query itself makes systemd send signals, so the gap grows
@@ -54,14 +54,14 @@ class UnitWait(Job):
         self._socket: socket.socket | None = None
         self._is_over = False
         if self._connect(private_socket or PRIVATE_SOCKET):
-            # systemd sends the first signal when it has accepted the connection; the query after that
-            # signal misses no change.
+            # systemd sends the first signal when it has accepted the connection. Later changes
+            # cause more signals, so a query after the first signal misses no change.
             self._ask_after(_BLIND_S)
         else:
             self._ask()
 
     def _connect(self, path: str) -> bool:
-        import socket  # noqa: PLC0415 - slow to import, and only needed here
+        import socket  # noqa: PLC0415 - a slow import that only this method needs
 
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -91,8 +91,8 @@ class UnitWait(Job):
             self._gap_s = _BLIND_S
         self._has_signal = True
         gap_s = self._gap_s if self._has_asked else 0.0
-        # A planned query is never postponed, since a busy systemd could otherwise delay it
-        # forever.
+        # A planned query is never postponed. Otherwise the signals of a busy systemd could delay
+        # the query forever.
         if self._query is None and time.monotonic() + gap_s < self._due:
             self._ask_after(gap_s)
 

@@ -1,9 +1,9 @@
 """Caches of folders; a folder is made once, published by a rename, and checked before each use.
 
 A cache contains images or checkpoints, one folder for each key. Each key has a file lock. The
-process that gets the lock makes the folder; other processes wait, and report the process for which
-they wait. The kernel releases the lock when that process dies. The manifest in a folder lists the
-size and the digest of every file.
+process that gets the lock makes the folder; the other processes wait, and report which process
+makes the folder. The kernel releases the lock when that process dies. The manifest in a folder
+lists the size and the digest of every file.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class FileFact:
 class ParentPin:
     """Identifies the disk that a derived folder's overlay is based on.
 
-    The key alone does not identify the disk: if the parent is made again under the same key, its
-    disk has other blocks, and the overlay would be corrupt.
+    The key alone does not identify the disk. If the parent is made again under the same key, its
+    new disk has other blocks, and an overlay on the new disk would be corrupt.
     """
 
     folder: str

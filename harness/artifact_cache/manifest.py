@@ -73,7 +73,7 @@ def _seek_data(descriptor: int, at: int, size: int) -> int:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        # The error of lseek(2) means that there is only a hole from here to the end.
+        # This error of lseek(2) means that the rest of the file is a hole.
         return size
 
 
@@ -201,10 +201,10 @@ def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
 
 
 def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
-    """Record that the files' digests were right; take `fingerprint` *before* reading the files.
+    """Record that the files' digests were right; `fingerprint` must be from *before* the files were read.
 
-    No other file is written first and renamed, since a killed process would leave that file. If a
-    stamp is written only in part, the digests are verified again.
+    The stamp is not first written to a temporary file, because a killed process would leave that
+    file behind. If a stamp is written only in part, the digests are verified again.
     """
     _write_json(folder / STAMP, fingerprint)
 

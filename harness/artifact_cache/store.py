@@ -91,9 +91,9 @@ class ArtifactStore:
 
         `opened` raises DamagedError if the folder is damaged. `fill` writes the content and the
         manifest. Files named in `unflushed` are not synced to the disk, which saves time for large
-        files; if a crash loses their data, the next verification detects the loss. `cancelled`
-        returns a reason if the folder is no longer needed; the call then raises HarnessError with
-        this reason instead of waiting for another process or making the folder.
+        files. If a crash loses their data, the next verification detects the loss. `cancelled`
+        returns a reason if the folder is no longer needed. The call then neither waits for another
+        process nor makes the folder, but raises HarnessError with this reason.
         """
         self._sweep_once()
         if folder.exists():
@@ -166,7 +166,7 @@ class ArtifactStore:
                     if result is not None:
                         return result[0]
             result = published(made)
-            assert result is not None  # noqa: S101 - `made` says so
+            assert result is not None  # noqa: S101 - `made` returned True
             if source is not None:
                 source.offer(folder, progress=progress)
             return result[0]

@@ -4,11 +4,11 @@
 
 Usage: accounted_command.py RESULT COMMAND [ARGUMENT…]
 
-The program writes the CPU seconds to the file RESULT and ends with the command's exit code. The
-kernel adds a process's CPU time to the process that waits for it. No process waits for the children
-of a killed sandbox or worker. So this program is the subreaper of all its descendants
-(PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for these children too. In this way every process is
-counted, without a cgroup and without root.
+The program writes the CPU seconds to the file RESULT and ends with the command's exit code. When a
+process waits for an ended child, the kernel adds the child's CPU time to the waiting process. No
+process waits for the children of a killed sandbox or worker. So this program is the subreaper of
+all its descendants (PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for these children too. Thus the
+CPU time includes every process, without a cgroup and without root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Run the command, wait for all processes that it leaves, and write the CPU time of all."""
+    """Run the command, wait for all processes that the command leaves, and write the total CPU time."""
     result, *command = sys.argv[1:]
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         sys.exit("The kernel does not let this process wait for orphaned processes.")

@@ -19,7 +19,7 @@ _PROGRAM = Path(__file__).with_name("accounted_command.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a command used; `cpu_s` is the user and system time of all processes that it started."""
+    """The resources that a command used; `cpu_s` is the user and system time of all its processes."""
 
     cpu_s: float
     wall_s: float
@@ -50,5 +50,5 @@ def run_accounted(
             env=env,
         )
         if ran.timed_out or not result.exists() or not (ran.ok or may_fail):
-            raise HarnessError(f"A command that was to be measured failed.\n{ran.render()}")
+            raise HarnessError(f"The measured command failed.\n{ran.render()}")
         return Usage(cpu_s=float(result.read_text()), wall_s=ran.duration_s, stdout=ran.stdout)

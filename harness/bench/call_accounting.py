@@ -1,4 +1,4 @@
-"""Measures the CPU time of each call by which any shell of a run starts a given command."""
+"""Measures the CPU time of each call of given commands by the shells of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class CallAccounting:
-    """The environment of a run whose calls are accounted for, and the recorded calls."""
+    """The environment for a run that records its calls of commands, and the recorded calls."""
 
     folder: Path
     names: Sequence[str]

@@ -113,7 +113,7 @@ def _cold_boot(lab: Lab) -> float:
 
 
 def _plain_clone(lab: Lab, state: SavedState) -> Mapping[str, float]:
-    """Measure one clone, from the request to the clone's idle state."""
+    """Measure one clone, from the request until the clone is idle."""
     started = time.monotonic()
     with lab.clone(state, "bench") as machine:
         machine.guest.output_of("true")

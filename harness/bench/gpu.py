@@ -38,7 +38,7 @@ class GpuRates:
 
 
 def measure_gpu(model: GpuModel, *, runs: int, seconds: float) -> Mapping[Transport, GpuRates]:
-    """Measure a device of `model` by each transport, in `runs` runs of `seconds` each."""
+    """Measure a device of `model` over each transport, in `runs` runs of `seconds` each."""
 
     def median(transport: Transport, what: str) -> float:
         return statistics.median(

@@ -1,7 +1,7 @@
-"""A program in QEMU's role: accesses an emulated GPU as fast as the GPU answers, and prints the rate.
+"""A program that acts as QEMU: accesses an emulated GPU as fast as the GPU answers, and prints the rate.
 
-`harness bench gpu` runs this program in a process of its own, since QEMU too runs in another
-process than the device.
+`harness bench gpu` runs this program in its own process, because QEMU and the device also run in
+separate processes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _ask_once(sock: socket.socket, question: bytes, answer_bytes: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the load; `argv` is the transport, what to access, seconds, and the socket's descriptor or path."""
+    """Run the load; `argv` is the transport, "config" or "bar", the seconds, and the socket's descriptor or path."""
     transport, what, seconds, place = argv
     with socket.socket(fileno=int(place)) if place.isdigit() else _connected(place) as sock:
         sock.settimeout(_PATIENCE_S)

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 GPU_OPEN_S = "gpu_open_s"
-#: The measures, in clones in which the driver is loaded already.
+#: The measures; in each clone, the driver is already loaded.
 MEASURES: Mapping[str, str] = {
     GPU_OPEN_S: "from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows the GPU",
-    "accesses": "accesses of the guest to the GPU during gpu_open_s, each of which is a message",
+    "accesses": "the guest's accesses to the GPU during gpu_open_s; each access is a message",
     "device_mib": "memory by which the process that serves the GPU grows during gpu_open_s",
     "reopen_s": "the time of an `nvidia-smi -L` that opens and closes the GPU again",
     "reopen_growth_mib": "memory by which the process grows while the guest opens the GPU again and again",
 }
 
-#: The number of times that the last clone opens the GPU again.
+#: How many times the last clone opens the GPU again.
 REOPENS = 20
-#: The time limits in seconds under KVM; for TCG these are multiplied by TCG's factor.
+#: The time limits in seconds under KVM; for TCG, the limits are multiplied by TCG's factor.
 _LOAD_KVM_S = 60.0
 _OPEN_KVM_S = 30.0
 _MIB = 1 << 20

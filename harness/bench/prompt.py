@@ -23,9 +23,9 @@ _END_S = 60.0
 _READ_BYTES = 4096
 #: The end of root's prompt.
 _PROMPT = b"# "
-#: A terminal echoes the typed command, so the quotes keep the echo different from the answer.
+#: A terminal echoes the typed command; because of the quotes, the echo differs from the answer.
 _TYPED, _ANSWER = b"echo answ''ered\n", b"answered\r\n"
-#: Lets Python cache its bytecode, as for a person who runs the harness more than once.
+#: Allows Python to cache bytecode, because a person who runs the harness again has this cache.
 _KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 #: The maximum number of characters of output in an error.
 _SHOWN = 2000
@@ -69,9 +69,9 @@ def seconds_of_command(words: Sequence[str]) -> float:
 
 @contextlib.contextmanager
 def _started(words: Sequence[str]) -> Iterator[int]:
-    """Start `harness shell` in a terminal; the shell has to end with exit code 0 within the context."""
+    """Start `harness shell` in a terminal; raise HarnessError if the shell's exit code is not 0."""
     ours, theirs = pty.openpty()
-    with open(ours, "rb", buffering=0):  # noqa: PTH123 - of a descriptor
+    with open(ours, "rb", buffering=0):  # noqa: PTH123 - pathlib opens no descriptor
         try:
             argv = [sys.executable, "-m", "harness.cli", "shell", *words]
             process = spawn(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=_KEEPS_BYTECODE)
@@ -92,7 +92,7 @@ def _started(words: Sequence[str]) -> Iterator[int]:
 def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
     """Read until `is_over` is true for the output, or to the output's end if `is_over` is None.
 
-    Raises HarnessError with the output if neither happens in time.
+    Raises HarnessError with the output if the time limit passes first.
     """
     deadline, printed = Deadline.after(_LIMIT_S), b""
     poll = select.poll()

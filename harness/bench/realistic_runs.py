@@ -45,7 +45,8 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*
 class RealisticBench:
     """The cost of the realistic suite under one runner, as medians of several runs.
 
-    `shuffled_cpu_s` is the same as `cpu_s`, but with a plugin that shuffles tests; None for shellspec.
+    `shuffled_cpu_s` is like `cpu_s`, but with a plugin that shuffles tests. It is None for
+    shellspec.
     """
 
     cpu_s: float
@@ -175,8 +176,8 @@ def external_cpu_s(folder: Path) -> float:
 def _run_pytest(folder: Path, is_start: bool, *options: str) -> Usage:
     """Run the specs in `folder`; if `is_start`, run without workers and without cached bytecode.
 
-    The bytecode cache is in `folder`, so that no run depends on the environment: many containers set
-    PYTHONDONTWRITEBYTECODE, which makes Python compile modules again in each process.
+    The bytecode cache is in `folder`, so that no run depends on the environment. For example, many
+    containers set PYTHONDONTWRITEBYTECODE, and Python then compiles modules again in each process.
     """
     return run_accounted(
         pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS), *options),

@@ -33,7 +33,7 @@ SHELLSPEC_PREFIX = "shellspec_"
 FIGURES: Mapping[str, str] = {
     "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers, bytecode cached",
     "realistic_external_cpu_s": "the part of realistic_cpu_s that the specs' own commands used, by wait4's accounting",
-    "realistic_overhead_ms": "realistic_cpu_s less realistic_external_cpu_s, for one example",
+    "realistic_overhead_ms": "realistic_cpu_s minus realistic_external_cpu_s, for one example",
     "realistic_wall_s": "wall time of the run of realistic_cpu_s",
     "realistic_shuffled_cpu_s": "realistic_cpu_s with a plugin of pytest that shuffles all tests",
     "startup_cpu_s": "CPU time of one file with one example, without a bytecode cache",

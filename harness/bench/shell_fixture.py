@@ -49,7 +49,7 @@ def measure_fixture(*, rounds: int) -> FixtureBench:
 
 
 def _case_ms(pool: WarmShellPool, library: Path, count: int) -> float:
-    """Return the time of a test: to take a shell, run the code, and reset the shell for the next test."""
+    """Return the time that a test needs to get a shell, run the code, and reset the shell."""
 
     def case() -> None:
         shell = Shell(pool, virtual=True, timeout_s=_TIMEOUT_S)

@@ -13,4 +13,4 @@ _SEED = 17
 
 def pytest_collection_modifyitems(items: MutableSequence[object]) -> None:
     """Shuffle all tests, the same way in each worker."""
-    random.Random(_SEED).shuffle(items)  # noqa: S311 - no secret
+    random.Random(_SEED).shuffle(items)  # noqa: S311 - the order of tests is no secret

@@ -110,8 +110,8 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: How the error messages of Python and of the dynamic loader end if a thread can't start or a module
-#: can't load, because memory is used up or a limit is reached.
+#: The ends of the error messages of Python and of the dynamic loader if memory or a limit is
+#: exhausted, so that a thread can't start or a module can't load.
 _LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 
@@ -126,7 +126,7 @@ def build_parser(*names: str) -> argparse.ArgumentParser:
 
 
 def _overview() -> argparse.ArgumentParser:
-    """Return a parser that knows only the names of the commands, for help and for a wrong name."""
+    """Return a parser with only the names of the commands, for the help and for an unknown command."""
     parser, listing = _empty_parser()
     for name in _COMMANDS:
         _ListedCommands(listing).add_parser(name)
@@ -151,13 +151,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     The exit code 1 means that a node is not as expected. 2 means that the harness could not check
     the node, for example because of bad input or a missing requirement. 130 means that a person
-    interrupted the command, and 141 that the reader of the command's output closed the pipe.
-    `harness shell` and `harness ssh` return the exit code of the command in the guest, and `harness
-    rerun` returns the exit status of pytest.
+    interrupted the command. 141 means that the reader of the command's output closed the pipe.
+    `harness shell` and `harness ssh` return the exit code of the command in the guest, and
+    `harness rerun` returns the exit status of pytest.
     """
     if argv is None:
-        # Imports make objects that are never freed. Hundreds of garbage collections meanwhile would
-        # free nothing, and take a tenth of the loading time.
+        # Imports make objects that are never freed. Without this threshold, hundreds of garbage
+        # collections would free nothing, and would take a tenth of the loading time.
         gc.set_threshold(_GC_THRESHOLD)
         # Loading these modules takes a fifth of a shell's start, and not every command needs them.
         load_on_use("pydantic", "yaml")
@@ -184,7 +184,8 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
         code = act()
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as `head`, closed the pipe. Python would print a second error at its exit.
+        # The reader, such as `head`, closed the pipe. Without this line, Python would print a
+        # second error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
     except ExpectationError as error:

@@ -180,8 +180,8 @@ def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
         spread = opens.gpu_open_s
         print(f"{GPU_OPEN_S} under {accelerator}: {spread.median:.2f} (p95 {spread.p95:.2f})")
         print(
-            f"{opens.accesses} accesses; {opens.device_mib:.0f} MiB of memory, and "
-            f"{opens.reopen_growth_mib:.1f} MiB more after {REOPENS} further opens"
+            f"{opens.accesses} accesses; {opens.device_mib:.0f} MiB of memory, "
+            f"and {opens.reopen_growth_mib:.1f} MiB in addition after {REOPENS} more opens"
         )
     return 0
 

@@ -20,7 +20,7 @@ def duration(seconds: float) -> str:
 
 
 def print_columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a line for each row, each column as wide as its widest cell; cells can't control the terminal."""
+    """Print each row as a line of aligned columns; control characters in cells are escaped."""
     lines = [[visible_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:

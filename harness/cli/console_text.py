@@ -1,4 +1,4 @@
-"""Removes control sequences from a console's output, except those that only draw on the terminal."""
+"""Removes control sequences from a console's output, except sequences that only draw."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: The control sequences of a terminal (ECMA-48), and control characters except those for layout.
+#: The control sequences of a terminal (ECMA-48), and all control characters that are not for
+#: layout.
 _SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
     r"|[\x05\x0e\x0f\x7f-\x9f]"
@@ -25,7 +26,7 @@ AS_BEFORE = "\x1b[0m\x1b[?25h\x1b[?7h\x1b7\x1b[r\x1b8\x1b(B"
 def without_commands(
     printed: Iterable[tuple[float, str]],
 ) -> Iterator[tuple[float, str]]:
-    """Yield the parts of a console's output with their times, without sequences that do more than draw.
+    """Yield the parts of a console's output with their times; remove sequences that do more than draw.
 
     A guest's output may ask the terminal for its size, and the terminal would type the answer into the user's
     shell. A guest's output may also set the title or the clipboard.

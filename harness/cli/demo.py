@@ -123,7 +123,7 @@ def scenarios(baked: Image) -> tuple[Scenario, ...]:
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
-    """Check every expectation, even after a failed one."""
+    """Check every expectation, even after a failed expectation."""
     verdicts: list[Verdict] = []
     for sentence, expectation in scenario.expectations:
         failure = None
@@ -153,7 +153,8 @@ def _run(arguments: argparse.Namespace) -> int:
             try:
                 verdicts = [verdict for future in futures for verdict in future.result()]
             except BaseException:
-                # The pool would wait for its threads, which may wait minutes for their machines.
+                # Without the two calls below, the pool would wait for threads that may wait
+                # minutes for machines.
                 for future in futures:
                     future.cancel()
                 lab.kill_machines()

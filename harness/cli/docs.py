@@ -61,14 +61,14 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _pages() -> dict[str, Callable[[], str]]:
-    # This module is imported by its name, since the pages also list the options of pytest, and
-    # commands must not import a module of the plugin.
+    # `harness.reference` is imported at run time by its name: its pages list the options of
+    # pytest, and commands must not import modules of the plugin.
     documentation: _Documentation = importlib.import_module("harness.reference")
     return documentation.pages()
 
 
 def choose_page(word: str, names: Collection[str]) -> str:
-    """Return the name of the page that a person means.
+    """Return the full name of the page that `word` selects.
 
     The last part of a name is enough if only one page has this part.
     """

@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        # The text is folded and not truncated, since people need the end of a path.
+        # Long text is folded, not truncated, because people need the end of a path.
         table = Table("requirement", "state", Column("found, or what to do", overflow="fold"))
         for finding in findings:
             state = "[red]missing[/]" if finding.is_needed else "[yellow]optional[/]"
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
-    """Check every requirement, even after a failed one."""
+    """Check every requirement, even after a failed check."""
     accelerator, chosen = _accelerator(settings, runner)
     return [
         _program("QEMU", settings.qemu, "qemu-system-x86", runner),
@@ -122,7 +122,7 @@ def _program(
             package=package,
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
-    # Some programs exit with another code than 0 when they print their version. Only the codes below
+    # Some programs print their version and exit with a code other than 0. Only the codes below
     # mean that the program did not run.
     if answer.timed_out or answer.exit_code < 0 or answer.exit_code in {126, 127}:
         return RequirementCheck(

@@ -64,7 +64,7 @@ def add_parser(commands: Commands) -> None:
     judge.add_argument(
         "--nvidia-smi",
         action="store_true",
-        help="also run `nvidia-smi -q` on the node, and judge what it reports; the command makes "
+        help="also run `nvidia-smi -q` on the node, and check its report; the command makes "
         "the node load the driver's module",
     )
     add_json_option(judge)

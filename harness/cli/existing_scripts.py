@@ -27,8 +27,8 @@ _MAIN_NAME = re.compile(
 )
 #: Variables in the condition that keeps a sourced script from calling its main function.
 _GUARD = re.compile(r"BASH_SOURCE|\$\{__SOURCED__")
-#: The use of `$0`: in a sourced script, `$0` is the shell's name, so it does not lead to the
-#: script's folder.
+#: The use of `$0`. In a sourced script, `$0` is the name of the shell, so the script can't find
+#: its folder by `$0`.
 _OWN_NAME = re.compile(r"\$(0|\{0[}#%:/])")
 _SPEC_SUFFIX = "_spec.sh"
 #: Tools that scripts use and that no shipped image has, each with its Debian package.
@@ -139,7 +139,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
 
 
 def named_script(scripts: Sequence[FoundScript], folder: Path, name: str) -> FoundScript:
-    """Return the script with a name relative to the folder; raises BadInputError if there is none."""
+    """Return the script with the path `name` in the folder; raises BadInputError if there is no such script."""
     for script in scripts:
         if script.path == folder / name:
             return script

@@ -42,8 +42,8 @@ _RECIPE = "images/node.yaml"
 #: The image that the new project's recipe extends.
 _SHIPPED_IMAGE = "debian-12"
 
-#: The files that can configure pytest, each with its section for pytest. pytest reads only the first
-#: file that has this section.
+#: The files that can configure pytest, each with the section that pytest reads. pytest reads only
+#: the first file that has this section.
 _PYTEST_SECTIONS = {
     "pytest.toml": re.compile(""),
     ".pytest.toml": re.compile(""),
@@ -172,7 +172,7 @@ def _with_shipped_image(ini: str) -> str:
         "".join(lines)
         .replace(
             "# --image=node is images/node.yaml; `harness image ls` lists the harness's own images.",
-            "# `harness image ls` lists the images. To add packages to one: `harness docs images`, 'Extending a recipe'.",
+            "# `harness image ls` lists the images. To add packages to an image: `harness docs images`, 'Extending a recipe'.",
         )
         .replace("--image=node", f"--image={_SHIPPED_IMAGE}")
     )
@@ -223,7 +223,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[tuple[list[Path], list[Path]]]:
-    """Yield two lists, of folders and files that the block makes; remove these if the block raises."""
+    """Yield a list for folders and a list for files; if the block raises, remove all paths in the lists."""
     folders: list[Path] = []
     files: list[Path] = []
     try:

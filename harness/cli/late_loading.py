@@ -24,9 +24,9 @@ class _LateModule(ModuleType):
 
 
 def load_on_use(*names: str) -> None:
-    """Let `import NAME` return at once; the module loads when one of its attributes is used.
+    """Make `import NAME` return at once; load the module when one of its attributes is used.
 
-    A module that is loaded already is left alone. Import names of a submodule by
+    A module that is already loaded does not change. Import names of a submodule by
     `from NAME.PART import …`, not by `import NAME.PART`.
     """
     for name in names:

@@ -1,4 +1,4 @@
-"""`harness ps`, `logs` and `gc`: list machines, print a console, remove what killed runs left."""
+"""`harness ps`, `logs` and `gc`: list machines, print a console, remove leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _ps(arguments: argparse.Namespace) -> int:
     )
     last = machines[-1].id
     print(
-        f"\nEnter one: harness shell --machine {last}, harness console {last}, harness ssh {last}"
+        f"\nEnter a machine: harness shell --machine {last}, harness console {last}, harness ssh {last}"
     )
     return 0
 
@@ -158,7 +158,7 @@ def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterato
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    """List kept machines, folders of killed runs, and old bundles; end or remove each."""
+    """List kept machines, folders of killed runs, and old bundles; end the machines and remove the files."""
     runs = settings_of(arguments).runs_folder
     named = set(arguments.machine)
     kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]

@@ -93,7 +93,7 @@ def add_gpu_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_gpu_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the GPUs of this host that tests may take, and for the folder of leases."""
+    """Add the options for the GPUs of this host that tests may lease, and for the folder of leases."""
     add_to_command(parser, "--gpu-models", "--gpu-inventory", "--gpu-pool-dir")
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Commands whose output is not escaped: a program for a shell or for Python, or the output of a
-#: console, from which the command itself removes control sequences.
+#: Commands whose output is not escaped. `completion` and `migrate` print a program; `replay`
+#: prints a console's output and removes control sequences itself.
 _VERBATIM = frozenset({"completion", "migrate", "replay"})
 _MESSAGES = "messages"
 
@@ -26,8 +26,8 @@ _MESSAGES = "messages"
 def open_closed_streams() -> None:
     """Open the null device as each standard stream that the caller closed, such as by `>&-`.
 
-    Otherwise the next file that this process opens would get the stream's number, and output of other
-    processes would be written to that file.
+    Otherwise the next file that this process opens would get the stream's number. The output of
+    child processes would then be written to that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -38,10 +38,10 @@ def open_closed_streams() -> None:
 
 @contextlib.contextmanager
 def guarded(command: str) -> Iterator[None]:
-    """Escape the unprintable characters in the output of a command in this context.
+    """Escape unprintable characters in the command's output while the context is open.
 
-    Shells, consoles and logs of machines write to the descriptors directly, so this output is not
-    escaped.
+    Output of shells, consoles and logs of machines is written directly to the descriptors, so it
+    is not escaped.
     """
     with contextlib.ExitStack() as open_streams:
         if command not in _VERBATIM:

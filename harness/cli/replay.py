@@ -47,7 +47,7 @@ def _speed(word: str) -> float:
         speed = float(word)
     except ValueError:
         speed = -1.0
-    # A pause of years would overflow the clock.
+    # A very small factor would make pauses of years, which overflow the clock.
     if speed != 0 and not speed >= _SLOWEST:
         raise argparse.ArgumentTypeError(
             f"'{word}' is not a factor; give 0, or a number of at least {_SLOWEST}."
@@ -91,6 +91,6 @@ def _print(printed: Iterable[tuple[float, str]], speed: float) -> None:
             # Shorten long pauses of the guest.
             SYSTEM_CLOCK.sleep(min(at - last, _LONGEST_PAUSE_S) / speed)
         last = at
-        # The locale may lack a character of the guest.
+        # The guest may have printed a character that the locale's encoding lacks.
         sys.stdout.buffer.write(text.encode())
         sys.stdout.buffer.flush()

@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--machine-uri",
-        # The bundle says which driver ran the machine; a URI has a meaning only with that driver.
+        # The bundle says which driver ran the machine; only that driver can use the URI.
         dest="uri",
         metavar="URI",
         help=f"libvirt's URI, for a machine that ran under libvirt (default: {URI_VARIABLE})",
@@ -90,7 +90,8 @@ def _resume(arguments: argparse.Namespace) -> int:
         settings_of(arguments),
         arguments.bundle,
         arguments.argv,
-        # A disk names the image below it by a path that is relative to the disk's folder.
+        # A relative path would be wrong: a disk names its base image relative to the disk's own
+        # folder.
         base=None if arguments.base is None else arguments.base.absolute(),
         uri=arguments.uri,
         until=until,

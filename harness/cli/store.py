@@ -121,7 +121,7 @@ def _require_movable(folder: Path) -> None:
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
-            f"Its disk refers to '{backing_name(disk)}' by a path on this host; remove the "
+            f"The disk refers to '{backing_name(disk)}' by an absolute path on this host; remove the "
             "folder from the cache, and the next run makes a disk that can be moved."
         )
 
@@ -143,7 +143,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
-    """Raise BadInputError for a name that is not the beginning of any name in `there`."""
+    """Raise BadInputError if no name in `there` begins with one of `names`."""
     for name in names:
         if not name or not any(each.startswith(name) for each in there):
             raise BadInputError(
@@ -159,8 +159,8 @@ def _pull_one(
 
     def fill(staging: StagingFolder) -> None:
         if not shared.pull(name, staging.content, progress=progress):
-            raise HarnessError(f"'{name}' was removed from the store meanwhile.")
-        # Check now: the damage to a published artifact would be found only at the artifact's first
+            raise HarnessError(f"'{name}' was removed from the store during the pull.")
+        # Check before the artifact is published: a later check would find damage only at the first
         # use.
         manifests.check(staging.content, manifests.read(staging.content).key)
 

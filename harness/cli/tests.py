@@ -63,4 +63,4 @@ def become_pytest(node_id: str, *options: str) -> NoReturn:
             source="NODEID",
         )
     argv = [sys.executable, "-m", "pytest", node_id, "-n", "0", *options]
-    os.execv(argv[0], argv)  # noqa: S606 - pytest takes this process's place
+    os.execv(argv[0], argv)  # noqa: S606 - pytest replaces this process

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Suffix of a GPU's access trace file in the folder `host`; the GPU's device id precedes the suffix.
 TRACE_SUFFIX = "-trace.json"
-#: The file in the folder `host` with a sentence about a host that kept the machine waiting for most of its time.
+#: The file in the folder `host` with a sentence about a host whose other work kept the machine
+#: waiting most of the time.
 BUSY_HOST = "busy-host.txt"
 #: The kernel's folder of PCI functions, for nodes without `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
@@ -89,8 +90,8 @@ CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
 #: modinfo's exit code for a module that does not exist, and also for other errors.
 _NO_SUCH_MODULE = 1
-#: modinfo's errors for a module that `modules.dep` does not list, and for a removed module that
-#: `modules.dep` still lists.
+#: modinfo's error for a module that is not in `modules.dep`, and its errors for a module that is
+#: still in `modules.dep` but was removed.
 _NO_MODULE = (
     "not found",
     *(
@@ -99,8 +100,8 @@ _NO_MODULE = (
     ),
 )
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
-#: The folders in which a shell looks for programs; a program in an inaccessible folder seems to be
-#: absent.
+#: The folders in which a shell looks for programs. If a folder is not accessible, its programs
+#: seem to be absent.
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 #: `timeout`'s exit code for a program that does not exist.
 _NOT_FOUND = 127
@@ -240,8 +241,8 @@ class Evidence:
     def answer_of(self, name: str) -> str:
         """Return the output of the gathered command `name`, which must have succeeded.
 
-        Raises HarnessError if the command failed: what is missing in the output of a failed command
-        may still exist.
+        Raises HarnessError if the command failed, because the output of a failed command may lack
+        existing items.
         """
         output = self.output_of(name)
         exit_code = self.exit_code_of(name)
@@ -395,7 +396,8 @@ class Evidence:
         text = self.file(RECORD_PATH)
         if text is None:
             return None
-        # As provisioning reads the record: other line breaks than "\n" belong to the value.
+        # Split the text like provisioning, only at "\n": other line breaks are a part of the
+        # value.
         lines = text.removeprefix("\ufeff").split("\n")
         pairs = [line.partition("=") for line in lines if "=" in line]
         return {key: value for key, _, value in reversed(pairs)}
@@ -524,7 +526,7 @@ class Evidence:
 
     @property
     def refused_gpus(self) -> list[str]:
-        """Return the device id of each GPU that the driver reported as not supported since the boot."""
+        """Return the device ids of the GPUs that the driver, since the boot, reported as not supported."""
         return node_state.parse_refused_gpus(self.kernel_log)
 
     @property
@@ -544,7 +546,7 @@ class Evidence:
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded.
 
-        The list of units also has units that do not exist, but that other units name.
+        systemd's list of units also contains names of units that do not exist; these are left out.
         """
         rows = node_state.parse_units(self._full_answer_of("units"))
         return {row[0]: row[2] for row in rows if row[1:3] != ["not-found", "inactive"]}

@@ -74,8 +74,8 @@ def write_archive(folder: Path) -> Path:
                     f"--file={part}",
                     f"--use-compress-program={packer}",
                 ),
-                # The log and the sockets of the process that holds a kept machine may change
-                # meanwhile.
+                # These warnings are expected: the log and the sockets of a kept machine's process
+                # may change while tar runs.
                 *("--warning=no-file-changed", "--warning=no-file-ignored"),
                 *(f"--directory={folder.parent}", "--", folder.name),
             ],
@@ -139,7 +139,8 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
         try:
             yield folder
         except BadInputError as error:
-            # The user knows the archive; the unpacked folder is removed now.
+            # Name the archive instead of the unpacked folder, because the unpacked folder is
+            # removed now.
             error.sentence = error.sentence.replace(visible(str(folder)), visible(str(bundle)))
             raise
 
@@ -152,7 +153,7 @@ def _limit_of(bundle: Path) -> int:
 def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
     """Yield the output of an unpacking program; raises OSError at the end if the program failed."""
     process = spawn([packer, "-dc"], stdin=packed, stdout=PIPE)
-    if process.stdout is None:  # pragma: no cover - a pipe was asked for
+    if process.stdout is None:  # pragma: no cover - `spawn` opened a pipe
         raise OSError(errno.EPIPE, "it has no output")
     try:
         yield cast("BinaryIO", process.stdout)
@@ -178,14 +179,15 @@ def unpack(
     """
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:
-        # Unlike the stream mode of tarfile, this mode reads no further than necessary.
+        # In this mode, tarfile reads only the bytes that it needs; in its stream mode, it reads
+        # ahead.
         with tarfile.open(
             fileobj=cast("BinaryIO", bounded), mode="r:", tarinfo=_Member
         ) as archive:
             for count in itertools.count(1):
                 bounded.begin_header()
                 member = archive.next()
-                # tarfile keeps every member, for access by name.
+                # tarfile would keep every member in memory.
                 archive.members = []  # type: ignore[attr-defined]
                 if member is None:
                     bounded.expect_end()
@@ -319,14 +321,14 @@ class _ForwardOnly:
     def _read(self, size: int) -> bytes:
         content = self._stream.read(size)
         self._at += len(content)
-        # The factor 2 leaves room for headers and padding.
+        # The factor 2 is a reserve for headers and padding.
         if self._at > 2 * self._limit_bytes:
             raise ARCHIVE.error(self.source)
         return content
 
 
 def _require_records(content: bytes) -> None:
-    """Raise ReadError unless an extended header has one record after the other, and then zeros.
+    """Raise ReadError unless an extended header consists of consecutive records, followed by zeros.
 
     Before Python 3.11.10, tarfile accepts records that overlap, and needs much time and memory.
     """
@@ -344,8 +346,8 @@ def _require_records(content: bytes) -> None:
 def machine_folders(folder: Path) -> list[Path]:
     """Return the folders of machines in a test's evidence; `folder` itself may be a machine's folder.
 
-    The folders are not searched further, since a guest chooses the names of the gathered files.
-    Raises LimitError for too many folders within folders.
+    The folder of a machine is not searched for more machines, because a guest chooses the names of
+    the gathered files. Raises LimitError for too many folders within folders.
     """
     found = []
     for path, folders, _ in os.walk(folder):

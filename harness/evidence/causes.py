@@ -43,11 +43,12 @@ _SOURCES = (
     "files/var/lib/dkms/*/build/make.log",
     "files/var/lib/dkms/*/*/build/make.log",
 )
-#: Only this many bytes at the end of a file are read: a node that continues after a failure repeats
-#: the error.
+#: Only this many bytes at the end of a file are read, because a node that continues after a
+#: failure logs the error again.
 _MOST_BYTES = 2 << 20
 _LONGEST_LINE = 4096
-#: The most units of one kind that are named, as a guest may have any number of failed units.
+#: The maximum number of named units of one kind, because a guest may have any number of failed
+#: units.
 _MOST_UNITS = 100
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
@@ -92,14 +93,13 @@ _ERROR_LINE = re.compile(
 _HARMLESS = re.compile(
     r"0 errors|errors=remount|error_log|no error|ERST|BERT|EDAC|failed_units|without errors|"
     r"Condition check resulted|RAS: Correctable|"
-    # The kernel repeats its arguments, among them `panic=-1`.
+    # The kernel logs its command line, which contains `panic=-1`.
     r"command line:|panic=|"
-    # An emulated guest prints `tsc:`; loading a module that DKMS has built prints the other
-    # message.
+    # An emulated guest prints `tsc:`; a module that DKMS has built causes the other message.
     r"\btsc: |module verification failed|"
     # Containerd tries all its plugins; until a cluster configures CNI, containerd reports an error.
     r"level=(debug|info|warning)|failed to load cni during init|"
-    # A pipe in DKMS's script prints this.
+    # A pipe in DKMS's script causes this message.
     r"dkms.* write error: Broken pipe|"
     # This line is printed for a step of provisioning that was not needed.
     r"step \S+ skipped|Only needed after failure of|"
@@ -127,7 +127,7 @@ class FoundCause:
     source: str
 
     def sentence(self) -> str:
-        """Return the text for the short summary; the cause's name is first, as the text may be truncated."""
+        """Return the text for the short summary; the cause's name is first because the text may be truncated."""
         return f"{self.cause.name}: {self.line}"
 
     @property
@@ -164,7 +164,7 @@ CAUSES = (
     ),
     _cause(
         "no space on the guest's disk",
-        # The kernel reports other exhausted resources with the same words: cgroups, BPF, message
+        # The kernel uses the same message for other exhausted resources: cgroups, BPF, message
         # queues.
         r"^(?!.*(inotify|(?<![\w./-])watch(es|er|ing)?(?![\w./-])|/sys/fs/|/proc/sys|cgroup|\b(lib)?bpf(_\w+)?\b)).*"
         r"No space left on device",
@@ -194,12 +194,12 @@ CAUSES = (
         "the guest's clock is wrong",
         r"certificate is not yet valid|has expired or is not yet valid: current time \S+ is before|"
         r"Release file .* is not valid yet|not valid yet \(invalid for another",
-        "compare `date` in the machine with the host's; look at its time service",
+        "compare `date` in the machine with the host's; look at the machine's time service",
     ),
     _cause(
         "a certificate has expired, or the guest's clock is ahead",
         r"certificate has expired(?! or is not yet valid: current time \S+ is before)",
-        "compare `date` in the machine with the host's, and with the end of the server's certificate",
+        "compare `date` in the machine with the host's, and with the end date of the server's certificate",
     ),
     _cause(
         "a name can't be resolved",
@@ -208,7 +208,7 @@ CAUSES = (
         r"(name )?resolution timed out|no servers could be reached|\bEAI_AGAIN\b|"
         r"\blookup \S+( on \S+)?: .*(i/o timeout|server misbehaving|connection refused)|"
         r"(^|[:\] ])(host|nslookup|dig|getent|curl|wget|ping)\b.*(can't resolve|bad address)",
-        "machines have no network beyond the host; serve it by the fixture `registry` or `host_ports`",
+        "machines have no network beyond the host; serve the name by the fixture `registry` or `host_ports`",
     ),
     _cause(
         "cloud-init can't read its user-data",
@@ -261,14 +261,14 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 
 
 def explain(folder: Path, *, is_named: bool = False) -> list[str]:
-    """Return sentences about further findings in the evidence of a failure, the most useful first.
+    """Return sentences about other findings in the evidence of a failure, the most useful first.
 
     The first findings are the failed step of provisioning, or else the end of the provisioner and
     the last lines of its log. The next findings are each failed unit with its last line in the
-    journal, and each unit that systemd restarts. If there are no such findings and no named cause
-    (`is_named`), the findings are the units that are still starting, the guest's first line about
-    an error, or the last console line of a guest that does not answer. The last finding is that the
-    host's other work kept the machine waiting.
+    journal, and each unit that systemd restarts. If there is no failed step, ended provisioner or
+    failed unit, and no named cause (`is_named`), the next findings are the units that are still
+    starting, and either the guest's first line about an error or the last console line of a guest
+    that does not answer. The last finding is that the host's other work kept the machine waiting.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -426,7 +426,7 @@ def _last_of_unit(unit: str, logs: _Logs) -> str:
 
 
 def _starting_units(folder: Path) -> Iterator[str]:
-    """Name the units whose start commands still run, without the units that wait for other units."""
+    """Name the units whose start commands still run; leave out units that wait for other units."""
     for unit, *columns in _words(folder / "commands/units"):
         # A line may be truncated, or may be an error message.
         if columns[1:2] == ["activating"] and "".join(columns[2:3]).startswith("start"):

@@ -58,7 +58,7 @@ def collect_guest(
     script = render_script(request, nonce, stretch=stretch)
     # The script is passed by stdin, because arguments are visible in the list of processes and in
     # sudo's log.
-    # Once the host is quiet again, a command that hangs takes its whole stretched limit.
+    # Even on an idle host, a command that hangs takes its whole stretched limit.
     limit_s = _SCRIPT_S + COMMAND_S * (stretch - 1)
     result = runner.run(["sh"], timeout_s=limit_s, stdin=script)
     try:
@@ -75,7 +75,7 @@ def collect_guest(
 
 
 def _remove_guest_part(folder: Path) -> None:
-    """Remove the files that were written before the error, since they may be truncated."""
+    """Remove the files that were written before the error, because these files may be truncated."""
     for name in ("commands", "files"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (UNREADABLE_NAME, "stat.txt"):

@@ -52,8 +52,8 @@ def render_script(request: EvidenceRequest, nonce: str, *, stretch: float = 1.0)
     """Render the shell script that gathers the requested evidence and prints it compressed, as base64.
 
     The script needs only TOOLS, so that it works on a node on which provisioning failed. `stretch`
-    multiplies the time limit of each command: the node measures it by its own clock, which continues
-    while the host runs other work.
+    multiplies the time limit of each command, because the node's clock continues while the host
+    runs other work.
     """
     limit_s = math.ceil(COMMAND_S * stretch)
     lines = [
@@ -153,7 +153,7 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible so that the files are found, and a shell test of that access.
+    """Yield each folder that must be accessible to find the files, and a shell test of the access.
 
     In a folder that the user may not access, an existing file seems to be absent. A folder below a
     wildcard is yielded as a pattern. The test checks the folder in `$f`.

@@ -26,7 +26,7 @@ NOT_COLLECTED = "not-collected.txt"
 
 
 def refuse_gaps(folder: Path, kind: Kind, *patterns: str) -> None:
-    """Raise HarnessError if anything that matches one of the patterns may exist without being found."""
+    """Raise HarnessError if anything that matches one of the patterns may exist but was not found."""
     refuse_closed(folder, *patterns)
     for pattern in unrequested(folder, kind, patterns):
         raise HarnessError(
@@ -77,6 +77,6 @@ def _closed(folder: Path) -> Sequence[str]:
 
 
 def _hides(closed: str, parts: Sequence[str]) -> bool:
-    """Return whether `closed` matches the pattern with these `parts`, or is a folder above a match."""
+    """Return whether `closed` matches the pattern with these `parts`, or is a folder that may contain a match."""
     depth = closed.rstrip("/").count("/")
     return is_match(closed, "/".join(parts[: depth + 1]) or "/")

@@ -64,7 +64,7 @@ class UnitTimes:
     active: str
     result: str
     after: frozenset[str]
-    """The units after which this unit starts, by its own `After=` or by their `Before=`."""
+    """The units after which this unit starts, by `After=` of this unit or `Before=` of the other units."""
     started_s: float | None
     """When the unit left its inactive state; None if it has not been started."""
     ready_s: float | None
@@ -75,7 +75,8 @@ class UnitTimes:
 class JournalEntry:
     """An entry of the journal; `boot` is the id of the entry's boot; times are in seconds.
 
-    `fields` are the fields that this package uses; an entry of a journal may have further fields.
+    `fields` are the fields that this package uses; an entry of a journal may have other fields
+    too.
     """
 
     boot: str

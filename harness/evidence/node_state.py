@@ -59,7 +59,8 @@ _PCI_CONFIG = re.compile(
 )
 _NO_IDS = "ff ff ff ff"
 _SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
-#: systemd's marks of the states of a unit; in a locale without UTF-8, these are an asterisk and an x.
+#: systemd's marks of the states of a unit. In a locale without UTF-8, systemd prints an asterisk
+#: or an x.
 _UNIT_MARKS = set(
     "*x\N{BLACK CIRCLE}\N{WHITE CIRCLE}\N{MULTIPLICATION SIGN}\N{CLOCKWISE OPEN CIRCLE ARROW}"
 )
@@ -116,7 +117,7 @@ class PciFunction:
     device: str
     driver_in_use: str | None
     is_answering: bool | None = True
-    """False if the function's configuration space reads all ones, as after the device left the bus.
+    """False if the function's configuration space reads all ones, for example after the device left the bus.
 
     None if the configuration space was not read."""
 
@@ -160,7 +161,7 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
     """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
 
     Raises HarnessError in three cases: DKMS reports an error, so modules may be missing; a line
-    about an `nvidia` module has another form; or no line of the output has a known form.
+    about an `nvidia` module has an unknown form; or every line has an unknown form.
     """
     builds: list[DkmsBuild] = []
     others: list[str] = []
@@ -207,7 +208,8 @@ def parse_units(text: str) -> list[list[str]]:
 def parse_failing_units(text: str) -> list[str]:
     """Return the units in `systemctl list-units` that fail again and again, or that can't start.
 
-    systemd lists neither as failed. Raises HarnessError in the same cases as `parse_units`.
+    systemd lists neither kind of unit as failed. Raises HarnessError in the same cases as
+    `parse_units`.
     """
     return [
         name
@@ -428,5 +430,5 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        # A line of a log may be truncated, and then its quotes do not match.
+        # In a truncated line of a log, the quotes do not match.
         return text.split()

@@ -1,4 +1,4 @@
-"""Pure functions that read a provisioner's outcome file, events and log lines, as declared."""
+"""Pure functions that read the outcome file, the events and the log lines that a provisioner declares."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: The limit for reported times and durations, in seconds: some 3000 years.
 MOST_S = 1e11
 _EXIT_CODE = re.compile(r"-?[0-9]{1,10}")
-#: An expression is searched in this many characters of a line, since the time may grow with the
-#: square of this number.
+#: A regular expression is applied to this many characters of a line, because the time may grow
+#: with the square of this number.
 _LONGEST_LINE = 16 << 10
 
 
@@ -69,7 +69,7 @@ class ProvisioningOutcome:
         try:
             document = parse_json(text)
             if not isinstance(document, dict):
-                raise TypeError("it is not a JSON object")  # noqa: TRY301 - one form of message
+                raise TypeError("it is not a JSON object")  # noqa: TRY301 - all errors get the same form of message
             return cls(
                 exit_code=None
                 if file.exit_code is None
@@ -88,7 +88,7 @@ class ProvisioningOutcome:
 
 
 def parse_exit_code(text: str) -> int:
-    """Return a decimal number; raises ValueError for other text, even if Python reads it, like `0_0`."""
+    """Return a decimal number; raises ValueError for other text, even for `0_0`, which `int` accepts."""
     if _EXIT_CODE.fullmatch(text.strip()) is None:
         raise ValueError(f"{text!r} is not an exit code")
     return int(text)
@@ -214,7 +214,7 @@ def _moment(text: str | None) -> float | None:
 def _finite(text: str) -> float:
     """Return a number of seconds; raises ValueError for another text, and for `nan` and `inf`."""
     number = float(text)
-    # No clock and no step reaches the limit, and a report can convert all smaller times to
+    # No real time or duration reaches the limit, and a report can convert all smaller times to
     # milliseconds.
     if not abs(number) < MOST_S:
         raise ValueError(f"{text} is not a number of seconds")

@@ -131,8 +131,8 @@ def node_request(
     """Return the evidence to gather on every GPU node; modinfo is run for each of `kernels`.
 
     The declaration of the `provisioner` adds files and commands; the default is the provisioner of
-    the harness. Gathering must change nothing, so there is no `nvidia-smi`, which loads the module,
-    and no `dkms status`, which writes a temporary file (DKMS 3.0.10).
+    the harness. Gathering must change nothing, so it runs neither `nvidia-smi`, which loads the
+    module, nor `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
     request = EvidenceRequest(
         commands={

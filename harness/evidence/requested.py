@@ -63,8 +63,8 @@ def unrequested(folder: Path, kind: Kind, wanted: Sequence[str]) -> list[str]:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read the evidence with the version that gathered it, or with a newer version."
         )
-    # A sample has two characters for each '*', so that a requested '?', which stands for one
-    # character, does not match a '*'.
+    # A sample has two characters for each '*'. So a requested '?', which stands for one character,
+    # does not match a '*'.
     samples = {pattern: pattern.replace("*", "**") for pattern in wanted}
     return [
         pattern
@@ -87,5 +87,5 @@ def _is_name_match(name: str, pattern: str) -> bool:
 
 @functools.cache
 def _expression(pattern: str) -> re.Pattern[str]:
-    # The time for many wildcards does not explode, unlike with `.*` for each '*'.
+    # `fnmatch.translate` avoids the exponential time that `.*` for each of many '*' would need.
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))

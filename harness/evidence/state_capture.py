@@ -8,8 +8,8 @@ use of the identity relies on these facts:
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set a ctime.
 * Before the blocks are read, all cached data is written to the disk. Without this step, ext4 would
   not set the ctime at a later write through a memory map.
-* Two changes within one tick of the clock leave the same ctime; so the ctime does not identify a
-  file that changed in the last second before the state was taken.
+* Two changes within one tick of the clock leave the same ctime. So the ctime does not show every
+  change in the last second before the state was taken.
 * No program writes directly to the disk's block device.
 
 The module is long because it reads all parts of the state, in the order in which the guest reports them.
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
     from harness.provisioning.wait import Deadline
 
-#: File systems that the kernel, containers or packages provide; the node's own files are not in
-#: them.
+#: File systems that are not read, because they contain no files of the node itself but files of
+#: the kernel, of containers or of packages.
 _PASSED_OVER = frozenset(
     {
         *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
@@ -64,7 +64,7 @@ _PASSED_OVER = frozenset(
 )
 #: Small file systems; the harness reads them with `find`.
 _SMALL = frozenset({"devtmpfs", "tmpfs", "vfat"})
-#: The parts of /run that are read; other files in /run end with the boot and change all the time.
+#: The parts of /run that are read; other files in /run change often and do not outlive the boot.
 RUN_PARTS = (
     "/run/cdi",
     "/run/modprobe.d",

@@ -116,7 +116,7 @@ class Change(NamedTuple):
     def render(self) -> str:
         if self.before is None or self.after is None:
             item = self.after if self.before is None else self.before
-            assert item is not None  # noqa: S101 - either exists
+            assert item is not None  # noqa: S101 - one of the two exists
             sign = "+" if self.before is None else "-"
             about = ", ".join(f"{key} {value}" for key, value in item.items())
             return f"{sign} {self.name}: {about}"
@@ -198,7 +198,7 @@ def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
 
 
 def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
-    """Return None if a path's state is the same, or else a text about changes that no attribute shows."""
+    """Return None if a path's state is the same, "" if attributes differ, or a text about a hidden change."""
     if old._replace(identity=new.identity, sha256=new.sha256) != new:
         return ""
     if old.kind != "f" or old.size == 0:

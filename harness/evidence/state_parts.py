@@ -67,7 +67,7 @@ class Mount(NamedTuple):
 
 
 def parse_lines_by_file(text: str) -> dict[str, list[str]]:
-    """Parse the output of `grep -HZ ''`: the lines of each file; an empty file has none."""
+    """Parse the output of `grep -HZ ''`: return the lines of each file; empty files are left out."""
     found: dict[str, list[str]] = {}
     for line in text.split("\n")[:-1]:
         path, _, content = line.partition("\0")
@@ -122,7 +122,7 @@ def _unescape(word: str) -> str:
 
 
 def mounts(found: Iterable[Mount]) -> Items:
-    """Return mounts by target; the name of a further mount on one target is the target and a number."""
+    """Return mounts by target; if a target has several mounts, a number follows the target from the second on."""
     items: Items = {}
     for mount in found:
         name, number = mount.target, 1

@@ -131,7 +131,7 @@ __all__ = [
     "unit_state",
 ]
 
-# An expectation that a test calls is a step of the report. A call by another expectation is no
-# step.
+# The report has a step for each expectation that a test calls, but no step for an expectation that
+# another expectation calls.
 for _name in __all__:
     globals()[_name] = as_step(_name, globals()[_name])

@@ -277,11 +277,11 @@ def module_fits_kernel(evidence: Evidence) -> str:
 def _is_weak_module(evidence: Evidence, kernel: str, vermagic: str) -> bool:
     """Return whether `kernel` has a link to a module that was built for another kernel.
 
-    RHEL and SUSE make such links if both kernels have the symbols that the module needs. A kernel with
-    `modversions` compares the symbols, not its own version.
+    RHEL and SUSE make this link if both kernels have the symbols that the module needs. A kernel
+    with `modversions` checks the versions of the symbols, not the version of the kernel.
     """
     path = evidence.module_path_of(kernel) if "modversions" in vermagic.split() else None
-    # Where /lib is a link to /usr/lib, kmod may have been built to use the latter.
+    # Where /lib is a link to /usr/lib, kmod may have been built to use /usr/lib.
     return (path or "").removeprefix("/usr").startswith(f"/lib/modules/{kernel}/weak-updates/")
 
 

@@ -34,7 +34,7 @@ _ATTACHED = re.compile(r"^Attached GPUs\s*:\s*(\d{1,9})\s*$", re.MULTILINE)
 _GPU = re.compile(r"^GPU (?P<address>[0-9A-Fa-f:.]+)\s*$")
 _LINE = re.compile(r"^(?P<indent>\s*)(?P<name>\S.*?)(?::(?P<value>\s.*|))?$")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`)"
-#: What the value "Yes" in a line means, by the line's block and name; an empty block stands for any
+#: The fault that the value "Yes" means, by the block and the name of the line; "" stands for any
 #: block.
 _FAULTS = {
     ("Remapped Rows", "Pending"): f"rows of its memory wait to be remapped: {_RESET}",
@@ -98,7 +98,8 @@ _NO_VALUES = {
     "requested functionality has been deprecated",
     "not supported",
 }
-#: The exit codes of a program that was killed (124 by `timeout`), or that the user may not start.
+#: The exit codes of a program that was killed (124: by `timeout`), or that the user has no
+#: permission to start.
 _NOT_ENDED = {124, 126, 137, 143}
 _NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
 
@@ -248,7 +249,7 @@ def _judge(values: list[_Value]) -> _Judged:
 
 
 def _meanings(value: _Value) -> Mapping[str, str] | None:
-    """Map a line's known values to faults ("" for no fault); return None for a line about something else."""
+    """Return the fault that each known value of a line means ("" for no fault), or None for other lines."""
     where = value.blocks[-1] if value.blocks else ""
     for key in ((where, value.name), ("", value.name)):
         if key in _FAULTS:
@@ -256,7 +257,7 @@ def _meanings(value: _Value) -> Mapping[str, str] | None:
     if value.name == _RECOVERY:
         return _RECOVERIES
     if "Fabric" in value.blocks:
-        # Each line of `Health` is about a fault, also a line that a later release adds.
+        # Every line of `Health` is about a fault, even a line that a later release adds.
         return _FABRIC.get((where, value.name), {} if where == "Health" else None)
     if not _counts_uncorrected(value):
         return None

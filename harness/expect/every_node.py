@@ -42,7 +42,7 @@ NODE_EXPECTATIONS = (
     NodeExpectation(name="gpu", words="a GPU is on the bus", judge=has_gpus),
     NodeExpectation(name="driver", words="the driver drives each GPU", judge=every_gpu_driven),
     NodeExpectation(
-        name="module", words="the module on disk is the loaded one", judge=module_fits_kernel
+        name="module", words="the module on disk is the loaded module", judge=module_fits_kernel
     ),
     NodeExpectation(
         name="tools", words="the driver's programs are installed", judge=driver_tools_installed
@@ -131,7 +131,7 @@ def every_expectation() -> tuple[NodeExpectation, ...]:
     """Return the harness's expectations on a GPU node, and the expectations of installed packages.
 
     A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point is a
-    `NodeExpectation`, or a function that takes evidence and may raise ExpectationError; the first
+    `NodeExpectation`, or a function that takes evidence and may raise ExpectationError. The first
     line of the function's docstring says what is expected. For an entry point that can't be used,
     the result contains an expectation whose `judge` raises PluginError, so the verdict is unknown.
     """

@@ -27,7 +27,7 @@ def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
 def no_bar_access_before(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
     """Expect no BAR access of an emulated GPU before the first mark that contains `mark`.
 
-    The steps of provisioning are marks, and so are the lines that a test writes with `mark`.
+    The marks are the steps of provisioning, and the lines that a test writes with `mark`.
     """
     trace = _trace_of(evidence, gpu)
     moment = _moment(evidence, trace, mark, gpu)

@@ -27,7 +27,7 @@ _DISPLAY = "03"
 #: An unknown line with this word may be about a GPU that the driver does not support.
 _OF_A_GPU = re.compile(r"\bv?GPUs?\b", re.IGNORECASE)
 _ID = re.compile(r"(?:(?:0x)?([0-9a-f]{4}):)?(?:0x)?([0-9a-f]{4})")
-#: The vendor id that is read from a device that does not answer.
+#: The vendor id in the configuration space of a device that does not answer.
 _NO_VENDOR = "ffff"
 
 
@@ -136,8 +136,8 @@ def has_gpus(evidence: Evidence) -> str:
     require(
         bool(gpus),
         "A GPU was expected on the PCI bus, but none of its "
-        f"{len(evidence.pci_functions)} functions is a GPU. Use a machine with a GPU; if it has one, "
-        "look for PCI errors in the kernel log.",
+        f"{len(evidence.pci_functions)} functions is a GPU. Use a machine with a GPU; if the machine "
+        "has a GPU, look for PCI errors in the kernel log.",
         evidence,
     )
     if not any(gpu.is_answering for gpu in gpus):
@@ -201,8 +201,8 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     )
     errors = [message for message in messages if message.condemns_node]
     if errors:
-        # After an error, the driver also logs consequences of the error, which have no name in the
-        # table. So the last error that has a name is reported.
+        # After an error, the driver also logs messages about the consequences. The table has no
+        # names for these messages, so the last error with a name is reported.
         last = [each for each in errors if each.words is not None and each.words.name] or errors
         raise failure(
             f"No GPU error was expected in the kernel log, but there are {len(errors)} lines with "
@@ -320,7 +320,7 @@ def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list
 
 
 def _id(gpu: GpuModel | str) -> str:
-    """Return the id as `lspci -n` prints it; raises BadInputError for a text that is not an id."""
+    """Return the id in the format of `lspci -n`; raises BadInputError for a text that is not an id."""
     if not isinstance(gpu, str):
         return str(gpu.pci)
     found = _ID.fullmatch(gpu.strip().lower())

@@ -150,8 +150,8 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
             f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.",
             evidence,
         )
-    # The nearest line has the same event, or else the largest number of equal fields; of several
-    # such lines, the last is chosen.
+    # The nearest line is a line with the same event, if there is any, and has the largest number
+    # of equal fields. If several lines are equally near, the last line is chosen.
     nearest = max(
         reversed(lines),
         key=lambda line: (line.get("event") == fields.get("event"), _agreeing(line, fields)),

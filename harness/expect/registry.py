@@ -29,7 +29,7 @@ def pulls_tried(log: RegistryLog, times: int) -> None:
 
 
 def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
-    """Expect a pause of at least this length between each try to pull and the next.
+    """Expect a pause of at least this length between any two consecutive tries to pull.
 
     Also raises ExpectationError if there are fewer than two tries.
     """

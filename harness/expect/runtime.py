@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 CDI_KIND = "nvidia.com/gpu"
-#: The kinds of the CDI specs that the toolkit, the device plugin and the DRA driver write for GPUs.
-#: The kind `management.nvidia.com/gpu` is left out, since pods do not get GPUs by that kind.
+#: The kinds of the CDI specs that the toolkit, the device plugin and the DRA driver write for
+#: GPUs. The kind `management.nvidia.com/gpu` is left out, because pods do not get GPUs by specs of
+#: that kind.
 CDI_KINDS = (
     CDI_KIND,
     "k8s.device-plugin.nvidia.com/gpu",
@@ -47,7 +48,7 @@ _PROGRAMS = (
     f"{NVIDIA_RUNTIME}.legacy",
     BOTTLEROCKET_RUNTIME,
 )
-#: Keys and tables that show that a text is a configuration; warnings of containerd have others.
+#: Keys and tables that show that a text is a configuration; containerd's warnings have other keys.
 _IN_A_DUMP = frozenset({"version", "plugins", "disabled_plugins"})
 #: The active state that systemd reports for a unit that does not run.
 _INACTIVE = "inactive"
@@ -224,8 +225,8 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 def cdi_offers_gpus(evidence: Evidence) -> str:
     """Expect a CDI spec, from this boot or from /etc/cdi, to offer the GPUs to containers.
 
-    If specs name device nodes of GPUs, these specs have to name the device node of each GPU. If they
-    mount the driver's libraries, the version has to be the loaded driver's. No two specs in one
+    If specs name device nodes of GPUs, they must name the device node of each GPU. If specs mount
+    the driver's libraries, these must have the version of the loaded driver. No two specs in one
     folder may have the same device, since container runtimes would ignore that device.
     """
     specs = evidence.cdi_devices
@@ -277,7 +278,7 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
 
 
 def _require_libraries_of_the_driver(evidence: Evidence, offered: Mapping[str, list[str]]) -> None:
-    """Raise ExpectationError if a spec in use mounts libraries of another driver than the loaded one."""
+    """Raise ExpectationError if a spec in use mounts libraries of a driver that is not the loaded driver."""
     mounted = {
         path: versions
         for path, versions in evidence.cdi_driver_versions.items()
@@ -299,7 +300,7 @@ def _require_libraries_of_the_driver(evidence: Evidence, offered: Mapping[str, l
 
 
 def _overridden(path: str, offered: Mapping[str, list[str]]) -> set[str]:
-    """Return the devices of folders that override the folder of a spec: runtimes use the last one."""
+    """Return the devices in the later folders, which override the spec: runtimes use the last folder."""
     place = CDI_FOLDERS.index(path.rpartition("/")[0])
     return {
         name
@@ -329,7 +330,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
 
 
 def _runtime_refusal(evidence: Evidence) -> str | None:
-    """Return why containerd can't give pods GPUs through NVIDIA's runtime, or None if containerd can do it."""
+    """Return the reason why containerd can't give GPUs to pods through NVIDIA's runtime, or None."""
     if evidence.is_command_absent("containerd-config"):
         return (
             "containerd was expected to run the node's containers, but it is not installed. Install "
@@ -378,8 +379,8 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
     ):
         return None
     return (
-        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not there as the program of a "
-        f"runtime with a type; the runtimes are {names}. Provision the node, or run "
+        f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not the program of any runtime "
+        f"with a type; the runtimes are {names}. Provision the node, or run "
         "`nvidia-ctk runtime configure --runtime=containerd`, and restart containerd."
     )
 
@@ -419,7 +420,7 @@ def gpu_services_up(evidence: Evidence) -> str:
     states = evidence.unit_states
     runtimes = [_runtime_unit(evidence)]
     if runtimes == [_CRI_DOCKER]:
-        # Docker starts the containers, and Docker does this through containerd.
+        # Docker starts the containers through containerd.
         runtimes += [unit for unit in (_DOCKER, _CONTAINERD) if unit in states]
     units = [*runtimes, *(unit for unit in GPU_UNITS if unit != _CONTAINERD)]
     failed = [unit for unit in units if unit in failed_units or states.get(unit) == "failed"]
@@ -435,7 +436,7 @@ def gpu_services_up(evidence: Evidence) -> str:
         MANAGED_MARKER not in evidence.paths
         or any(states.get(unit) == "active" for unit in _GPU_OWNERS),
         f"One of {list(_GPU_OWNERS)} was expected to be active, because '{MANAGED_MARKER}' exists, "
-        "but none is, and no pod gets a GPU. Read their journals on the node.",
+        "but none of them is active, so no pod gets a GPU. Read their journals on the node.",
         evidence,
     )
     active = [unit for unit in units if states.get(unit) == "active"]

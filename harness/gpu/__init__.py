@@ -192,16 +192,16 @@ class GpuNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttachment:
-    """How to plug one GPU into a QEMU machine, as data; valid for one use.
+    """Data that says how to plug one GPU into a QEMU machine; valid for one use.
 
     `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. `fd` is None if QEMU itself
     opens a socket in the machine's folder; the socket's path is then in the properties.
 
-    The root port must reserve two windows of addresses, since a guest otherwise has no space for
-    the BARs of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB
-    (`mem-reserve`), and `aperture_mib` is the size of the window above 4 GiB (`pref64-reserve`). In a
-    guest with 1.5 GiB of RAM, ten ports with windows of 64 MiB worked; with windows of 160 MiB the
-    firmware hung.
+    The root port must reserve two windows of addresses. Otherwise a guest has no space for the
+    BARs of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB
+    (`mem-reserve`), and `aperture_mib` is the size of the window above 4 GiB (`pref64-reserve`).
+    In a guest with 1.5 GiB of RAM, ten ports with windows of 64 MiB worked; with windows of 160
+    MiB the firmware hung.
     """
 
     id: str
@@ -238,7 +238,7 @@ class GpuAttachment:
 
 @dataclass(frozen=True, kw_only=True)
 class HostGpuAttachment:
-    """How to plug a GPU of the host into a machine by VFIO, as data.
+    """Data that says how to plug a GPU of the host into a machine by VFIO.
 
     `addresses` lists the functions in the GPU's IOMMU group, such as `0000:65:00.0`, the GPU's own
     function first. All functions must be bound to `vfio-pci`. In the guest, the functions are in
@@ -295,8 +295,8 @@ def _function_number(address: str) -> int:
 def root_port_window_mib(bars: Bars) -> int:
     """Return the size in MiB of the window below 4 GiB that a root port needs: at least 64.
 
-    Each BAR is aligned to its own size, so all BARs fit into a window whose size is the sum of
-    their sizes, rounded up to a power of two.
+    Each BAR is aligned to its own size. So all BARs fit into a window if its size is the sum of
+    the BARs' sizes, rounded up to a power of two.
     """
     return max(64, _window_mib(bar for bar in bars.values() if bar.bits == 32))
 
@@ -355,5 +355,5 @@ def _window_mib(bars: Iterable[Bar]) -> int:
 
 
 def _escaped(value: object) -> str:
-    """Return `value` escaped for QEMU's option parser, where a comma is doubled."""
+    """Return `value` with each comma doubled, as QEMU's option parser requires."""
     return str(value).replace(",", ",,")

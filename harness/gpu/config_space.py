@@ -53,9 +53,9 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
-#: Software writes this value to each 32-bit half of a BAR to learn the BAR's size. One such half
-#: does not prove that software is learning the size: all writable bits of a half may also be set
-#: in an address above 4 GiB.
+#: Software writes this value to both 32-bit halves of a BAR to learn the BAR's size. This value in
+#: one half does not prove that software is learning the size, because the half may also be a part
+#: of an address above 4 GiB.
 _SIZING = 0xFFFFFFFF
 _BAR_64BIT = 0x4
 _BAR_PREFETCHABLE = 0x8
@@ -131,7 +131,7 @@ class ConfigSpace:
                 (self._express, 1, _EXPRESS_ID),
                 # Version 2 of the capability; an endpoint (PCI Express Base 4.0, 7.5.3.2).
                 (self._express + 0x02, 2, 0x0002),
-                # Role-based error reporting, which every function since 1.1 has.
+                # Role-based error reporting, which PCI Express requires since version 1.1.
                 (self._express + 0x04, 4, 1 << 15),
                 # 16 lanes at the speed of the generation: first the maximum, then the negotiated values.
                 (self._express + 0x0C, 4, 16 << 4 | self._generation),

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.state import MemoryErrors, Readings
     from harness.provisioning.wait import Clock, Deadline
 
-#: The most registers whose written values the device stores; writes to further registers are
-#: ignored.
+#: The maximum number of registers whose written values the device stores; writes to more registers
+#: are ignored.
 REGISTER_LIMIT = 65_536
 
 #: How often, in seconds, a stalled access checks whether the stall has ended.
@@ -390,7 +390,7 @@ class EmulatedGpu:
             return deadline.wait(self._lock, lambda: self._config.is_placed)
 
     def stall(self, seconds: float) -> None:
-        """Answer no access for `seconds`; a guest's vCPU that accesses the device is blocked."""
+        """Answer no access for `seconds`; a vCPU of the guest that accesses the device is blocked."""
         with self._lock:
             self._stalled_until = self._clock.monotonic() + seconds
             self._recorder.incident(IncidentKind.STALL_BEGAN)

@@ -19,12 +19,12 @@ MARGIN = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """The timeouts that follow from one mode's samples."""
+    """The timeouts that are computed from one mode's samples."""
 
     max_node_provision_time: float
-    """The worst sample, with the margin; no measured node took longer than that sample."""
+    """The longest measured node start, plus the margin."""
     unneeded_time: float
-    """The node start at the quantile, with the margin: an idle node is kept while a new node would start."""
+    """The quantile of the node starts, plus the margin: an idle node is kept for the time that a new node needs to start."""
     delay_after_add: float
     """Equal to `unneeded_time`, so that no new node is removed before it can have a GPU."""
     quantile: float
@@ -35,7 +35,7 @@ class Advice:
 def advise(node_starts: Sequence[float], *, q: float = QUANTILE, margin: float = MARGIN) -> Advice:
     """Return the timeouts for nodes that start as the measured nodes did.
 
-    `q` is the quantile, from 0 to 1; each timeout is increased by the share `margin` of itself.
+    `q` is the quantile, from 0 to 1; `margin` is the share by which each timeout is increased.
     Raises ValueError if there are no samples.
     """
     if not node_starts:

@@ -1,4 +1,4 @@
-"""Reports every minute what a node's long provisioning, such as a driver's build, printed last."""
+"""Reports once a minute the latest log line of a long provisioning, such as a driver build."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def build_progress(
     def watch() -> None:
         told = ""
         while not is_over.wait(every_s):
-            # If the guest is too busy to answer, or has ended, the command that runs reports the error.
+            # Errors are ignored: if the guest has ended or does not answer, the provisioning
+            # command reports the error.
             with contextlib.suppress(HarnessError, CommandError):
                 last = guest.output_of("sh", "-c", _LAST_LINE).strip()
                 if last and last != told and not is_over.is_set():

@@ -63,9 +63,9 @@ class Compared:
 
     groups: tuple[Comparison, ...]
     is_relative: bool
-    """Whether waits were divided by each run's own build at boot, as under emulation."""
+    """Whether waits were divided by the wait of the same run's build at boot, as is done under emulation."""
     only_in: tuple[tuple[str, str], ...]
-    """The groups that only one run has, each as the name of the run and the name of the group."""
+    """The groups that only one run has; each entry is the name of the run and the name of the group."""
 
     @property
     def regressions(self) -> list[Comparison]:
@@ -81,8 +81,8 @@ def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Com
     """Compare all groups that both runs have.
 
     If a processor was emulated, waits are compared as multiples of the build at boot in the same
-    experiment of the same run, so the build itself is not compared. Raises BadInputError if a wait
-    is not a number above 0.
+    experiment of the same run. The build itself is then not compared. Raises BadInputError if a
+    wait is not a number above 0.
     """
     for which, benchmark in (("the first run", before), ("the second run", after)):
         for sample in benchmark.samples:

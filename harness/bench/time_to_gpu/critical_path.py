@@ -103,10 +103,10 @@ def moments_of(
 def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
     """Return the parts of the wait in their order; their sum is the wait.
 
-    Steps run one after another; the gaps between steps are the provisioner's own time. The time after
-    the last step that began before the end of the wait is the registration with the kubelet. A step
-    without a start begins when the step before it ends. A step that began after the end of the wait
-    is left out; a step that overlaps the end is cut at the end.
+    Steps run one after another; the gaps between steps are the provisioner's own time. The
+    registration with the kubelet is the rest of the wait, after the last step that began within
+    the wait. A step without a start begins when the step before it ends. A step that began after
+    the end of the wait is left out; a step that overlaps the end is cut at the end.
     """
     end = moments.capacity_s - moments.ready_s
     ended = min(end, moments.ended_s - moments.ready_s)
@@ -132,7 +132,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
 
 
 def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return the median share of each part in the wait, the largest first, without waits of 0."""
+    """Return the median share of each part in the wait, the largest first; samples without a wait are left out."""
     by_name: dict[str, list[float]] = defaultdict(list)
     counted = [sample for sample in samples if sample.segments and sample.wait_s > 0]
     names = {segment.name for sample in counted for segment in sample.segments}

@@ -299,7 +299,7 @@ def _advice_document(each: ModeAdvice) -> dict[str, object]:
 
 
 def conclusions(figures: Figures) -> list[str]:
-    """Return a sentence for each claim, with whether the samples support the claim."""
+    """Return a sentence for each claim; the sentence says whether the samples support the claim."""
     lines = []
     for experiment, modes in figures.experiments.items():
         lines += [_conclusion(experiment, each) for each in modes if each.ratio is not None]
@@ -335,7 +335,7 @@ def _conclusion(experiment: Experiment, each: ModeFigures) -> str:
             f"{FEWEST_FOR_CLAIM} samples."
         )
     if not ratio.excludes(1.0):
-        return f"{subject}: no difference to the build at boot is shown ({share_of(ratio)})."
+        return f"{subject}: no difference from the build at boot is shown ({share_of(ratio)})."
     return f"{subject}: {share_of(ratio)} of the wait with a build at boot."
 
 

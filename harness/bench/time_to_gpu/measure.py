@@ -90,7 +90,7 @@ def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
 
 def _round(fleet: Fleet, plan: Plan, number: int) -> list[Task]:
     tasks = []
-    # Short tasks come first, since the times of tasks are not known in the first round.
+    # Short tasks come first, because the first round has no estimates of the tasks' times.
     if number <= plan.teardowns:
         if plan.is_judged and number == 1:
             tasks.append(_task("teardowns, compared", number, judged_teardowns, fleet))
@@ -272,7 +272,7 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
 
 
 def _expect_mode(mode: Mode, evidence: Evidence) -> None:
-    """Expect that the node got its driver in the way that `mode` describes."""
+    """Expect that the node's driver was installed as `mode` describes."""
     if mode is Mode.PREBAKED:
         expect.decided(evidence, "install-skip-build", reason="ok")
     elif mode in {Mode.BUILD, Mode.OTHER_KERNEL}:

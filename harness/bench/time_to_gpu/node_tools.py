@@ -1,8 +1,8 @@
 """Puts the kubelet and the device plugin into a guest, once for each image and kernel.
 
-Both run in a saved state, from which the nodes of all samples continue. gRPC is installed from PyPI's
-wheels for the guest's Python: an image with Debian's python3-grpcio would need its own bakes, and
-other distributions have other versions of the package.
+Both run in a saved state, from which the nodes of all samples continue. gRPC is installed from
+PyPI's wheels for the guest's Python. An image with Debian's python3-grpcio would need its own
+bakes, and other distributions have other versions of the package.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ FAR = Shape(one_way_ms=40, rate_kbit=50_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What all nodes of one run share: the lab, images, provisioners and the registry."""
+    """The resources that all nodes of one run share: the lab, images, provisioners and the registry."""
 
     lab: Lab
     gpu: GpuModel

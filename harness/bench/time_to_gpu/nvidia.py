@@ -1,7 +1,8 @@
 """NVIDIA's own driver as the payload: its image, and the time limit for compiling it on an emulated node.
 
-The provisioner gives an attempt to install the driver ten minutes, as AKS does. On an emulated
-processor, the compilation takes longer, so each attempt would end at this limit and start anew.
+The provisioner limits an attempt to install the driver to ten minutes, as AKS does. On an emulated
+processor, the compilation takes longer, so each attempt would end at this limit, and the next
+attempt would start anew.
 """
 
 from __future__ import annotations

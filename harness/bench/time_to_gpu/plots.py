@@ -203,7 +203,7 @@ def _first_starts(figures: Figures) -> dict[str, float]:
 
 
 def _parts_to_show(lengths: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the parts that are long in any mode, by their greatest length, then one part for the rest."""
+    """Return the parts that are long in any mode, the longest first, and then one part for all other parts."""
     longest: dict[str, float] = {}
     for parts in lengths:
         for name, length in parts.items():

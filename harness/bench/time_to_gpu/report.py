@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EMULATED = (
     "The processor was emulated (TCG). Seconds were measured on an emulated node and say nothing about a real "
-    "one: read the ratios. The network is not slowed down with the processor, so that pulls weigh less "
+    "one: read the ratios. The network is not slowed down with the processor, so pulls weigh less "
     "here than on a real node."
 )
 _STYLE = """
@@ -60,8 +60,8 @@ def write_report(
 ) -> Mapping[str, Path]:
     """Write all forms of the report into `folder`; return their paths by name.
 
-    If the seconds of a real build at boot are known (`reference_s`), the advice is also in seconds,
-    to which `ready_s` is added.
+    `reference_s` is the time of a build at boot on a real node, if known. The report then also has
+    the advice in seconds, with `ready_s` added.
 
     Raises RequirementError if plots are wanted and matplotlib is missing.
     """
@@ -159,7 +159,7 @@ def path_table(figures: Figures) -> Table:
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
     """Return the advice as multiples of the time of a build at boot.
 
-    If the time of a real build at boot is known, each cell also has a time in seconds.
+    If `reference_s` is given, each cell also has a time in seconds.
     """
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
@@ -209,7 +209,7 @@ def _conditions(figures: Figures) -> Iterator[tuple[str, str]]:
             "intervals",
             (
                 f"percentile bootstrap of medians, 4,000 resamples, fixed seed; with n = {fewest} the range of "
-                f"the samples has the median with {reached_confidence(fewest):.0%}"
+                f"the samples contains the median with a confidence of {reached_confidence(fewest):.0%}"
             ),
         )
 
@@ -219,8 +219,9 @@ def _advice_note(figures: Figures) -> str:
         return ""
     advice = figures.advice[0].advice
     return (
-        "Times count from when the node is ready, in multiples of the median build at boot (x); add the time "
-        "until your cloud has a node ready. maxNodeProvisionTime is the worst sample, the other times "
+        "Times count from the moment at which the node is ready, in multiples of the median build at "
+        "boot (x); add the time until your cloud has a node ready. maxNodeProvisionTime is the worst "
+        "sample, the other times "
         "are the "
         f"{advice.quantile:.0%} quantile, "
         f"each with a margin of {advice.margin:.0%}."

@@ -33,7 +33,7 @@ _MODEL = "h100-sxm5-80gb"
 PADDING_MIB = 8
 _NVIDIA_NOTE = (
     "NVIDIA's own driver makes the device node by which the emulated GPU is advertised, and then refuses to "
-    "open the GPU, which has no engine: the wait ends at the capacity, and nothing is computed"
+    "open the GPU, which has no engine: the wait ends when the capacity is advertised, and nothing is computed"
 )
 MINUTES = 14.0
 QUICK_MINUTES = 3.5
@@ -124,8 +124,8 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         notes = []
         if len(measured) < len(tasks):
             notes.append(
-                f"{len(measured)} of {len(tasks)} tasks were done; the others would not have ended within "
-                f"{options.minutes:g} minutes; raise this limit with --minutes"
+                f"{len(measured)} of {len(tasks)} tasks were done; the other tasks would not have ended "
+                f"within {options.minutes:g} minutes; raise this limit with --minutes"
             )
             progress(notes[0])
         conditions = _conditions(
@@ -230,7 +230,7 @@ def _conditions(
     lab, driver = fleet.lab, fleet.node_image.driver
     notes = [
         (
-            "a fresh node continues from a saved state after its boot, in which kubelet and device plugin are "
+            "a fresh node continues from a state that was saved after the boot, with kubelet and device plugin "
             "loaded; the wait begins when the kubelet reports ready"
         ),
         f"{options.machines} machines ran at a time, in rounds over the variants",
@@ -245,7 +245,7 @@ def _conditions(
         if _is_emulated(lab):
             notes.append(
                 f"an attempt to install the driver may take {INSTALL_LIMIT_S / 3600:g} hours on these "
-                "emulated nodes, and ten minutes on a real one"
+                "emulated nodes, and ten minutes on a real node"
             )
     return Conditions(
         accelerator=lab.accelerator.accelerator.accel,

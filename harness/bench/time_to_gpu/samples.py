@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """When a unit last started and became ready, by systemd, counted from the node's readiness."""
+    """When a unit last started and became ready, by systemd, in seconds since the node was ready."""
 
     name: str
     started_s: float
@@ -103,7 +103,7 @@ class Sample:
     experiment: Experiment
     variant: str
     wait_s: Seconds
-    """From when the node is ready, or its policy is applied, until its GPU capacity is advertised."""
+    """The time from the moment the node is ready, or its policy is applied, until the GPU capacity is advertised."""
     allocated_s: Seconds | None
     """From the start of `wait_s` until the kubelet has allocated a GPU and opened its device node.
 
@@ -112,9 +112,9 @@ class Sample:
     segments: tuple[Segment, ...] = ()
     """The parts of the critical path, in order; their sum is the wait."""
     units: tuple[UnitTimes, ...] = ()
-    """The units that were started within the wait, ordered by the moment at which each was ready."""
+    """The units that were started within the wait, in the order in which they became ready."""
     compile_s: float | None = None
-    """How long DKMS compiled within the wait, by its log; None if DKMS compiled nothing."""
+    """How long DKMS compiled within the wait, according to DKMS's log; None if DKMS compiled nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ _DKMS_REMOVE = (
     "for tree in /var/lib/dkms/nvidia/[0-9]*; do "
     'dkms remove "nvidia/$(basename "$tree")" --all || exit 1; done'
 )
-#: Items that differ between any two machines, and files in which harness and provisioner record
-#: their runs.
+#: Items that differ between any two machines, and the files in which the harness and the
+#: provisioner record their runs.
 _OWN = AllowedChanges(
     paths=[
         *("/var/lib/cloud/*", "/root/.ssh/*", "/etc/ssh/ssh_host_*", "/dev/disk/by-uuid/*"),
@@ -61,13 +61,13 @@ _OWN = AllowedChanges(
 
 
 def tear_down_once(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> Measured:
-    """Tear a node's driver down in one way, `FAST` or `DKMS_REMOVE`."""
+    """Remove a node's driver in one way, `FAST` or `DKMS_REMOVE`."""
     with booted_node(fleet, _bare(fleet, fleet.baked)) as node:
         return Measured(teardowns=(_tear_down(node, way),))
 
 
 def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
-    """Tear down in both ways, and compare each node as a whole with a node that never had the driver."""
+    """Remove the driver in both ways, and compare each whole node with a node that never had the driver."""
     with booted_node(fleet, _bare(fleet, fleet.node_image)) as node:
         _boot(node)
         pristine = node.state()
@@ -81,7 +81,7 @@ def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
 
 
 def _tear_down(node: Node, way: str) -> TeardownSample:
-    """Boot a node without a GPU, which removes the baked driver, and measure the time of that step.
+    """Boot a node without a GPU, so that provisioning removes the baked driver; measure this step.
 
     In the slow way, `dkms remove --all` runs first, and only the time of that command is measured.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
     from harness.gpu.gsp.page_tables import Version
 
-#: The most translations that an address space stores.
+#: The maximum number of translations that an address space stores.
 _MOST_KNOWN = 8192
 
 

@@ -1,9 +1,9 @@
-"""Answers the driver's control calls, by a table or, for commands not in the table, by a policy.
+"""Answers the driver's control calls: commands in a table by a handler, other commands by a policy.
 
 The resource manager (RM) of the driver passes parameters on its stack, some of them uninitialised,
-and trusts the answer. So the answer to a command that reads data has zeros instead of the command's
-parameters; the answer to a command that sets data repeats the parameters. A command that the
-release's headers do not name is recorded, and gets the status "not supported".
+and trusts the answer. So the answer to a command that reads data has zeros instead of the
+command's parameters. The answer to a command that sets data repeats the parameters. A command that
+the release's headers do not name is recorded, and gets the status "not supported".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.call import Answer, Call
     from harness.gpu.gsp.layouts import Command
 
-#: The numbers of internal commands, which only the GSP carries out; the headers name only some of
+#: The numbers of internal commands, which only the GSP carries out; the headers do not name all of
 #: them.
 _INTERNAL: Final = range(0x20800A00, 0x20800B80)
 _NOT_THERE: Final = 0xFFFFFFFF
@@ -137,7 +137,7 @@ def _memory_system(call: Call) -> int:
 
 
 def _page_tables(call: Call) -> int:
-    """Answer that fault buffers are small, since the driver clears each buffer word by word."""
+    """Answer that fault buffers are small, because the driver clears each buffer word by word."""
     call.fill(
         {
             "replayableFaultBufferSize": 0x20000,
@@ -231,7 +231,7 @@ def _floorsweeping(call: Call) -> int:
 
 
 def _graphics_engines(call: Call) -> range:
-    """Return the graphics engines that have GPCs; with MIG, each compute instance has one."""
+    """Return the graphics engines that have GPCs; with MIG, each compute instance has one graphics engine."""
     return range(8 if call.state.is_mig_enabled else 1)
 
 
@@ -455,8 +455,8 @@ def _bus_info(call: Call) -> int:
     """Fill a list of NV2080_CTRL_BUS_INFO_INDEX_*; the driver needs the link's generation."""
     generation = call.state.model.pcie_generation
     index = generation - 1
-    # The link's highest speed and its width, then three generations of PCI Express: the highest and
-    # the present generation of the link, and the generation of the GPU.
+    # The link's highest speed and width; the link's highest and present generation of PCI Express;
+    # the GPU's generation of PCI Express.
     link = generation | 16 << 4 | index << 12 | index << 16 | index << 20
     _answer_list(call, {_GENERATION_INFO: link})
     return OK
@@ -530,14 +530,15 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20800A9F: _root_directory,
     0x20800AFA: _transfer,
     0x20801112: _device_table,
-    # Page retirement: only GPUs without row remapping retire pages. In the catalogue, the only such
-    # GPU is the T4.
+    # Page retirement: only GPUs without row remapping retire pages. In the catalogue, only the T4
+    # lacks row remapping.
     0x20801322: _refuse,
     0x20801344: _remapped_rows,
     0x20801347: _row_histogram,
     0x20801803: _bar_info,
     0x20801823: _bus_info,
-    # The atomic operations that the bus supports; the recordings of real GPUs have no such answer.
+    # The atomic operations that the bus supports; the recordings of real GPUs do not contain this
+    # answer.
     0x20801829: _refuse,
     0x20802068: _fields(currPstate=1),
     0x20802087: _video_sample,
@@ -545,8 +546,8 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     0x20802A08: _fields(size=0x2000),
     0x20802A09: _copy_engine_hubs,
     0x20803601: _firmware,
-    # The time of the last write to the infoROM's black box; the recordings of real GPUs have no
-    # such answer.
+    # The time of the last write to the infoROM's black box; the recordings of real GPUs do not
+    # contain this answer.
     0x90E70113: _refuse,
     0x90F10106: _root_directory,
     **MIG,

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 _GP_GET: Final = 0x88
 _GP_PUT: Final = 0x8C
-#: The most ring entries that one run carries out; the driver rings the doorbell again for more.
+#: The maximum number of ring entries that one run carries out; for more entries, the driver rings
+#: the doorbell again.
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<II")
 _MOST_DWORDS: Final = 1 << 18
 #: How many bytes are copied or filled in one step.
 _PIECE: Final = 1 << 16
-#: The most bytes of a copy or fill, more than the driver needs. Fills with zeros have no limit,
-#: since they are cheap.
+#: The maximum number of bytes of a copy or fill; the driver needs less. Fills with zeros have no
+#: limit, since they are cheap.
 _MOST_COPIED: Final = 64 << 20
 _MOST_LINES: Final = 1 << 16
 
@@ -108,7 +109,7 @@ class Channel:
         return self._next != put
 
     def _read_entries(self, put: int) -> list[tuple[int, int]]:
-        """Read the entries up to `put` in one page at once, as each read is a message to QEMU."""
+        """Read the new entries of one page in a single read, because each read is a message to QEMU."""
         start = self._place.entries_at + _ENTRY.size * self._next
         behind = put if put > self._next else self._place.entries
         in_page = max(1, (PAGE - start % PAGE) // _ENTRY.size)

@@ -23,7 +23,7 @@ class Boot(enum.Enum):
     FSP = "a message to the processor FSP"
 
 
-#: The base of the registers of two falcons.
+#: The base addresses of the registers of the two falcons.
 GSP_FALCON: Final = 0x110000
 SEC2_FALCON: Final = 0x840000
 
@@ -67,8 +67,8 @@ class Chip:
     has_frts: bool = False
     #: Whether programs of falcons are signed and loaded by DMA.
     loads_by_dma: bool = False
-    #: Whether the register of the memory size has a number of MiB; otherwise it has a magnitude and
-    #: a scale.
+    #: Whether the register of the memory size contains the size in MiB; otherwise the register
+    #: contains a magnitude and a scale.
     has_memory_in_mib: bool = False
     can_scrub: bool = False
     has_mig: bool = False
@@ -80,7 +80,7 @@ class Chip:
     registers: Mapping[int, int] = field(default_factory=dict)
 
     def initial_registers(self, memory_mib: int) -> dict[int, int]:
-        """Return the registers that a GPU with that much memory has after power-on."""
+        """Return the registers after power-on of a GPU with this memory size."""
         memory = {0x1183A4: memory_mib} if self.has_memory_in_mib else _scaled(memory_mib)
         loading = _LOADING if self.loads_by_dma else {}
         return {**_COMMON, **memory, **loading, **self.registers}
@@ -94,8 +94,8 @@ def _scaled(memory_mib: int) -> dict[int, int]:
     return {0x100CE0: (memory_mib & 0x3F) << 4 | scale}
 
 
-#: Fuses that switch off debugging and the display. With a display engine the driver would create
-#: objects, and would later wait for ever for their removal.
+#: Fuses that switch off debugging and the display. With a display engine, the driver would create
+#: objects, and would later wait forever for their removal.
 _TURING: Final = {0x2174C: 1, 0x21C04: 1}
 _NO_DISPLAY: Final = {0x820C04: 1}
 #: Registers of the falcons: DMA is always complete, and a reset is always possible.

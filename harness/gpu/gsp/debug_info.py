@@ -56,7 +56,7 @@ def read_debug_info(file: Path) -> DebugInfo:
 class _Reader:
     def __init__(self) -> None:
         self.found = DebugInfo()
-        #: Names for types without a name, by offset.
+        #: The names that are given to types without a name, by the offset of the type.
         self._names: dict[int, str] = {}
 
     def read(self, unit: DIE) -> None:

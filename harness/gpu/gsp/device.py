@@ -68,8 +68,8 @@ _DMA_IDLE: Final = 1 << 1
 _START: Final = 1 << 1
 _HALTED: Final = 1 << 4
 _SWGEN0: Final = 0x40
-#: Mask and destination of the GSP's interrupts: first the addresses of Turing and GA100, then of
-#: later chips.
+#: The registers for the mask and the destination of the GSP's interrupts: two of Turing and GA100,
+#: then two of later chips.
 _IRQ_DESTINATION: Final = dict.fromkeys((0x1112B4, 0x1112B8, 0x111528, 0x11152C), 0x50)
 _RISCV_STATUS: Final = 0x111240
 _RISCV_STATUS_FROM_AMPERE: Final = 0x111388
@@ -79,13 +79,13 @@ _BOOTER_UNLOAD: Final = 0xFF
 _WPR2_LOW: Final = 0x1FA824
 _WPR2_HIGH: Final = 0x1FA828
 
-#: The most registers whose written values the device stores; writes to further registers are
-#: ignored.
+#: The maximum number of registers whose written values the device stores; writes to more registers
+#: are ignored.
 _REGISTER_LIMIT: Final = 65_536
-#: The most posted jobs that wait to be done; all doorbells that wait count as one job.
+#: The maximum number of posted jobs in the queue; all doorbells in the queue count as one job.
 _MOST_POSTED: Final = 64
 
-#: The most errors that wait until a driver opens the GPU.
+#: The maximum number of errors in the queue for a driver that has not yet opened the GPU.
 _MOST_XIDS: Final = 64
 
 _BAR_1: Final = 1
@@ -398,7 +398,7 @@ class GspDevice:
         processor.begin()
 
     def _notify(self) -> None:
-        """Raise the GSP's interrupt, since the driver does not poll for all messages."""
+        """Raise the GSP's interrupt, because the driver does not poll for every message."""
         status = GSP_FALCON + _IRQ_STATUS
         self._registers[status] = self._registers.get(status, 0) | _SWGEN0
         self._registers |= _IRQ_DESTINATION

@@ -97,7 +97,10 @@ def test_ps_command_lists_each_machine_and_the_commands_to_enter_a_machine(
     assert one.endswith("  -     a test") or "  -  " in one
     assert "1 s ago" in two
     assert "for 119 s" in two
-    assert enter == "Enter one: harness shell --machine two, harness console two, harness ssh two"
+    assert (
+        enter
+        == "Enter a machine: harness shell --machine two, harness console two, harness ssh two"
+    )
 
 
 def test_json_list_of_machines_has_the_command_to_enter_each_machine(

@@ -73,7 +73,8 @@ class Events:
 
 def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) -> None:
     """Run the orders in the named pipe `control`, one on each line, and return after the order `end`."""
-    # The pipe is opened for writing too, since a reader sees the end of a pipe that has no writer.
+    # The pipe is opened for writing too, because a reader gets the end of file if a pipe has no
+    # writer.
     with open(os.open(control, os.O_RDWR), encoding="utf-8") as lines:  # noqa: PTH123
         for line in lines:
             order = line.strip()

@@ -4,7 +4,7 @@ The other tasks of a kubelet on a node (pods, the API server) are missing. In th
 
     python3 -m device_plugin.kubelet FOLDER CONTROL EVENTS
 
-FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe that takes the orders `start`,
+FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe for the orders `start`,
 `stop`, `ready` and `end`; EVENTS is the file of events. Like a real kubelet, this program removes
 the sockets in FOLDER when it starts, so a plugin has to register again.
 """

@@ -4,10 +4,10 @@ In the guest, run
 
     python3 -m device_plugin.plugin FOLDER CONTROL EVENTS DEVICES
 
-FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe that takes the orders `start`,
-`stop` and `end`; EVENTS is the file of events; DEVICES is the pattern of the device nodes. Each
-device node is a GPU. After its start, the plugin waits for a device node and for the kubelet's
-socket, and registers. The plugin registers again when the kubelet has restarted.
+FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe for the orders `start`, `stop`
+and `end`; EVENTS is the file of events; DEVICES is the pattern of the device nodes. Each device
+node is a GPU. After its start, the plugin waits for a device node and for the kubelet's socket,
+and registers. The plugin registers again when the kubelet has restarted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Plugin(api.Restartable):
         self._kubelet = None
 
     def _follow(self) -> None:
-        """Check the devices and the kubelet again and again, until this process ends."""
+        """Check the devices and the kubelet at regular intervals, until this process ends."""
         pause = threading.Event()
         while True:
             self._is_wanted.wait()
@@ -74,14 +74,14 @@ class Plugin(api.Restartable):
             pause.wait(_LOOK_S)
 
     def _look(self) -> None:
-        devices = tuple(sorted(glob.glob(self._pattern)))  # noqa: PTH207 - an absolute pattern
+        devices = tuple(sorted(glob.glob(self._pattern)))  # noqa: PTH207 - Path.glob refuses absolute patterns
         if devices != self._devices:
             with self._changed:
                 self._devices = devices
                 self._changed.notify_all()
             self._events.write("devices", paths=devices)
         try:
-            found = os.stat(self._folder / api.KUBELET_SOCKET)  # noqa: PTH116 - the inode counts
+            found = os.stat(self._folder / api.KUBELET_SOCKET)  # noqa: PTH116 - a new inode means a new kubelet
         except FileNotFoundError:
             self._kubelet = None
             return

@@ -115,7 +115,7 @@ def test_conclusion_of_equal_waits_shows_no_difference() -> None:
         )
     )
 
-    assert "no difference to the build at boot is shown" in conclusions(figures)[0]
+    assert "no difference from the build at boot is shown" in conclusions(figures)[0]
 
 
 def test_conclusions_give_the_number_of_differences_that_each_kind_of_teardown_leaves() -> None:
