@@ -6,7 +6,7 @@ before a deadline. Redirects are followed only to http and https, and never from
 
 from __future__ import annotations
 
-# socket imports this codec at the first connection, for which there may be no memory left.
+# `socket` imports this codec at the first connection; by then, there may be no memory left for it.
 import encodings.idna  # noqa: F401
 import functools
 import http.client
@@ -64,7 +64,7 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def joined(base: str, reference: str) -> str:
-    """Return the URL that `reference` means in a response from `base`.
+    """Return the absolute URL of `reference`, which is in a response from `base`.
 
     Raises RefusedUrlError as `origin` does, and for a reference from https to http.
     """
@@ -92,7 +92,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Return how long the next wait may take. Raises WaitTimeoutError at the deadline."""
+        """Return the time limit of the next wait. Raises WaitTimeoutError at the deadline."""
         left_s = self._deadline.cap(self._stall_s - self._waited_s)
         if self._deadline.has_passed():
             raise WaitTimeoutError("The exchange with a server did not end before its deadline.")
@@ -344,7 +344,7 @@ class HttpOpener:
         try:
             answer: http.client.HTTPResponse = opener.open(request, timeout=pace.seconds)
         except (ValueError, OverflowError, http.client.InvalidURL) as error:
-            # InvalidURL may also mean a proxy.
+            # InvalidURL may also be about the URL of a proxy.
             if isinstance(error, RefusedUrlError):
                 raise
             said = f"'{request.full_url}' can't be requested ({error})"

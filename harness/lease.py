@@ -57,8 +57,8 @@ def make_private_folder(folder: Path) -> Path:
 def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
     """Hold the lock file `path`.
 
-    Raises HarnessError if another process holds the lock for longer than `timeout_s` seconds, or if
-    there can be no such file.
+    Raises HarnessError if another process holds the lock for longer than `timeout_s` seconds, or
+    if the lock file can't be opened.
     """
     lock = FileLock(path)
     try:
@@ -152,11 +152,11 @@ def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
-    """Hold a shared lock on `path`, which any number of processes can hold at once.
+    """Hold a shared lock on `path`; any number of processes can hold this lock at the same time.
 
     If another process has an exclusive lock, wait until that lock is released. Raises
-    FileNotFoundError if the file does not exist or is removed meanwhile, and WaitTimeoutError at
-    the deadline.
+    FileNotFoundError if the file does not exist or is removed during the wait, and
+    WaitTimeoutError at the deadline.
     """
 
     def poll() -> Observation[int]:

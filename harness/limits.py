@@ -29,7 +29,7 @@ class Unit(Enum):
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes one unit has, or 1 for a unit that is not a size."""
+        """Return the number of bytes in one unit, or 1 for a unit that is not a size."""
         if self is Unit.KIB:
             return 1 << 10
         return 1 << 20 if self is Unit.MIB else 1
@@ -79,7 +79,7 @@ class Limit:
         return self.value * self.unit.bytes
 
     def error(self, source: str, *, remedy: str = "") -> LimitError:
-        """Return the error for a source that exceeds the limit; `remedy` is a further sentence."""
+        """Return the error for a source that exceeds the limit; `remedy` is an extra sentence."""
         return LimitError(
             f"{source}: {self.what}: more than {self.value} {self.unit.value}, which is the limit "
             f"'{self.name}'.{remedy and ' '}{remedy} If you trust the source, set {self.variable} to a "
@@ -317,7 +317,7 @@ COVERAGE_ENTRIES = Limit(
     name="coverage-entries",
     default=20_000,
     unit=Unit.ENTRIES,
-    what="the scripts and contexts, and the pairs of them, in the coverage of one run",
+    what="the scripts, the contexts, and the script-context pairs in the coverage of one run",
 )
 COVERAGE_LINES = Limit(
     name="coverage-lines",

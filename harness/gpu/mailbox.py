@@ -1,7 +1,7 @@
 """Registers by which the stand-in driver and an emulated GPU exchange Xids and the MIG mode.
 
-No real GPU has these registers. The registers are at the end of the first 16 MiB of BAR 0, which
-NVIDIA's own driver was never seen to read; the driver's side is
+No real GPU has these registers. The registers are at the end of the first 16 MiB of BAR 0;
+NVIDIA's own driver was never seen to read these addresses. The stand-in driver's side is
 `images/stand-ins/driver/module/nvidia.c`.
 """
 
@@ -24,7 +24,8 @@ MIG_ABLE = 1 << 0
 MIG_ENABLED = 1 << 1
 MIG_PENDING = 1 << 2
 
-#: The most queued Xids, more than any test needs; only a driver removes Xids from the queue.
+#: The maximum number of queued Xids, more than any test needs; only a driver removes Xids from the
+#: queue.
 _MOST_XIDS = 64
 
 
@@ -56,7 +57,7 @@ class Mailbox:
         self._xids.append(number)
 
     def read(self, offset: int) -> int:
-        """Return one of the registers."""
+        """Return the register at `offset`."""
         if offset == MAGIC:
             return MAGIC_VALUE
         if offset == XID:

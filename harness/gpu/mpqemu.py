@@ -1,6 +1,6 @@
 """Serves an emulated GPU to unmodified QEMU's `x-pci-proxy-dev` by the mpqemu protocol.
 
-The protocol is QEMU's `hw/remote/mpqemu-link.h`: an AF_UNIX stream of native C structures, host
+The protocol is QEMU's `hw/remote/mpqemu-link.h`: an AF_UNIX stream of native C structures in host
 byte order. A vCPU of QEMU is blocked until its request is answered.
 """
 
@@ -47,7 +47,7 @@ class Command(enum.IntEnum):
     DEVICE_RESET = 7
 
 
-#: How many bytes come after the header, by command. Only the device sends RET.
+#: The number of bytes after the header, by command. Only the device sends RET.
 PAYLOAD_BYTES = {
     Command.SYNC_SYSMEM: SYSMEM_BYTES,
     Command.PCI_CFGWRITE: CONFIG_ACCESS.size,
@@ -72,7 +72,7 @@ class Message:
     size: int = 0
     value: int = 0
     regions: tuple[tuple[int, int, int], ...] = ()
-    """For SYNC_SYSMEM: address, size and file offset of each region of memory."""
+    """The address, size and file offset of each region of memory, for SYNC_SYSMEM."""
 
     @property
     def is_answered(self) -> bool:
@@ -149,10 +149,11 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
 
 
 class MpqemuServer(DeviceServer[Message]):
-    """Serves one GPU over a socket pair, one end of which QEMU inherits or gets over QMP.
+    """Serves one GPU over a socket pair; QEMU inherits one end of the pair, or gets it over QMP.
 
     The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs if two of
-    its threads access the device at once. So a guest needs one vCPU, or vCPUs that share a thread.
+    its threads access the device at the same time. So a guest needs one vCPU, or vCPUs that share
+    a thread.
     """
 
     transport = "mpqemu"
@@ -244,7 +245,7 @@ class MpqemuServer(DeviceServer[Message]):
             os.close(irq)
 
     def _signal(self) -> None:
-        """Raise the interrupt, which QEMU delivers only with KVM."""
+        """Raise the interrupt; QEMU delivers it only with KVM."""
         if self._irq is not None:
             os.eventfd_write(self._irq, 1)
 

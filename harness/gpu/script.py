@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class GpuScript:
     """The faults that one GPU has; by default it has none.
 
-    If `is_dead`, the GPU is on the bus, but its BARs read as all ones. `answers` has the values of
-    32-bit registers in BAR 0, by offset. `xids` are the Xids that the stand-in driver logs, the
+    If `is_dead`, the GPU is on the bus, but its BARs read as all ones. `answers` maps offsets in
+    BAR 0 to the values of 32-bit registers. `xids` are the Xids that the stand-in driver logs, the
     oldest first. If `mig_needs_reset`, a new MIG mode takes effect at the GPU's next reset.
     """
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The kernel sends at most this many descriptors in one message (SCM_MAX_FD), so all are received.
+#: The maximum number of descriptors that the kernel sends in one message (SCM_MAX_FD).
 _MOST_DESCRIPTORS = 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
 _RECEIVE_BYTES = 4096
@@ -130,12 +130,12 @@ class ServerState(Generic[R]):
 class DeviceServer(abc.ABC, Generic[R]):
     """Serves one GPU to one QEMU in a thread, until QEMU exits or `close` is called.
 
-    If the GPU has no engine, descriptors that QEMU sends are closed at once. A device without
-    interrupts and DMA needs no descriptors, and in a cloned machine the descriptors of the guest's
+    If the GPU has no engine, descriptors that QEMU sends are closed immediately. A device without
+    interrupts and DMA needs no descriptors. In a cloned machine, the descriptors of the guest's
     memory refer to the memory file of the template.
 
-    The same thread does an engine's work, after answering the access that posted the work. While
-    the work waits for the guest's memory, the thread answers further accesses.
+    The server's thread also does the engine's work, after it has answered the access that posted
+    the work. While the work waits for the guest's memory, the thread answers other accesses.
     """
 
     #: The transport's name in threads and messages.
@@ -201,7 +201,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
-        """Store the descriptors that came with a request and are needed; close all others."""
+        """Store the needed descriptors among those that came with a request; close all others."""
 
     @abc.abstractmethod
     def _forget_descriptors(self) -> None:
@@ -389,7 +389,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return self._incoming.popleft()
 
     def _handle(self, request: R, descriptors: list[int], connection: socket.socket) -> bool:
-        """Answer one request; return False if the server was closed meanwhile."""
+        """Answer one request; return False if the server was closed during this."""
         if descriptors:
             self._take_descriptors(request, descriptors)
         now_s = self._clock.monotonic()
@@ -434,7 +434,7 @@ def _ending_at_eof(pending_bytes: int) -> Ending:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End both directions, which wakes a receiving thread; unlike `close`, this can be repeated."""
+    """Shut down both directions, and so wake a receiving thread; a second call is harmless."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -35,7 +35,7 @@ def serve_gpu(
     `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for
     32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are made to fit. With
     `GpuEmulation.GSP` NVIDIA's own driver can open the GPU; `number` is part of the GPU's invented
-    UUID. Raises RequirementError if the harness can't emulate the model in this way.
+    UUID. Raises RequirementError if the harness can't do this emulation for the model.
     """
     if transport is Transport.MPQEMU:
         bars = model.bars.mpqemu

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: How many bytes of a longer value are shown; these are the lowest bytes.
+#: The number of bytes that a line shows of a longer value: the lowest bytes.
 _SHOWN_BYTES = 8
 
 
@@ -42,7 +42,7 @@ class IncidentKind(enum.Enum):
 
 
 class Stray(enum.Enum):
-    """What `Access.bar` contains if no BAR claimed the access."""
+    """The value of `Access.bar` if no BAR claimed the access."""
 
     NO_BAR = "no BAR"
 
@@ -193,8 +193,8 @@ class TraceRecorder:
         self._clock = clock
         self._half = max(1, capacity // 2)
         self._sequence = 0
-        # Entries are plain tuples, since tuples take little time to make, and a guest's vCPU waits
-        # meanwhile. Only the test waits while a snapshot is made.
+        # Entries are plain tuples: a guest's vCPU waits while an entry is made, and a tuple is
+        # made quickly. While a snapshot is made, only the test waits.
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}

@@ -31,7 +31,7 @@ def render_trace(trace: AccessTrace) -> str:
                     one.bar.value if isinstance(one.bar, Stray) else one.bar,
                     one.offset,
                     one.size,
-                    # JSON readers limit how many digits a number may have.
+                    # JSON readers limit the number of digits in a number.
                     one.value if one.value <= _MOST_AS_NUMBER else hex(one.value),
                 ]
                 for one in trace.accesses

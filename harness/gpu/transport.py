@@ -1,4 +1,4 @@
-"""Chooses the transport of an emulated GPU by the version and the devices of QEMU."""
+"""Chooses the transport of an emulated GPU by QEMU's version and devices."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _INTX_FLAGS = 0x7
 #: MSI is signalled through a file descriptor; its vectors can't change while MSI is in use.
 _MSI_FLAGS = 0x9
 
-#: A limit that QEMU's accesses do not reach; the largest access reads all of configuration space.
+#: A limit above QEMU's largest access, which reads the whole configuration space.
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 
@@ -433,7 +433,7 @@ class VfioUserServer(DeviceServer[Message]):
         return REGION_ACCESS.pack(offset, region, count)
 
     def _region_write_multi(self, payload: bytes) -> bytes:
-        """Carry out several writes, which QEMU collects while the device is slower than QEMU."""
+        """Carry out the writes that QEMU has collected while the device was slower than QEMU."""
         (count,) = _unpacked(WRITE_COUNT, payload)
         size = REGION_ACCESS.size + _ONE_OF_MULTI_BYTES
         if count > len(payload) // size:
@@ -472,7 +472,7 @@ def _version(payload: bytes) -> bytes:
 
 
 class _MemoryByMessages:
-    """The guest's memory, which QEMU reads and writes, so that the memory need not be shared."""
+    """The guest's memory, accessed by messages to QEMU; the memory need not be shared."""
 
     def __init__(
         self, ask: Callable[[int, bytes], Message], post: Callable[[bytes], None]
@@ -507,7 +507,7 @@ class _MemoryByMessages:
 
     def _ask(self, command: Command, payload: bytes) -> bytes:
         self._number = (self._number + 1) % (POSTED & 0x7FFF)
-        # The device numbers its requests from 0x8000, since QEMU numbers its own from 0.
+        # The device numbers its requests from 0x8000, since QEMU numbers its own requests from 0.
         number = 0x8000 | self._number
         header = HEADER.pack(number, command, HEADER.size + len(payload), 0, 0)
         answer = self._send(number, header + payload)

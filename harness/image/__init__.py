@@ -1,4 +1,4 @@
-"""Images, from whose disks machines boot, and the errors for an image that can't be made."""
+"""Images from which machines boot, and the errors for images that can't be made or used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ImageDamagedError(DamagedError):
-    """An image in the cache differs from what was published, so it must not be booted."""
+    """An image in the cache has changed since its publication, so it must not be booted."""
 
 
 class ImageBuildError(HarnessError):
@@ -111,7 +111,7 @@ class Image:
 
 
 class FirmwareType(Enum):
-    """The firmware that boots a disk; each value is the word for the firmware in recipes."""
+    """The firmware that boots a disk; each value is the firmware's name in recipes."""
 
     BIOS = "bios"
     UEFI = "uefi"

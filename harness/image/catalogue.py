@@ -99,7 +99,7 @@ class KernelChoice:
     ]
     """An extended regular expression for whole names of `linux-image-…` packages."""
     newest: Annotated[int, pydantic.Field(ge=1, le=5)] = 2
-    """How many of the newest kernels to install, with their headers; 1 to 5."""
+    """The number of newest kernels to install, with their headers: 1 to 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Licence:
     __pydantic_config__ = FORBID
 
     id: Annotated[LicenceId, pydantic.Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
-    """The licence's name, as `--accept-licence` takes it."""
+    """The licence's name for `--accept-licence`."""
     text: Annotated[str, pydantic.Field(pattern=r"^https://\S+$")]
     """The https URL of the licence's text."""
 
@@ -154,7 +154,7 @@ class RecipeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeInput:
-    """A tree or script, by its path `name` relative to the folder of the recipe that lists it."""
+    """A tree or script; `name` is its path relative to the folder of the recipe that lists it."""
 
     folder: Path
     name: str
@@ -259,7 +259,7 @@ class Catalogue:
         return read_recipe(self.files[name], self.files)
 
     def get(self, name: str) -> Source:
-        """Return the source of the image `name`: a recipe's name, a file's path, or a URL.
+        """Return the source of an image; `name` is a recipe's name, a file's path, or a URL.
 
         A path has a slash, or ends with .qcow2, .raw or .img. Raises BadInputError, which lists the
         known names.

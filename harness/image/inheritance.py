@@ -34,10 +34,10 @@ class _Head:
 def read_merged(
     file: Path, recipes: Mapping[str, Path], *, extended_by: Sequence[Path] = ()
 ) -> Document:
-    """Read a recipe, and merge it with the recipes that it extends; `recipes` are known by name.
+    """Read a recipe, and merge it with the recipes that it extends; `recipes` resolves names.
 
-    Raises BadInputError, which names file and key, if an extended recipe is unknown or of another
-    kind, or if a recipe extends itself.
+    Raises BadInputError if an extended recipe is unknown or of another kind, or if a recipe
+    extends itself. The error names the file and the key.
     """
     own = read_document(file)
     head = own.to_shape(_Head)

@@ -52,7 +52,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """How long it took to make an image; `is_derived` says whether it is based on another image."""
+    """The time to make an image; `is_derived` says whether the image is based on another image."""
 
     name: str
     is_derived: bool
@@ -61,7 +61,7 @@ class BuildTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What is known, apart from the disk, about a node image that was made from a cloud image."""
+    """The facts, apart from the disk, about a node image that was made from a cloud image."""
 
     kernels: Sequence[CloudImageKernel]
     driver: DriverImage | None

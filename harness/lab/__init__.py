@@ -147,7 +147,7 @@ class Lab(LabImages):
 
     @property
     def patience(self) -> float:
-        """Return the factor for a guest's time limits: 1 under KVM unless a setting raises it."""
+        """Return the factor for a guest's time limits; it is 1 under KVM without a setting."""
         return self.accelerator.accelerator.patience * self.settings.timeout_multiplier
 
     @classmethod
@@ -231,7 +231,7 @@ class Lab(LabImages):
     def boot(
         self, request: NodeRequest, *, disk: Path | None = None, start: MachineStart | None = None
     ) -> Iterator[Node]:
-        """Boot a node on an overlay of its own, or on `disk`, and end the node afterwards.
+        """Boot a node on a new overlay, or on `disk`, and end the node afterwards.
 
         `start` is `COLD` or `CLONE`; None selects `machine_start`. A clone continues from a checkpoint
         of its image and kernel, taken just before cloud-init. A `disk` and a cloud image both need a
@@ -257,7 +257,7 @@ class Lab(LabImages):
         if request.time_limit_multiplier is None:
             multiplier = self.settings.timeout_multiplier * self.broker.tasks_per_processor()
             multiplier = min(multiplier, MAX_TIME_LIMIT_MULTIPLIER)
-            # A provisioner keeps its own limits on a quiet host.
+            # On a quiet host, the provisioner's own limits are not changed.
             request = replace(
                 request, time_limit_multiplier=multiplier if multiplier > 1 else None
             )
@@ -292,7 +292,7 @@ class Lab(LabImages):
         """Boot a distribution's image by firmware and its boot loader; end the machine afterwards.
 
         The machine's disk is `disk`, or an overlay that is larger than the image; cloud-init grows
-        the root file system. The guest agent and a console on the serial port come with cloud-init.
+        the root file system. cloud-init installs the guest agent and a console on the serial port.
         `boot` names the firmware, or one kernel of `cloud_image_kernels` to boot without firmware.
         Raises RequirementError if the host lacks the firmware.
         """
@@ -363,7 +363,7 @@ class Lab(LabImages):
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, made if missing; keep it in use until `close`."""
+        """Return the checkpoint of a saved state, made if missing, and hold it until `close`."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
@@ -393,10 +393,11 @@ class Lab(LabImages):
 
     @functools.cached_property
     def machine_start(self) -> MachineStart:
-        """Return how nodes start by default: by a boot, or as clones.
+        """Return how nodes start by default: by a cold boot, or as clones.
 
         The setting decides, with one exception: nodes boot if NVIDIA's driver has to open GPUs
-        behind mpqemu. mpqemu reaches only shared memory, and a clone's memory is private.
+        over the transport mpqemu. mpqemu reaches only shared memory, and a clone's memory is
+        private.
         """
         start = self.settings.machine_start
         if start is not MachineStart.CLONE or self.settings.gpu_emulation is not GpuEmulation.GSP:
@@ -417,11 +418,11 @@ class Lab(LabImages):
 
     @functools.cached_property
     def platform(self) -> Platform:
-        """Return what all machines of this lab have in common.
+        """Return the platform that all machines of this lab share.
 
-        This property ignores a missing transport, since a machine without a GPU needs none; the
-        error is raised when a machine starts with a GPU or when a GPU is plugged into a machine. A
-        GPU of the host has 64-bit BARs under every transport.
+        This property ignores a missing transport, since a machine without a GPU needs no
+        transport. The error is raised later, when a machine starts with a GPU or a GPU is plugged
+        into a machine. A GPU of the host has 64-bit BARs under every transport.
         """
         accelerator = self.accelerator.accelerator
         transport = None

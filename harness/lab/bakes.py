@@ -41,7 +41,7 @@ def bake_node(
 ) -> Image:
     """Return the node image `name` with the driver baked in; a machine without a GPU runs the bake.
 
-    The bake command is from `provisioner`, by default the lab's provisioner.
+    The bake command is declared by `provisioner`, which is by default the lab's provisioner.
 
     The machine boots the second newest kernel, while the target kernel is the newest. So tests
     detect a provisioner that records the running kernel instead of the target kernel. The evidence
@@ -105,7 +105,7 @@ def bake_evidence(baked: Image | CloudImage) -> Evidence:
 
 
 def _parts(provisioner: Provisioner) -> Mapping[str, str]:
-    """Return the inputs of a baked image other than its parent image."""
+    """Return the inputs of a baked image, without its parent image."""
     return {
         "payload": provisioner.digest,
         "config": repr(sorted(provisioner.bake_values.items())),

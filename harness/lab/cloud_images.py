@@ -113,7 +113,7 @@ class CloudImageBoot:
             )
 
     def of(self, image: CloudImage) -> CloudImageBoot:
-        """Return this boot, with the firmware type of `image` if this boot names no firmware."""
+        """Return this boot; if it names no firmware type, add the firmware type of `image`."""
         return replace(self, firmware=self.firmware or image.firmware)
 
     def size_gib(self, image: CloudImage) -> int | None:

@@ -71,7 +71,7 @@ class BootSource(DiskSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """What all machines of a run have in common: the accelerator and its QEMU.
+    """The facts that all machines of a run share: the accelerator, QEMU, and the limits for GPUs.
 
     All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. `tsc_khz`
     is the frequency of the host's time stamp counter; an emulated guest gets that frequency as a
@@ -91,10 +91,10 @@ class MachineDescription:
 
     `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
     `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from
-    there; any other machine boots. A machine that boots has the `seed` volume from the start; into
-    a machine that continues, the volume is plugged later. A restored machine gets only the header
-    of the kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person keeps
-    ends at `kept_until`, in seconds since the epoch.
+    there; any other machine boots. If the machine boots, it has the `seed` volume from the start;
+    if it continues, the volume is plugged in later. A restored machine gets only the header of the
+    kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person keeps ends at
+    `kept_until`, in seconds since the epoch.
     """
 
     spec: MachineSpec
@@ -209,9 +209,9 @@ def create_files(description: MachineDescription, images: ImageStore) -> None:
 def _copy_kernel_header(vmlinuz: Path, header: Path) -> None:
     """Copy the part of the kernel that QEMU reads for a restored machine.
 
-    The guest has its kernel in memory, but QEMU has to place the option ROM of `-kernel` as it did
-    for the template. For that QEMU needs only the header. Reading the whole kernel would take 10 ms
-    of the 200 ms in which a clone starts.
+    The guest has its kernel in memory, but QEMU has to place the option ROM of `-kernel` as in the
+    template. To place the ROM, QEMU needs only the header. Reading the whole kernel would take 10
+    ms of the 200 ms in which a clone starts.
     """
     with vmlinuz.open("rb") as kernel:
         header.write_bytes(kernel.read(_KERNEL_HEADER_BYTES))

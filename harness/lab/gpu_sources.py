@@ -31,11 +31,10 @@ _LEASE_S = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSources:
-    """The source of a run's GPUs, as `--gpu-source` says.
+    """The source of a run's GPUs, which `--gpu-source` selects.
 
     `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request that names no
-    model. `emulation` is the kind of emulation; None selects the kind that the description of each
-    model names.
+    model. `emulation` is the kind of emulation; None selects the kind in each model's description.
     """
 
     source: GpuSource
@@ -108,7 +107,7 @@ def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> Gpu
 
 
 def inventory_of(settings: Settings, catalogue: Catalogue | None) -> Inventory:
-    """Return the inventory in the settings, or else the host's inventory, or else an empty one."""
+    """Return the inventory in the settings, else the host's inventory, else an empty inventory."""
     file = settings.gpu_inventory
     if file is None:
         if not INVENTORY.exists():

@@ -175,7 +175,7 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Report within the context that the machine is doing `what`, at most until `deadline`."""
+        """Report in the context that the machine does `what`, at most until `deadline`."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
@@ -187,11 +187,11 @@ class GuestChannels:
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 
     def busy_host(self) -> str:
-        """Return a sentence if the host kept the machine waiting for most of its time, or an empty text."""
+        """Return a sentence if the host kept the machine waiting most of the time, else ""."""
         return "" if self._guest_clock is None else self._guest_clock.busy_host()
 
     def time_stretch(self) -> float:
-        """Return how many seconds passed on the host for each second that the host let the guest run."""
+        """Return the host's seconds for each second in which the host let the guest run."""
         return 1.0 if self._guest_clock is None else self._guest_clock.stretch()
 
     def _after(self, seconds: float, *, follows_progress: bool = False) -> Deadline:

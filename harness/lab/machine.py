@@ -64,7 +64,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
         return self.description.checkpoint
 
     def _enter(self) -> None:
-        """Start the machine, and report its activity from then on."""
+        """Start the machine, and report its activity until it ends."""
         self._resources.enter_context(watched(self._activity))
         words = f"runs for {purpose_of_process(sys.argv)}"
         self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from harness.machine import Machine, SavableMachine
 
-#: The folder of a machine's checkpoint in its evidence.
+#: The folder of a machine's checkpoint in the machine's evidence.
 CHECKPOINT = "checkpoint"
 _DESCRIPTION = "machine.json"
 _DISK = "disk.qcow2"
@@ -65,8 +65,8 @@ _MOST_CHARACTERS = 4096
 class MachineBundle:
     """A saved machine in `folder`; `spec` names only files of the bundle, and no disk.
 
-    `driver` is the name of the VM driver that ran the machine; a machine under another driver has
-    other devices.
+    `driver` is the name of the VM driver that ran the machine; under another driver, the machine
+    would have other devices.
     """
 
     folder: Path
@@ -229,7 +229,7 @@ def read_bundle(folder: Path) -> MachineBundle:
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    """Return the text of a key. Raises KeyError or ValueError if the key has no text."""
+    """Return a key's value, a text. Raises KeyError or ValueError if there is none."""
     value = fields[key]
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
@@ -244,7 +244,7 @@ def _texts(values: object, key: str) -> tuple[str, ...]:
 
 
 def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
-    """Return the whole number of a key.
+    """Return a key's value, a whole number.
 
     Raises KeyError without the key, and ValueError if the value is not a whole number up to `most`.
     """
@@ -256,7 +256,7 @@ def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
 
 
 def _truth(fields: Mapping[str, Any], key: str) -> bool:
-    """Return the truth value of a key. Raises KeyError or ValueError if the key has none."""
+    """Return a key's value, true or false. Raises KeyError or ValueError if there is none."""
     value = fields[key]
     if not isinstance(value, bool):
         raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - like other bad values
@@ -370,7 +370,7 @@ def qemu_version(qemu: str) -> str:
 
 
 def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
-    """Return `spec` with writable variables of the firmware in `folder`; this function is pure."""
+    """Return `spec` with the firmware's writable variables in `folder`; this function is pure."""
     kernel = spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return spec

@@ -90,7 +90,7 @@ class MachineCloudInit(MachineGpuSlots):
         """Wait until cloud-init has finished, with or without errors, and return its result.
 
         `progress` is called with each boot stage that the console shows, and with each match of the
-        regular expression `step`. Raises HarnessError at the deadline, or at once if the guest
+        regular expression `step`. Raises HarnessError at the deadline, or immediately if the guest
         can't finish any more.
         """
         with self._activity.during("waits for cloud-init", deadline):

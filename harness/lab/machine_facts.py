@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def machine_facts(machine: LabMachine) -> dict[str, str]:
-    """Return the image, kernel, GPUs, NVIDIA driver, accelerator and start of a machine, by name.
+    """Return a machine's image, kernel, GPUs, NVIDIA driver, accelerator and start mode, by name.
 
     The NVIDIA driver is the driver of the image.
     """

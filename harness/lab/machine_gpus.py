@@ -164,8 +164,8 @@ class MachineGpus:
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
         """Start the server of a GPU of this model; the GPU is then plugged into the machine.
 
-        Raises HarnessError if the transport would hang a machine with as many vCPUs as this one
-        has.
+        Raises HarnessError if the transport would hang a machine with this machine's number of
+        vCPUs.
         """
         # The import is inside the function, because it takes longer than starting a machine without
         # GPUs.

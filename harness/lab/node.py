@@ -88,7 +88,7 @@ class NodeRequest:
     image: Image | CloudImage
     """A built image, with or without the driver baked in, or a cloud image."""
     kernel: Kernel | OwnKernel | None = None
-    """The kernel to boot: a kernel of the image, by default the newest, or your own kernel."""
+    """The kernel to boot: your own kernel, or a kernel of the image (by default the newest)."""
     provisioner: Provisioner | None = None
     """The provisioner to use; by default the run's provisioner, from `--provisioner`."""
     command: str | None = BOOT
@@ -98,9 +98,9 @@ class NodeRequest:
     gpus: Sequence[RequestedGpu] = ()
     """The GPUs that are plugged in at the start: models, or `GpuChoice` for GPUs of the host."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
-    """Faults of a GPU from the moment when that GPU is plugged in, by device id (`gpu0`)."""
+    """The faults that a GPU has as soon as it is plugged in, by device id (`gpu0`)."""
     spare_slots: int = 1
-    """The count of empty slots for GPUs that are plugged in later."""
+    """The number of empty slots for GPUs that are plugged in later."""
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Variables of stand-ins, by the stand-in's name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`.
     An unknown name or variable raises BadInputError."""
@@ -109,7 +109,7 @@ class NodeRequest:
     before: Sequence[Argv] = ()
     """Commands that cloud-init runs before provisioning, each a list of words."""
     early: Sequence[Argv] = ()
-    """Commands that cloud-init runs before all else, in its `bootcmd`."""
+    """Commands that cloud-init runs before everything else, in its `bootcmd`."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"
@@ -130,8 +130,8 @@ class NodeRequest:
     the node continues from the derived state. Only for a node that skips cloud-init."""
     time_limit_multiplier: float | None = None
     """The factor for the provisioner's own time limits, for provisioners that declare a key for it.
-    The default on a quiet host is `--timeout-multiplier`; a busy host multiplies it by the number of
-    tasks for each of its processors."""
+    The default is `--timeout-multiplier`; on a busy host, this default is multiplied by the number
+    of tasks per processor."""
     may_reboot: bool = False
     """Keep the machine running when its guest reboots; the node then does not start as a clone."""
 
@@ -170,7 +170,7 @@ class NodeRequest:
 
     @property
     def slots(self) -> int:
-        """Return how many GPUs can be plugged into the node."""
+        """Return the number of GPUs that can be plugged into the node."""
         return len(self.gpus) + self.spare_slots
 
     @property
@@ -430,9 +430,9 @@ class Node:
         """Wait until cloud-init has finished, with or without errors.
 
         `progress` is called with each boot stage on the console, and with each step of the
-        provisioner, which declares the pattern of its steps. On a node that skips cloud-init, this
-        method runs the provisioner's command. Raises HarnessError at the deadline, or at once if
-        the guest can't finish any more.
+        provisioner; the provisioner declares the pattern of its steps. On a node that skips
+        cloud-init, this method runs the provisioner's command. Raises HarnessError at the
+        deadline, or immediately if the guest can't finish any more.
         """
         if self.request.skip_cloud_init:
             if self.request.command is not None:
@@ -450,7 +450,7 @@ class Node:
             )
 
     def provision(self, command: str) -> CommandResult:
-        """Run one of the provisioner's commands in the guest, as cloud-init would.
+        """Run a command of the provisioner in the guest, in the same way as cloud-init.
 
         A command that fails raises no error: the result has its exit code, and its whole output in
         stdout. Each call is a run of its own in the evidence: `Evidence.of_run`. Raises
@@ -539,7 +539,7 @@ class Node:
         )
 
     def collect_available(self) -> Evidence:
-        """Gather within a short time the available evidence of a node that might not answer.
+        """Gather the available evidence of a node that might not answer, within a short time.
 
         The evidence has the files and commands of all earlier calls of `evidence`.
         """

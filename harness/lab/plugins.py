@@ -40,7 +40,7 @@ class PluginCheck:
 
 
 def examine_plugins() -> list[PluginCheck]:
-    """Load every entry point of installed packages, even if others are broken."""
+    """Load every entry point of installed packages, even if some entry points are broken."""
     return [
         *_in_folders(),
         *_by_name(Group.PROVISIONERS, provisioner_of, taken=[NAME]),

@@ -32,7 +32,7 @@ MODULES = {"nvidia", "nvidia-uvm"}
 def precompiled_archive(
     driver_archive: bytes, kernel: str, modules: Mapping[str, bytes], *, padding: bytes = b""
 ) -> bytes:
-    """Return the driver image, changed so that it installs these modules, compiled for `kernel`.
+    """Return a variant of the driver image that installs these modules, compiled for `kernel`.
 
     `padding` makes the image as large as a real driver.
     """

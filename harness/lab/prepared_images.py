@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 VERSION = 1
-"""Increase this whenever the same cloud image would give another node image."""
+"""Increase this number after a change by which a cloud image produces another node image."""
 
 _PREPARE_KVM_S = 300.0
 _FIRST_BOOT_KVM_S = 150.0
@@ -109,7 +109,7 @@ class CloudImageLab(Protocol):
 
 
 def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
-    """Return the node image of a cloud image, made if the cache has none.
+    """Return the node image of a cloud image; make it if the cache has none.
 
     The node image boots the newest kernel of the cloud image's boot menu, without firmware. Raises
     HarnessError if no kernel can be read from the disk, or if the image's first boot fails.

@@ -22,8 +22,8 @@ from harness.steps import Step
 class ProvisioningSteps:
     """The runs of a provisioner on one node, oldest first.
 
-    The evidence tells more about a run than the console does, but if a guest does not answer, only
-    the console is available.
+    The evidence has more facts about a run than the console, but only the console is available if
+    the guest does not answer.
     """
 
     def __init__(self, provisioner: Provisioner) -> None:

@@ -1,4 +1,4 @@
-"""Starts a clone from the last used state, without reading the recipes of that state again.
+"""Starts a clone from the last used state, without another read of that state's recipes.
 
 Finding the checkpoint of a state means reading and validating recipes and manifests, which takes
 longer than restoring a machine. So the state of the last clone is kept, with the facts on which it
@@ -46,7 +46,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class _Found(NamedTuple):
-    """The saved state behind a name, and the folders of all recipes that may change this state."""
+    """The saved state for a name, and the folders of all recipes that may change this state."""
 
     state: SavedState
     image: Image
@@ -81,7 +81,7 @@ def recent_clone(
 def _read(
     lab: Lab, kept: Path, holding: contextlib.ExitStack
 ) -> tuple[SavedState, Checkpoint] | None:
-    """Return the last clone's state and checkpoint, kept in use, or None if a fact has changed."""
+    """Return the last clone's state and its checkpoint, now held; None if a fact has changed."""
     try:
         with open_plain(kept) as file:
             written = os.fstat(file.fileno())
@@ -111,7 +111,7 @@ def _read(
 
 
 def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> None:
-    """Store the state of a clone. If this fails, nothing is raised, and the next clone takes longer."""
+    """Store the state of a clone. A failure raises nothing, but the next clone takes longer."""
     source, folders = state.origin, _recipe_folders(lab)
     if folders is None or not isinstance(source, BuiltImageSource):
         return

@@ -41,7 +41,7 @@ _ARCHIVE_KVM_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryHost:
-    """What all registries of one run share: the program, the certificate and a folder."""
+    """The shared parts of all registries of a run: the program, the certificate and a folder."""
 
     program: tuple[str, ...]
     certificate: Certificate
@@ -67,7 +67,7 @@ class Registry:
 
     @property
     def host_ports(self) -> tuple[HostPort, ...]:
-        """Return the host ports, for a node's request, by which the guest reaches this registry."""
+        """Return the host ports by which the guest of a node reaches this registry."""
         return (HostPort(host_port=self.port, guest_port=_TLS_PORT),)
 
     @property
@@ -91,12 +91,12 @@ class Registry:
         self.log.disturb_next(*faults)
 
     def disturb_all(self, fault: PullFault) -> None:
-        """Disturb each later pull for which no other fault is planned."""
+        """Plan this fault for each later pull that has no other planned fault."""
         self.log.disturb_all(fault)
 
 
 def prepare_registry_host(lab: Lab) -> RegistryHost:
-    """Return what all registries of this run share, in the lab's folder.
+    """Return the parts that all registries of this run share, in the lab's folder.
 
     Raises RequirementError if the host lacks something that the registries need.
     """
@@ -118,7 +118,7 @@ def prepare_registry_host(lab: Lab) -> RegistryHost:
 
 @contextlib.contextmanager
 def open_registry(host: RegistryHost) -> Iterator[Registry]:
-    """Run a registry with storage, log and faults of its own until the block ends."""
+    """Run a registry with its own storage, log and faults until the block ends."""
     log, tls = RegistryLog(), host.certificate.server_context()
     folder = make_private_folder(host.folder / secrets.token_hex(4))
     try:

@@ -30,7 +30,7 @@ _OVERLAY_MIB = 1024
 def host_evidence_kept(
     machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """On failure, keep the host's evidence of a machine in `folder`, and name it in the error.
+    """On failure, keep the host's evidence of a machine in `folder`; the error names the folder.
 
     No evidence is kept for bad input, missing requirements, and errors that name evidence already.
     """
@@ -49,7 +49,7 @@ def host_evidence_kept(
 
 
 class Machines:
-    """Creates the machines of a lab, each in a folder of its own below `folder`."""
+    """Creates the machines of a lab, each in its own folder below `folder`."""
 
     def __init__(
         self,

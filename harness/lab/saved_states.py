@@ -212,10 +212,10 @@ def describe_clone(
     memory_file: MemoryFile | None = None,
     seed: SeedFiles | None = None,
 ) -> MachineDescription:
-    """Describe, without side effects, a machine that continues from a `checkpoint` or boots the origin.
+    """Describe a machine that continues from `checkpoint`; without a checkpoint, it boots.
 
-    Without a `checkpoint` the machine boots. The machine's name is by default the name of the
-    state.
+    The machine boots the origin of `state`. The machine's name is by default the name of the
+    state. This function has no side effects.
     """
     return describe(
         name or state.name,
@@ -278,7 +278,7 @@ def cloud_init_done(saved_state: SavedState) -> SavedState:
 def key_parts(
     saved_state: SavedState, spec: MachineSpec, driver: VmDriver
 ) -> Mapping[str, object]:
-    """Return everything on which the bytes of a saved state's checkpoint depend, except its parent's key.
+    """Return all inputs that determine a checkpoint's bytes, except the key of the parent.
 
     The VM driver's parts contain no paths: the image's key identifies the files.
     """

@@ -41,7 +41,7 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
 
 
 def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -> ImageStore:
-    """Return the cache of built images, which takes missing images from the shared caches."""
+    """Return the cache of built images; it fetches missing images from the shared caches."""
     return ImageStore(
         settings.image_store,
         accepted_licences=settings.accepted_licences,

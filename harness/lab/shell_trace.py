@@ -1,8 +1,7 @@
 """Traces the bash scripts that systemd starts in a machine once cloud-init has begun.
 
 cloud-init's first command sets BASH_ENV for everything that systemd starts from then on: the later
-stages of cloud-init with the provisioner, and services. Each bash process writes a file of its
-own.
+stages of cloud-init with the provisioner, and services. Each bash process writes its own file.
 """
 
 from __future__ import annotations
@@ -50,9 +49,10 @@ _TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
 
 
 def trace_environment(*, by_trap: bool) -> Mapping[str, str]:
-    """Return the variables that make bash in a machine trace itself: by its own trace, or by a trap on DEBUG.
+    """Return the variables that make bash in a machine trace itself.
 
-    The trap leaves bash's own trace (`set -x`) to the code under test.
+    By default, bash uses its own trace (`set -x`). With `by_trap`, bash uses a trap on DEBUG,
+    which leaves its own trace to the code under test.
     """
     environment = {"BASH_ENV": f"{FOLDER}/{TRACE.name}"}
     return {**environment, "HX_TRACE_BY_TRAP": "1"} if by_trap else environment

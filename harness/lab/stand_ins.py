@@ -1,4 +1,4 @@
-"""The stand-ins of node images, and variables with which a test delays a stand-in or lets it fail."""
+"""The stand-ins of node images, and variables by which a test makes a stand-in slow or fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_stand_ins(
 ) -> None:
     """Raise BadInputError for a stand-in or a variable that nothing on the node reads.
 
-    A node may have further stand-ins: units among its own files that read `STAND_INS/NAME.env`.
+    A node may have additional stand-ins: units among its own files that read `STAND_INS/NAME.env`.
     """
     for name, variables in stand_ins.items():
         if name not in VARIABLES and any(

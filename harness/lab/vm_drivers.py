@@ -64,7 +64,7 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
 
 
 def opener_of(plugin: Plugin) -> DriverOpener:
-    """Return the function that an entry point names to open a VM driver, or raise PluginError."""
+    """Load the function of an entry point that opens a VM driver, or raise PluginError."""
     found = plugin.load()
     if not callable(found):
         raise plugin.error(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Machine(Protocol):
     """A running VM, as seen by the code that started it.
 
-    A machine whose spec sets `is_restored` waits for `restore`; any other machine runs at once.
+    A machine whose spec sets `is_restored` waits for `restore`; any other machine runs
+    immediately.
     """
 
     @property

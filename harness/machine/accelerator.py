@@ -221,7 +221,7 @@ def choose_accelerator(
         )
     if option is AcceleratorOption.KVM:
         raise RequirementError(
-            f"KVM was requested, but {problem}; correct that, or use `--accelerator=tcg`."
+            f"KVM was requested, but {problem}; solve this problem, or use `--accelerator=tcg`."
         )
     return _tcg(f"TCG, since {problem}; expect a tenth of the speed.", clock)
 
@@ -306,11 +306,11 @@ _MOST_MIB = 2 << 20
 
 
 def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
-    """Return how many MiB of address space all root ports of a machine may reserve together.
+    """Return the MiB of address space that all root ports of a machine may reserve together.
 
     The result is a quarter of the address space of the guest's processor, which is the host's
     processor under KVM. SeaBIOS places the windows of all root ports, with everything else on the
-    bus, in less than half of that space. A port whose window does not fit gets no window, as
+    bus, in less than half of that space. A port whose window does not fit gets no window; this was
     measured with QEMU 11.1, 40 bits and eight windows of 64 GiB.
     """
     bits = _USUAL_BITS

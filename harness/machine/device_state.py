@@ -217,7 +217,7 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield the reading and the writing end of a pipe; both are closed with the context.
+    """Yield the read end and the write end of a pipe; both are closed at the end of the context.
 
     The ends are files: closing a plain descriptor twice could close another thread's descriptor.
     """

@@ -1,4 +1,4 @@
-"""Runs commands on an existing node, by SSH or on this host itself, without changing it.
+"""Runs commands on an existing node, by SSH or on this host itself; the node is not changed.
 
 SSH is OpenSSH with the user's own configuration, keys and known hosts, as in a terminal; but ssh
 never prompts, forwards nothing, and leaves no connection open.
@@ -113,7 +113,7 @@ class NodeAddress:
 
     @property
     def name(self) -> str:
-        """Return a name for the node that can also name a folder."""
+        """Return a name for the node that is also a valid name of a folder."""
         return "local" if self.host is None else re.sub(r"[^A-Za-z0-9_.-]", "-", self.host)
 
     def ssh_argv(self) -> list[str]:

@@ -1,7 +1,7 @@
 """A GPU's engines and interrupt vectors, in the form of the tables that the driver requests.
 
-The numbers of engine types and of interrupt sources differ between releases, so they are read from
-the layouts.
+The numbers of engine types and of interrupt sources differ between driver releases, so the numbers
+come from the layouts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.gpu.gsp.layouts import Layouts
 
-# Numbers of classes in engine descriptors.
+# Class numbers in engine descriptors.
 _GRAPHICS: Final = 0xD334DF
 _COPY: Final = 0x793CEB
 _SOFTWARE: Final = 0x95A6F5
@@ -36,7 +36,7 @@ _SERVICES: Final = {
     "LTC": 158,
     "NVLINK": 159,
     "PRIVRING": 160,
-    # Leaf 2, which belongs to the driver for unified memory.
+    # The next two vectors are in leaf 2, which belongs to the driver for unified memory.
     "REPLAYABLE_FAULT": 64,
     "ACCESS_CNTR": 65,
     "NON_REPLAYABLE_FAULT": 128,
@@ -65,7 +65,7 @@ class Engine:
     pbdma: int | None
 
     def pack(self, position: int) -> tuple[bytes, bytes]:
-        """Return the engine's data, and the ids of its PBDMA, for entry `position` of the table."""
+        """Return entry `position` of the table: the engine's data, and the ids of its PBDMA."""
         is_host_driven = self.pbdma is not None
         data = struct.pack(
             "<16I",
@@ -138,7 +138,7 @@ def engines(layouts: Layouts, *, copy_engines: int, graphics: int) -> list[Engin
 
 
 def engine_mask(found: list[Engine]) -> int:
-    """Return the types of the engines as a mask."""
+    """Return a bit mask of the engines' types."""
     mask = 0
     for engine in found:
         mask |= 1 << engine.rm_type if engine.pbdma is not None else 0
@@ -159,7 +159,7 @@ def pack_subtrees() -> bytes:
     return b"".join(struct.pack("<BB", *each) for each in _SUBTREES)
 
 
-#: The vector of messages from the GSP.
+#: The vector by which the GSP announces a message.
 GSP_VECTOR: Final = _SERVICES["GSP"]
 
 

@@ -1,7 +1,7 @@
 """Makes a firmware file that NVIDIA's driver accepts for an emulated GPU.
 
-The driver reads an ELF file: the driver compares one section with the driver's version, and copies
-an image and the signature for the chip into memory. A real GPU's system processor then runs the
+The driver reads an ELF file. The driver compares one section of the file with its own version, and
+copies an image and the chip's signature into memory. A real GPU's system processor then runs the
 image; the emulated processor runs nothing. The names of sections and files are in the open kernel
 modules (`g_kernel_gsp_nvoc.h`, `nv-firmware.h`).
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The files, each with the chip families for which it has sections of signatures.
+#: The firmware files, and the chip families for which each file has signatures.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "gsp_tu10x.bin": ("tu10x", "tu11x", "ga100"),
     "gsp_ga10x.bin": ("ga10x", "ad10x", "gh100"),

@@ -1,4 +1,4 @@
-"""A GPU's own memory, of which only the pages that were written are stored."""
+"""A GPU's own memory; only pages that were written are stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ZEROS: Final = bytes(PAGE)
 class FrameBuffer:
     """Sparse memory; unwritten bytes read as zeros.
 
-    Any address is valid, since the driver's page tables may be beyond the end of the memory that
-    the driver knows. The number of stored pages has a limit.
+    Any address is valid, since page tables may lie beyond the end of the memory that is reported
+    to the driver. The number of stored pages has a limit.
     """
 
     def __init__(self, *, source: str) -> None:
@@ -60,7 +60,7 @@ class FrameBuffer:
             done += len(piece)
 
     def zero(self, address: int, size: int) -> None:
-        """Set `size` bytes, which may be all of the memory, to zero."""
+        """Set `size` bytes to zero; the range may be the whole memory."""
         end = address + size
         first, behind = -(-address // PAGE), end // PAGE
         if first > behind:

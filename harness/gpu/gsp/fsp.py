@@ -20,7 +20,7 @@ _OFFSET: Final = 0xFFFC
 _INCREMENT_ON_WRITE: Final = 1 << 24
 _INCREMENT_ON_READ: Final = 1 << 25
 
-#: The flags of a packet that begins and ends a message, and the type of NVIDIA's vendor message.
+#: The flags of a packet with a whole message, and the type of NVIDIA's vendor message.
 _WHOLE: Final = 1 << 31 | 1 << 30
 _VENDOR: Final = 0x10DE << 8 | 0x7E
 _TYPE_SHIFT: Final = 24

@@ -1,4 +1,4 @@
-"""Emulates the visible effect of FWSEC, a firmware in the video BIOS that reserves memory."""
+"""Emulates the visible effect of FWSEC: this program in the video BIOS reserves memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
 if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
 
-#: The DMA register of a falcon, by which GA102 and later load programs into the falcon's memory.
+#: The DMA registers of a falcon. On GA102 and later, they load programs into the falcon's memory.
 _DMA_BASE: Final = 0x110110
 _DMA_BASE_HIGH: Final = 0x110128
 _DMA_TO: Final = 0x110114
@@ -21,7 +21,8 @@ _INTO_CODE: Final = 1 << 4
 _DMEM_CONTROL: Final = 0x1101C0
 _DMEM_DATA: Final = 0x1101C4
 _DMEM_BYTES: Final = 0x10000
-#: The offset of the address of FWSEC's data in the loader's descriptor, with which DMEM begins.
+#: DMEM begins with the loader's descriptor; at this offset, the descriptor has the address of
+#: FWSEC's data.
 _DATA_ADDRESS: Final = 0x40
 _FRTS: Final = 0x15
 _FRTS_REGION: Final = COMMAND_BUFFER + 0x20
@@ -54,7 +55,7 @@ class FwsecLoader:
             self._transferred = (base << 8) + self._dma[_DMA_FROM]
 
     def read_command(self, guest: GuestMemory) -> tuple[int, int] | None:
-        """Return the range that FWSEC has to reserve, or None for any other command."""
+        """Return the range that the command makes FWSEC reserve, or None for any other command."""
         (address,) = struct.unpack_from("<Q", self._memory, _DATA_ADDRESS)
         if self._transferred is not None:
             address, self._transferred = self._transferred, None

@@ -1,4 +1,4 @@
-"""Access to a guest's memory, as a device has by DMA."""
+"""Reads and writes a guest's memory, as a device does by DMA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
 
-#: The most bytes of one access, more than the driver needs for queues, push buffers and copies.
+#: The maximum size of one access: more than the driver needs for queues, push buffers and copies.
 MOST_BYTES = 1 << 20
 
 
@@ -21,23 +21,23 @@ class GuestMemory(Protocol):
     """The memory of one guest, by guest-physical address."""
 
     def read(self, address: int, size: int) -> bytes:
-        """Return `size` bytes; raises GuestMemoryError if there is no memory."""
+        """Return `size` bytes; raises GuestMemoryError if the guest has no memory there."""
         ...
 
     def write(self, address: int, data: bytes) -> None:
-        """Write `data`; raises GuestMemoryError if there is no memory."""
+        """Write `data`; raises GuestMemoryError if the guest has no memory there."""
         ...
 
     def post(self, address: int, data: bytes) -> None:
         """Write `data` without waiting; later writes reach the guest's memory only after this write.
 
-        If there is no memory, nothing is written, or GuestMemoryError is raised.
+        If the guest has no memory there, the write has no effect or raises GuestMemoryError.
         """
         ...
 
 
 class NoMemory:
-    """Stands for the guest's memory until the transport has described it; each access is an error."""
+    """A placeholder until the transport has described the guest's memory; each access fails."""
 
     def read(self, address: int, size: int) -> bytes:
         raise _missing(address, size)
@@ -71,7 +71,7 @@ class MappedMemory:
         self._regions.append(_Region(start=address, end=address + size, content=content))
 
     def clear(self) -> None:
-        """Forget all memory; the transport adds the new memory."""
+        """Unmap all memory; the transport then adds the new memory."""
         for region in self._regions:
             region.content.close()
         self._regions.clear()

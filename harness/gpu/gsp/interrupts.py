@@ -30,12 +30,12 @@ class InterruptTree:
         self._top_enabled = 0
 
     def clear(self) -> None:
-        """Forget pending vectors; enabled vectors stay enabled."""
+        """Clear all pending vectors; enabled vectors stay enabled."""
         self._pending = [0] * LEAVES
 
     @property
     def top(self) -> int:
-        """Return a mask of the subtrees with a pending and enabled vector in one of two leaves."""
+        """Return a mask of the subtrees that have a vector both pending and enabled."""
         return sum(
             1 << leaf // 2 if leaf % 2 == 0 or not self._is_active(leaf - 1) else 0
             for leaf in range(LEAVES)

@@ -1,4 +1,4 @@
-"""The structures and commands of a release of NVIDIA's driver by name, read from its headers.
+"""The structures and commands in the headers of one release of NVIDIA's driver, by name.
 
 `harness gpu release` writes the data of one release.
 """
@@ -36,7 +36,7 @@ _Number = Annotated[str, Bounds(pattern=r"\A0x[0-9a-f]{8}\z")]
 class Field:
     """A field of a structure: `count` elements of `size` bytes each, from `offset` on.
 
-    `type` is `u8`, `u16`, `u32`, `u64`, the same sizes with `i` or `f`, `pointer`, or the name of
+    `type` is a number type such as `u8`, `i16` or `f64` (8 to 64 bits), `pointer`, or the name of
     a structure.
     """
 
@@ -199,7 +199,7 @@ def render_release(content: ReleaseFile) -> str:
 
 
 def nearest_release(release: str, known: Iterable[str]) -> str | None:
-    """Return the newest earlier release, or else the oldest later release."""
+    """Return the newest release before `release`, or else the oldest release after `release`."""
     others = sorted(
         (other for other in known if other != release),
         key=release_key,

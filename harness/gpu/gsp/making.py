@@ -33,7 +33,7 @@ def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpa
         known = listed(sorted(each.name for each in CHIPS.values()))
         raise RequirementError(
             f"GPU model '{model.name}' has chip {model.chip:#x}, whose boot the harness does not "
-            f"emulate; it emulates {known}. Use emulation 'identity'."
+            f"emulate; the emulated chips are {known}. Use emulation 'identity'."
         )
 
     def make(config: ConfigSpace) -> GspDevice:

@@ -1,6 +1,7 @@
 """Answers the driver's commands about MIG: mode, profiles, GPU instances and compute instances.
 
-The driver enforces MIG's rules. The GSP knows which parts the GPU has, and which are in use.
+The driver enforces MIG's rules. The GSP stores which parts the GPU has, and which parts are in
+use.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _SLICES: Final = 8
 _SEGMENT: Final = 32 * MIB
 _INSUFFICIENT_RESOURCES: Final = 0x1A
 _ALL_ONES: Final = (1 << 64) - 1
-#: The first bits of the types NV2080_ENGINE_TYPE_GR* and NV2080_ENGINE_TYPE_COPY*.
+#: The first bits of NV2080_ENGINE_TYPE_GR* and NV2080_ENGINE_TYPE_COPY* in a mask of engine types.
 _GRAPHICS: Final = 1
 _COPY: Final = 9
 _MOST_COPY: Final = 5
-#: Subcontexts (VEIDs) of each GPC, which determine the layout of compute instances.
+#: The number of subcontexts (VEIDs) in each GPC, which determines the layout of compute instances.
 CONTEXTS_PER_GPC: Final = 8
 #: A flag of NVC637_CTRL_DMA_EXEC_PARTITIONS_CREATE_REQUEST: the request names the first GPC.
 _AT_SPAN: Final = 2
@@ -64,7 +65,7 @@ class Profile:
 
     @property
     def contexts(self) -> int:
-        """Return how many subcontexts an instance has: eight for each compute slice."""
+        """Return the number of subcontexts of an instance: eight for each compute slice."""
         return 64 if self.memory == _FULL else CONTEXTS_PER_GPC * self.gpcs
 
     @property
@@ -103,8 +104,8 @@ def _profiles(counts: Mapping[str, tuple[int, int, int, int, int]]) -> tuple[Pro
     return tuple(_profile(name, each) for name, each in counts.items())
 
 
-#: For each profile of a chip: how many SMs, copy engines, decoders, JPEG and OFA engines it has.
-#: Sources: NVIDIA's MIG guide for GA100, `nvidia-smi mig -lgip` of a real H100 for GH100.
+#: For each profile of a chip, the numbers of SMs, copy engines, decoders, JPEG engines and OFA
+#: engines. Sources: NVIDIA's MIG guide for GA100, `nvidia-smi mig -lgip` of a real H100 for GH100.
 _PROFILES: Final[Mapping[str, tuple[Profile, ...]]] = {
     "GA100": _profiles(
         {
@@ -139,7 +140,7 @@ def _find(state: GpuState, flag: int) -> Profile | None:
 
 
 def _mode(call: Call) -> int:
-    """Answer whether MIG is on (1) or off (2); 0 is for a GPU without MIG."""
+    """Answer 1 if MIG is on, 2 if MIG is off, and 0 if the GPU has no MIG."""
     mode = 0
     if call.state.can_have_mig:
         mode = 1 if call.state.is_mig_enabled else 2
@@ -148,7 +149,7 @@ def _mode(call: Call) -> int:
 
 
 def _set_mode(call: Call) -> int:
-    """Switch MIG on or off at once, since the driver queries the mode immediately afterwards."""
+    """Switch MIG on or off immediately, since the driver queries the mode right afterwards."""
     if not call.state.can_have_mig:
         return NOT_SUPPORTED
     call.state.is_mig_enabled = call.word(0) & 3 != 0
@@ -209,7 +210,7 @@ def _engines(call: Call) -> int:
 
 
 def _memory_ranges(call: Call) -> int:
-    """Answer with the memory segments of all possible instances, from all memory to an eighth.
+    """Answer with the memory ranges, in segments, of all possible instances, the largest first.
 
     The driver reads these ranges for Hopper only, and checks that they are within the partitionable
     memory.
@@ -256,7 +257,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer with the slices at which instances can begin, first on an empty GPU and then now."""
+    """Answer with the slices that an instance can have: now, and on an empty GPU."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:

@@ -1,6 +1,6 @@
 """Open each GPU of NVIDIA's driver, without NVIDIA's libraries, and print the driver's answers.
 
-This is a separate program for nodes, `python3 open_gpus.py`, which uses only the standard library.
+This is a separate program for nodes: `python3 open_gpus.py`. It uses only the standard library.
 Opening the device node makes the driver boot the GPU. The exit code is 1 if a GPU did not open, or
 if there is no GPU.
 """
@@ -30,7 +30,7 @@ def main(gpus: Path = _GPUS, devices: Path = _DEVICES) -> int:
 
 
 def _open(folder: Path, devices: Path) -> int:
-    """Open one GPU, and print the driver's facts about it while it is open."""
+    """Open one GPU, read the driver's facts about the open GPU, and print the facts."""
     minor = int(_information(folder)["Device Minor"])
     try:
         with _node(devices / f"nvidia{minor}", minor).open("r+b", buffering=0):
@@ -58,7 +58,7 @@ def _information(folder: Path) -> dict[str, str]:
 
 
 def _node(path: Path, minor: int) -> Path:
-    """Return a device node; create it unless `nvidia-modprobe` has created it."""
+    """Return the path of a device node; create the node unless `nvidia-modprobe` created it."""
     if not path.exists():
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(_MAJOR, minor))
     return path

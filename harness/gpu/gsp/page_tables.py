@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """A page directory: its address, and the lowest address bit that it decodes."""
+    """A page directory: its address, and the lowest address bit that the directory decodes."""
 
     space: Space
     address: int
@@ -59,14 +59,14 @@ _FRAME_BUFFER_DIRECTORY: Final = 1
 
 
 class PageTables:
-    """Translates addresses by page tables, which `read(space, address, size)` reads."""
+    """Translates addresses by page tables; `read(space, address, size)` reads the tables."""
 
     def __init__(self, version: Version, read: Callable[[Space, int, int], bytes]) -> None:
         self._version = version
         self._read = read
 
     def follow(self, entry: int, shift: int) -> Directory | None:
-        """Return the directory to which an entry of the directory with `shift` points."""
+        """Return the directory to which `entry` points, an entry of a directory with `shift`."""
         shifts = (*self._version.value, _DUAL_SHIFT)
         if shift not in shifts[:-1]:
             return None
@@ -118,7 +118,7 @@ class PageTables:
         return Directory(space, self._address(entry, is_here=is_here), shift)
 
     def _big_table(self, entry: int) -> Directory | None:
-        """Return the table of big pages; in other entries, the address's low bits are flags."""
+        """Return the table of big pages; its address is a multiple of 256 bytes, not of a page."""
         table = self._directory(entry, _BIG_SHIFT)
         if table is None:
             return None

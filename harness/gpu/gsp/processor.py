@@ -62,15 +62,15 @@ _XID_TEXTS: Final = {
     95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
 }
 _ANY_TEXT: Final = "An error of a test"
-#: The most unknown commands that are counted.
+#: The maximum number of different unknown commands that are counted.
 _MOST_UNKNOWN: Final = 1024
 
 
 class Processor:
-    """The GSP between a boot and the driver's unloading; `notify` tells the driver of a message.
+    """The GSP from its boot until the driver is unloaded; `notify` interrupts the driver.
 
-    Methods raise QueueError, RpcError or GuestMemoryError if the guest violates the protocol; after
-    that, no further messages are possible.
+    Methods raise QueueError, RpcError or GuestMemoryError if the guest violates the protocol;
+    after that, no more messages are possible.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Processor:
         self._queues = Queues(memories.guest, _queue_arguments(memories, arguments_at))
 
     def begin(self) -> None:
-        """Read the calls that were queued before the boot, and report that the GSP runs."""
+        """Answer the calls that were queued before the boot, and report that the GSP runs."""
         self.take_calls()
         self._send(Rpc(function=Function.GSP_INIT_DONE, body=bytes(4)))
 
@@ -108,7 +108,7 @@ class Processor:
                 return
 
     def run_channels(self) -> bool:
-        """Carry out new work of the channels; return whether there is more."""
+        """Do new work of the channels; return whether work is left."""
         left = [self._run(*each) for each in list(self._channels.items())]
         return any(left)
 
@@ -124,7 +124,7 @@ class Processor:
     def raise_xid(self, number: int, text: str) -> None:
         """Report an error to the driver, which logs it as an Xid.
 
-        The driver logs no error without a text.
+        The driver logs only errors that have a text.
         """
         words = (
             (text or _XID_TEXTS.get(number, _ANY_TEXT))
@@ -268,7 +268,7 @@ class Processor:
 
 
 def _queue_arguments(memories: Memories, at: int) -> QueueArguments:
-    """Find the arguments of the message queues in the list at `at`."""
+    """Return the arguments of the message queues from the list of arguments at address `at`."""
     for index in range(_MOST_ARGUMENTS):
         entry = memories.guest.read(at + _ARGUMENT.size * index, _ARGUMENT.size)
         name, address, _ = _ARGUMENT.unpack(entry)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 PAGE: Final = 4096
 QUEUE_BYTES: Final = 0x40000
 SLOTS: Final = QUEUE_BYTES // PAGE - 1
-#: The most pages of the queues' memory, more than two queues and their page table need.
+#: The maximum size of the queues' memory, in pages: more than two queues and their page table
+#: need.
 MOST_PAGES: Final = 1024
-#: The maximum number of units in a message; a longer message is continued in further messages.
+#: The maximum number of units in a message; longer content is split into several messages.
 MOST_UNITS: Final = 16
 ELEMENT_HEADER: Final = 48
 MOST_BODY: Final = MOST_UNITS * PAGE - ELEMENT_HEADER
@@ -119,9 +120,9 @@ class Queues:
         self._pages.write(self._statuses, header + bytes(4))
 
     def take(self) -> Iterator[bytes]:
-        """Yield the units of each message that has arrived, without the element's header.
+        """Yield the content of each message that has arrived, without the element's header.
 
-        Raises QueueError for a malformed message, after which the queue can't be read any further.
+        Raises QueueError for a malformed message; the queue can't be read after that.
         """
         written = self._pointer(self._commands + _WRITE_POINTER)
         while written != self._taken:

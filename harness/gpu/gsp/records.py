@@ -1,4 +1,4 @@
-"""Reads and writes fields of a driver release's structures in a string of bytes; a path names a field."""
+"""Reads and writes fields of a driver release's structures within bytes; a path names a field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Record:
 
     A path is for example `gidInfo.data` or `tpcInfo[3].tpcMask`. The data may be shorter than the
     structure, since the guest decides its size. Fields beyond the end of the data read as 0, and
-    writes to such fields are ignored.
+    writes to these fields are ignored.
     """
 
     def __init__(self, layouts: Layouts, name: str, data: bytearray, start: int = 0) -> None:
@@ -52,7 +52,7 @@ class Record:
         return self._place(path)[0]
 
     def __contains__(self, path: str) -> bool:
-        """Return whether this release's structure has such a field."""
+        """Return whether this release's structure has the field."""
         try:
             self._place(path)
         except KeyError:

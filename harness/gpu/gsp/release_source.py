@@ -1,7 +1,8 @@
 """Makes the data of a release of NVIDIA's driver from the source of its open kernel modules.
 
-The driver's makefile gives the options to compile one C file that includes the release's headers.
-The data is read from the debug information of that file, and contains only names and numbers.
+One C file that includes the release's headers is compiled with the options of the driver's
+makefile. The data is read from the debug information of the compiled file, and contains only names
+and numbers.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _CONSTANTS: Final = re.compile(
 )
 _WITH_DEBUG_INFO: Final = ("-c", "-O0", "-g", "-fno-eliminate-unused-debug-types", "-w")
 _MACRO: Final = re.compile(r"^#define (\w+) \S", re.MULTILINE)
-#: The prefix in the names of enumerators, which copy the values of macros into debug information.
+#: The prefix of the enumerators that copy the values of macros into the debug information.
 _COPY: Final = "harness_"
 
 _METHOD: Final = re.compile(
@@ -84,12 +85,13 @@ _METHOD: Final = re.compile(
     r".*?/\*func=\*/\s*\"(?P<name>\w+)\"",
     re.DOTALL,
 )
-#: The macros of commands that only the GSP implements, which are missing in the method tables.
+#: The macros of commands that only the GSP implements; the method tables lack these commands.
 _COMMAND_MACRO: Final = re.compile(
     r"^#define (?P<name>NV2080_CTRL_CMD_\w+) \((?P<number>0x2080[0-9a-fA-F]{4})[uU]?\)",
     re.MULTILINE,
 )
-#: Displays have hundreds of commands, and these GPUs have no display.
+#: The classes of displays; their hundreds of commands are left out, since these GPUs have no
+#: display.
 _DISPLAY_CLASSES: Final = frozenset({0x0073, 0x5070, 0xC370, 0xC372})
 _VERSION: Final = re.compile(r"^NVIDIA_VERSION\s*=\s*(\S+)", re.MULTILINE)
 
@@ -223,7 +225,7 @@ def _compiler_flags(source: Path, runner: Runner) -> list[str]:
             compiler = line[: line.index(f"-c {_ONE_FILE}")].rpartition("&&")[2]
             return shlex.split(compiler)[1:]
     raise BadInputError(
-        f"The makefile was expected to compile '{_ONE_FILE}', but prints no such line.",
+        f"The makefile was expected to compile '{_ONE_FILE}', but prints no command for this file.",
         source=str(source / _DRIVER / "Makefile"),
     )
 

@@ -98,7 +98,9 @@ class Assembler:
     def _continued(self, rpc: Rpc) -> Rpc | None:
         begun = self._begun
         if begun is None or not rpc.body:
-            raise RpcError("A message continues an earlier message, but there is no such message.")
+            raise RpcError(
+                "A message continues an earlier message, but there is no earlier message."
+            )
         self._parts.append(rpc.body)
         self._missing -= len(rpc.body)
         if self._missing > 0:
@@ -125,7 +127,7 @@ def _parse(units: bytes) -> Rpc:
 
 
 def _whole_size(rpc: Rpc) -> int:
-    """Return the size of the complete body; only control calls are continued."""
+    """Return the size of the complete body; only a control call can span several messages."""
     if rpc.function != Function.GSP_RM_CONTROL:
         return len(rpc.body)
     if len(rpc.body) < CONTROL.size:

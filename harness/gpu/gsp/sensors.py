@@ -1,8 +1,8 @@
 """Answers commands that the release's headers do not name: temperatures, power, displays.
 
-What the commands mean was found by varying the answers and reading the output of `nvidia-smi`
-550.163.01; no program was disassembled. If the parameters of a command have an unexpected size, the
-command is not supported, since the layout may differ in another release.
+The meaning of the commands was found by varying the answers and reading the output of `nvidia-smi`
+550.163.01; no program was disassembled. If the parameters of a command have an unexpected size,
+the command is not supported, since the layout may differ in another release.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _words(
     size: int, values_of: Callable[[GpuState], Mapping[int, int] | None], *others: int
 ) -> Answer:
-    """Return an answer with 32-bit numbers by offset; parameters have `size` or a size in `others`.
+    """Return an answer of 32-bit numbers by offset, for parameters of `size` or one of `others`.
 
     All other bytes are zero. `values_of` returns None for a GPU whose values are not known.
     """
@@ -72,7 +72,7 @@ def _read_sensors(call: Call) -> int:
 
 
 def _celsius(degrees: int) -> int:
-    """Return a temperature in 1/256 degrees."""
+    """Convert a temperature to units of 1/256 degree."""
     return degrees << 8
 
 
@@ -90,7 +90,8 @@ def _temperature_policies(state: GpuState) -> Mapping[int, int] | None:
     """Return the policies for reporting the temperature limit or the distance to this limit."""
     if state.facts.operating_c is None:
         return None
-    # One policy, with its index for the operating limit and for the distance from that limit.
+    # There is one policy; it has an index for the operating limit, and one for the distance from
+    # it.
     return {0: 1, 0x14: 1} if state.chip.has_temperature_margin else {0: 1}
 
 
@@ -106,7 +107,7 @@ def _operating_limit(state: GpuState) -> Mapping[int, int] | None:
     return None if limit is None else {0x10: _celsius(limit)}
 
 
-#: The index that means that there is no policy or no channel.
+#: The index that stands for no policy or no channel.
 _NONE: Final = 0xFF
 
 
@@ -122,7 +123,7 @@ def _power_readings(state: GpuState) -> Mapping[int, int] | None:
 
 
 def _power_policies(state: GpuState) -> Mapping[int, int] | None:
-    """Return the power limits in mW: one policy is for the whole GPU, none is for a module."""
+    """Return the power limits in mW: one policy for the whole GPU, and none for a module."""
     facts = state.facts
     if facts.power_limit_w is None or facts.least_power_limit_w is None:
         return None
@@ -132,7 +133,7 @@ def _power_policies(state: GpuState) -> Mapping[int, int] | None:
 
 
 def _power_limit(at: int) -> Callable[[GpuState], Mapping[int, int] | None]:
-    """Return an answer that has the current power limit at an offset."""
+    """Return a function that returns the current power limit at the offset `at`."""
 
     def values_of(state: GpuState) -> Mapping[int, int] | None:
         limit = state.facts.power_limit_w

@@ -1,4 +1,4 @@
-"""What the GSP knows about its GPU: the model's facts, and changes by the driver or by a test."""
+"""The GSP's state of its GPU: the model's facts, and changes by the driver or by a test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from harness.gpu.gsp.page_tables import Directory
     from harness.gpu.trace import IncidentKind
 
-#: The beginning of all invented UUIDs; no UUID of a real GPU begins in this way.
+#: The beginning of all invented UUIDs; no UUID of a real GPU begins like this.
 _INVENTED: Final = "00000000-0000-4000-8000-"
 
-#: The maximum number of remembered root directories; a GPU has at most some hundred channels.
+#: The maximum number of stored root directories; a GPU has at most a few hundred channels.
 MOST_ROOTS: Final = 4096
-#: The maximum number of remembered handles of MIG GPU instances.
+#: The maximum number of stored handles of MIG GPU instances.
 MOST_SUBSCRIPTIONS: Final = 4096
 
 MIB: Final = 1 << 20
@@ -34,7 +34,7 @@ def invented_uuid(number: int) -> UUID:
 
 @dataclass(kw_only=True)
 class MemoryErrors:
-    """What the driver reports about the GPU's memory: ECC errors, and rows that were remapped."""
+    """The memory errors that the driver reports: ECC errors, and remapped rows."""
 
     corrected: int = 0
     """Single-bit errors since the driver was loaded."""
@@ -58,7 +58,7 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeInstance:
-    """A part of a GPU instance: its size (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE) and its GPCs."""
+    """A MIG compute instance: its GPCs and size (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE)."""
 
     size: int
     first: int
@@ -69,7 +69,7 @@ class ComputeInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInstance:
-    """A GPU instance of MIG: the flag of its profile, and the first and last of its memory slices."""
+    """A MIG GPU instance: its profile's flag, and its first and last memory slice."""
 
     flag: int
     first: int
@@ -152,7 +152,7 @@ class GpuState:
         return own[-1] if own else None
 
     def find_root(self, client: int, handle: int) -> Directory | None:
-        """Return an address space's root, or else the last root of the client or of any client."""
+        """Return an address space's root, or the client's last root, or any client's last root."""
         found = self.roots.get((client, handle))
         if found is not None:
             return found

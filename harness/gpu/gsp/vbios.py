@@ -1,8 +1,8 @@
 """Makes a video BIOS image with the parts that NVIDIA's driver reads, and without code.
 
 The formats are in `src/nvidia/src/kernel/gpu/gsp/arch/turing/kernel_gsp_vbios_tu102.c` and
-`kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM, NVIDIA's BIT table in it, and one
-descriptor of the firmware FWSEC, which a real GPU runs in its security processor.
+`kernel_gsp_fwsec.c` of the open kernel modules: a PCI ROM that contains NVIDIA's BIT table and one
+descriptor of FWSEC. A real GPU runs this firmware in its security processor.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _SIGNED_DESCRIPTOR_BYTES: Final = 44
 _SIGNATURE_BYTES: Final = 384
 _SIGNED_DATA_BYTES: Final = 0x300
 
-#: Application ids of FWSEC in the table of falcon programs: for sold GPUs, and for NVIDIA's own.
+#: Application ids of FWSEC in the table of falcon programs: for production GPUs, and for debug
+#: GPUs.
 _FWSEC_APPLICATIONS: Final = (0x85, 0x45)
 
-#: Offsets in FWSEC's data: the mapper, which has the address of FWSEC's command buffer.
+#: Offsets in FWSEC's data; the mapper contains the address of FWSEC's command buffer.
 MAPPER: Final = 0x40
 COMMAND: Final = MAPPER + 0x2C
 COMMAND_BUFFER: Final = 0x80
@@ -45,10 +46,10 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def make_vbios(identity: PciIdentity, version: str, *, is_signed: bool = False) -> bytes:
-    """Return the image for a GPU; `version` is as nvidia-smi shows it, such as "92.00.19.00.5B".
+    """Return the image for a GPU; `version` has nvidia-smi's format, such as "92.00.19.00.5B".
 
-    `is_signed` is for GA102 and later; the signature of FWSEC has only zeros, since nothing
-    verifies it.
+    With `is_signed`, the image is for GA102 and later, and FWSEC has a signature; the signature
+    has only zeros, since nothing verifies it.
     """
     image = bytearray(SIZE)
     image[0:2] = b"\x55\xaa"
@@ -106,7 +107,7 @@ def _put_descriptor(image: bytearray) -> int:
         # Code: physical base, load size, virtual base; secure base and size.
         *(0, _CODE_BYTES, 0),
         *(0x100, 0x100),
-        # Data: offset, physical base, load size; alternative sizes of both.
+        # Data: offset, physical base, load size; alternative sizes of code and data.
         *(_CODE_BYTES, 0, _DATA_BYTES),
         *(_CODE_BYTES, _DATA_BYTES),
     )
@@ -127,7 +128,7 @@ def _put_signed_descriptor(image: bytearray) -> int:
         # Offsets in the data: of the signature, of the interface table.
         _DATA_BYTES,
         0,
-        # Code and data: physical base, load size; the code has its virtual base in between.
+        # Code: physical base, load size, virtual base. Data: physical base, load size.
         *(0, _CODE_BYTES, 0),
         *(0, _SIGNED_DATA_BYTES),
         # The engine (GSP); the program's number; one signature, for fuse version 0.

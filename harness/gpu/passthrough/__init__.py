@@ -34,7 +34,7 @@ _BRIDGES = frozenset({0x0600, 0x0604})
 
 
 def parse_address(text: str, *, source: str, key: str | None = None) -> str:
-    """Return a PCI address with its segment, such as '0000:65:00.0'; raises BadInputError."""
+    """Parse a PCI address, and return it with its segment; raises BadInputError."""
     match = _SHORT_ADDRESS.fullmatch(text.strip().lower())
     if match is None:
         raise BadInputError(
@@ -52,7 +52,7 @@ def is_address(text: str) -> bool:
 
 
 def is_driver_name(text: str) -> bool:
-    """Return whether `text` is a name of a kernel driver that the pool accepts."""
+    """Return whether `text` is a valid name of a kernel driver for the pool."""
     return _DRIVER.fullmatch(text) is not None
 
 
@@ -161,7 +161,7 @@ class Verdict:
 
     @classmethod
     def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
-        """Return the verdict that follows from the findings; without findings, the reason is `usable`."""
+        """Return the verdict for the findings; without findings, USABLE with reason `usable`."""
         ranked = sorted(findings, key=lambda finding: -finding[0])
         if not ranked:
             return cls(kind=VerdictKind.USABLE, reasons=(usable,))
@@ -202,12 +202,12 @@ class HostGpu:
 
     @property
     def functions(self) -> tuple[HostFunction, ...]:
-        """Return the functions that a machine gets: the GPU, then its group's other endpoints."""
+        """Return the functions that a machine gets: the GPU, then the group's other endpoints."""
         others = () if self.group is None else self.group.endpoints
         return (self.function, *(each for each in others if each.address != self.address))
 
     def is_model(self, model: GpuModel) -> bool:
-        """Return whether the GPU's model is `model`, as the inventory or else the PCI ids say."""
+        """Return whether the GPU's model is `model`, by the inventory, else by the PCI ids."""
         if self.model is not None:
             return self.model == model.name
         pci = model.pci

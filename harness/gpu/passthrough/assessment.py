@@ -1,4 +1,4 @@
-"""Judges by the host's state, the inventory and the quarantine whether GPUs may be leased."""
+"""Decides from the host's state, the inventory and the quarantine whether GPUs may be leased."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Assessor:
         self._records = records
 
     def assess(self) -> HostDevices:
-        """Return the host's devices, and a verdict on each GPU, which does not depend on leases."""
+        """Return the host's devices, with a verdict on each GPU; the verdicts ignore leases."""
         host = read_host(self._root)
         self._inventory.require_gpus(host)
         gpus = []
@@ -61,13 +61,13 @@ class Assessor:
         if quarantine is None:
             return []
         reason = (
-            f"It is quarantined since {quarantine.since} by user {quarantine.user}: {quarantine.reason} "
+            f"It has been quarantined since {quarantine.since} by user {quarantine.user}: {quarantine.reason} "
             f"When it is repaired, run `harness gpu host release {address}`."
         )
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Return `gpu`, with the finding from opening its group's file.
+        """Open the file of the GPU's group, and return `gpu` with the finding from that.
 
         Only the file of a usable GPU on vfio-pci is opened.
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Flags from include/linux/ioport.h.
 _MEMORY, _MEMORY_64 = 0x200, 0x100000
-#: How many lines are for BARs; the lines after these are for the ROM and for a bridge's windows.
+#: The number of lines for BARs; the lines after these are for the ROM and for a bridge's windows.
 _BARS = 6
 
 

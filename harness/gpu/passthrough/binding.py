@@ -36,7 +36,7 @@ _WRITTEN = {
 
 
 class DeviceError(HarnessError):
-    """A PCI function does not work, so the GPU to which it belongs has to be quarantined."""
+    """A PCI function does not work, so the function's GPU has to be quarantined."""
 
 
 class Binder:
@@ -120,8 +120,8 @@ class Binder:
     def reset(self, address: str) -> None:
         """Reset a function by the first method that works, and check that the function answers.
 
-        This method tries one method after the other, since the kernel stops at the first method in
-        'reset_method' that fails.
+        The harness tries the reset methods one by one, since the kernel stops at the first method
+        in 'reset_method' that fails.
         """
         methods = self._function(address).reset_methods
         folder = self._folder(address)

@@ -26,7 +26,7 @@ _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsers:
-    """For the path of each device file, phrases that describe the processes that have it open.
+    """Phrases about the processes that have device files open, by the path of the device file.
 
     `files_of` lists the device files of each function, by the function's address. `is_complete` is
     false if the open files of some processes could not be listed, since an ordinary user can't list
@@ -63,7 +63,7 @@ class DeviceUsers:
 
 
 class VfioFile(enum.Enum):
-    """The result of opening the file of a VFIO group, which only one process can open at a time."""
+    """The result of opening a VFIO group's file; only one process at a time can open the file."""
 
     FREE = "free"
     BUSY = "busy"
@@ -80,7 +80,8 @@ def probe_vfio_file(root: Path, group: int) -> VfioFile:
     """Open the file of a VFIO group and close it.
 
     The result is right even if this user can't list other users' open files. Call this function
-    only while no other run may open the group, since the QEMU of that run would find the file busy.
+    only while no other run may open the group; otherwise, the QEMU of the other run could find the
+    file busy.
     """
     path = root / vfio_file(group).lstrip("/")
     try:
@@ -122,7 +123,7 @@ def _processes(root: Path) -> list[Path]:
 
 
 def _open_files(root: Path, process: Path) -> Iterator[str]:
-    """Yield the device files of GPUs that a process has open; raises PermissionError."""
+    """Yield the GPU device files that a process has open; raises PermissionError if forbidden."""
     try:
         descriptors = list((process / "fd").iterdir())
     except (FileNotFoundError, ProcessLookupError):

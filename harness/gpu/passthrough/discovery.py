@@ -28,11 +28,12 @@ T = TypeVar("T")
 
 PCI = "sys/bus/pci"
 _GROUP_FOLDER = "sys/kernel/iommu_groups"
-#: How many bytes of configuration space contain the vendor id and the device id.
+#: The number of bytes of the vendor id and the device id in configuration space.
 _IDS_BYTES = 4
 _PAGE_BYTES = 4096
-#: The ids that the kernel also takes for no device (`pci_bus_generic_read_dev_vendor_id` in
-#: drivers/pci/probe.c); the last shows a function that is not ready yet, for example after a reset.
+#: Ids that mean "no device", as in the kernel (`pci_bus_generic_read_dev_vendor_id` in
+#: drivers/pci/probe.c). The last id is read from a function that is not ready yet, for example
+#: after a reset.
 _NO_IDS = frozenset({0xFFFFFFFF, 0x00000000, 0x0000FFFF, 0xFFFF0000, 0xFFFF0001})
 _D3COLD = "D3cold"
 #: The content of driver_override if no override is set.
@@ -83,7 +84,7 @@ def read_driver(root: Path, address: str) -> BoundDriver | None:
 
 
 def _read_attributes(root: Path, address: str, read: Callable[[_Attributes], T]) -> T | None:
-    """Return what `read` makes of a function's attributes, or None if there is no function."""
+    """Return the result of `read` for a function's attributes, or None if there is no function."""
     if not is_address(address):
         return None
     folder = root / f"{PCI}/devices/{address}"

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.records import DeviceRecords, RecordedDrivers
     from harness.provisioning.command import Runner
 
-#: How many seconds udev may take to set the owner of a group's file that the kernel has created.
+#: The seconds within which udev has to set the owner of a group's new file.
 _PERMISSIONS_S = 10.0
-#: For how many seconds a machine that is ending may still have the group's file open.
+#: The seconds within which a machine that is ending has to close the group's file.
 _CLOSED_S = 15.0
 
 
@@ -77,7 +77,7 @@ class Handover:
         if gpu is None or gpu.group is None:
             raise self._quarantined(address, f"{address} is not on the PCI bus any more.")
         group = gpu.group.number
-        # A process may have opened the GPU since the host was last read.
+        # After the host was last read, a process may have opened the GPU.
         gpu = self._assessor.with_open_file(gpu)
         if not gpu.verdict.is_usable:
             raise NotNowError(f"{address}: {gpu.verdict.reason}")
@@ -92,8 +92,8 @@ class Handover:
             raise
         except BaseException:
             # The error, such as a missing permission, is not a fault of the GPU, so the drivers are
-            # restored. Whether a process has the GPU open is not checked: no process opened it
-            # after it was bound, and this user may lack the permission to check.
+            # restored. This code does not check whether a process has the GPU open: no process
+            # opened the GPU after it was bound, and this user may lack the permission to check.
             with contextlib.suppress(HarnessError):
                 self._restore(self._records.own(address, gpu.functions))
             raise
@@ -138,8 +138,8 @@ class Handover:
         """Restore the recorded drivers of a GPU's functions, if drivers were recorded.
 
         Raises NotNowError while a process still has the GPU open, since unbinding vfio-pci would
-        block until the process ends. Raises RequirementError if this user can't check for such a
-        process, and RecordError if the record can't be used.
+        block until the process ends. Raises RequirementError if this user can't check whether a
+        process has the GPU open, and RecordError if the record can't be used.
         """
         recorded = self._records.drivers(address)
         if recorded is None:

@@ -21,10 +21,10 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The reasons why the host needs PCI functions, by the functions' addresses, and what is unknown.
+    """Why the host needs PCI functions, by the functions' addresses, and which facts are unknown.
 
     `unknown_disks` and `unknown_network` are sentences about facts that could not be found out. If
-    there is such a sentence, the host may need any function that could be a disk or a network card.
+    there is a sentence, the host may need any function that could be a disk or a network card.
     """
 
     reasons: Mapping[str, tuple[str, ...]]

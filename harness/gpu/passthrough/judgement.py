@@ -1,4 +1,4 @@
-"""Decides, from facts that were read, whether a run may take a GPU of the host."""
+"""Decides from the facts of the host whether a run may take a GPU."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def judge(
     *,
     has_iommu: bool,
 ) -> Verdict:
-    """Return whether the GPU `function` may be taken, with all reasons against it.
+    """Return the verdict on taking the GPU `function`, with all reasons against taking it.
 
-    For a GPU on vfio-pci, it does not matter here if the open files of a process can't be listed:
-    the holder of the lease opens the group's file, which fails if another process has it open.
+    For a GPU on vfio-pci, this function ignores that the open files of a process can't be listed:
+    the holder of the lease later opens the group's file, and that fails if another process has the
+    file open.
     """
     functions = (function,) if group is None else group.endpoints
     findings = [

@@ -1,4 +1,4 @@
-"""The leases of GPUs on the host, the processes that wait for GPUs, and who gets GPUs next."""
+"""The leases of the host's GPUs, the queue of waiting processes, and the rule for who is next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLease:
-    """A lease, or, if `taken` is empty, a process that waits for a lease.
+    """A lease of the GPUs in `taken`; if `taken` is empty, a process that waits for a lease.
 
     `wanted` lists, for each wanted GPU, the addresses of the GPUs that fit. `since` is the time, in
     ISO 8601, at which the process entered the queue.
@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a waiting process gets: addresses in the order of `wanted`, or why it still waits."""
+    """The result for a waiting process: addresses in the order of `wanted`, or why it waits."""
 
     taken: tuple[str, ...] = ()
     text: str = ""
@@ -71,11 +71,11 @@ def grant(
     usable: AbstractSet[str],
     why_not: Mapping[str, str],
 ) -> Turn:
-    """Return what the entry `name` gets, if the GPUs in `usable` are usable now.
+    """Return which GPUs the entry `name` gets if the GPUs in `usable` are usable now.
 
     A process gets all GPUs that it wants or none, so that no two processes wait for each other. The
     first process in the queue reserves all GPUs that it could use. So a process that wants several
-    GPUs gets them at some time, even if many processes want one GPU. A process that wants a
+    GPUs gets them eventually, even if many processes want one GPU each. A process that wants a
     particular GPU does not delay processes that want other GPUs. `why_not` says why other GPUs are
     not usable.
     """
@@ -105,7 +105,7 @@ def _wishes(entry: GpuLease) -> list[str]:
 
 
 def _assigned(wishes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Assign a different address to each wish by Kuhn's algorithm; return None if impossible."""
+    """Assign a different address to each wish (Kuhn's algorithm); return None if that fails."""
     taker: dict[str, int] = {}
 
     def place(wish: int, seen: set[str]) -> bool:

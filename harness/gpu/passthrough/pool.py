@@ -126,8 +126,8 @@ class GpuPool:
         gpus = self._assessor.assess().gpus
         if not self.folder.exists():
             return tuple(self._assessor.with_open_file(gpu) for gpu in gpus)
-        # No lease begins while the folder is locked, so no machine finds its group's file busy
-        # because this check has opened the file.
+        # No lease begins while the folder is locked. So this check can open the files of groups
+        # without making them busy for a machine.
         with self._leases.open() as book:
             holders = {address: lease for _, lease in book.entries() for address in lease.taken}
             return tuple(
@@ -138,7 +138,7 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence about each invalid file in the folder that is named like a pool's file.
+        """Return a sentence about each file that has the name of a pool's file but is invalid.
 
         Other users can put any file into the folder. Invalid files have no effect on the pool.
         """
@@ -163,10 +163,10 @@ class GpuPool:
     ) -> Iterator[tuple[LeasedGpu, ...]]:
         """Lease a GPU for each of `wanted`, in that order; in the block the GPUs are on vfio-pci.
 
-        While the GPUs are not free, wait and `report` who holds them. Raises RequirementError at
-        once if this host has no such GPUs; the message says why each GPU does not fit. Raises
-        HarnessError at the deadline, or if `cancelled`, which is called before each attempt,
-        returns a reason.
+        While the GPUs are not free, wait and `report` who holds them. Raises RequirementError
+        immediately if this host has no such GPUs; the message says why each GPU does not fit.
+        `cancelled` is called before each attempt; raises HarnessError if it returns a reason, or
+        at the deadline.
 
         At the end of the block, each function is bound to its earlier driver again. If that fails,
         raises DeviceError; but if the block itself raised an error, the failure is only reported.
@@ -215,7 +215,7 @@ class GpuPool:
         except (NotNowError, HarnessError) as error:
             sentence = f"{address} is not restored: {error}"
             return Restoration(address=address, is_restored=False, sentence=sentence)
-        sentence = f"{address} is back on the drivers that it had."
+        sentence = f"{address} has its earlier drivers again."
         return Restoration(address=address, is_restored=True, sentence=sentence)
 
     def release(self, address: str) -> None:
@@ -270,7 +270,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Reserve a GPU without binding it, and yield None; for a leased GPU, yield its lease."""
+        """Reserve a GPU without binding it, and yield None; if it is leased, yield that lease."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _DRIVERS = "drivers"
 _QUARANTINE = "quarantine"
 _NAME = re.compile(rf"({_DRIVERS}|{_QUARANTINE})-({ADDRESS_PATTERN})\.json")
-#: Any user in the folder's group can read a record, and can give the record's name to another file.
+#: Any user in the folder's group can read a record, and can replace it by another file.
 _FILE_MODE = 0o640
 _LONGEST_REASON = 4096
 
@@ -234,7 +234,7 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def strange_files(self) -> list[str]:
-        """Return a sentence about each file named like a record, but without a PCI address."""
+        """Return a sentence about each file that is named like a record but has no address."""
         return [
             f"'{self.folder / name}' is not a record of the harness: its name has no PCI address. "
             "Remove the file."

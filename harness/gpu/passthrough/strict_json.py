@@ -1,8 +1,8 @@
 """Reads JSON from files that other users can write; raises ValueError for an unexpected value.
 
 This module uses only the standard library, since the first use of pydantic takes seconds in an
-emulated guest. Meanwhile other processes would wait, since a process that reads leases locks their
-folder.
+emulated guest. A process that reads leases locks their folder, so other processes would wait for
+these seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 256
 #: Linux numbers processes up to 2^22, see PID_MAX_LIMIT in include/linux/threads.h.
 _LAST_PROCESS = 1 << 22
-#: How many characters of a wrong value a message shows.
+#: The number of characters of a wrong value that a message shows.
 _SHOWN = 80
 
 

@@ -89,7 +89,7 @@ def _held(leases: Leases) -> frozenset[str]:
 
 @dataclass
 class Waiting:
-    """Waits until it is the turn of the lease `name`, which is already in the queue."""
+    """Waits until the lease `name`, which is already in the queue, may have its GPUs."""
 
     assessor: Assessor
     leases: Leases
@@ -210,7 +210,7 @@ class Waiting:
         with self.leases.open() as book:
             self._write(book, self._ungranted())
         self._later[address] = self.clock.monotonic() + _READ_AGAIN_S, why
-        # Makes the next attempt read the host and the leases at once.
+        # Makes the next attempt read the host and the leases without a wait.
         self._read_at = self._looked_at = float("-inf")
 
     def _ungranted(self) -> GpuLease:

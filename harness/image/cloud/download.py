@@ -51,7 +51,7 @@ _ORIGIN = ".from.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """The limits at which a download without progress goes on to the next URL.
+    """The limits after which a download without progress switches to the next URL.
 
     A try ends when fewer than `stall_bytes` arrive within `stall_s`. After `tries` tries in a row
     that ended in this way, or that received less than `stall_bytes`, the next URL is used. If a
@@ -69,7 +69,7 @@ class Patience:
 class _TransferError(Exception):
     """A try failed; the message is a sentence without the full stop.
 
-    If `is_final`, every further try would fail too. If `is_slow`, the received bytes are not
+    If `is_final`, every later try would fail too. If `is_slow`, the received bytes are not
     regarded as progress. If `is_useless`, the partial file can't become the right file.
     """
 

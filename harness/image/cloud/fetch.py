@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """An image that the list of digests at one location describes."""
+    """An image as the list of digests at one location describes it."""
 
     digest: Digest
     location: str
@@ -86,7 +86,9 @@ class Fetch:
                 if self.recipe.pinned is not None
                 else f"renew '{lock_path(self.recipe)}' with --update"
             )
-            errors.append(f"Name a location that still has the image with --mirror, or {renewal}.")
+            errors.append(
+                f"Use --mirror to name a location that still has the image, or {renewal}."
+            )
         raise ImageFetchError("\n".join(errors))
 
     def _read_list(self, location: str, sums: Sums) -> ListedImage:

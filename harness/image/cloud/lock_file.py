@@ -90,6 +90,6 @@ def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> 
     except OSError as error:
         raise RequirementError(
             f"The lock file '{path}' cannot be written ({error.strerror}); extend "
-            "the recipe in a folder of yours (--images-dir), to which the lock file is then written, or "
-            "set the image's 'digest' in the extending recipe."
+            "the recipe in your own folder (--images-dir), where the lock file is then written, or set "
+            "the image's 'digest' in the extending recipe."
         ) from error

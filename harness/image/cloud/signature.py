@@ -23,7 +23,7 @@ _BEGIN, _END = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KE
 
 #: gpgv's status words for a bad signature; if gpgv prints no status word, the file has no signature.
 _REASONS = {
-    "BADSIG": "is not one of this list",
+    "BADSIG": "does not match the list",
     "NO_PUBKEY": "was made by another key",
     "ERRSIG": "was made by an algorithm that is weak or unknown",
     "EXPSIG": "has expired",
@@ -73,7 +73,7 @@ def check_signature(
     signatures = list(_signatures(result.stdout))
     if any(each.get("VALIDSIG") == fingerprint and "GOODSIG" in each for each in signatures):
         return
-    # An error about a signature by the wanted key explains more than a signature by another key.
+    # An error about a signature by the wanted key explains more than an error about another key.
     signatures.sort(key=lambda each: each.get("VALIDSIG") != fingerprint)
     raise ImageFetchError(
         f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "
@@ -127,7 +127,7 @@ def read_key(file: Path) -> bytes:
 
 
 def _without_armor(block: bytes) -> bytes:
-    """Decode the lines of base64: not the headers, which have a colon, nor the checksum."""
+    """Decode the lines of base64; skip the headers, which have a colon, and the checksum."""
     lines = [line.strip() for line in block.splitlines()]
     data = [line for line in lines if b":" not in line and not line.startswith(b"=")]
     return base64.b64decode(b"".join(data), validate=True)

@@ -47,7 +47,7 @@ class Digest:
         algorithm = known.get(name)
         if algorithm is None or not re.fullmatch(rf"[0-9a-f]{{{algorithm.digits}}}", value):
             raise ValueError(
-                "A digest is 'sha256:' and 64 lower-case hexadecimal digits, or 'sha512:' and 128 of them"
+                "A digest is 'sha256:' and 64 lower-case hexadecimal digits, or 'sha512:' and 128 digits"
             )
         return cls(algorithm=algorithm, value=value)
 
@@ -134,9 +134,9 @@ class CloudImageFile:
     replace: tuple[NonEmpty, ...] = ()
     """Names of lists that replace the lists of the extended recipe; other lists are appended."""
     folder: Folder
-    """URL of the folder that contains the image and its list, by https, http or file."""
+    """URL of the folder that contains the image and its list (https, http or file)."""
     file: FileName
-    """The image's name in the folder: a qcow2 or a raw disk, whatever its suffix."""
+    """The name of the image's file in the folder: a qcow2 or raw disk, with any suffix."""
     sums: Sums | None = None
     signature: Signature | None = None
     digest: Annotated[str, AfterValidator(_digest)] | None = None
@@ -145,7 +145,7 @@ class CloudImageFile:
     firmware: FirmwareType = FirmwareType.BIOS
     """The default firmware, which a test may replace: `bios` (SeaBIOS) or `uefi` (OVMF)."""
     mirrors: tuple[Folder, ...] = ()
-    """Further folders with the same files."""
+    """Other folders that have the same files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class CloudImageRecipe:
 
     @property
     def is_authenticated(self) -> bool:
-        """Return whether a signature or pinned digest authenticates the image, and not only TLS."""
+        """Return whether a signature or a pinned digest authenticates the image, not TLS alone."""
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
@@ -203,7 +203,7 @@ class LocalImageFile:
     kind: Literal["file"]
     """Always `file`."""
     path: NonEmpty
-    """A qcow2 or a raw disk, by a path relative to the recipe; the disk is not copied."""
+    """The path of a qcow2 or raw disk, relative to the recipe; the disk is not copied."""
     description: str = "an image file"
     """One line about the image, which `harness image ls` prints."""
     extends: NonEmpty | None = None

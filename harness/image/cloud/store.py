@@ -63,10 +63,10 @@ class CloudImageStore:
     ) -> CloudImage:
         """Return the recipe's image; fetch and verify the image if the cache has no valid copy.
 
-        The recipe's digest, or else the lock file, selects an image of the series. If there is
-        neither, the current image in the publisher's list is fetched, and the lock file is written.
-        Raises ImageFetchError, RequirementError or BadInputError, and WaitTimeoutError at the
-        deadline.
+        The recipe's digest selects an image of the series; without a digest, the lock file selects
+        it. If there is neither, the current image in the publisher's list is fetched, and the lock
+        file is written. Raises ImageFetchError, RequirementError or BadInputError, and
+        WaitTimeoutError at the deadline.
         """
         options = FetchOptions() if options is None else options
         wanted = recipe.pinned or (None if options.is_renewal else read_lock(recipe))

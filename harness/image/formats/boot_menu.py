@@ -1,4 +1,4 @@
-"""Reads from GRUB's menu the kernels and their command lines."""
+"""Reads the kernels and their command lines from GRUB's menu."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MenuEntry:
 
 
 def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
-    """Return the first entry for each kernel, by kernel, in the order of the menu.
+    """Return the first menu entry of each kernel, by kernel, in the order of the menu.
 
     Entries for recovery are left out. In command lines, variables such as Ubuntu's `$vt_handoff`
     become empty, since only a graphical menu sets them.

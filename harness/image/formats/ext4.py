@@ -58,7 +58,7 @@ _INODE_EXTRA = struct.Struct("<HHII")
 
 
 class Ext4Error(Exception):
-    """The blocks are no ext4 file system that this module can read, or they changed meanwhile."""
+    """The blocks are no ext4 file system that this module can read, or changed during the read."""
 
 
 class Inode(NamedTuple):

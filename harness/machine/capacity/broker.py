@@ -1,8 +1,8 @@
 """Reserves memory, cores and ports of this host for the machines of all test runs of one user.
 
-So that the host need not swap, a machine waits while the host has too little free capacity for it;
-a report of the wait names the holders of the capacity. `reservations` stores the reservations; this
-module decides when a reservation is granted.
+A machine waits while the host has too little free capacity for it, so that the host need not swap.
+A report of the wait names the holders of the capacity. `reservations` stores the reservations;
+this module decides when a reservation is granted.
 
 **Memory** has two rules, and both must hold. First, all reservations together stay within the
 host's memory minus a reserve. Second, the kernel's MemAvailable must cover the demand *and* the
@@ -63,7 +63,7 @@ def host_folder() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """The capacity of the host that a machine needs, including what QEMU itself needs."""
+    """The capacity of the host that a machine needs, including the needs of QEMU itself."""
 
     memory_mib: int
     cpus: int
@@ -101,7 +101,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str) -> Entry:
-        """Return the entry in `text`.
+        """Return the entry that `text` describes.
 
         Raises ValueError, KeyError or TypeError if `text` is not an entry.
         """
@@ -131,7 +131,7 @@ _MOST_IO = 80.0
 #: In addition to its vCPUs, a running machine is assumed to run this many tasks: its controller and
 #: its device server.
 _BESIDE_VCPUS = 1
-#: If each processor has more other tasks than this, a machine gets less than a third of a
+#: If more other tasks than this share each processor, a machine gets less than a third of a
 #: processor.
 _MOST_OTHERS = 2
 
@@ -151,8 +151,8 @@ def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | No
     others = _load(proc) - vcpus - machines * _BESIDE_VCPUS
     if _is_crowded(cpu, others, cores):
         return (
-            f"about {others:.0f} other tasks share its {cores} processors, and work waits for them for "
-            f"{cpu:.0f} % of the time (/proc/pressure/cpu)"
+            f"about {others:.0f} other tasks share its {cores} processors, and tasks wait for a processor "
+            f"for {cpu:.0f} % of the time (/proc/pressure/cpu)"
         )
     return None
 
@@ -299,8 +299,9 @@ class Broker:
     ) -> Iterator[Reservation]:
         """Reserve `demand`; while there is not enough capacity, wait and `report` the holders.
 
-        Raises RequirementError at once if this host can never meet the demand, and HarnessError at
-        the deadline or when `cancelled`, called before each attempt, returns a reason.
+        `cancelled` is called before each attempt. Raises RequirementError immediately if this host
+        can never meet the demand. Raises HarnessError at the deadline or when `cancelled` returns
+        a reason.
         """
         self._require_possible(demand)
         entry = Entry(who=one_line(who), process=self._process or os.getpid(), demand=demand)
@@ -314,11 +315,11 @@ class Broker:
             yield Reservation(demand=demand, ports=granted.ports, _name_user=name_user)
 
     def tasks_per_processor(self) -> float:
-        """Return how many tasks share each processor if the host is busy with other work, else 1.
+        """Return the number of tasks per processor if the host is busy with other work, else 1.
 
-        The load average lags behind by up to a minute and the pressure by up to ten seconds. So the
-        tasks that are ready to run now count if there are more, and the pressure since this broker
-        was made if it is higher.
+        The load average lags behind by up to a minute and the pressure by up to ten seconds. So
+        the number of tasks that are ready to run now replaces a lower load average. The pressure
+        since this broker was made replaces a lower ten-second pressure.
         """
         held = [entry for entry in self.entries() if entry.is_granted]
         tasks = max(_load(self._proc), _running(self._proc))
@@ -480,7 +481,7 @@ def _shortages(
 
 
 def _field_mib(path: Path, name: str) -> int:
-    """Return in MiB the field `name` of a file of '/proc' that counts in kB."""
+    """Return the field `name` of a file of '/proc', converted from kB to MiB."""
     for line in path.read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:

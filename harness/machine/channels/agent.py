@@ -97,7 +97,7 @@ def _ignore(_chunk: bytes) -> None:
 
 
 class Agent:
-    """A client of the agent in one guest; several threads may use it at once.
+    """A client of the agent in one guest; several threads may use it at the same time.
 
     `program` is the agent's program, which the guest's loader requests as soon as the loader runs.
     A checkpoint may be taken while no request is open, since nothing is in transit then.
@@ -145,7 +145,7 @@ class Agent:
         """Give a clone its own time, random numbers and name, in one round trip.
 
         The request is sent before the agent's welcome message, since it may be a clone's first
-        request. The clone gets the time of this call.
+        request. The clone's clock is set to the time of this call.
         """
         sent_ns = 0
 
@@ -397,7 +397,7 @@ class Agent:
     def wait_for_unit(self, unit: str, deadline: Deadline, active: str = "active") -> UnitStatus:
         """Wait until systemd's `unit` is in the state `active`.
 
-        Raises HarnessError at the deadline, or at once if the unit fails.
+        Raises HarnessError at the deadline, or immediately if the unit fails.
         """
         asked = frames.to_json({"unit": unit, "active": active})
         render = functools.partial(_render_message, frames.WAIT_UNIT, asked)

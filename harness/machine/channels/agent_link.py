@@ -118,7 +118,7 @@ class Call:
 
 
 class AgentLink:
-    """A session with the agent of one guest; several threads may use it at once.
+    """A session with the agent of one guest; several threads may use it at the same time.
 
     `program` is the agent's program, which the guest's loader requests as soon as the loader runs.
     A separate thread sends and receives, so a guest that does not read, or writes without end,
@@ -131,9 +131,9 @@ class AgentLink:
         #: Returns, for an error message, why the guest may be late. Code that knows more about the
         #: guest than this class sets this function.
         self.explain_delay: Callable[[], str | None] = lambda: None
-        #: Returns the deadline of a command for the command's limit in seconds. Code that knows the
+        #: Converts a command's limit in seconds to the command's deadline. Code that knows the
         #: guest's time sets this function. In that case the host ends the command, since the guest
-        #: can't know for how long the host kept the guest waiting.
+        #: can't measure the time in which the host kept the guest waiting.
         self.guest_deadline: Callable[[float], Deadline] | None = None
         self._sock = sock
         self._program = program
@@ -258,7 +258,7 @@ class AgentLink:
             has_nonce=reply.get("has_nonce") is True,
             protocol=int(str(protocol)),
         )
-        self._seen = f"it said hello in boot {self._welcome.boot_id}"
+        self._seen = f"its welcome message in boot {self._welcome.boot_id}"
         self._welcomed.notify_all()
 
     def _break(self, reason: str) -> None:

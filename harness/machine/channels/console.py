@@ -26,7 +26,7 @@ _RECEIVE_BYTES = 65536
 _BACKLOG_BYTES = 64 << 20
 _TAIL_BYTES = 16384
 #: pexpect searches only the window at the end of its buffer. So a read must be shorter than the
-#: window, else the beginning of a long read would never be searched.
+#: window; otherwise, the beginning of a long read would never be searched.
 _READ_BYTES = 8192
 _WINDOW = 2 * _READ_BYTES
 #: Seconds between two checks of a machine that prints nothing.
@@ -55,8 +55,8 @@ class _SocketSpawn(_TextSpawn):
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
     while no wait is active. QEMU writes the complete log; this object keeps the last 64 MiB of
-    output that no wait has consumed. At the limit of a console the thread stops reading; since QEMU
-    logs only output that is read, the log then can't fill the disk.
+    output that no wait has consumed. At the limit of a console the thread stops reading. QEMU logs
+    only output that is read, so the log can't fill the disk.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
@@ -129,7 +129,7 @@ class _SocketSpawn(_TextSpawn):
         return text
 
     def _forget_all_but_a_window(self) -> None:
-        """Drop all but one window of the text that pexpect keeps for `before`."""
+        """Keep only the last window of the text that pexpect stores for `before`."""
         if self._before.tell() > 2 * _WINDOW:
             last = self._before.getvalue()[-_WINDOW:]
             self._before = io.StringIO()
@@ -165,9 +165,9 @@ class Console:
     ) -> str:
         """Wait until the guest prints text that matches the regex `pattern`; return the match.
 
-        The wait ends early if the guest prints a fatal message, if QEMU closes the console, or if
-        `failure`, which is called every second, returns a reason. Raises HarnessError, with the
-        console's last lines, if the wait fails.
+        The wait ends early if the guest prints a fatal message, or if QEMU closes the console. It
+        also ends if `failure` returns a reason; `failure` is called every second. Raises
+        HarnessError, with the console's last lines, if the wait fails.
         """
         fatal_messages = list(FATAL_MESSAGES)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [

@@ -28,7 +28,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class ConsoleRecorder:
-    """Writes each chunk that it is called with, and the time of the call, to the new file `path`.
+    """Writes the chunk of each call, with the time of the call, to the new file `path`.
 
     The chunk b"" means that the console has ended. At the limit of a recording, the last line is a
     marker that names the limit.

@@ -80,8 +80,8 @@ class EventLog:
     ) -> QmpEvent:
         """Wait for an event that `matches`, at position `since` of `events` or later.
 
-        Raises HarnessError at the deadline, or at once if QEMU has ended. If the connection to QEMU
-        is lost, raises the error that `loss` returns for the events seen so far.
+        Raises HarnessError at the deadline, or immediately if QEMU has ended. If the connection to
+        QEMU is lost, raises the error that `loss` returns for the events seen so far.
         """
         with self._changed:
             while True:

@@ -129,8 +129,8 @@ class Guest:
     def wait_for_pci(self, ids: str, *, count: int = 1, timeout_s: float = _RUN_S) -> None:
         """Wait until the guest lists `count` PCI functions with `ids`, such as '10de:2330'.
 
-        Raises HarnessError, which names the functions that the guest lists, if the wait takes too
-        long.
+        Raises HarnessError if the wait takes too long; the message names the functions that the
+        guest lists.
         """
         vendor, _, device = ids.partition(":")
         result = self.run(

@@ -51,5 +51,5 @@ class Monitor(Protocol):
     ) -> QmpEvent:
         """Wait for an event that `matches`, at position `since` of `events` or later.
 
-        Raises HarnessError at the deadline, or at once if QEMU has ended.
+        Raises HarnessError at the deadline, or immediately if QEMU has ended.
         """

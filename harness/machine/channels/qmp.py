@@ -73,7 +73,7 @@ class QmpSession:
     ) -> QmpEvent:
         """Wait for an event that `matches` accepts, and ignore the first `since` events.
 
-        Raises HarnessError at the deadline, or at once when QEMU has ended.
+        Raises HarnessError at the deadline, or immediately if QEMU has ended.
         """
         return self._log.wait_for(what, matches, deadline, since=since)
 

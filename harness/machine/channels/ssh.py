@@ -42,7 +42,7 @@ _KEYS = "keys"
 
 @dataclass(frozen=True, kw_only=True)
 class SshIdentity:
-    """The keys of one test run: the user key, and the host key of every guest of the run."""
+    """The keys of one test run: the user key, and one host key for all guests of the run."""
 
     folder: Path
 
@@ -125,7 +125,7 @@ def find_ending(stderr: str, nonce: str) -> Ending | None:
 class SshRunner:
     """Runs commands in a guest as root.
 
-    The guest prints every command's exit code on a line of its own, so that a lost connection is
+    The guest prints every command's exit code on a separate line, so that a lost connection is
     never mistaken for the command's end. `runner` starts ssh on this host.
     """
 
@@ -142,8 +142,9 @@ class SshRunner:
         self._folder = folder
         self._socket = folder / "ssh"
         self._runner = runner or LocalRunner(most_output_bytes=COMMAND_OUTPUT.bytes)
-        # ssh runs in `folder` and gets only the names of files in it, since ssh splits paths at
-        # blanks, expands '%' and '${' in paths, and limits a socket's path to 108 bytes.
+        # ssh runs in `folder`, and its arguments have only names of files in `folder`. The reason:
+        # ssh splits paths at blanks, expands '%' and '${' in paths, and limits a socket's path to
+        # 108 bytes.
         keys = folder / _KEYS
         keys.unlink(missing_ok=True)
         keys.symlink_to(identity.folder.absolute())

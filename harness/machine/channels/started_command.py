@@ -68,7 +68,7 @@ class StartedCommand:
         self._link.send(frames.CANCEL, self._call)
 
     def wait(self, on_output: Callable[[int, bytes], None]) -> int | None:
-        """Pass output on as it arrives, and return the exit code, or None after `cancel`.
+        """Pass output to `on_output` as it arrives; return the exit code, or None after `cancel`.
 
         `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
         HarnessError if the machine ends, or if the command's time limit passes.

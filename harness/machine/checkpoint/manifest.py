@@ -64,7 +64,7 @@ class Manifest:
 class _CheckpointFormat(ManifestFormat[Manifest]):
     """The format of checkpoints.
 
-    Some checkpoints can't be moved, and each has a file that its users lock.
+    Some checkpoints can't be moved. Each checkpoint has a file that its users lock.
     """
 
     @override

@@ -59,7 +59,7 @@ _REMEDY = (
 class Checkpoint:
     """A published state of a machine; its files never change.
 
-    Clones map `ram` privately, `state` is QEMU's device state, and `disk` is a qcow2 overlay on the
+    Clones map `ram` privately. `state` is QEMU's device state. `disk` is a qcow2 overlay on the
     disk of the parent or of an image. `facts` are the values that `make` returned.
     """
 
@@ -139,13 +139,13 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint, made if it is missing; nobody removes it during the `with` block.
+        """Yield the checkpoint, made if missing; it is not removed during the `with` block.
 
         `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
         bytes depend; without a parent they include the digest of the image's disk. `make` brings a
         machine of `memory_mib` to the wanted state, writes the files to the given place, and
-        returns facts for the manifest. Meanwhile the caller has to keep the parent, which is in
-        this store, in use.
+        returns facts for the manifest. During the call, the caller has to keep the parent in use;
+        the parent is in this store.
 
         Raises any error of `make`, RequirementError if there is no space, CheckpointDamagedError if
         the parent is damaged, and HarnessError if another process holds the checkpoint beyond the
@@ -235,7 +235,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Until the context ends, nobody removes a checkpoint that `use` yielded, or its parents.
+        """Keep a checkpoint that `use` yielded, and its parents, in use until the context ends.
 
         The files are not read. Raises GoneError if the checkpoint was removed, and HarnessError if
         another process holds the lock beyond the deadline.
@@ -252,7 +252,7 @@ class CheckpointStore:
         return self._cache.ls()
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every checkpoint; return what `ls` returns, with the damage found."""
+        """Read every file of every checkpoint; return the list of `ls`, with the damage found."""
         return self._cache.verify()
 
     def gc(self, limit_mib: int | None = None) -> list[Removal]:

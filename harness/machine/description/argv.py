@@ -139,7 +139,7 @@ def _network(spec: MachineSpec) -> str:
 def _disk_device(spec: MachineSpec) -> str:
     """Render the disk.
 
-    With firmware, the disk has a boot index, because firmware could boot the seed volume.
+    With firmware, the disk has a boot index; otherwise firmware could boot the seed volume.
     """
     first = ",bootindex=1" if isinstance(spec.kernel, Firmware) else ""
     return f"virtio-blk-pci,drive=disk,serial=root{first}"
@@ -159,7 +159,7 @@ def _boot_argv(spec: MachineSpec) -> Sequence[str]:
 
 
 def _flash_argv(flash: Flash) -> Sequence[str]:
-    """Render firmware and its variables: the first flash is the read-only code."""
+    """Render the flash devices of firmware: first the read-only code, then its variables."""
     return (
         "-drive",
         f"if=pflash,unit=0,format=raw,readonly=on,file={_quoted(flash.code)}",

@@ -15,8 +15,9 @@ DEFAULT_MEMORY_MIB = 1536
 #: The default memory of a distribution's own image.
 DEFAULT_CLOUD_IMAGE_MEMORY_MIB = 1024
 DEFAULT_CPUS = 1
-#: The minimum number of GPU slots in a machine of a built image, so that nodes with no GPU and with
-#: few GPUs share one checkpoint. Each additional slot costs every clone some three milliseconds.
+#: The minimum number of GPU slots in a machine of a built image. With this minimum, nodes with no
+#: GPU and nodes with few GPUs share one checkpoint. Each additional slot costs every clone some
+#: three milliseconds.
 DEFAULT_SLOTS = 4
 #: Debian's kernels have the IOMMU's driver, but the driver is off by default.
 _IOMMU_APPEND = "intel_iommu=on"
@@ -27,7 +28,7 @@ class Accelerator(enum.Enum):
     """How QEMU runs the guest's instructions: by KVM or TCG, with the settings for each.
 
     `kernel_append` switches off kernel features that are slow under emulation and are not under
-    test. `patience` multiplies the time limits of the guest: TCG takes about ten times as long as
+    test. `patience` multiplies the time limits of the guest: TCG is about ten times slower than
     KVM.
     """
 
@@ -144,16 +145,17 @@ class HostPort:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSpec:
-    """All that a VM driver needs to know of a machine; `argv.render_argv` renders the command line.
+    """The facts about a machine that a VM driver needs; `argv.render_argv` renders QEMU's argv.
 
-    `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later. Each port
-    reserves `root_port_window_mib` of address space for the memory BARs of a hot-plugged function,
-    and `root_port_aperture_mib` for its 64-bit BARs. With `is_restored`, the machine waits for the
-    state that `Machine.restore` loads. All other fields must be the same as when that state was
-    saved, except `host_ports`, which are not part of the guest.
+    `root_ports` is the number of empty PCIe slots into which GPUs are plugged, at the start or
+    later. Each port reserves `root_port_window_mib` of address space for the memory BARs of a
+    hot-plugged function, and `root_port_aperture_mib` for the function's 64-bit BARs. With
+    `is_restored`, the machine waits for the state that `Machine.restore` loads. All other fields
+    must be the same as when that state was saved, except `host_ports`, which are not part of the
+    guest.
 
-    With `has_iommu` the machine has an IOMMU, and a kernel that QEMU loads itself switches the
-    IOMMU on: each GPU is in an IOMMU group of its own, and VFIO in the guest can use the GPU.
+    With `has_iommu` the machine has an IOMMU. A kernel that QEMU loads itself then switches the
+    IOMMU on: each GPU is in its own IOMMU group, and VFIO in the guest can use the GPU.
     """
 
     name: str

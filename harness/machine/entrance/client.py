@@ -47,9 +47,9 @@ def run_in(
 
     Without `argv` the command is a login shell. The command has a terminal if both input and output
     of this process are a terminal. `before_input` runs in a thread, and input is read once
-    `before_input` has ended. In a terminal, input is read only once the command has printed
-    something, or after two seconds, so that a person sees the prompt first. Raises HarnessError if
-    the machine ends first, and any error of `before_input`.
+    `before_input` has ended. In a terminal, a person should see the prompt first, so input is read
+    only after the command has printed something, or after two seconds. Raises HarnessError if the
+    machine ends first, and any error of `before_input`.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
     passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
@@ -61,7 +61,7 @@ def run_in(
 
 
 def attach_console(machine: RunningMachine) -> None:
-    """Show the serial console, and type on it, until Ctrl-] or the machine's end."""
+    """Show the serial console, and send typed input to it, until Ctrl-] or the machine's end."""
     is_terminal = sys.stdin.isatty()
     _converse(machine, Request(verb=Verb.CONSOLE), is_terminal=is_terminal, leave=LEAVE_CONSOLE)
 

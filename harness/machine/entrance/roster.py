@@ -23,7 +23,7 @@ ENTRANCE = "entrance"
 #: The text that the holder of a kept machine prints before the machine's id.
 HELD = "held: "
 _LONGEST_PURPOSE = 1000
-#: As for the broker's reservations, the folder is the same for every run of a user.
+#: The folder is the same for every run of a user, like the folder of the broker's reservations.
 _SHARED = Path("/tmp")  # noqa: S108 - a folder below it is used only if it is ours alone
 
 
@@ -75,9 +75,9 @@ class RunningMachine:
 
     @classmethod
     def from_json(cls, text: str) -> RunningMachine:
-        """Return the machine in `text`.
+        """Return the machine that `text` describes.
 
-        Raises ValueError, KeyError or TypeError if `text` is not a machine.
+        Raises ValueError, KeyError or TypeError if `text` describes no machine.
         """
         fields = parse_json(text)
         user, until = fields["user"], fields["until"]
@@ -113,7 +113,7 @@ class Roster:
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
-        """Update the facts of a machine that still runs; `name` is what `entered` yielded."""
+        """Update the facts of a machine that still runs; `entered` has yielded `name`."""
         with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
             book.write(name, machine)
 
@@ -138,13 +138,13 @@ class Roster:
         problem = (
             f"several machines have the name '{word}': {running}"
             if named
-            else f"no running machine has the id or name '{word}'; those that run are: {running}"
+            else f"no running machine has the id or name '{word}'; the running machines are: {running}"
         )
         raise BadInputError(f"{problem}. `harness ps` lists them.", source="MACHINE")
 
 
 def purpose_of_process(argv: Sequence[str]) -> str:
-    """Return why this process runs a machine: the test, or its command `argv`."""
+    """Return why this process runs a machine: the name of the test, or the command `argv`."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
     text = test or " ".join((Path(argv[0]).name, *argv[1:]))
     return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_PURPOSE])

@@ -1,4 +1,4 @@
-"""Serves a machine's entrance: commands by its agent, its serial console, and SSH access."""
+"""Serves a machine's entrance: commands through the agent, the serial console, and SSH access."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _READY_S = 120.0
 _CLOSE_S = 5.0
 _BACKLOG = 8
 _BY_SIGNAL = 128
-#: The most chunks of console output that wait to be sent to one client; a chunk has at most 64
-#: KiB.
+#: The maximum number of chunks of console output that wait to be sent to one client; a chunk has
+#: at most 64 KiB.
 _MOST_UNSENT = 256
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
@@ -109,7 +109,7 @@ def in_folder(folder: Path) -> Iterator[str]:
 
 
 class _Server:
-    """Accepts clients, and serves each client in a thread of its own."""
+    """Accepts clients, and serves each client in a separate thread."""
 
     def __init__(self, machine: Enterable, listener: socket.socket) -> None:
         self._machine = machine

@@ -200,7 +200,7 @@ def test_quarantined_gpu_is_listed_and_released(
     assert main(["gpu", "host", "ls"]) == 0
     listed = capsys.readouterr().out
     assert "refused  It does not answer" in listed
-    assert "It is quarantined since 20" in listed
+    assert "It has been quarantined since 20" in listed
 
     assert main(["gpu", "host", "release", GPU]) == 2
     assert f"{GPU} does not answer" in capsys.readouterr().err
@@ -234,7 +234,7 @@ def test_gpus_of_a_dead_holder_are_restored(
 
     assert main(["gpu", "host", "restore"]) == 0
 
-    assert capsys.readouterr().out == f"{GPU} is back on the drivers that it had.\n"
+    assert capsys.readouterr().out == f"{GPU} has its earlier drivers again.\n"
     assert host.driver_of(GPU) == "nvidia"
 
 

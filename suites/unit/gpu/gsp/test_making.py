@@ -39,7 +39,7 @@ def test_model_without_a_gsp_is_refused_with_a_sentence(name: str, tmp_path: Pat
 def test_chip_whose_boot_is_not_known_is_refused() -> None:
     model = replace(find_model("t4-16gb"), chip=0x1B2)
 
-    with pytest.raises(RequirementError, match=r"chip 0x1b2, whose boot .* it emulates 'AD102'"):
+    with pytest.raises(RequirementError, match=r"chip 0x1b2, whose boot .* chips are 'AD102'"):
         make_engine(model, model.bars.vfio_user, 1)
 
 

@@ -44,7 +44,7 @@ def test_long_rpc_call_is_assembled_from_its_parts(length: int) -> None:
 
     assert later
     assert found == [*[None] * len(later), sent]
-    with pytest.raises(RpcError, match="there is no such message"):
+    with pytest.raises(RpcError, match="there is no earlier message"):
         assembler.feed(later[-1])
 
 
@@ -80,7 +80,7 @@ def test_new_rpc_call_discards_an_incomplete_rpc_call() -> None:
 
     assert assembler.feed(message(1, b"x")) == Rpc(function=1, body=b"x")
     with pytest.raises(
-        RpcError, match="continues an earlier message, but there is no such message"
+        RpcError, match="continues an earlier message, but there is no earlier message"
     ):
         assembler.feed(message(Function.CONTINUATION_RECORD, b"late"))
 

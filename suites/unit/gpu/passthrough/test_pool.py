@@ -606,7 +606,7 @@ def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_gpu_is_leased(
         assert gpu.gpu.address == SECOND
 
     assert verdicts(pool) == {GPU: VerdictKind.REFUSED, SECOND: VerdictKind.USABLE}
-    assert "It is quarantined since 20" in reason(pool)
+    assert "It has been quarantined since 20" in reason(pool)
     assert f"{AUDIO} does not answer: its configuration space shows no ids" in reason(pool)
     assert f"run `harness gpu host release {GPU}`" in reason(pool)
 

@@ -107,7 +107,7 @@ def test_list_with_a_good_signature_of_the_publisher_is_accepted(status: str) ->
         (said("EXPKEYSIG", PUBLISHER) + OF_A_STRANGER, "was made by a key that has expired"),
         (OF_A_STRANGER + said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
         (said("EXPSIG", PUBLISHER) + OF_A_STRANGER, "has expired"),
-        (said("BADSIG", PUBLISHER) + OF_A_STRANGER, "is not one of this list"),
+        (said("BADSIG", PUBLISHER) + OF_A_STRANGER, "does not match the list"),
         (said("ERRSIG", PUBLISHER), "was made by an algorithm that is weak or unknown"),
         (said("ERRSIG", STRANGER) + f"[GNUPG:] NO_PUBKEY {STRANGER}\n", "made by another key"),
         (said("GOODSIG", STRANGER, by=PUBLISHER), f"it is by the key {STRANGER}"),

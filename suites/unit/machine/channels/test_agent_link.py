@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.agent_link import Call
     from harness.provisioning.wait import Deadline
 
-_HELLO_SEEN = "last seen of the agent: it said hello in boot boot-1."
+_HELLO_SEEN = "last seen of the agent: its welcome message in boot boot-1."
 
 
 @pytest.mark.parametrize(("protocol", "has_nonce"), [(OLDEST_PROTOCOL, True), (PROTOCOL, False)])

@@ -48,7 +48,7 @@ _REQUESTS: tuple[tuple[Ask, str, str], ...] = (
     (
         lambda agent, by: agent.settle(by),
         "the request to settle",
-        "it said hello in boot boot-1",
+        "its welcome message in boot boot-1",
     ),
     (_run, "the command \"sleep 'two words'\"", "it was still running"),
     (

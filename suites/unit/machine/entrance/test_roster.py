@@ -88,7 +88,7 @@ def test_machine_is_found_by_id_and_by_a_unique_name(roster: Roster) -> None:
         with pytest.raises(
             BadInputError,
             match=(
-                r"^MACHINE: no running machine has the id or name 'x'; those that run are: "
+                r"^MACHINE: no running machine has the id or name 'x'; the running machines are: "
                 r"'node-1', 'node-2', 'clone-3'\. `harness ps` lists them\.$"
             ),
         ):
