@@ -1,6 +1,6 @@
 """A command is a list of words: strings are refused, by the type checker and when they are given.
 
-Each `type: ignore` here proves that the checker refuses: an unused one is an error itself.
+Each `type: ignore` here proves that the checker refuses the line: an unused comment is an error.
 """
 
 from __future__ import annotations

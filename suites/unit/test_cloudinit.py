@@ -1,4 +1,4 @@
-"""What cloud-init is given, and what it says of its own run."""
+"""The seed that cloud-init gets, and the result and status that cloud-init writes."""
 
 from __future__ import annotations
 

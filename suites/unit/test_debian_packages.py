@@ -1,4 +1,4 @@
-"""Lists of packages that are past their date are refused, unless a snapshot was asked for."""
+"""Expired package lists are refused, unless a snapshot was requested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ E: mmdebstrap failed to run
 
 
 class ScriptedUnpacking:
-    """Plays mmdebstrap and tar; `says` is what `failing` fails with."""
+    """Plays mmdebstrap and tar; the program `failing` fails with the message `says`."""
 
     def __init__(self, *, says: str = "", failing: str = "mmdebstrap") -> None:
         self.tar: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""What installed packages add, and what the harness says of one that is broken."""
+"""Entry points of installed packages, and the errors for broken packages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def broken(site: Site, group: Group, name: str = "one") -> str:
-    """Install a package that raises on import, and return what an error says of it."""
+    """Install a package that raises on import, and return the expected error message."""
     site.install("broken", {group: f"{name} = broken_plugin:thing"}, _RAISES)
     return (
         f"The entry point '{name}' (broken_plugin:thing) of the group '{group.value}' in 'broken 1.2' "

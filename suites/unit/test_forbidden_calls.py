@@ -1,4 +1,4 @@
-"""What the plug-in of the unit suites refuses."""
+"""Which calls the plug-in of the unit suites refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of somebody else's folder: plain, and not longer than their limit."""
+"""Files in another user's folder are read only if they are plain and within a size limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of somebody else: a value, or an error that names what is wrong."""
+"""JSON from untrusted sources becomes a value, or an error with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of GPU models and drivers, as it is written from JUnit files."""
+"""The table of GPU models and drivers, which is generated from JUnit files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of a competition for GPUs accepts a fair one, and refuses each fault."""
+"""The check of a competition for GPUs accepts a fair competition, and finds each fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes the tests of leaks take for machines."""
+"""Which processes the tests of leaks regard as machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QEMU = "/usr/bin/qemu-system-x86_64"
 
 @dataclass(frozen=True)
 class RecordingRunner:
-    """A runner that runs nothing and keeps what it was to run."""
+    """A runner that runs nothing and records the commands."""
 
     argvs: list[list[str]] = field(default_factory=list)
 

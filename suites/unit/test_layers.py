@@ -1,4 +1,4 @@
-"""The contract on imports: what it sees, also in the module of a package itself."""
+"""The contract on imports, which also covers the `__init__` modules of packages."""
 
 from __future__ import annotations
 

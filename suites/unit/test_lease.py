@@ -1,4 +1,4 @@
-"""Claims that are void when their holder dies."""
+"""Locks and leased folders, which are free again when their holder dies."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_sweep_skips_a_folder_without_permission(tmp_path: Path) -> None:
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return what a process removes that sweeps whenever a folder was made, or is about to be leased."""
+    """Sweep after each new folder and before each lease, and return the removed folders."""
     mkdir = Path.mkdir
     gone: list[Path] = []
 
@@ -317,7 +317,7 @@ def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
 
 
 def test_file_on_nfs_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel of an NFS client refuses locks for which a file was not opened."""
+    """On NFS, a shared lock needs a file open for reading, and an exclusive lock one for writing."""
     path = tmp_path / "used"
     path.touch()
     lock = fcntl.flock

@@ -1,4 +1,4 @@
-"""Limits, and how a person raises one."""
+"""Limits, and the environment variables that raise them."""
 
 from __future__ import annotations
 

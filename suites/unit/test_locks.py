@@ -25,7 +25,7 @@ _LOCKS = {
 
 
 class LockError(Exception):
-    """A line of a lock says where a package comes from, or does not say which file it is."""
+    """A line of a lock file names the source of a package, or does not pin an exact file."""
 
 
 def read_lock(text: str) -> list[Requirement]:
@@ -55,7 +55,7 @@ def _requirements(name: str) -> list[Requirement]:
 
 @functools.cache
 def _locked(name: str, python: str) -> dict[str, str]:
-    """Return the version of each package that a lock has for a Python on this project's hosts."""
+    """Return the locked version of each package, for a Python version on this project's hosts."""
     return {
         canonicalize_name(requirement.name): next(iter(requirement.specifier)).version
         for requirement in _requirements(name)
@@ -80,7 +80,7 @@ def _declared() -> list[Requirement]:
 
 
 def _asked(extras: tuple[str, ...], python: str) -> list[Requirement]:
-    """Return what the package asks for with `extras` alone; "" is what it asks for without one."""
+    """Return the package's requirements for `extras` alone; "" means those without an extra."""
     return [
         requirement
         for requirement in _declared()

@@ -1,4 +1,4 @@
-"""The table of options: what a value becomes, and which of several places counts."""
+"""The table of options: how values are converted, and which source overrides which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zipapp: reproducible, complete, and only the standard library."""
+"""The zipapp is reproducible and complete, and imports only the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public interface is what its page says, and every type of a fixture belongs to it."""
+"""The public interface matches its page, and includes the types of all fixtures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_page_lists_exactly_the_public_names() -> None:
 
 
 def fixtures_of(folder: Path) -> dict[str, ast.expr | None]:
-    """Return each fixture below a folder, with the annotation of what it returns."""
+    """Return each fixture below a folder, with its return annotation."""
     return {
         node.name: node.returns
         for file in folder.glob("*.py")

@@ -1,4 +1,4 @@
-"""Reservations that several users of a host share; the broker's tests have those of one user."""
+"""Reservations that several users of a host share; the broker's tests have only one user."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_folder_with_a_mode_that_does_not_share_safely_is_refused(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_child_that_has_not_begun_its_program_does_not_keep_the_folder_locked(
+def test_child_process_that_has_not_started_its_program_keeps_no_lock_on_the_folder(
     folder: Path,
 ) -> None:
     with shared(folder).open() as book:

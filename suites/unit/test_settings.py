@@ -1,4 +1,4 @@
-"""What a run was asked to do."""
+"""The settings of a run."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_relative_path_of_a_cache_becomes_absolute(
 def test_path_in_a_home_folder_that_is_not_known_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A container may run as a user whom no file lists, without HOME."""
+    """A container may run as a user that /etc/passwd does not list, without HOME."""
 
     def unknown(_path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")

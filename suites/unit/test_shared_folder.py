@@ -1,4 +1,4 @@
-"""Files that other users put into a folder, and folders that they make first."""
+"""Files that other users put into a shared folder, and folders whose names they take first."""
 
 from __future__ import annotations
 

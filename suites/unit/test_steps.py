@@ -1,4 +1,4 @@
-"""Steps of a run, as a listener learns of them."""
+"""The steps of a run that are reported to a listener."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Writes down what it is told."""
+    """Records the reports that it gets."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -51,7 +51,7 @@ def listener() -> Iterator[Listener]:
 
 
 class Machine:
-    """Something whose methods are steps."""
+    """An object whose methods are steps."""
 
     name = "node"
 

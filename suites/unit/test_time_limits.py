@@ -1,4 +1,4 @@
-"""Every test of this repository ends, also one that waits for what never comes."""
+"""Every test of this repository has a time limit, so no test waits for ever."""
 
 from __future__ import annotations
 

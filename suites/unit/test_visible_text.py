@@ -1,4 +1,4 @@
-"""Text of guests, files and servers as people may see it."""
+"""Text of guests, files and servers is escaped and shortened before it is shown."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ signature:
 def write_cloud_image_recipe(
     catalogue: Path, *, folder: str, more: str = "", entry: str = ENTRY
 ) -> Path:
-    """Write a catalogue of one cloud image, with its signing key; return the entry's file."""
+    """Write a catalogue with one cloud image and its signing key; return the recipe's file."""
     (catalogue / "keys").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(SIGNATURES / "publisher.asc", catalogue / "keys/publisher.asc")
     file = catalogue / "tiny.yaml"
@@ -74,7 +74,7 @@ def write_cloud_image_recipe(
 def a_cloud_image_recipe(
     catalogue: Path, *, folder: str, more: str = "", entry: str = ENTRY
 ) -> CloudImageRecipe:
-    """Return the cloud image of a catalogue written to `catalogue`."""
+    """Write a catalogue with one cloud image, and return the image's recipe."""
     recipe = read_recipe(
         write_cloud_image_recipe(catalogue, folder=folder, more=more, entry=entry)
     )
@@ -83,7 +83,7 @@ def a_cloud_image_recipe(
 
 
 def published_files(*, signer: str = "publisher") -> dict[str, bytes]:
-    """Return the files that a server publishes, by name."""
+    """Return the content of each file that a server publishes, by file name."""
     return {
         FILE: IMAGE,
         "SHA256SUMS": LIST.encode(),
@@ -92,7 +92,7 @@ def published_files(*, signer: str = "publisher") -> dict[str, bytes]:
 
 
 def names_below(folder: Path) -> Mapping[str, bytes]:
-    """Return the content of every file of a hidden folder of a store, by name."""
+    """Return the content of each file in a hidden folder of a store, by file name."""
     if not folder.exists():
         return {}
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -1,4 +1,4 @@
-"""An HTTP server in a thread, which serves files from memory and faults on request."""
+"""An HTTP server in a thread, which serves files from memory and can answer with faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ImageServer:
-    """The files that the server has, the faults that it makes on request, and the requests so far.
+    """The files, the planned faults and the received requests of an HTTP server.
 
     Each request for a path uses up the first of the path's `faults`; without faults, the server
     answers correctly.
@@ -44,7 +44,7 @@ class ImageServer:
         self.faults.setdefault(f"/images/{name}", []).extend(faults)
 
     def asked(self, name: str) -> list[str]:
-        """Return the requests for a file: for each, its Range header, or else `whole`."""
+        """Return the Range header of each request for a file; `whole` stands for a missing header."""
         return [
             request.partition(" ")[2] or "whole"
             for request in self.requests
@@ -53,7 +53,7 @@ class ImageServer:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request for the server that its subclass names."""
+    """Answers one HTTP request; a subclass sets the server to which the request belongs."""
 
     server_of_images: ImageServer
 
@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
             self.serve(server.files.get(path))
 
     def serve(self, content: bytes | None, *, cut_at: int | None = None) -> None:
-        """Answer with a file or its requested part, but send only `cut_at` bytes if given."""
+        """Answer with a file or its requested part; stop at offset `cut_at` of the file if given."""
         if content is None:
             self.refuse(404)
             return
@@ -103,18 +103,18 @@ class Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet; `requests` is the log."""
+        """Print nothing; `requests` is the log."""
 
 
 def cut_at(count: int) -> Callable[[Handler], None]:
-    """Close the connection when `count` bytes of the file were sent."""
+    """Return the fault that ends an answer at offset `count` of the file."""
     return lambda handler: handler.serve(
         handler.server_of_images.files[handler.path], cut_at=count
     )
 
 
 def answer(code: int, **headers: str) -> Callable[[Handler], None]:
-    """Answer with only a status and headers; underscores in a header's name stand for hyphens."""
+    """Return the fault that sends only a status and headers; underscores in names mean hyphens."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda handler: handler.refuse(code, named)
 

@@ -12,7 +12,7 @@ VERSION = "6.1.0-56-cloud-amd64"
 
 
 def a_vmlinuz(file: Path, version: str = VERSION) -> Path:
-    """Write the header of a bzImage with its version at 0x300 and 0x200."""
+    """Write a bzImage header whose version text is at 0x500: the field's 0x300, plus 0x200."""
     header = bytearray(0x600)
     header[0x202:0x206] = b"HdrS"
     struct.pack_into("<H", header, 0x20E, 0x300)

@@ -61,7 +61,7 @@ def test_empty_catalogue_is_refused(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Slip:
-    """A recipe in which `said` was mistyped as `instead`, and the expected error."""
+    """A recipe with a mistake, `instead` in place of `said`, and the expected error."""
 
     said: str
     instead: str

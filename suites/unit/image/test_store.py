@@ -277,7 +277,7 @@ def test_derived_image_is_made_once_from_an_overlay_on_its_parent(cache: Cache) 
 
 
 def test_kernel_that_was_installed_in_a_derived_image_is_its_newest_kernel(cache: Cache) -> None:
-    """It replaces the parent's kernel of the same version; the other kernels are the parent's."""
+    """The new kernel replaces the parent's kernel of the same version; its other kernels stay."""
     parent = cache.ensure()
     versions = [kernel.version for kernel in parent.kernels]
 

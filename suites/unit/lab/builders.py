@@ -53,7 +53,7 @@ def an_image() -> Image:
 
 
 def a_provisioner(digest: str = "0" * 64) -> Provisioner:
-    """Return the harness's own provisioner, whose zipapp is empty."""
+    """Return the harness's own provisioner with an empty zipapp."""
     return gpu_node_provisioner(Payload(content=b"", digest=digest))
 
 
@@ -73,7 +73,7 @@ DESCRIBED = frozenset(inspect.signature(describe).parameters)
 def a_description(
     folder: Path, *, platform: Platform | None = None, **changes: Any
 ) -> MachineDescription:
-    """Describe a node's machine in `folder`; `changes` are of what it is described by, or of the result."""
+    """Describe a node's machine in `folder`; `changes` set arguments or fields of the description."""
     given = {key: changes.pop(key) for key in list(changes) if key in DESCRIBED}
     return replace(
         describe(

@@ -1,4 +1,4 @@
-"""A lab whose machines never start, and machines that only note what is done."""
+"""Fixtures: a lab whose machines never start, and a stage that only records calls."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def asked(stage: Stage) -> Iterator[list[dict[str, Any]]]:
-    """Let machines of a lab boot on the stage, and return how they were asked for."""
+    """Let a lab boot its machines on the stage, and return the requests for them."""
     with booting(stage) as requests:
         yield requests

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StuckDriver:
-    """Answers what a lab asks before it starts anything; its QEMU is not there."""
+    """Answers the calls that a lab makes before it starts a machine; its QEMU does not exist."""
 
     name = "stuck"
 

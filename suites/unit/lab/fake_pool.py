@@ -1,4 +1,4 @@
-"""A pool of GPUs of the host, for tests that have none."""
+"""A fake pool of host GPUs, for tests on hosts without GPUs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_leased_gpu(address: str) -> LeasedGpu:
 
 @dataclass
 class FakePool:
-    """A pool of some GPUs, which notes what is leased."""
+    """A pool of the GPUs at `addresses`, which records the leased GPUs and their holders."""
 
     addresses: tuple[str, ...]
     held: list[str] = field(default_factory=list)

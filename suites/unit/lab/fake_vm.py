@@ -1,4 +1,4 @@
-"""A VM driver, a VM and a guest's agent that only note what a lab does with them."""
+"""Fakes of a VM driver, a VM and a guest agent, which only record the calls of a lab."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PID = 4711
 
 
 def limit_of(deadline: Deadline) -> int:
-    """Return the seconds of a deadline that has just begun; of a long one, some are over already."""
+    """Return the limit of a new deadline, rounded up to 1 s, and to 15 s if it is over 15 s."""
     return _limit(deadline.remaining_s())
 
 
@@ -39,10 +39,10 @@ def _limit(seconds: float) -> int:
 
 @dataclass
 class FakeAgent:
-    """A guest's agent: notes requests in `noted`, and answers commands as `answers` say.
+    """A fake guest agent: records requests in `noted`, and answers commands from `answers`.
 
-    An answer is found by the last word of the command that has one, and is its stdout; other commands
-    print nothing. A command with a word of `refused` fails. A guest that `hangs` answers nothing.
+    `answers` maps a word of a command to its stdout; the last such word of a command counts. Other
+    commands print nothing. A command with a word of `refused` fails. If `hangs`, no request is answered.
     """
 
     noted: list[Any] = field(default_factory=list)
@@ -131,12 +131,12 @@ class FakeAgent:
         return SimpleNamespace(exit_code=code)
 
     def commands(self) -> list[tuple[str, ...]]:
-        """Return the commands that the guest ran, in their order."""
+        """Return the commands that the guest ran, in order."""
         return [tuple(each[1:]) for each in self.noted if each[0] == "run"]
 
 
 class FakeConsole:
-    """A console that shows each of `lines` to one wait."""
+    """A fake console, on which each wait returns the next of `lines`."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
@@ -171,7 +171,7 @@ class FakeConsole:
 
 
 class FakeVm:
-    """A VM that notes what is done with it, in the same list as its agent."""
+    """A fake VM, which records its calls in the same list as its agent."""
 
     def __init__(self, spec: MachineSpec, noted: list[Any], agent: FakeAgent) -> None:
         self.spec = spec
@@ -226,7 +226,7 @@ class FakeVm:
 
 
 class FakeDriver(StuckDriver):
-    """A driver of fake VMs, each with this agent and `lines` on its console; `on_start` runs while one is started."""
+    """A driver of fake VMs with `agent` and console `lines`; calls `on_start` at each start."""
 
     def __init__(self, agent: FakeAgent) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class FakeDriver(StuckDriver):
 
 
 class FakeBroker:
-    """Grants each demand at once, and notes it."""
+    """A fake broker, which grants each demand immediately and records it."""
 
     def __init__(self, noted: list[Any]) -> None:
         self.noted = noted

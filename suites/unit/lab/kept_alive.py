@@ -1,4 +1,4 @@
-"""Contexts of fakes that end only by their exit."""
+"""Context managers of fakes, which end only at their exit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def kept_alive(
     make: Callable[P, Iterator[T]],
 ) -> Callable[P, contextlib.AbstractContextManager[T]]:
-    """Make contexts as `contextmanager` does, which do not end with the last reference to them.
+    """Make context managers as `contextmanager` does, but keep a reference to each of them.
 
     Otherwise garbage collection ends a context that the product forgot to exit.
     """

@@ -1,4 +1,4 @@
-"""A machine of a lab on a VM driver that starts nothing: all that is done, in its order."""
+"""Runs machines of a lab on a fake VM driver that starts nothing, and records the calls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def a_checkpoint(
 
 @dataclass
 class Stage:
-    """Where a machine plays: all that is done, in its order."""
+    """Runs machines of a lab on a fake VM driver, and records all calls in order."""
 
     folder: Path
     agent: FakeAgent = field(default_factory=FakeAgent)
@@ -97,7 +97,7 @@ class Stage:
 
 @contextlib.contextmanager
 def a_stage(folder: Path) -> Iterator[Stage]:
-    """Yield a stage whose machines let nobody in."""
+    """Yield a stage whose machines have a fake entrance, which is only recorded."""
     made = Stage(folder)
 
     @contextlib.contextmanager
@@ -114,9 +114,9 @@ def a_stage(folder: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def booting(stage: Stage) -> Iterator[list[dict[str, Any]]]:
-    """Let every lab boot its machines on a stage, and yield how they were asked for, in their order.
+    """Let every lab boot its machines on a stage, and yield the requests for them in order.
 
-    Cloud-init has finished in each of them.
+    Cloud-init has finished in each machine.
     """
     asked: list[dict[str, Any]] = []
 

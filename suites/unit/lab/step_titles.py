@@ -1,4 +1,4 @@
-"""A listener to the steps of a run, for tests of what is reported."""
+"""A listener that records the steps of a run, for tests of reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Titles:
-    """A listener that keeps the titles of steps, and what it is told of their inside, by title."""
+    """A listener that records the title of each step, and the inner steps reported for a title."""
 
     def __init__(self) -> None:
         self.titles: list[str] = []

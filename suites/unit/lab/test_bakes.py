@@ -1,4 +1,4 @@
-"""What a bake refuses before it boots anything, what it removes, and how a disk is handed on."""
+"""What a bake refuses before it boots a machine, which files it removes, and how it converts disks."""
 
 from __future__ import annotations
 

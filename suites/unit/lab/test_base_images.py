@@ -1,4 +1,4 @@
-"""The image below a saved machine's disk, and the images on which it lies itself."""
+"""The base image of a saved machine's disk, and the parent images of the base image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def an_image(store: Path, digest: str, *, below: str = "", pinned: str | None = None) -> Path:
-    """Make an image; its disk names the file `below` it, its manifest the digest of that."""
+    """Make an image whose disk has the backing file `below`; its manifest pins the parent's digest."""
     folder = store / f"image-{digest[:4]}"
     folder.mkdir(parents=True)
     manifest: dict[str, object] = {"files": {"disk.qcow2": {"size": 1, "sha256": digest}}}

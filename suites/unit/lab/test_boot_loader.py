@@ -1,4 +1,4 @@
-"""Which kernel a running machine's boot loader takes next, and from now on."""
+"""Which kernel the boot loader of a running machine starts at the next boot, or at each later boot."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_image_without_grub_is_reported() -> None:
 
 
 def test_lasting_choice_of_a_kernel_regenerates_the_menu() -> None:
-    """The menu is generated anew, and the entry is named by its title there."""
+    """The new menu may have other entry ids, so the entry's id is read from the new menu."""
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
     runner.expect(

@@ -1,4 +1,4 @@
-"""A lab that makes nothing."""
+"""A lab that uses only cached artifacts."""
 
 from __future__ import annotations
 

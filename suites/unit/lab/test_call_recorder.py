@@ -1,4 +1,4 @@
-"""The calls that a recorder in a machine wrote."""
+"""The log of a call recorder in a machine, and the programs that it replaces."""
 
 from __future__ import annotations
 

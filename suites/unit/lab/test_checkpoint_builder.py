@@ -1,4 +1,4 @@
-"""What the key of a checkpoint covers, as the lab computes it."""
+"""The key of a checkpoint, and the machine from which a lab makes a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeStore:
-    """Records of what each checkpoint was asked for; has all of them, or lets them be made in `place`."""
+    """A fake store, which records requests and has each checkpoint, or makes it in `place` if set."""
 
     place: CheckpointPlace | None = None
     asked: dict[str, tuple[Mapping[str, object], Checkpoint | None]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class FakeStore:
 def checkpoint_of(
     lab: Lab, saved_state: SavedState, *, agent: str = "1" * 64, disk: str = "2" * 64
 ) -> tuple[Checkpoint, Mapping[str, object]]:
-    """Return a checkpoint as a lab with this agent and a base disk of this digest asks for it."""
+    """Return the checkpoint that a lab requests for a saved state, and the parts of its key."""
     store = FakeStore()
     lab = replace(lab, agent_program=Payload(content=b"", digest=agent))
     builder = replace(lab.checkpoint_builder, checkpoints=cast("CheckpointStore", store))
@@ -173,7 +173,7 @@ def making(tmp_path: Path) -> FakeStore:
 def builder(
     lab: Lab, making: FakeStore, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> CheckpointBuilder:
-    """Return a builder whose machines play on the stage."""
+    """Return a builder whose machines run on the stage."""
 
     @contextlib.contextmanager
     def created(_: Machines, description: MachineDescription) -> Iterator[LabMachine]:

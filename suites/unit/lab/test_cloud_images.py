@@ -1,4 +1,4 @@
-"""How a cloud image is booted, and what it is given at its first boot."""
+"""How a cloud image boots, and which seed it gets for its first boot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is waited for on a console: no pattern of a provisioner hides the end of cloud-init."""
+"""The console pattern of a wait: no step pattern of a provisioner hides the end of cloud-init."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP = r"step (?P<name>\S+) (?P<status>done|failed)"
 
 
 def first(step: str | None, console: str) -> str | None:
-    """Return what is seen first of what the console has printed so far."""
+    """Return the first match in the output that the console has printed so far."""
     found = re.search(console_pattern(step), console)
     return None if found is None else found[0]
 

@@ -1,4 +1,4 @@
-"""What the description of a machine has, and the files that it names."""
+"""The description of a machine, and the files to which the description refers."""
 
 from __future__ import annotations
 

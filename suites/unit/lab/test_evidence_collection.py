@@ -1,4 +1,4 @@
-"""What is kept of a machine that answers, of one beyond reach, of one that never ran."""
+"""The evidence of a machine that answers, is unreachable, or never ran."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def a_machine(
     folder: Path, *, has_vm: bool = True, is_hanging: bool = False, busy: str = ""
 ) -> LabMachine:
-    """Return as much of a machine as its evidence needs, with a console."""
+    """Return a fake machine with only the attributes that the collection of evidence uses."""
 
     def require_answer() -> None:
         if is_hanging:
@@ -62,7 +62,7 @@ def a_machine(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
-    """Let guests answer, and return what they were asked for."""
+    """Let guests answer, and return the evidence requests that they received."""
     requests: list[EvidenceRequest] = []
 
     def answer(
@@ -131,7 +131,7 @@ def test_unreachable_machine_leaves_evidence_of_the_host_and_the_reason(
 def test_evidence_of_a_hanging_guest_is_collected_from_the_host_only(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
-    """Its agent may never answer, and the limit of a boot is many minutes."""
+    """The agent of a hanging guest may never answer, and the time limit of a boot is many minutes."""
     machine = a_machine(tmp_path / "node", is_hanging=True)
 
     evidence = evidence_collection.collect_available(machine)

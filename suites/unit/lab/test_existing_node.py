@@ -1,4 +1,4 @@
-"""A node that exists: asked for its kernel, then for everything at once, and nothing else."""
+"""The collection of evidence from an existing node whose kernel can't be queried."""
 
 from __future__ import annotations
 

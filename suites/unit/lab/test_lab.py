@@ -1,4 +1,4 @@
-"""A lab on hosts that lack something, and one whose machines are killed."""
+"""Labs on hosts that lack something, machines that do not start, and the end of a lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab is made of, and what it asks its parts for."""
+"""The parts of a lab, and the requests that a lab sends to its parts."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_node_image_of_a_cloud_image_is_prepared(
 
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> list[MachineDescription]:
-    """Return the machines that a lab creates, of which none is started."""
+    """Return the descriptions of the machines that a lab creates; no machine is started."""
     described: list[MachineDescription] = []
 
     def create(_: Machines, description: MachineDescription) -> Any:
@@ -213,7 +213,7 @@ def test_node_with_a_cold_boot_has_the_requested_kernel_and_all_requested_option
 
 @pytest.fixture
 def states(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the saved states of which checkpoints were asked for."""
+    """Return the saved states for which the lab requested checkpoints."""
     asked: list[Any] = []
 
     def ensure(state: object) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""A machine's GPUs, as far as no QEMU is needed to see them."""
+"""The GPUs of a machine: the behaviour that can be tested without QEMU."""
 
 from __future__ import annotations
 

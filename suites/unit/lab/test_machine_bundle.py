@@ -1,4 +1,4 @@
-"""Saved machines as folders: what describes them, what they lie on, and how many stay."""
+"""The folders of saved machines: their descriptions, and the removal of the oldest folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_bundle_is_found_below_the_evidence_folder_of_its_test(tmp_path: Path) -
 
 
 def changed(folder: Path, key: str, value: object) -> None:
-    """Write another value of a key, of the machine or of its spec, into a bundle."""
+    """Change the value of a key in a bundle: in the spec if the spec has the key, else outside."""
     file = folder / "machine.json"
     fields = json.loads(file.read_text())
     within = fields["spec"] if key in fields["spec"] else fields

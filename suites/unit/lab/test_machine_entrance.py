@@ -1,4 +1,4 @@
-"""How a running machine is listed, and how people get into it by SSH."""
+"""The list of running machines, and SSH access to a running machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS = "ssh-ed25519 AAAA root@node\n\necdsa-sha2 BBBB root@node\n"
 
 
 class Door:
-    """What is served and listed while the entrance is open."""
+    """Records the machine that is served, and its list entry, while the entrance is open."""
 
     def __init__(self) -> None:
         self.enterable: Any = None

@@ -1,4 +1,4 @@
-"""What reports say of a machine."""
+"""The facts about a machine that reports show."""
 
 from __future__ import annotations
 

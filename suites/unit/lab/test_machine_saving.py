@@ -1,4 +1,4 @@
-"""What a lab's machine does while it runs, and how it is saved, on a VM driver that starts nothing."""
+"""A lab's machine while it runs and while it is saved, on a fake VM driver that starts nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def with_kernel(machine: LabMachine, kernel: DirectKernel | Firmware, stage: Stage) -> LabMachine:
-    """Return the same machine, which boots in another way."""
+    """Return a copy of the machine that boots this kernel or firmware."""
     spec = replace(machine.spec, kernel=kernel, extra_append=())
     return LabMachine(replace(machine.description, spec=spec), stage.services())
 
@@ -157,7 +157,7 @@ def test_gpus_are_listed_as_they_are_plugged_and_unplugged(stage: Stage) -> None
 
 
 class FakeSsh:
-    """SSH access that notes how it was opened."""
+    """Fake SSH access, which records its arguments and the time limits of its connections."""
 
     opened: list[dict[str, object]]
     limits_s: list[float]
@@ -218,7 +218,7 @@ def test_ssh_that_does_not_connect_is_tried_again(
 
 @pytest.fixture
 def bundles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return how machines were asked to be saved as bundles, which does nothing here."""
+    """Replace the function that saves a bundle, and return the arguments of its calls."""
     made: list[dict[str, Any]] = []
 
     def save(vm: Machine, savable: object, folder: Path, **how: object) -> SimpleNamespace:

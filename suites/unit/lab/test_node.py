@@ -1,4 +1,4 @@
-"""What a node is asked to be, and where its evidence goes."""
+"""Requests for nodes: kernels, configurations, metadata and commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def configuration_of(request: NodeRequest) -> dict[str, object]:
-    """Return what the harness's own provisioner is configured with on a node."""
+    """Return the configuration that the harness's own provisioner gets on a node."""
     (file,) = (f for f in request.provisioner_files(a_provisioner()) if f.path == CONFIG_PATH)
     found: dict[str, object] = json.loads(file.content)
     return found

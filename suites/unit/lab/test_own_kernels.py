@@ -1,4 +1,4 @@
-"""A kernel of the user's own: how it is brought into a guest, and taken out of it for the boot."""
+"""Kernels of users: the installation in a guest, and the files that are copied out for the boot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def packages(tmp_path: Path) -> KernelPackages:
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelFiles:
-    """Return files that belong to a user."""
+    """Return kernel files that belong to an ordinary user."""
     look = tarfile.TarFile.gettarinfo
 
     def owned(tar: tarfile.TarFile, *args: Any, **how: Any) -> tarfile.TarInfo:
@@ -69,7 +69,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelFiles:
 
 
 class Derivation:
-    """What the store of images was asked to derive, and the disk on which it was made."""
+    """Replaces the derivation of an image: records the request, and makes the image on `disk`."""
 
     def __init__(self, folder: Path) -> None:
         self.disk = folder / "made/disk.qcow2"
@@ -116,7 +116,7 @@ def derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Derivation:
 
 @pytest.fixture
 def guest(stage: Stage) -> Stage:
-    """Return a stage whose guest has what a kernel's installation leaves."""
+    """Return a stage whose guest has the files that the installation of a kernel leaves."""
     stage.agent.answers |= {
         "dpkg-deb": LISTED,
         f"/boot/vmlinuz-{VERSION}": "the kernel",
@@ -126,7 +126,7 @@ def guest(stage: Stage) -> Stage:
 
 
 def kernel_commands(stage: Stage) -> list[tuple[str, ...]]:
-    """Return the commands that concern a kernel."""
+    """Return the commands that the guest ran, except calls of sh and systemctl."""
     return [each for each in stage.agent.commands() if each[0] not in ("sh", "systemctl")]
 
 

@@ -87,7 +87,7 @@ def test_precompiled_image_has_the_modules_of_its_kernel_and_the_content_of_the_
 
 @pytest.fixture
 def built(stage: Stage) -> Stage:
-    """Return a stage whose guest has modules, built for both kernels."""
+    """Return a stage whose guest has driver modules for both kernels."""
     stage.agent.answers["find"] = "nvidia.ko.xz\nnvidia-uvm.ko.xz\n"
     for kernel in ("6.1.0-55", "6.1.0-56"):
         for name in ("nvidia", "nvidia-uvm"):

@@ -1,4 +1,4 @@
-"""What is added to a cloud image, and how the kernels of the result boot."""
+"""The files that are added to a cloud image, and how the kernels of the new image boot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node image is made of a cloud image, and a driver baked into one, by a machine that boots it once."""
+"""A machine boots a cloud image once, to make a node image or to bake a driver into the image."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ KERNELS = (a_kernel("6.8.0-30"), a_kernel("6.8.0-31"))
 
 @dataclass
 class Workshop:
-    """Where an image is made: its disk, what it was asked to be, and what became of its overlay."""
+    """Replaces the image stores: makes images on `disk`, and records the requests and the overlays."""
 
     disk: Path
     noted: list[tuple[object, ...]] = field(default_factory=list)
@@ -303,7 +303,7 @@ def test_everything_that_changes_a_node_image_changes_its_key(
 
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Let every bake succeed, and return where its evidence was gathered."""
+    """Let every bake succeed, and return the folders of the gathered evidence."""
     folders: list[Path] = []
 
     def collect(_: Node, folder: Path) -> Evidence:

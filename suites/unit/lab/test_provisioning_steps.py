@@ -1,4 +1,4 @@
-"""Runs of provisioning as steps of a report, with what the provisioner says of each."""
+"""Runs of provisioning as steps of a report, with the inner steps that the provisioner reports."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def an_evidence(*runs: int) -> Evidence:
 
 @pytest.fixture
 def inner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each run of the evidence have one step, but the third none."""
+    """Give each run in the evidence one step, except the third run."""
 
     def steps_of(evidence: Evidence) -> tuple[InnerStep, ...]:
         number = cast("SimpleNamespace", evidence).number

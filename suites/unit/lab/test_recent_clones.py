@@ -1,4 +1,4 @@
-"""Clones whose checkpoint is known from the last clone, and the changes after which it is not."""
+"""Clones reuse the checkpoint of the last clone, unless a change requires a new lookup."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def files_in(folder: Path, *names: str) -> Path:
 
 @dataclass
 class Clones:
-    """A lab whose image and checkpoints are files, and the machines that were asked of it."""
+    """A lab with a fake image and fake checkpoints, and the descriptions of its machines."""
 
     lab: Lab
     folder: Path
@@ -111,7 +111,7 @@ class Clones:
         return self.found[-1]
 
     def clone(self) -> int:
-        """Start a clone, and return how often its state had to be found until now."""
+        """Start a clone, and return how often the saved state has been looked up so far."""
         with (
             recent_clone(self.lab, "ready", self.find, name="shell"),
             lease.try_exclusive(self.checkpoint.folder / USED) as is_free,
@@ -189,7 +189,7 @@ def test_file_of_the_recent_clone_is_accessible_only_to_its_user(clones: Clones)
 
 @pytest.fixture(autouse=True)
 def _small_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the harness's own files and recipes, all of which each search would look at."""
+    """Replace the harness's own files and recipes by a few, because each lookup checks all of them."""
     package = files_in(tmp_path / "small-harness", "__init__.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
     write_catalogue(tmp_path / "small-harness", recipe=RECIPE, name="shipped")
@@ -197,7 +197,7 @@ def _small_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OtherQemu(StuckDriver):
-    """A driver with another QEMU, which takes GPUs by another transport."""
+    """A driver with another version of QEMU."""
 
     @override
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
@@ -205,7 +205,7 @@ class OtherQemu(StuckDriver):
 
 
 class OtherTransport(StuckDriver):
-    """A driver whose machines have apertures."""
+    """A driver that connects GPUs by another transport."""
 
     @override
     def transport(self, accelerator: object) -> Transport:

@@ -1,6 +1,6 @@
-"""Saved machines that are resumed, and those that are not.
+"""Which saved machines are resumed, and which are refused.
 
-The others are of another QEMU or firmware, or name files of this host.
+A machine is refused if it has another QEMU or firmware, or refers to files of this host.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXTERNAL_DATA = 1 << 2
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Return the folder of a saved machine with a disk that stands alone."""
+    """Return the folder of a saved machine whose disk has no backing file."""
     folder = a_bundle(tmp_path / "checkpoint", has_seed=True)
     qcow2_on(folder / "disk.qcow2", "")
     return folder
@@ -41,7 +41,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the disk of the machines' base image in the cache, of which QEMU's version is right."""
+    """Cache the base image of the saved machine, set QEMU's versions, and return the image's disk."""
     versions = {"qemu-system-x86_64": "7.2.22", "other-qemu": "10.1.2"}
     monkeypatch.setattr(resumed_machine, "qemu_version", versions.__getitem__)
     folder = tmp_path / "cache/images/debian-12-0123"

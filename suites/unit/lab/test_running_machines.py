@@ -1,4 +1,4 @@
-"""What an error of a machine that starts says of its evidence."""
+"""The evidence to which the error of a failed start of a machine refers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does on its machine, and what of it is gathered, on a VM driver that starts nothing."""
+"""A node on its machine, and the evidence of the node, on a fake VM driver that starts nothing."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_first_boot_of_a_cloud_image_has_a_longer_time_limit(stage: Stage, image
 
 
 class Gathering:
-    """What was asked for as evidence; each gathering leaves a folder."""
+    """Replaces the functions that collect evidence, and records their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[object, ...]] = []

@@ -1,4 +1,4 @@
-"""What a machine that is saved leaves in its bundle, and what continues from that."""
+"""The bundle of a saved machine, and the machine that is resumed from the bundle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BASE = BaseImage(
 
 
 class Host:
-    """A host on which commands only leave notes; qemu-img and cp make the file of their last word."""
+    """Records commands instead of running them; `convert` and `cp` write their target file."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[str, ...]] = []
@@ -77,7 +77,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 class Savable:
-    """A VM that can be saved: it notes when its guest stands still."""
+    """A fake VM that can be saved; records when its guest is paused and continues."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -95,7 +95,7 @@ class Savable:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> MachineSpec:
-    """Return a machine in all of whose fields a saved one could differ from the defaults."""
+    """Return a spec that sets each field in which a saved machine may differ from the defaults."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own/disk.qcow2").touch()
     (tmp_path / "vmlinuz").write_bytes(b"k" * (80 << 10))

@@ -1,4 +1,4 @@
-"""What a saved state's checkpoint depends on, and what it does not."""
+"""What the checkpoint of a saved state depends on, and what it does not depend on."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_function_without_a_source_file_is_refused() -> None:
 
 
 def prepared_image() -> Image:
-    """Return an image that was made of a cloud image."""
+    """Return an image that was made from a cloud image."""
     kernel = an_image().newest_kernel
     own = CloudImageKernel(
         version=kernel.version,

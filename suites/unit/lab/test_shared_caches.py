@@ -1,4 +1,4 @@
-"""The shared store of a run, and what a checkpoint says about the host that it needs."""
+"""The shared caches of a run, and the hosts on which a shared checkpoint is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran in a machine is attributed to the project's scripts by their content."""
+"""Lines that ran in a machine are attributed to the project's scripts by the scripts' content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = "#!/bin/bash\necho\n"
 
 
 class TracedMachine:
-    """A machine with traces: runs the reader on them."""
+    """A fake machine with traces; each command reads the traces on this host."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The stand-ins of a node that a test makes slow, or lets fail."""
+"""The stand-ins of a node, which a test can make slow or let fail."""
 
 from __future__ import annotations
 

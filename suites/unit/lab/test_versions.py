@@ -1,4 +1,4 @@
-"""The versions of all that a machine ran with."""
+"""The recorded versions of a machine: host, guest, image, harness and packages."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_image_whose_manifest_can_not_be_read_has_no_digest(
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a checkout of which the harness is part."""
+    """Return a git checkout that contains the harness."""
     (tmp_path / ".git").mkdir()
     monkeypatch.setattr(versions, "__file__", str(tmp_path / "harness/lab/versions.py"))
     monkeypatch.setattr(versions, "_commit", _COMMIT)

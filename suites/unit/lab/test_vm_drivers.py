@@ -30,7 +30,7 @@ def test_host_without_qemu_has_no_qemu_driver(tmp_path: Path) -> None:
 def test_error_for_missing_libvirt_bindings_mentions_the_libvirt_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only this driver needs the binding, so the binding is imported late."""
+    """Only the libvirt driver needs the binding, so the binding is imported late."""
 
     def refuse() -> None:
         raise RequirementError("pip install 'gpu-node-harness[libvirt]'")

@@ -1,4 +1,4 @@
-"""Waiting for GPUs starts nothing in a guest that lists them already."""
+"""A wait for GPUs runs no command in a guest that already lists the GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GPU = b"0100\t10de2330\t10\t        fa000000\tnvidia\n"
 
 @pytest.fixture
 def awaited(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedGpu]:
-    """Place no GPU, and return the GPUs that were awaited on the host's side."""
+    """Replace the host's wait for the placement of a GPU, and return the awaited GPUs."""
     gpus: list[EmulatedGpu] = []
     monkeypatch.setattr(EmulatedGpu, "wait_until_placed", lambda gpu, _: gpus.append(gpu))
     return gpus

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class FakeCopy:
-    """Takes calls of `cp --sparse=always`; copying fails, which has to do no harm.
+    """Replaces `cp --sparse=always`; each copy fails, and the failure must do no harm.
 
-    It `leaves` that much of the copy, or no file.
+    `leaves` is the partial copy that remains, or None if no file remains.
     """
 
     def __init__(self) -> None:

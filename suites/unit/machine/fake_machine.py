@@ -1,4 +1,4 @@
-"""A machine over a scripted monitor, for what every VM driver's machines do."""
+"""A machine with a scripted monitor, for tests of the behaviour that all VM drivers share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class FakeMachine(MonitoredMachine):
     """A machine whose monitor is scripted; `steps` records what the base class asks of it.
 
-    `deadlines` are those by which its QEMU has to have ended.
+    `deadlines` has the deadline of each wait for the exit of QEMU.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A QEMU monitor that follows a script, for what every VM driver does over one."""
+"""A scripted QEMU monitor, for tests of the behaviour that all VM drivers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def an_event(name: str, **data: object) -> QmpEvent:
 
 
 class FakeMonitor:
-    """Records commands; each reports the events and returns the result that a test set for it.
+    """Records commands; each command reports the event and returns the result that a test has set.
 
     A command whose result is an exception raises it. A wait for an event that has not been
     reported fails at once.

@@ -1,4 +1,4 @@
-"""The other end of a QMP socket: greets, answers by a script, sends events, goes."""
+"""QEMU's end of a QMP socket: sends a greeting, scripted answers and events, and hangs up."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _JOIN_S = 5.0
 
 
 class FakeQemu:
-    """Speaks QMP as far as a session needs it; every command is answered with what was scripted.
+    """Speaks the part of QMP that a session needs; answers each command from a script.
 
-    `silent` names commands that never get an answer. A command "quit" makes it hang up at once.
-    `descriptors` are the files, by device and inode, whose descriptors came with a command.
+    `silent` names commands that never get an answer. The command "quit" ends the connection.
+    `descriptors` has the device and inode of each file whose descriptor came with a command.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FakeQemu:
         self._send({"event": name, **told, "timestamp": stamp})
 
     def hang_up(self) -> None:
-        """Go as QEMU goes when it dies."""
+        """Close the connection, as QEMU does when it dies."""
         try:
             self._theirs.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -90,7 +90,7 @@ class FakeQemu:
                 self._send({**self._answers[name], **echoed})
 
     def _received(self) -> Iterator[Mapping[str, object]]:
-        """Yield commands; like QEMU, go by the end of a JSON text and not by lines."""
+        """Yield commands; like QEMU, split them at the end of a JSON text and not at line breaks."""
         text, decoder = "", json.JSONDecoder()
         while chunk := self._receive():
             text = (text + chunk.decode()).lstrip()
@@ -103,7 +103,7 @@ class FakeQemu:
                 yield command
 
     def _receive(self) -> bytes:
-        """Receive bytes, and record which files the descriptors beside them refer to."""
+        """Receive bytes, and record the files of the descriptors that came with the bytes."""
         chunk, descriptors, _, _ = socket.recv_fds(self._theirs, 65536, 1)
         for descriptor in descriptors:
             status = os.fstat(descriptor)

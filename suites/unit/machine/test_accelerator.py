@@ -1,4 +1,4 @@
-"""KVM is believed only after it has run something."""
+"""KVM is used only after it has run a proof program."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_emulated_processor_is_the_same_on_every_host(tmp_path: Path) -> None:
 
 
 class Host:
-    """A host whose two clocks advance with each look, and with a sleep."""
+    """A host whose clock and counter advance at each reading, and during a sleep."""
 
     def __init__(self, *, mhz: float, interrupted_ns: int = 0) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""Asking an existing node: where it is, the options of ssh, and which answers are accepted."""
+"""Commands on an existing node: its URI, the options of ssh, and the accepted answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest's time: what the host's other work takes from it does not count."""
+"""Guest time excludes the time in which the host runs other work instead of the guest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Host:
         self.clock = FakeClock()
 
     def schedules(self, tid: int, *, ran_s: float = 0.0, waited_s: float = 0.0) -> None:
-        """Say what a thread got since its start."""
+        """Set how long a thread has run, and has waited for a processor, since its start."""
         task = self.processes / str(PID) / "task" / str(tid)
         task.mkdir(parents=True, exist_ok=True)
         (task / "schedstat").write_text(f"{ran_s * 1e9:.0f} {waited_s * 1e9:.0f} 7\n")

@@ -1,4 +1,4 @@
-"""What every VM driver's machines do over QEMU's monitor."""
+"""The behaviour over QEMU's monitor that the machines of all VM drivers share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_device_is_plugged_into_the_first_free_port_whose_qemu_id_is_sent_to_qem
 def test_time_limit_for_plugging_a_gpu_of_the_host_includes_locking_the_guests_memory(
     tmp_path: Path,
 ) -> None:
-    """Each function gets this time, since QEMU locks the memory for any one of them."""
+    """Each PCI function gets this time, because QEMU locks the memory for any of them."""
     monitor = FakeMonitor()
     machine = a_machine(tmp_path, monitor)
 
@@ -295,7 +295,7 @@ LONG_S = 20.0
 
 
 def used(*shares: float) -> Iterator[float]:
-    """Yield the processor time at each look of a guest that takes such shares of a core."""
+    """Yield the processor time at each measurement of a guest that uses these shares of a core."""
     return itertools.accumulate((100.0, *shares))
 
 

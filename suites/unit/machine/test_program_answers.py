@@ -1,4 +1,4 @@
-"""Answers of programs are kept for as long as the program's file is the same."""
+"""The answer of a program is cached until the program's file changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every VM driver's machines do to be saved and restored."""
+"""How the machines of all VM drivers are saved and restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the host's firmware descriptors is chosen, and why others are not."""
+"""Which firmware descriptor of the host is chosen, and why other descriptors are skipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Folder:
         return UefiFirmware(code=self.code, variables=self.variables)
 
     def describe(self, name: str = "60-edk2.json", **changes: Any) -> Path:
-        """Write a descriptor that fits, with `changes`; a change to None leaves the key out."""
+        """Write a suitable descriptor with `changes`; the value None removes a key."""
         descriptor = {
             "description": "UEFI firmware for x86_64",
             "interface-types": ["uefi"],

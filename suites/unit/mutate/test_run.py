@@ -1,4 +1,4 @@
-"""Which tests run for a defect, the defect's outcome, and what the next run knows about it."""
+"""Which tests run for a defect, the defect's outcome, and which results the next run reuses."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def outcomes(report: Report) -> list[tuple[str, str | None]]:
-    """Return, for each command left out, the outcome and the test that noticed the defect."""
+    """Return the outcome of each mutant without a command, and the test that noticed the defect."""
     return [
         (each.outcome.value, each.noticed_by) for each in report.results if each.mutant.new == b":"
     ]

@@ -1,4 +1,4 @@
-"""Bugs planted in a copy."""
+"""The runner of mutants, which plants bugs in a copy of the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `./dev plants --file` runs and reports, with no copy of a tree."""
+"""What `./dev plants --file` runs and reports; these tests copy no tree."""
 
 from __future__ import annotations
 

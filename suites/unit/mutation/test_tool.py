@@ -1,4 +1,4 @@
-"""The run of mutmut over a package, and what counts as enough."""
+"""The run of mutmut over a package, and the failure if too few mutants are killed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_run_without_all_results_is_an_error(tmp_path: Path, results: str, messa
 
 
 class FakeMutmut:
-    """A mutmut that ends with a code, or is interrupted."""
+    """A fake mutmut, which ends with the exit status `code`, or is interrupted if it is None."""
 
     pid = 4711
 

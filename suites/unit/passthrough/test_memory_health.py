@@ -1,4 +1,4 @@
-"""A GPU's memory by its driver's counters."""
+"""The health of a GPU's memory, determined from the counters of the GPU's driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nights of a host measured."""
+"""The results of nightly runs on a host, and their comparison with earlier nights."""
 
 from __future__ import annotations
 

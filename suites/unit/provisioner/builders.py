@@ -1,4 +1,4 @@
-"""A project with a provisioner's file, and changes of it."""
+"""A project with a provisioner file, which tests can change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which provisioners note the command at which `set -e` ended them, and what is read of the note."""
+"""The record of the command at which `set -e` ended a provisioner, and who writes the record."""
 
 from __future__ import annotations
 

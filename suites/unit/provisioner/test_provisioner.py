@@ -1,4 +1,4 @@
-"""A provisioner declared in Python: what reaches the machine."""
+"""A provisioner that is declared in Python, and its files and commands in the machine."""
 
 from __future__ import annotations
 

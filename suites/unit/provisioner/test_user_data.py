@@ -1,4 +1,4 @@
-"""A provisioner's user-data joins that of the harness, or is refused where a value would be lost."""
+"""A provisioner's user-data is merged into the harness's, or refused if a value would be lost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_merge_rule_in_user_data_can_join_mappings() -> None:
 
 @dataclass(frozen=True)
 class Refused:
-    """A user-data, and the message after its file's name."""
+    """User-data, and the error message that follows the file's name."""
 
     text: str
     message: str

@@ -74,7 +74,7 @@ def test_provisioner_file_with_only_required_keys_is_accepted(project: Project) 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A change of the project or of its file, and the message after the file's name."""
+    """A change of the project or of its file, and the error message that follows the file's name."""
 
     text: str = WHOLE
     change: Callable[[Project], object] = lambda _project: None

@@ -26,7 +26,7 @@ def _quick_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _other_time_zone() -> Iterator[None]:
-    """Run in a time zone of its own: in UTC, a local time in a log looks right."""
+    """Run in a time zone other than UTC: in UTC, a local time in a log would look right."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "NODE-05:30")
         time.tzset()

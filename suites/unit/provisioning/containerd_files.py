@@ -1,6 +1,6 @@
-"""Kinds of configurations that containerd has on nodes, and what a node with a GPU makes of each.
+"""Kinds of containerd configurations on nodes, and the expected result of a boot for each kind.
 
-Each is written after public descriptions: AgentBaker's templates and pull 3131 (AKS), nodeadm of
+Each configuration follows public descriptions: AgentBaker's templates and pull 3131 (AKS), nodeadm of
 amazon-eks-ami (EKS), docker/containerd-packaging, nvidia-container-toolkit 1067, 1260 and 1430, gpu-operator
 188, 301 and 730, containerd 3843, 6389, 8139 and 10905, k8s-device-plugin 1145.
 """
@@ -95,9 +95,9 @@ NO_TOML = "cannot be edited"
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerdFiles:
-    """A configuration, and what each release says of what is made of it: None if it agrees.
+    """A configuration, and words of the expected error for each release that has an error.
 
-    `releases` are those whose nodes have such a configuration.
+    `releases` are the releases of containerd whose nodes have such a configuration.
     """
 
     main: str | None

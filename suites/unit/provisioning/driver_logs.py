@@ -1,7 +1,7 @@
-"""Parts of kernel logs by public reports, and what is right to conclude from each.
+"""Parts of kernel logs from public reports, and the correct conclusion from each part.
 
-The errors are those of the reports, shortened, in the forms that the driver's source or the report
-has; the conclusions are those of the report, or of NVIDIA's documents.
+The errors are shortened errors of the reports, in the form of the driver's source or of the report.
+The conclusions come from the report or from NVIDIA's documents.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _PAD = " " * 15
 
 
 class Log(enum.Enum):
-    """What a log says of a GPU."""
+    """The conclusion from a log about a GPU."""
 
     FAULT = "not met"
     NO_FAULT = "met"
@@ -22,7 +22,7 @@ class Log(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PublicLog:
-    """A part of a kernel log from a public report, by project and number."""
+    """A part of a kernel log from a public report; `source` has the report's project and number."""
 
     source: str
     text: str
@@ -34,7 +34,7 @@ class PublicLog:
 
 
 def _log(*lines: str) -> str:
-    """Return lines as `dmesg` prints them: those that go on have no time."""
+    """Return lines as `dmesg` prints them; continuation lines have no time stamp."""
     return "".join(
         f"{line if line.startswith(('[Fri', '[ ', ' ')) else f'[    9.1] {line}'}\n"
         for line in lines

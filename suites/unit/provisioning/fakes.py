@@ -145,7 +145,7 @@ class Invocation:
         return (self.files.read(LOG_PATH) or "").splitlines()
 
     def prebake_lines(self) -> list[str]:
-        """Return the lines AKS_GPU_PREBAKE."""
+        """Return the log lines that begin with AKS_GPU_PREBAKE."""
         return [line for line in self.log() if line.startswith("AKS_GPU_PREBAKE")]
 
     def events(self) -> list[str]:

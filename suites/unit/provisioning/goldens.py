@@ -9,10 +9,10 @@ FOLDER = Path(__file__).parent / "goldens"
 
 
 def expect_golden(name: str, text: str, folder: Path = FOLDER) -> None:
-    """Expect `text` to be that of the golden file in `folder`.
+    """Assert that `text` equals the text of the golden file `name` in `folder`.
 
-    `UPDATE_GOLDENS=1` in the environment writes the files instead; read the difference before
-    you commit it.
+    `UPDATE_GOLDENS=1` in the environment writes the golden file instead; read the difference
+    before you commit it.
     """
     path = folder / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDENS") == "1":

@@ -1,6 +1,7 @@
-"""What `containerd config dump` makes of a file and of those that it imports, for three releases.
+"""Simulates `containerd config dump` of a file and its imports, for three releases of containerd.
 
-`suites/host/provisioning/test_containerd_config.py` compares it with the real programs.
+`suites/host/provisioning/test_containerd_config.py` compares the simulation with the real
+programs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LISTS = {("disabled_plugins",), ("required_plugins",), ("imports",)}
 
 
 class Release(enum.Enum):
-    """A release of containerd, as Debian 12, 13 and sid have it."""
+    """The releases of containerd in Debian 12, Debian 13 and Debian sid."""
 
     OLD = "1.6.20"
     MIDDLE = "1.7.24"
@@ -43,7 +44,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files that containerd sees: their texts, and which match a pattern."""
+    """The files that containerd reads: `read` returns a text, `matching` the paths of a pattern."""
 
     read: Callable[[str], str | None]
     matching: Callable[[str], Iterable[str]]

@@ -1,7 +1,7 @@
-"""A simulated node: its tools, over real files, as far as boot, bake and teardown need them.
+"""A simulated node: real files, and fakes of the tools that boot, bake and teardown need.
 
-It is a fake of `Runner`, not a script: properties that hold for every order of events need
-something that answers whatever is asked. A command it does not know is refused.
+It is a fake of `Runner` and not a script of expected commands: tests of properties that hold for
+every order of events need a node that answers each command at any time. An unknown command is refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KilledError(BaseException):
 
 
 def module_text(version: str, kernel: str) -> str:
-    """Return the content of a fake module file: what modinfo prints of it."""
+    """Return the content of a fake module file, which is the output of modinfo for the module."""
     return (
         f"filename:       nvidia.ko\nversion:        {version}\n"
         f"vermagic:       {kernel} SMP preempt mod_unload modversions \n"
@@ -167,7 +167,7 @@ class SimulatedNode:
         return tuple(line.split()[0] for line in lines)
 
     def load(self, version: str, *names: str, users: int = 0) -> None:
-        """Load modules; each besides nvidia holds a reference of nvidia, and so do `users`."""
+        """Load modules; each module except nvidia, and each of `users`, holds a reference to nvidia."""
         names = names or ("nvidia",)
         holders = [name for name in names if name != "nvidia"]
         lines = [f"{name} 16384 0 - Live 0x0" for name in holders]

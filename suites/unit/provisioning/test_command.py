@@ -1,4 +1,4 @@
-"""What is told of a command and of its result; `suites/host` runs commands."""
+"""Reports of commands and of their results; tests in `suites/host` run real commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a boot makes of each kind of containerd's configuration, with a simulated containerd."""
+"""How a boot edits each kind of containerd configuration, with a simulated containerd."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def boot(
 def nodes_of_each_kind(
     top: Path, verdicts_of: Callable[[ContainerdFiles], Mapping[Release, str]]
 ) -> Iterator[tuple[str, ContainerdFiles, SimulatedNode]]:
-    """Make nodes with every release where the verdicts differ, else with one release in turn."""
+    """Yield nodes of each kind: with every release if the verdicts differ, else with one in turn."""
     for number, (name, kind) in enumerate(KINDS.items()):
         releases = kind.releases
         if len({verdicts_of(kind).get(release) for release in Release}) == 1:
@@ -164,7 +164,7 @@ def test_default_runtime_whose_table_was_removed_earlier_is_replaced_by_runc() -
 
 
 def test_runc_is_added_beside_the_remaining_runtimes() -> None:
-    """Before containerd 2, a table of runtimes replaces the built-in one, which has the default."""
+    """Before containerd 2, a table of runtimes replaces the built-in table with the default runtime."""
     kata = NVIDIA.replace("nvidia", "kata").replace(PROGRAM, "/opt/kata/bin/kata")
     text = f"version = 2\n{NVIDIA}{kata}"
     left = non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.ABSENT)) or ""
@@ -209,7 +209,7 @@ def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() 
 
 
 def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime() -> None:
-    """Not with containerd 2, which prints format 3: it keeps its own runc beside the table."""
+    """Containerd 2, which prints format 3, keeps its own runc beside the table."""
     text = f"version = 2\n{NVIDIA}SystemdCgroup = true\n"
     options = (*TABLE, "containerd", "runtimes", "runc", "options")
     for dump in (None, "version = 1\n", "version = 2\n"):
@@ -271,7 +271,7 @@ def test_default_nvidia_runtime_of_another_name_is_kept_without_nvidias_program(
 
 
 def test_runtime_keeps_no_key_that_names_nvidias_program() -> None:
-    """Before the runc shims, other keys had the program of a runtime."""
+    """Before the runc shims existed, other keys named the program of a runtime."""
     both = f'{NVIDIA}Runtime = "{PROGRAM}"\nRoot = "/r"\n'
     other = both.replace("runtimes.nvidia", "runtimes.gpu")
     left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{both}{other}")
@@ -292,7 +292,7 @@ def test_default_runtime_of_another_vendor_is_kept() -> None:
 
 
 def test_runc_is_not_added_to_a_cri_table_without_runtimes() -> None:
-    """The default runtime's own table alone leaves containerd's table of runtimes in place."""
+    """A table of the default runtime alone does not replace containerd's table of runtimes."""
     table = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n'
 
     assert left_of(f"version = 2\n{table}").strip() == "version = 2"

@@ -1,4 +1,4 @@
-"""The table of the driver's words."""
+"""The table of known messages of the driver."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ NVLINKS = {
 
 
 def test_nvlink_error_that_is_not_fatal_leaves_the_node_healthy() -> None:
-    """As NVIDIA's catalogue of Xids 144 to 150 decodes them; the receiver's pipe has errors made fatal."""
+    """NVIDIA's catalogue decodes Xids 144 to 150; the driver makes some RLW_RXPIPE errors fatal."""
     form = "[ 9.1] NVRM: Xid (PCI:0018:01:00): {}\n"
 
     seen = {said: [*map(severity_of, parse_messages(form.format(said)))] for said in NVLINKS}
@@ -164,7 +164,7 @@ MAY_BUILD = {
 
 
 def test_failed_load_of_a_module_is_never_retried_but_the_module_may_be_built_again() -> None:
-    """As gpu-driver-container 44, gpu-operator 553 and 1726, and AKS 5860 report them."""
+    """gpu-driver-container 44, gpu-operator 553 and 1726, and AKS 5860 report such failures."""
     found = {output: find_tool_words(output) for output in MAY_BUILD}
 
     seen = {
@@ -608,7 +608,7 @@ def test_cause_of_a_message_in_the_output_of_a_program_is_found() -> None:
 
 
 def test_exit_codes_of_nvidia_smi_that_no_retry_changes_have_an_explanation() -> None:
-    """9 means that no driver is loaded, 6 that there is no GPU."""
+    """Exit codes 9 (no driver is loaded) and 6 (there is no GPU) are not among them."""
     assert SMI_EXIT_CODES == {
         8: NO_POWER,
         14: CORRUPT_INFOROM,

@@ -1,4 +1,4 @@
-"""The node as provisioning uses it."""
+"""The context of a node: the answers of commands, and the time limits of commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_answer_is_the_stripped_output_or_is_none_if_the_command_failed(tmp_path
         assert node.answer("uname", "-r") is None
 
 
-def test_limit_of_a_command_is_multiplied_and_ends_before_the_deadline_of_the_whole_run() -> None:
+def test_command_has_a_multiplied_limit_within_the_deadline_of_the_whole_run() -> None:
     clock = FakeClock()
     with (
         ScriptedRunner().expect("a", timeout_s=50).expect("a", timeout_s=20) as scripted,

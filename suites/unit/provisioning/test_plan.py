@@ -1,4 +1,4 @@
-"""Plans as data."""
+"""Plans as data: the order of the steps, and the text of a step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The complete plans of some boots, compared with golden files.
 
-`plan` prints what `boot` takes, from the same steps; so these texts are the contract's section
-on node boot as this package carries it out.
+`plan` prints the steps that `boot` runs, so these texts show how this package implements the
+contract's section on node boot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node takes the driver that was compiled for its kernel, and builds one only where that is allowed."""
+"""A node installs the driver that was compiled for its kernel, and builds a driver only if allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of every configuration, record and time of power failure."""
+"""Properties that hold for every configuration, every record, and power failures at any time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FIELDS = tuple(Configuration.__dataclass_fields__)
 
 @contextmanager
 def simulated_node(**fields: object) -> Iterator[SimulatedNode]:
-    """Make a node below its own folder, one for each example."""
+    """Make a node in a temporary folder of its own, once for each example."""
     with tempfile.TemporaryDirectory() as folder:
         yield SimulatedNode(Path(folder), **fields)  # type: ignore[arg-type]
 
@@ -289,7 +289,7 @@ def test_second_bake_changes_nothing() -> None:
 
 
 def test_teardown_after_an_interrupted_bake_leaves_nothing_or_keeps_the_record() -> None:
-    """Power fails at each write of a bake in turn; a state that an earlier moment left is skipped.
+    """Power fails at each write of a bake in turn; a state that equals an earlier state is skipped.
 
     The node that boots from the image has no GPU.
     """

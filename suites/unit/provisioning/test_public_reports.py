@@ -1,6 +1,6 @@
-"""Nodes of public reports, as far as they say what the node has: what a boot makes of them.
+"""Boots of nodes from those public reports that show the configuration of the node.
 
-Each is in our own words; the ids name the reports.
+Each configuration is in our own words; the ids name the reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IMPORTS = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """containerd's file on a node with a GPU, and how its boot ends: ready, or with these words."""
+    """containerd's file on a node with a GPU, and `words` of the boot's error; None means ready."""
 
     main: str
     files: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver printed of faults is known to the table of its words.
+"""The table of driver messages contains the recorded faults of NVIDIA's driver.
 
 See `nvidia-module/550.163.01-*` in `fixtures/data/recordings/README.md`.
 """

@@ -163,7 +163,7 @@ def test_growing_limit_doubles_after_each_timeout_within_the_time_of_all_attempt
     assert clock.sleeps == [1] * 6
 
 
-def test_attempt_that_fails_late_within_a_grown_limit_counts_as_several(tmp_path: Path) -> None:
+def test_late_failure_within_a_grown_limit_counts_as_several_attempts(tmp_path: Path) -> None:
     growing = Retry(attempts=6, pause_s=1, timeout_s=2, max_timeout_s=8)
     clock = FakeClock()
     runner = ScriptedRunner().expect(

@@ -121,7 +121,7 @@ def test_teardown_unloads_modules_and_then_runs_depmod_and_ldconfig(teardown: Te
 
 
 def test_files_that_do_not_belong_to_the_driver_are_kept(teardown: Teardown) -> None:
-    """They are not a customer's driver either."""
+    """These files are not taken for a customer's driver either."""
     teardown.node.build(VERSION, OTHER_KERNEL)
     others = [
         "/usr/bin/nvidia-container-runtime",

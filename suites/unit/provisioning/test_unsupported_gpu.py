@@ -160,7 +160,7 @@ def test_messages_of_an_earlier_driver_are_no_reason_against_a_build_of_this_dri
     assert [reasons_against_a_build(simulated, log.text + other) for log in LOGS] == [None] * 3
 
 
-def test_install_is_not_repeated_after_words_that_a_build_cannot_help(
+def test_install_is_not_repeated_after_a_message_for_which_a_build_does_not_help(
     simulated: SimulatedNode,
 ) -> None:
     others = (

@@ -73,7 +73,7 @@ def test_wait_checks_once_more_at_its_deadline_and_reports_the_result() -> None:
 
 
 class Paused(Deadline):
-    """A deadline that says why it lasted longer."""
+    """A deadline that explains why it lasted longer."""
 
     @override
     def account(self) -> str:
@@ -115,7 +115,7 @@ def test_system_clock_sleeps_for_the_given_time(monkeypatch: pytest.MonkeyPatch)
 
 
 class Condition(threading.Condition):
-    """A condition that nobody notifies, on which each wait ends early; the last one changes something."""
+    """A condition that nobody notifies: each wait ends early, and the last wait sets `left` to 0."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

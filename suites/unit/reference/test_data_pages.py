@@ -1,4 +1,4 @@
-"""What reference pages say of data and of code."""
+"""Reference pages that describe data files and code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reference pages say of the options of commands."""
+"""Reference pages that list the options of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reference pages say of fields."""
+"""Reference pages that list the fields of a shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Shape:
     second: list[int] = field(default_factory=list)
 
     def method(self) -> None:
-        """No field's."""
+        """Not the docstring of a field."""
 
     third: str = "x"
     """The last

@@ -1,4 +1,4 @@
-"""The log of a registry's requests, and which faults they get."""
+"""The log of requests to a registry, and the faults that pulls get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asked(
 
 
 def pulled(log: RegistryLog) -> PullFault:
-    """Begin a pull, and return what goes wrong in it."""
+    """Begin a pull, and return the fault of the pull."""
     return asked(log, TAG, method="HEAD", is_first=True)
 
 
@@ -65,7 +65,7 @@ def test_fault_for_all_pulls_replaces_the_fault_of_a_running_pull() -> None:
     assert asked(log, LAYER) == PullFault(delay_s=1)
 
 
-def test_requests_are_grouped_by_pull_and_those_before_the_first_pull_are_left_out() -> None:
+def test_requests_are_grouped_by_pull_and_requests_before_the_first_pull_are_left_out() -> None:
     log = RegistryLog()
     asked(log, LAYER)
     for sizes in ((5, 7), (1,)):

@@ -1,4 +1,4 @@
-"""Debian's registry is unpacked once, and takes images of OCI archives only."""
+"""Debian's registry is unpacked once, and images are pushed only from valid OCI archives."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _silence(_message: str) -> None:
-    """Listen to nothing."""
+    """Ignore the message."""
 
 
 @pytest.mark.usefixtures("_mmdebstrap")
@@ -135,7 +135,7 @@ def _of_two_layers(
     media_type: object = "application/vnd.oci.image.manifest.v1+json",
     names: int = 1,
 ) -> tuple[bytes, bytes]:
-    """Return an archive whose image has two layers, and its manifest; `second` is what the second has."""
+    """Return an archive whose image has two layers, and its manifest; `second` is layer 2's content."""
     config, *layers = (b"{}", b"one", b"two")
     named = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in (config, *layers)]
     manifest = json.dumps(
@@ -153,7 +153,7 @@ _PLATFORMS = json.dumps({"manifests": [{"digest": "sha256:1"}, {"digest": "sha25
 
 
 def _sparse() -> bytes:
-    """Return an archive whose only file has a terabyte of zeros, all of it a hole."""
+    """Return an archive whose only file is a hole of a terabyte."""
     member = tarfile.TarInfo("blobs/sha256/00")
     member.size = 512
     # POSIX form 1.0 of GNU's tar: the map of the data comes first, here of no data.
@@ -199,7 +199,7 @@ def test_malformed_archive_is_refused(tmp_path: Path, archive: bytes, why: str) 
 
 
 class FakeConnection:
-    """Plays the registry's connection, of which each request has one of its own."""
+    """Plays a connection to the registry; each request has its own connection."""
 
     def __init__(
         self, asked: list[tuple[str, str, bytes, str | None]], refused: str, status: int
@@ -230,7 +230,7 @@ class FakeConnection:
 
 
 class Pushed:
-    """A server whose requests are seen; paths with `refused` in them are answered with `status`."""
+    """Records the requests to a server; a path that contains `refused` is answered with `status`."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, refused: str = "", status: int = 500

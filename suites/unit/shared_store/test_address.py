@@ -120,7 +120,7 @@ def test_password_in_an_address_is_refused_and_not_printed(text: str) -> None:
 
 
 class OneAnswer(HttpOpener):
-    """Answers each request the same; stands for the network."""
+    """Replaces the network: gives each request the same answer."""
 
     def __init__(self, body: bytes, **headers: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whatever a registry answers is a value of the right form, or a StoreError."""
+"""Any answer of a registry becomes a value of the right form, or raises a StoreError."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ TITLES = (
 
 
 def mostly(*right: object) -> st.SearchStrategy[Any]:
-    """Return what draws one of the right values, or any."""
+    """Return a strategy that draws one of the right values, or any value."""
     return st.sampled_from(right) | VALUES
 
 
@@ -108,7 +108,7 @@ DESCRIPTIONS = st.fixed_dictionaries(
 
 
 def as_bytes(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
-    """Return what draws the values as JSON, some of them damaged; or any bytes."""
+    """Return a strategy that draws the values as JSON, sometimes damaged, or any bytes."""
 
     def dumped(value: object, *, is_ascii: bool) -> bytes:
         return json.dumps(value, ensure_ascii=is_ascii).encode(errors="surrogatepass")
@@ -120,7 +120,7 @@ def as_bytes(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
 
 
 def damaged(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Return what replaces a part of what is drawn."""
+    """Return a strategy that replaces a part of the bytes that `whole` draws."""
     return st.builds(
         lambda raw, begin, count, piece: raw[:begin] + piece + raw[begin + count :],
         whole,
@@ -131,7 +131,7 @@ def damaged(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def value_or_error(read: Callable[[], object]) -> object:
-    """Return what was read, or None for a StoreError whose message is one short line."""
+    """Return the value that was read, or None for a StoreError; its message must be short."""
     said = ""
     try:
         return read()
@@ -179,7 +179,7 @@ def test_list_with_many_wrong_items_raises_one_error(read: Callable[[], object])
 
 @contextlib.contextmanager
 def limited_errors() -> Iterator[None]:
-    """Fail if the block takes a second of processor time."""
+    """Fail if the block takes 0.8 seconds of processor time or more."""
     begun = time.process_time()
     yield
     assert time.process_time() - begun < 0.8

@@ -1,4 +1,4 @@
-"""Which password a registry gets, and who else gets it."""
+"""Which password a registry gets, and which token services may also get the password."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_refresh_token_is_read_from_the_entry_of_the_registry(
 
 
 class Services:
-    """Services of tokens, which note what they were asked and told."""
+    """Fake token services, which record each URL and whether credentials were sent."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bool]] = []

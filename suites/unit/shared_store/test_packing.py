@@ -1,4 +1,4 @@
-"""Folders as blobs, there and back."""
+"""Folders are packed into blobs and are unpacked without a change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fact_of(content: bytes) -> FileFact:
 
 
 def a_folder(folder: Path) -> dict[str, bytes]:
-    """Make a published folder, and return its files with those that no manifest names."""
+    """Make a published folder, and return its files, also those that are not in its manifest."""
     files = {f"{number}/disk": content for number, content in enumerate(CONTENTS.values())}
     others = {"evidence/console.log": b"booted", "evidence/used": b""}
     for name, content in {**files, **others, "used": b"", "verified.json": b"{}"}.items():
@@ -128,7 +128,7 @@ def test_blob_that_ends_early_or_late_is_refused_even_if_its_file_is_complete(
 
 
 def _kept(folder: Path, to: Path) -> list[Path]:
-    """Return the blobs of a folder; `pack` removes each."""
+    """Return copies of a folder's blobs, because `pack` removes each blob."""
     kept = []
     for number, packed in enumerate(pack(folder, to)):
         kept.append(to / f"kept-{number}")

@@ -1,4 +1,4 @@
-"""Which artifacts of the store are meant, and what is said of them."""
+"""Which artifacts of a store are fetched, listed and pushed, and what is reported about them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_url_of_the_next_page_is_read_from_angle_brackets(link: str, page: str |
 
 @dataclass
 class FakeClient:
-    """A registry whose artifacts are files in memory: for each tag its parts; all have the same files."""
+    """A fake registry: has the parts of each tag in memory, and the same files for each artifact."""
 
     work: Path
     parts: dict[str, dict[str, object]] = field(default_factory=dict)

@@ -67,7 +67,7 @@ def an_entry(
 
 @dataclass
 class HistoryFolder:
-    """The evidence of one machine, to be filled; `write` makes the folder."""
+    """The planned evidence of one machine; `write` writes it into a folder."""
 
     root: Path
     units: list[str] = field(default_factory=list)

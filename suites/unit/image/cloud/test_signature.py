@@ -1,4 +1,4 @@
-"""Signatures of lists: which of several signatures counts, by gpgv's status words."""
+"""Signatures of digest lists, checked by the status lines that gpgv prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUBKEY = "5" * 40
 
 @dataclass
 class FakeGpgv:
-    """Prints a status, and exits as gpgv does if it can't check one of the signatures."""
+    """Prints `status`, and exits with gpgv's code for a signature that it can't check."""
 
     status: str
     exit_code: int = 2

@@ -18,7 +18,7 @@ _FIRST_DATA = _TABLE + _IN_GROUP * _INODE // BLOCK
 
 @dataclass
 class SmallExt4:
-    """Blocks to which a test adds files; `changed` may damage any field."""
+    """The blocks of a file system to which a test adds inodes and folders."""
 
     content: bytearray = field(default_factory=lambda: bytearray(256 * BLOCK))
     next_block: int = _FIRST_DATA

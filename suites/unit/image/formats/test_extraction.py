@@ -32,7 +32,7 @@ LISTING = (
 
 
 class Programs:
-    """Fakes qemu-img, which here copies nothing, and debugfs, which answers its requests."""
+    """Replaces qemu-img, which only creates its target, and debugfs, which lists and copies files."""
 
     def __init__(self, listings: Mapping[str, str], dumped: bytes | None = b"12345678") -> None:
         self.listings = listings

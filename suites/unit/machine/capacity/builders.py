@@ -21,7 +21,7 @@ PLENTY_MIB = 1 << 20
 
 
 class FakeHost:
-    """A folder in the place of '/proc', and brokers in the place of processes."""
+    """A fake host: a folder replaces '/proc', and each broker replaces a process."""
 
     def __init__(self, top: Path) -> None:
         self.folder = top / "reservations"
@@ -37,7 +37,7 @@ class FakeHost:
         )
 
     def touches(self, process: int, mib: int) -> None:
-        """Let `process` have touched memory, some of it shared as a memfd is."""
+        """Let `process` use `mib` of memory: 100 MiB private, and the rest shared like a memfd."""
         folder = self.proc / str(process)
         folder.mkdir(exist_ok=True)
         (folder / "status").write_text(
@@ -55,7 +55,7 @@ class FakeHost:
         running: float = 3,
         waited_s: float = 0,
     ) -> None:
-        """Let other work keep the host busy: load average, pressure in percent, and tasks that run."""
+        """Set the host's load average, its pressure in percent, and its number of running tasks."""
         (self.proc / "loadavg").write_text(f"{load:.2f} 1.00 1.00 {running:.0f}/190 77\n")
         (self.proc / "pressure").mkdir(exist_ok=True)
         for name, some, full in (("cpu", cpu, 0), ("memory", 99, memory), ("io", 99, io)):
@@ -88,7 +88,7 @@ def mib(memory_mib: int, *, cpus: int = 1, ports: int = 0) -> Demand:
 def at_once(
     broker: Broker, who: str, demand: Demand, tell: Callable[[str], None] = lambda _: None
 ) -> contextlib.AbstractContextManager[Reservation]:
-    """Reservation without patience."""
+    """Reserve capacity with a time limit of 0 s."""
     return broker.reserve(who, demand, deadline=Deadline.after(0, FakeClock()), report=tell)
 
 

@@ -1,4 +1,4 @@
-"""Room on the host is given once, waited for, and free again when its holder dies."""
+"""Capacity of the host is reserved once, and is free again when its holder dies."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def test_search_for_ports_starts_at_a_random_port_and_wraps_around(
         assert reservation.ports == (24008, 24009, 24000)
 
 
-def test_host_without_free_ports_has_room_for_machines_that_need_no_port(host: FakeHost) -> None:
+def test_host_without_free_ports_accepts_machines_that_need_no_port(host: FakeHost) -> None:
     broker = host.broker(capacity=replace(CAPACITY, ports=range(0)))
 
     with at_once(broker, "a", mib(1)) as reservation:

@@ -1,4 +1,4 @@
-"""What of the host all reservations together may use."""
+"""The capacity of the host that all reservations together may use."""
 
 from __future__ import annotations
 

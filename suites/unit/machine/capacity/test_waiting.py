@@ -1,4 +1,4 @@
-"""Who waits for room on the host: in which order, until when, and what is said meanwhile."""
+"""Waits for capacity of the host: their order, their time limits and their messages."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_machine_does_not_start_beside_a_machine_of_another_process_on_a_busy_ho
 def _unasked(
     host: FakeHost, process: int, who: str, demand: Demand
 ) -> contextlib.AbstractContextManager[Reservation]:
-    """Reserve with patience, of which none is needed."""
+    """Reserve capacity with a long time limit, and fail if the broker reports a wait."""
 
     def told(line: str) -> None:
         pytest.fail(f"It waits: {line}")

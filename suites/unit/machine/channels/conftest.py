@@ -1,4 +1,4 @@
-"""An agent's client with a guest that the test plays."""
+"""Fixtures: a fake guest, and a client of its agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def agent(guest: PlayedGuest) -> Iterator[Agent]:
 
 @pytest.fixture
 def ready(guest: PlayedGuest, agent: Agent) -> Agent:
-    """Return the client of an agent that has said hello."""
+    """Return a client whose agent is ready."""
     guest.starts()
     agent.wait_until_ready(soon())
     return agent

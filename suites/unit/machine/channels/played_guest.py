@@ -1,4 +1,4 @@
-"""A guest's agent that a test plays, at the other end of the host's socket."""
+"""A fake guest agent at the other end of the host's socket; a test sets its answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer: TypeAlias = "Callable[[PlayedGuest, int, bytes], None]"
 
 
 class PlayedGuest:
-    """Answers by a table of verbs; what is not in it gets no answer."""
+    """Answers each kind of request with a function from `answers`; ignores other kinds."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -54,7 +54,7 @@ class PlayedGuest:
         self.says(frames.BOOT, 0, token)
 
     def hangs_up(self) -> None:
-        """Go as a machine goes that ends."""
+        """Close the connection, as a machine does when it ends."""
         with contextlib.suppress(OSError):
             self.theirs.shutdown(socket.SHUT_RDWR)
 
@@ -92,7 +92,7 @@ def nothing(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
 
 
 def says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
-    """Return what answers each request by the same frames."""
+    """Return a function that answers each request with these frames."""
 
     def answer(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         for kind, reply in said:
@@ -107,7 +107,7 @@ def soon(seconds: float = 20.0) -> Deadline:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Let the other threads of this process go on until something is so."""
+    """Let the other threads of this process run until `is_so` returns true."""
     deadline = soon()
     while not is_so():
         assert not deadline.has_passed()

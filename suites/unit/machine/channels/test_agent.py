@@ -1,4 +1,4 @@
-"""The host's client of the guest agent, against a guest that a test plays."""
+"""The host's client of the guest agent, with a fake guest."""
 
 from __future__ import annotations
 
@@ -183,12 +183,12 @@ def test_result_has_the_output_and_exit_code_and_duration_of_a_command(
 
 
 def _gives(seconds: float) -> Callable[[float], Deadline]:
-    """Return what gives a command `seconds`, as many as it asks for."""
+    """Return a function that gives each command a deadline after `seconds`."""
     return lambda _asked: Deadline.after(seconds)
 
 
 def test_host_ends_a_command_at_its_limit_of_guest_time(guest: PlayedGuest, ready: Agent) -> None:
-    """The guest gets 30 times the limit, since only the host measures guest time."""
+    """The guest gets 30 times the limit, because only the host measures guest time."""
     ready.link.guest_deadline = _gives(0.0)
     guest.answers[frames.RUN] = says((frames.STDOUT, b"so far"))
     guest.answers[frames.CANCEL] = lambda guest, request, _: guest.says(

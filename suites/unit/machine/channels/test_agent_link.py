@@ -1,4 +1,4 @@
-"""The link to a guest's agent: how it begins, what ends it, and what is said of it then."""
+"""The link to a guest's agent: its handshake, its end, and the errors after its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each request to a guest's agent carries, and what is said where it fails."""
+"""The content of each request to a guest's agent, and the errors of failed requests."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _SHORT_S = 0.02
 
 
 class _Guest:
-    """The end of the console that QEMU holds."""
+    """QEMU's end of the console's socket."""
 
     def __init__(self) -> None:
         self.ours, self._theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""What a machine reported, and what is made of it."""
+"""The log of QEMU's events: waits for events, and errors that the events explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs for a guest, over a scripted way in."""
+"""Operations on a guest, with a scripted command runner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT = (
 
 
 class Unreachable:
-    """A way in that is lost."""
+    """A command runner whose connection to the guest is lost."""
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""Commands in a guest by ssh: what is sent, and what is believed of what comes back."""
+"""Commands in a guest over ssh: what is sent, and which answers are accepted."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_output_that_a_daemon_holds_open_ends_at_the_time_limit(
     assert (result.exit_code, result.timed_out) == (124, True)
 
 
-def test_time_limit_of_the_host_exceeds_that_of_the_guest(
+def test_time_limit_on_the_host_is_longer_than_the_limit_in_the_guest(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     ssh = FakeSsh()

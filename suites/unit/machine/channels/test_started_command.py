@@ -1,4 +1,4 @@
-"""A command whose input comes piece by piece, with a guest that a test plays."""
+"""A running command whose input is sent in pieces, with a fake guest."""
 
 from __future__ import annotations
 

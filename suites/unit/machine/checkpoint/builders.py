@@ -1,4 +1,4 @@
-"""A store of checkpoints whose maker counts, for tests."""
+"""A checkpoint store for tests, which counts the checkpoints that it makes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FACTS = {"qemu": "7.2.22"}
 
 
 class Cache:
-    """A store in a temporary folder, a maker that counts, and what the store said.
+    """A store in a temporary folder, the number of checkpoints made, and the reported progress.
 
-    Each checkpoint made takes `blocks_mib` on the disk; `meanwhile` happens within the maker.
+    Each new checkpoint takes `blocks_mib` on the disk. `meanwhile` is called while it is made.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Cache:
         )
 
     def have(self, name: str = "booted", *, parent: Checkpoint | None = None) -> Checkpoint:
-        """Make it where need be, and use it no longer."""
+        """Make the checkpoint if the store lacks it, and release it."""
         with self.use(name, parent=parent) as checkpoint:
             return checkpoint
 
     def have_two(self) -> tuple[Checkpoint, Checkpoint]:
-        """Make one and another on top of it, and use them no longer."""
+        """Make a checkpoint and its child if the store lacks them, and release both."""
         with self.use("booted") as parent:
             return parent, self.have("baked", parent=parent)
 

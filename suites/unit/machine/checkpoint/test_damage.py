@@ -205,7 +205,7 @@ def test_moved_checkpoint_whose_disk_refers_to_a_file_outside_the_cache_is_made_
 
 
 def test_checkpoint_is_found_through_a_symbolic_link_to_the_cache(tmp_path: Path) -> None:
-    """A disk with an absolute path, which can't be moved, was not moved."""
+    """The disk has an absolute backing path, which stays valid because no file was moved."""
     cache = Cache(tmp_path)
     cache.meanwhile = lying_on("/elsewhere/disk.qcow2")
     checkpoint = cache.have()

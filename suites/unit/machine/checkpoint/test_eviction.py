@@ -1,4 +1,4 @@
-"""Which checkpoints are removed, and which stay: what is in use, named, or least recently used."""
+"""Which checkpoints are removed, by their last use or on request, and which are kept."""
 
 from __future__ import annotations
 

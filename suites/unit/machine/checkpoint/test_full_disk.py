@@ -1,4 +1,4 @@
-"""The disk space that a checkpoint needs, and what happens where it ends."""
+"""The disk space that a checkpoint needs, and the errors when the disk is full."""
 
 from __future__ import annotations
 

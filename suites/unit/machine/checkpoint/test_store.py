@@ -1,4 +1,4 @@
-"""Checkpoints: made once, by one process, of data, and shared while in use."""
+"""Checkpoints are made once, by one process, and are shared while they are in use."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_checkpoint_that_another_process_holds_exclusively_is_awaited_until_the_
 
 @dataclass
 class CopyingSource:
-    """Gives what another store has, and takes what it is offered."""
+    """A source that copies artifacts from another store, and records the offered artifacts."""
 
     folder: Path
     asked: list[Mapping[str, object]] = field(default_factory=list)
@@ -381,7 +381,7 @@ def test_cancelled_checkpoint_is_not_made(cache: Cache) -> None:
 
 
 def half_made(cache: Cache) -> Path:
-    """Leave what a maker that was killed leaves: its workplace, and a lock nobody holds."""
+    """Leave the files of a killed maker: its work folder, and a lock that nobody holds."""
     checkpoint = cache.have()
     work = cache.folder / ".work" / checkpoint.folder.name
     (work / "content").mkdir(parents=True)

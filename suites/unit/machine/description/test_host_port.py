@@ -1,4 +1,4 @@
-"""How a guest's connection is joined to one of the host, with sockets in the place of both."""
+"""A guest's connection is joined to a connection of the host; sockets replace both ends."""
 
 from __future__ import annotations
 
@@ -132,5 +132,5 @@ def test_program_connects_its_stdin_to_the_given_host_port_and_prints_nothing(
 
 
 def test_program_of_a_connection_ignores_its_environment_and_installed_packages() -> None:
-    """It imports only the standard library, whatever the folder of the user has."""
+    """The program imports only the standard library, whatever modules the user has installed."""
     assert connect_argv(41000) == [sys.executable, "-I", "-S", host_port.__file__, "41000"]

@@ -1,4 +1,4 @@
-"""What a machine may be asked to be."""
+"""Machine specs: which values are valid, and which values are part of a checkpoint's key."""
 
 from __future__ import annotations
 

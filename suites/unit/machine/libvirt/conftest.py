@@ -1,4 +1,4 @@
-"""Gives the tests a libvirt that is none."""
+"""Fixtures that replace libvirt by a fake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Log(logging.Handler):
-    """What the product logs; workers that run the whole suite go without pytest's own `caplog`."""
+    """Records log messages; pytest's `caplog` is missing in workers that run the whole suite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def log() -> Iterator[Log]:
 
 
 class NoLoop:
-    """An event loop that never turns."""
+    """An event loop that never runs."""
 
     def start(self, libvirt: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Machines whose domains are written down, each for something that the others lack."""
+"""Machines whose domain XML is recorded; each has a feature that the other machines lack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UUID = "6b0e61a3-2d2c-4f2e-8e0a-0f8a1d1c3b5e"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A machine, and the host that it is to run on."""
+    """A machine spec, and the host for which the machine's domain is rendered."""
 
     spec: MachineSpec
     host: DomainHost

@@ -22,7 +22,7 @@ PAUSED_AND_AUTODESTROY = 3
 
 
 class FakeRunningDomain:
-    """A `virDomain` on a host."""
+    """A fake `virDomain` on a host."""
 
     def __init__(self, host: FakeHost, uuid: str) -> None:
         self.host = host
@@ -86,7 +86,7 @@ class FakeHost(FakeConnect):
         self.after_start: Callable[[], object] = list
 
     def asked(self, call: str) -> int:
-        """Note a call about a domain, and refuse it where calls are refused."""
+        """Record a call for a domain, and refuse the call if a test has set this."""
         self.calls.append(call)
         if self.refuses_calls or call == self.refused_call:
             self.before_refusal()
@@ -124,7 +124,7 @@ class FakeHost(FakeConnect):
 
 
 class HostWithStreams(FakeHost):
-    """A host whose domains have a console by a stream."""
+    """A host whose domains have a console stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,14 +135,14 @@ class HostWithStreams(FakeHost):
         return self.streams[-1]
 
     def hang_up(self) -> None:
-        """End all streams, as the end of their domain does."""
+        """End all watched streams, as the end of their domain does."""
         for one in self.streams:
             if one.is_watched:
                 one.turn(HANGUP)
 
 
 class Flags:
-    """The part of the module `libvirt` that a start needs."""
+    """The part of the module `libvirt` that the start of a domain needs."""
 
     VIR_DOMAIN_START_PAUSED = 1
     VIR_DOMAIN_START_AUTODESTROY = 2

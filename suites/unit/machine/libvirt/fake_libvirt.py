@@ -1,4 +1,4 @@
-"""A libvirt that does as a test says: the boundary at which the libvirt drivers are mocked."""
+"""A scripted fake of libvirt's Python binding, at which the libvirt driver is mocked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class FakeLibvirtError(Exception):
-    """What `libvirt.libvirtError` offers."""
+    """A fake of `libvirt.libvirtError`."""
 
     def __init__(self, message: str, *, code: int, origin: int = 10, errno: int = -1) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class FakeLibvirtError(Exception):
 
 @dataclass
 class FakeConnect:
-    """A `virConnect`: notes what is asked of it."""
+    """A fake `virConnect`, which records its calls."""
 
     version: int = 9_000_000
     calls: list[str] = field(default_factory=list)
@@ -76,20 +76,20 @@ class FakeConnect:
         raise AttributeError(f"The fake has no '{name}'.")
 
     def tell(self, event: int, *arguments: object) -> None:
-        """Report an event to whoever watches."""
+        """Report an event to the callbacks that are registered for it."""
         for wanted, callback in tuple(self.callbacks.values()):
             if wanted == event:
                 callback(self, *arguments, None)
 
     def break_down(self, reason: int = 1) -> None:
-        """Tell of the end of libvirtd."""
+        """Report the end of libvirtd to the registered callback."""
         assert self.on_close is not None
         self.on_close(self, reason, None)
 
 
 @dataclass
 class FakeLibvirt:
-    """The module `libvirt`: gives out `connects`, one for each call of `open`, or refuses."""
+    """A fake module `libvirt`: each call of `open` returns or raises the next of `connects`."""
 
     connects: list[FakeConnect | FakeLibvirtError] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ class FakeLibvirt:
 
 @dataclass(frozen=True)
 class FakeDomain:
-    """A `virDomain`, as far as events show it."""
+    """A fake `virDomain` with only the UUID that events need."""
 
     uuid: str
 

@@ -20,7 +20,7 @@ _FIRST_NUMBER = 7
 
 @dataclass
 class FakeLibvirtQemu:
-    """The module `libvirt_qemu`: notes what is asked, and gives `answers` in turn."""
+    """A fake module `libvirt_qemu`: records QMP commands, and returns `answers` in order."""
 
     answers: list[object] = field(default_factory=list)
     asked: list[dict[str, object]] = field(default_factory=list)

@@ -19,7 +19,7 @@ FULL = Path("/dev/full")
 
 
 class FakeStream:
-    """A `virStream`: has what the guest says in `incoming`, and takes `room` bytes."""
+    """A fake `virStream`: returns the guest's output from `incoming`, and accepts `room` bytes."""
 
     def __init__(self) -> None:
         self.incoming: list[bytes | int | Exception] = []
@@ -58,12 +58,12 @@ class FakeStream:
         self.is_aborted = True
 
     def turn(self, events: int) -> None:
-        """Have the loop find `events`, as far as somebody asked for them."""
+        """Call the callback with those `events` for which it is registered."""
         self.callback(self, events & self.interest, None)
 
 
 class FakeLoopLibvirt(FakeLibvirt):
-    """The part of the module that watches streams and sockets."""
+    """A fake of the part of `libvirt` that watches streams and sockets."""
 
     VIR_STREAM_NONBLOCK = 1
     VIR_STREAM_EVENT_READABLE = VIR_EVENT_HANDLE_READABLE = READABLE

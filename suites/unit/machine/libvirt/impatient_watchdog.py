@@ -1,4 +1,4 @@
-"""A watchdog that gives some calls up at once, and the calls that it left behind."""
+"""A watchdog with a very short limit for some calls, and a wait for these calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHORT_S = 0.01
 
 
 class Watched(Protocol):
-    """What `watched` is."""
+    """The type of `watched`."""
 
     def __call__(
         self,
@@ -29,7 +29,7 @@ class Watched(Protocol):
 
 
 def hasty(prefix: str) -> Watched:
-    """Return a watchdog that has hardly any patience with calls whose name begins so."""
+    """Return a watchdog with a very short limit for calls whose name begins with `prefix`."""
 
     def watch(
         what: str,
@@ -44,7 +44,7 @@ def hasty(prefix: str) -> Watched:
 
 
 def join_late(prefix: str, patience_s: float) -> None:
-    """Wait until the calls whose name begins so have done all that they do."""
+    """Wait until the threads of calls whose name begins with `prefix` have ended."""
     for thread in threading.enumerate():
         if thread.name.startswith(f"libvirt: {prefix}"):
             thread.join(patience_s)

@@ -1,4 +1,4 @@
-"""libvirt's Python binding, where there is none."""
+"""A missing Python binding of libvirt, and forks of a process that uses the binding."""
 
 from __future__ import annotations
 

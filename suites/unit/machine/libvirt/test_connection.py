@@ -1,4 +1,4 @@
-"""A connection: how it opens, what its calls raise, what its loss does."""
+"""A connection to libvirtd: its opening, the errors of its calls, and its loss."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _open(
     return Connection.open(URI, deadline=Deadline.after(_LONG_S, clock))
 
 
-def test_open_connection_is_kept_alive_and_knows_the_version_of_its_daemon(
+def test_open_connection_is_kept_alive_and_has_the_version_of_its_daemon(
     libvirt: FakeLibvirt,
 ) -> None:
     raw = FakeConnect(version=10_003_001)
@@ -151,7 +151,7 @@ def test_hanging_libvirt_call_raises_an_error_with_all_stack_traces(libvirt: Fak
 
 @pytest.fixture
 def silent(libvirt: FakeLibvirt) -> Iterator[None]:
-    """Let no connection come to be before the test ends."""
+    """Let the opening of a connection hang until the test ends."""
     release = threading.Event()
 
     def hang(uri: str) -> FakeConnect:

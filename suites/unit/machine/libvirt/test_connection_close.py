@@ -1,4 +1,4 @@
-"""The close of a connection: what is said of one that does not go well."""
+"""The close of a connection, and the log messages of a close that fails or hangs."""
 
 from __future__ import annotations
 

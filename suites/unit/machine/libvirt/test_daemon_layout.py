@@ -21,13 +21,13 @@ SESSION = DaemonLayout(folder=FOLDER, kind=DaemonKind.SESSION)
 
 
 def settings(text: str) -> dict[str, str]:
-    """Return the settings in a file of libvirt's, each on a line of its own."""
+    """Return the settings in a configuration file of libvirt, which has one setting on each line."""
     assert text.endswith("\n")
     pairs = [line.partition(" = ") for line in text.splitlines()]
     return {name: value for name, _, value in pairs}
 
 
-def test_system_daemon_has_all_of_libvirts_folders_to_itself() -> None:
+def test_system_daemon_has_its_own_mount_for_each_folder_of_libvirt() -> None:
     assert dict(map(reversed, SYSTEM.mounts)) == {  # type: ignore[arg-type]
         "/var/lib/libvirt/qemu": FOLDER / "state",
         "/run/libvirt": FOLDER / "run",

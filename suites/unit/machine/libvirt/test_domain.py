@@ -1,4 +1,4 @@
-"""A domain's life, and the proof that it is over."""
+"""The start and the end of a domain, and the check that the domain has ended."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_domain_whose_start_was_refused_is_closed_without_libvirtd(
 
 
 class Hang:
-    """A start that hangs until the test lets it go; the watchdog gives it up soon."""
+    """A start that hangs until the test releases it; the watchdog abandons it soon."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
@@ -235,7 +235,7 @@ class Hang:
         assert self.release.wait(LONG_S)
 
     def end(self) -> None:
-        """Let the call go on, and wait until it has done all that it does."""
+        """Release the call, and wait until its thread has ended."""
         self.release.set()
         join_late("the start of", LONG_S)
 

@@ -1,4 +1,4 @@
-"""What a domain's calls ask of libvirt, and what is said of those that it refuses."""
+"""The calls of a domain to libvirt, and the errors for calls that libvirt refuses."""
 
 from __future__ import annotations
 

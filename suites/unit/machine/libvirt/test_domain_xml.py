@@ -1,4 +1,4 @@
-"""A machine's domain."""
+"""The domain XML of a machine."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def arguments(domain: ET.Element) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_domain_matches_the_recorded_xml(name: str) -> None:
-    """`UPDATE_GOLDENS=1` in the environment writes the files instead.
+    """`UPDATE_GOLDENS=1` in the environment writes the recorded files instead.
 
-    suites/host/libvirt has libvirt's schema judge them.
+    suites/host/libvirt validates these files with libvirt's schema.
     """
     golden = GOLDENS / f"{name}.xml"
     text = CASES[name].render()
@@ -95,7 +95,7 @@ OTHERS: dict[str, Any] = {
     ],
 )
 def test_every_requested_property_is_rendered(field: str) -> None:
-    """The program is not in the spec's words: libvirt wants its path. Ports of the host are refused."""
+    """Two fields are left out: libvirt gets the path of `qemu`, and `host_ports` are refused."""
     spec = a_machine_spec()
 
     changed = replace(spec, **{field: OTHERS[field]})

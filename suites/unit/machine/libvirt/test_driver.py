@@ -1,4 +1,4 @@
-"""The driver whose machines are domains, as far as no libvirt is needed."""
+"""The libvirt driver: the behaviour that can be tested without libvirt."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_private_daemon_is_used_and_reported_if_no_other_daemon_listens(
 
 
 class HostWithCapabilities(FakeConnect):
-    """A libvirt that tells what its host has."""
+    """A connection that returns the capabilities of its host."""
 
     def getCapabilities(self) -> str:  # noqa: N802 - libvirt's name
         return (
@@ -180,7 +180,7 @@ class HostWithCapabilities(FakeConnect):
 
 @pytest.fixture
 def required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Have each program, and note which of them is asked for."""
+    """Let each program exist, and return the programs that were required."""
     programs: list[str] = []
     monkeypatch.setattr(driver_module, "require_qemu", programs.append)
     monkeypatch.setattr(driver_module, "host_folder", lambda: tmp_path)
@@ -201,7 +201,7 @@ def test_open_libvirt_driver_knows_its_host_and_leaves_no_socket(
     qemu: str,
     emulator: str,
 ) -> None:
-    """Neither its own sockets remain nor those of a killed process."""
+    """No socket of the driver or of a killed process remains."""
     raw = HostWithCapabilities()
     libvirt.connects.append(raw)
     (tmp_path / "libvirt" / "s-killed").mkdir(parents=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Each way in which libvirt refuses, as one sentence with its remedy."""
+"""Each kind of error from libvirt is reported as one sentence with a remedy."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_errno_is_kept_only_for_a_system_error_with_a_positive_errno() -> None:
 
 
 class BindingError(Exception):
-    """An error that the binding raises itself; libvirt has none to report."""
+    """An error that the Python binding raises itself, without an error of libvirt."""
 
     def get_nothing(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""libvirt's event loop: one thread of the process, or none."""
+"""libvirt's event loop, which runs in at most one thread of the process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 20.0
 
 
 class LoopLibvirt(FakeLibvirt):
-    """The part of the module that is a loop; it refuses a given number of times."""
+    """A fake of libvirt's event loop; its registration fails `refusals` times."""
 
     def __init__(self, *, refusals: int = 0, is_broken: bool = False) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class LoopLibvirt(FakeLibvirt):
 
 @pytest.fixture(autouse=True)
 def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """Collect what is to run when the process ends."""
+    """Return the functions that were registered to run at the exit of the process."""
     registered: list[Callable[[], None]] = []
     monkeypatch.setattr("atexit.register", registered.append)
     return registered

@@ -1,4 +1,4 @@
-"""Events of a domain: what ends a wait for one."""
+"""Events of a domain, and what ends a wait for an event."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_closed_watch_leaves_no_callback(raw: FakeConnect, connection: Connectio
 
 
 class RefusingConnect(FakeConnect):
-    """A connection on which only some events can be registered, and the number `kept` not be given up."""
+    """A connection that registers only some events, and refuses to deregister the number `kept`."""
 
     def __init__(self, *, registers: int = 5, kept: int | None = None) -> None:
         super().__init__()

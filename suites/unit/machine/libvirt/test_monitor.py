@@ -1,4 +1,4 @@
-"""QEMU's own commands and events, past libvirt."""
+"""QMP commands and events that libvirt passes between a domain's QEMU and the harness."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_events_are_registered_again_on_a_new_connection(
     events: MonitorEvents,
     qemu: FakeLibvirtQemu,
 ) -> None:
-    """The registration of the old connection went with it."""
+    """The registration ended together with the old connection."""
     old = DomainMonitor(connection, events, ONE, name="first", uuid="one")
     libvirt.connects.append(FakeConnect())
     raw.break_down()
@@ -175,7 +175,7 @@ def test_event_registration_on_a_lost_connection_is_not_cancelled(
     *,
     is_open_again: bool,
 ) -> None:
-    """Its number may belong to another registration by now."""
+    """The number of the old registration may now belong to another registration."""
     watched = DomainMonitor(connection, events, ONE, name="first", uuid="one")
     raw.break_down()
     if is_open_again:

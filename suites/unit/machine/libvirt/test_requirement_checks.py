@@ -1,4 +1,4 @@
-"""What is said of a libvirt's host: reachable or not, and the KVM that only libvirtd may open."""
+"""The checks of libvirt: whether libvirtd answers, and whether its QEMU may open /dev/kvm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROOT_ONLY = Device(mode=0o600, owner=0, group=0)
 
 
 class Host(FakeConnect):
-    """A libvirt that knows its host."""
+    """A connection that returns the capabilities of its host."""
 
     emulator: str | FakeLibvirtError = EMULATOR
     refuses_capabilities = False
@@ -67,7 +67,7 @@ class Host(FakeConnect):
 def asked(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., list[RequirementCheck]]:
-    """Examine the libvirt that the test gives."""
+    """Return a function that checks the libvirt that a test sets up."""
     monkeypatch.setattr(requirement_checks, "host_folder", lambda: tmp_path)
     monkeypatch.setattr(
         requirement_checks, "load_libvirt", lambda: SimpleNamespace(getVersion=lambda: 9_000_003)

@@ -1,4 +1,4 @@
-"""A stream as a socket, moved by an event loop that the test turns."""
+"""A libvirt stream as a socket, with an event loop that the test runs step by step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LONG_S = 20.0
 
 
 class StreamConnect(FakeConnect):
-    """A connection that gives out one stream."""
+    """A connection that has only one stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,7 +325,7 @@ def test_closed_socket_closes_the_stream(
 
 
 def open_files() -> set[Path]:
-    """Return what this process has open; the garbage collector may close some of it at any time."""
+    """Return the open files of this process; the garbage collector may close some at any time."""
     with os.scandir("/proc/self/fd") as descriptors:
         return {Path(each).readlink() for each in descriptors}
 
@@ -371,7 +371,7 @@ def test_stream_whose_opening_hung_is_closed_when_it_opens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Earlier, the release would wait for the hanging call."""
+    """A release before that would wait for the hanging call."""
     release = threading.Event()
 
     def hang(_: object) -> None:

@@ -1,4 +1,4 @@
-"""What URIs mean, and what is said of those that are refused."""
+"""The meaning of libvirt URIs, and the errors for refused URIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog over calls that can't be interrupted: who gets what a call returns."""
+"""The watchdog over calls that can't be interrupted, and the receiver of a call's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_S = 20.0
 
 
 class Hang:
-    """A call that hangs until the test lets it go, and what comes of it late."""
+    """A call that hangs until the test releases it, and the results that arrived late."""
 
     def __init__(self, finish: Callable[[], int]) -> None:
         self._finish = finish
@@ -32,7 +32,7 @@ class Hang:
         return self._finish()
 
     def end(self) -> None:
-        """Let the call go on, and wait until its thread has ended."""
+        """Release the call, and wait until its thread has ended."""
         assert self._has_begun.wait(LONG_S)
         self._release.set()
         self._thread.join(LONG_S)

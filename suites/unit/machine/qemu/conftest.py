@@ -1,4 +1,4 @@
-"""A QEMU that only answers."""
+"""A fake QEMU that only answers queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Return a QEMU that lists one device, and notes each time that it runs."""
+    """Return a fake QEMU that prints its version and one device, and logs each call."""
     program = tmp_path / "qemu"
     program.write_text(
         "#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""A newer QEMU is unpacked once, named by what is in it, and run by its own linker."""
+"""A newer QEMU is unpacked once, into a folder with its version, and runs with its own linker."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _VERSION = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\n"
 
 
 class UnpackingRunner:
-    """Plays mmdebstrap, tar and the unpacked QEMU, a file `binary`; refuses anything else.
+    """Plays mmdebstrap, tar and the unpacked QEMU; refuses anything else.
 
-    `fails` names the program that fails, and `limits_s` are those that the programs got.
+    `fails` names the program that fails. `binary` is the content of QEMU's file. `limits_s` has the
+    time limit of each call.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _silence(_message: str) -> None:
-    """Listen to nothing."""
+    """Ignore the message."""
 
 
 def test_folder_of_an_unpacked_qemu_has_the_package_version_in_its_name(tmp_path: Path) -> None:

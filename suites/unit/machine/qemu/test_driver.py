@@ -1,4 +1,4 @@
-"""The driver that starts QEMU itself, as far as no QEMU is needed."""
+"""The QEMU driver: the behaviour that can be tested without QEMU."""
 
 from __future__ import annotations
 

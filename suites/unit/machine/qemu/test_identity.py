@@ -1,4 +1,4 @@
-"""What a saved state is bound to: the program of QEMU, and under KVM the processor."""
+"""A saved state depends on the program of QEMU, and under KVM also on the processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines whose QEMU is not there, or refuses."""
+"""Machines whose QEMU is missing, was never started, or stops on an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine tells its QEMU over QMP, and what it says of a QEMU that refuses."""
+"""The QMP commands that a machine sends to its QEMU, and the errors for refused commands."""
 
 from __future__ import annotations
 

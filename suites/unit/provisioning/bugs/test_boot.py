@@ -1,4 +1,4 @@
-"""Boots that failed where they should not have, or the other way about."""
+"""Boots that failed although they should succeed, or succeeded although they should fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong decisions about what is baked."""
+"""Wrong decisions about the baked driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers that stayed, and drivers that should have."""
+"""Drivers that a teardown kept by mistake, and drivers that it removed by mistake."""
 
 from __future__ import annotations
 

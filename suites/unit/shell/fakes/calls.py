@@ -1,4 +1,4 @@
-"""Calls of mocked commands, as tests make them."""
+"""Builds calls of mocked commands for tests."""
 
 from __future__ import annotations
 
