@@ -7,13 +7,16 @@ waits for guests.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.machine.guest_time import MOST_TIMES
 from harness.plugin import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 #: Seconds for a test and its fixtures. Those of a virtual machine may build its image first.
@@ -58,3 +61,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             and item.get_closest_marker("timeout") is limits[item.path]
         ):
             item.add_marker(pytest.mark.timeout(LONG_S * multiplier))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Multiply the limit of a test on machines by the number of tasks for each of the host's processors.
+
+    pytest-timeout counts the host's time, while deadlines of machines count the guest's time. The
+    factor is at most the factor by which progress extends such a deadline.
+    """
+    suites = item.config.rootpath / "suites"
+    limit = item.get_closest_marker("timeout")
+    if (
+        limit is not None
+        and item.path.is_relative_to(suites)
+        and item.path.relative_to(suites).parts[0] not in _QUICK_SUITES
+    ):
+        tasks = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+        item.add_marker(
+            pytest.mark.timeout(limit.args[0] * min(MOST_TIMES, max(1.0, tasks))), append=False
+        )
+    return (yield)
