@@ -254,7 +254,7 @@ NOT_MET = (
     Case(
         "services",
         lambda f: f.command("units", "containerd.service loaded active running containerd\n"),
-        "because '/opt/azure/containers/managed-gpu-experience.enabled' exists, but none is",
+        "because '/opt/azure/containers/managed-gpu-experience.enabled' exists, but none of them is",
     ),
 )
 

@@ -639,7 +639,7 @@ def test_verdict_on_a_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_
     dump = CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
     folder = a_serving_node(tmp_path).command("containerd-config", dump)
     folder.command("units", "k3s.service loaded activating start x\n")
-    with pytest.raises(ExpectationError, match="is not there"):
+    with pytest.raises(ExpectationError, match="is not the program"):
         expect.runtime_hands_out_gpus(folder.evidence)
 
     folder.command("units", f"{RUNNING}k3s.service loaded active running x\n")

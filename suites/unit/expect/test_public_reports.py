@@ -102,14 +102,14 @@ REPORTS = (
         expectation="runtime",
         change=dump(NAMED_ALONE),
         state=NOT_MET,
-        words="not there as the program of a runtime",
+        words="not the program of any runtime",
     ),
     Report(
         source="NVIDIA/nvidia-container-toolkit#1956, a drop-in whose runtime has no type",
         expectation="runtime",
         change=dump(NEW_DUMP.replace("'io.containerd.runc.v2'", "''")),
         state=NOT_MET,
-        words="of a runtime with a type",
+        words="of any runtime with a type",
     ),
     Report(
         source="NVIDIA/container-config#7, k3s beside Docker's containerd",

@@ -710,7 +710,7 @@ def test_gpu_that_is_released_from_quarantine_is_back_on_its_driver(
         pass
     with pytest.raises(DeviceError, match="does not answer"):
         pool.release(GPU)
-    assert "It is quarantined" in reason(pool)
+    assert "It has been quarantined" in reason(pool)
 
     kernel.dies_at_reset.clear()
     (host.device(GPU) / "config").write_bytes(b"\xde\x10\x30\x23")

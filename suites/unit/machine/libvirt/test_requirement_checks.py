@@ -282,7 +282,7 @@ def test_other_checks_are_done_if_libvirt_refuses_to_show_its_capabilities(
     assert findings[-1].requirement == ON_KVM
     assert findings[-1].found == (
         "libvirt at 'qemu:///system' does not allow the query of its capabilities: not now. Use a "
-        "connection that may write, and a user whom libvirt's polkit rules let manage machines."
+        "read-write connection, and a user whom libvirt's polkit rules allow to manage machines."
     )
 
 
