@@ -102,7 +102,7 @@ class EvidenceKeys:
     files: tuple[GuestPath, ...] = ()
     """Paths of files in the machine; `*` and `?` match within a name."""
     commands: Mapping[OutputName, Argv] = field(default_factory=dict)
-    """Commands that only read from the node, by the names of the files with their outputs."""
+    """Commands that only read from the node. A key is the name of the file for the command's output."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -430,9 +430,10 @@ def spawn(
 
 @functools.cache
 def _starter(pid: int) -> concurrent.futures.Executor:
-    """Return the thread that starts processes in process `pid`; a fork does not inherit threads.
+    """Return the thread with which process `pid` starts its child processes.
 
-    The thread is never ended, since all processes that it started would end with it.
+    Each process needs its own thread, since a forked process does not inherit threads. The thread is
+    never ended, since all processes that it started would end with it.
     """
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"starter-of-{pid}")
 

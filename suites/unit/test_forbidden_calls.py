@@ -58,7 +58,7 @@ def test_thread_and_socket_pair_are_not_forbidden_calls(tmp_path: Path) -> None:
         assert seen == []
 
 
-def test_refusal_that_a_thread_suppresses_fails_the_test() -> None:
+def test_test_fails_even_if_a_thread_suppresses_the_refusal() -> None:
     """The conftest.py of the suite checks every test, including this one."""
 
     def connect() -> None:

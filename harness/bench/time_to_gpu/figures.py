@@ -150,7 +150,7 @@ class Figures:
     """The time of the fast deregistration, divided by the time of `dkms remove --all`."""
     advice: tuple[ModeAdvice, ...]
     unit_s: float
-    """The median of the build at boot in seconds: the unit of the advice."""
+    """The median wait for a build at boot, in seconds. The advice gives other waits as multiples of it."""
 
     def mode(self, experiment: Experiment, mode: Mode) -> ModeFigures | None:
         return next(

@@ -54,7 +54,7 @@ def plots_of(figures: Figures) -> list[Plot]:
             Plot(
                 name="critical-path",
                 title="Critical path of a fresh node",
-                caption="Medians of the parts, one after another, as a share of the build at boot's wait.",
+                caption="Medians of the parts, one after another, as a share of the wait for a build at boot.",
                 draw=_draw_path,
                 height_in=2.4 + 0.45 * modes,
             ),

@@ -196,7 +196,7 @@ class Waiting:
         )
 
     def _is_near(self, *, is_old: bool) -> bool:
-        """Return whether reading the host again could give this lease its GPUs."""
+        """Return whether this lease could get its GPUs after the host is read again."""
         with self.leases.open() as book:
             entries = book.entries()
         held = {address for _, entry in entries for address in entry.taken}

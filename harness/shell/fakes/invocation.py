@@ -22,8 +22,8 @@ class Syntax:
     """The options of a command.
 
     An option is written as its names, separated by commas, with a final `=` if the option takes a
-    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` lists the option under its last
-    name. With `is_posix`, options end at the first operand.
+    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` lists the option under the
+    last of these names. With `is_posix`, options end at the first operand.
     """
 
     options: Sequence[str] = ()

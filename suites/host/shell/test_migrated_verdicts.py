@@ -1,6 +1,7 @@
-"""A translated example has the verdict that its name in `conformance/` states, or has a mark.
+"""A translated example passes or fails as its name in `conformance/` says.
 
-The sets below list the examples for which neither is true, by reason.
+An example that must be translated by hand is marked instead. The sets below list the exceptions to
+both rules, by reason.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_quarantined_gpu_is_listed_and_released(
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("address", [GPU, "gpu0"])
-def test_gpu_that_is_not_quarantined_is_not_released(
+def test_release_is_refused_for_a_gpu_that_is_not_quarantined(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "host", "release", address]) == 2

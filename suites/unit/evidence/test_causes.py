@@ -586,7 +586,7 @@ def test_failure_of_a_foreign_provisioner_without_a_log_is_shown_with_its_output
     ]
 
 
-def test_output_of_a_tool_that_is_not_in_the_log_is_shown(tmp_path: Path) -> None:
+def test_output_line_that_the_log_lacks_is_shown(tmp_path: Path) -> None:
     printed = "begin\nsysctl: cannot stat /proc/sys/x\n'/etc/x.conf' cannot be applied\n"
     write_foreign_run(tmp_path, log="begin\n'/etc/x.conf' cannot be applied\n", printed=printed)
 

@@ -46,7 +46,7 @@ def a_function(number: int, device: str = "10de:2330", driver: str | None = "nvi
 
 
 def with_gpus(folder: EvidenceFolder, count: int, last: str | None = None) -> EvidenceFolder:
-    """Give the node `count` GPUs; `last` replaces the last GPU in lspci's output, or removes it if ''."""
+    """Give the node `count` GPUs; `last` replaces lspci's text about the last GPU."""
     functions = [a_function(number) for number in range(count)]
     if last is not None:
         functions[-1] = last

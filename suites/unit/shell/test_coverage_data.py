@@ -140,7 +140,9 @@ def test_missing_coverage_file_is_refused(tmp_path: Path) -> None:
         combine([tmp_path / "absent"])
 
 
-def test_only_data_of_an_earlier_run_is_replaced(tmp_path: Path, script: Path) -> None:
+def test_file_is_not_replaced_unless_it_is_data_of_an_earlier_run(
+    tmp_path: Path, script: Path
+) -> None:
     """The option may name a script, or a device that root could remove."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
