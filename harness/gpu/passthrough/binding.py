@@ -206,7 +206,8 @@ class Binder:
         is_of_sysfs = path.resolve().is_relative_to(self._sysfs)
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:
             raise HarnessError(
-                f"'{text}' is not written into '{path}': it is neither a driver nor an address."
+                f"'{text}' is not written into '{path}': the path must be in '{self._sysfs}', and "
+                f"the text must have the form of the values of '{path.name}'."
             )
         if path.exists() and not os.access(path, os.W_OK):
             raise RequirementError(
