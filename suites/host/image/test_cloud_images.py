@@ -184,7 +184,7 @@ def test_list_that_was_changed_after_its_signing_is_refused(
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", LIST.replace(DIGEST, other).encode())
 
-    assert f"is not by the key {PUBLISHER}: the signature is not one of" in fetching.fail()
+    assert f"is not by the key {PUBLISHER}: the signature does not match" in fetching.fail()
     assert server.asked(FILE) == []
 
 
@@ -390,7 +390,7 @@ def test_replaced_pinned_image_is_reported(
         _lock_to(fetching, DIGEST)
 
     assert fetching.fail(is_renewal=is_renewal).endswith(
-        f"with --mirror, or change 'digest' in '{fetching.catalogue / 'tiny.yaml'}'."
+        f"that still has the image, or change 'digest' in '{fetching.catalogue / 'tiny.yaml'}'."
     )
 
 

@@ -173,7 +173,7 @@ def test_socket_with_too_long_a_path_is_refused(daemon: PrivateDaemon, tmp_path:
     folder = tmp_path / ("x" * 120)
 
     with (
-        pytest.raises(HarnessError, match="but Unix allows 107; give a folder with a shorter"),
+        pytest.raises(HarnessError, match="but Unix allows 107; name a folder with a shorter"),
         private_daemon(folder, kind=daemon.kind, deadline=_deadline()),
     ):
         raise AssertionError("it started all the same")
