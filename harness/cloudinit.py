@@ -258,7 +258,7 @@ def render_seed(user_data: UserData, *, instance_id: str) -> SeedFiles:
 
 def write_seed(seed: SeedFiles, at: Path) -> Path:
     """Write the NoCloud volume (ISO 9660 with Rock Ridge and Joliet names), and return its path."""
-    import pycdlib  # noqa: PLC0415 - most clones need no seed
+    import pycdlib  # noqa: PLC0415 - a clone after cloud-init needs no seed
 
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=SEED_LABEL)

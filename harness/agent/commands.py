@@ -151,7 +151,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output when the port has room again."""
+        """Continue to read output, now that the port has room again."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)

@@ -58,7 +58,7 @@ class Job:
     # Other methods that the server calls
 
     def resume(self) -> None:
-        """Continue when the port has room again."""
+        """Continue, now that the port has room again."""
 
     def drop(self) -> None:
         """Release all resources without an answer."""

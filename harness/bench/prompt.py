@@ -92,7 +92,8 @@ def _started(words: Sequence[str]) -> Iterator[int]:
 def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
     """Read until `is_over` is true for the output, or to the output's end if `is_over` is None.
 
-    Raises HarnessError with the output if the time limit passes first.
+    Raises HarnessError with the output if the time limit passes first, or if the output ends before
+    `is_over` is true.
     """
     deadline, printed = Deadline.after(_LIMIT_S), b""
     poll = select.poll()

@@ -143,7 +143,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
-    """Raise BadInputError if no name in `there` begins with one of `names`."""
+    """Raise BadInputError if one of `names` is not the beginning of any name in `there`."""
     for name in names:
         if not name or not any(each.startswith(name) for each in there):
             raise BadInputError(

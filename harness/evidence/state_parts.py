@@ -122,7 +122,7 @@ def _unescape(word: str) -> str:
 
 
 def mounts(found: Iterable[Mount]) -> Items:
-    """Return mounts by target; if a target has several mounts, a number follows the target from the second on."""
+    """Return mounts by target; if a target has several mounts, the names of the later mounts end with a number."""
     items: Items = {}
     for mount in found:
         name, number = mount.target, 1

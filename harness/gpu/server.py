@@ -389,7 +389,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return self._incoming.popleft()
 
     def _handle(self, request: R, descriptors: list[int], connection: socket.socket) -> bool:
-        """Answer one request; return False if the server was closed during this."""
+        """Answer one request; return False if the server was closed before the answer."""
         if descriptors:
             self._take_descriptors(request, descriptors)
         now_s = self._clock.monotonic()

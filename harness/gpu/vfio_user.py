@@ -70,7 +70,7 @@ _INTX_FLAGS = 0x7
 #: MSI is signalled through a file descriptor; its vectors can't change while MSI is in use.
 _MSI_FLAGS = 0x9
 
-#: A limit above QEMU's largest access, which reads the whole configuration space.
+#: The maximum size of an access in bytes; QEMU's largest access reads all of configuration space.
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 

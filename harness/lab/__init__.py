@@ -147,7 +147,7 @@ class Lab(LabImages):
 
     @property
     def patience(self) -> float:
-        """Return the factor for a guest's time limits; it is 1 under KVM without a setting."""
+        """Return the factor for a guest's time limits; it is 1 under KVM unless a setting changes it."""
         return self.accelerator.accelerator.patience * self.settings.timeout_multiplier
 
     @classmethod

@@ -71,7 +71,7 @@ class BootSource(DiskSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """The facts that all machines of a run share: the accelerator, QEMU, and the limits for GPUs.
+    """The facts that all machines of a run share, such as the accelerator and its QEMU.
 
     All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. `tsc_khz`
     is the frequency of the host's time stamp counter; an emulated guest gets that frequency as a

@@ -1,7 +1,7 @@
 """Stores output of the host's programs, such as QEMU's list of devices, for later runs.
 
-To run QEMU for such a list takes as long as restoring a machine. A stored answer is valid until the
-program's file changes.
+Running QEMU to get this list takes as long as restoring a machine. A stored answer is valid until
+the program's file changes.
 """
 
 from __future__ import annotations

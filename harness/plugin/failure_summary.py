@@ -21,7 +21,7 @@ _CAUSE = "cause"
 #: The beginnings of an error's lines about the failed command and its output.
 _OF_COMMAND = ("command: ", "stderr: ")
 _SILENT = "stderr: -"
-#: The most of these lines that are shown, since a message may quote output that has similar lines.
+#: The largest number of these lines that is shown; a message may quote output with similar lines.
 _COMMAND_LINES = 10
 #: The title of the report section that contains the lines of `_OF_COMMAND`.
 _WHY = "why"

@@ -6,7 +6,7 @@ test's changes to its process are lost when the fork ends.
 
 In the mode `collected`, the server forks after collection, so tests that read the script during
 collection do not see the defect. In the mode `collecting`, which is for such tests, each fork
-collects the tests again.
+collects the tests itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.visible_text import shortened, visible_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-#: Audit events that show that a test reads a script otherwise than in a shell of the harness.
+#: The audit events of calls by which a test can read a script without a shell of the harness.
 _READING = frozenset({"open", "subprocess.Popen", "os.exec", "os.posix_spawn"})
 _PDEATHSIG, _SUBREAPER = 1, 36
 _LOOK_S = 0.25

@@ -257,7 +257,7 @@ class ShardPlugin:
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return the name of a test's family: tests with the same image and saved states, or file.
+    """Return the name of a test's family: tests with the same image and saved states, or of one file.
 
     Images and saved states are session fixtures that depend on the lab or on the choice of the image.
     """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return a sentence that says why `argv` is not a list of words, or None if it is one.
+    """Return a sentence that says why `argv` is not a list of a command's words, else None.
 
     A type checker finds this error too, but not everybody runs a type checker.
     """
@@ -278,7 +278,7 @@ class _Pipes:
     """Feeds the input of a process and reads its output.
 
     If another process holds the output open, `Popen.communicate` does not return when the process
-    has ended. A second call after a time limit loses the remaining input.
+    has ended. A second call of `communicate` after a time limit loses the remaining input.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, most_bytes: int) -> None:

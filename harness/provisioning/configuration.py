@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
 BOOT_RETRY_BUDGET_S = 780.0
 BAKE_RETRY_BUDGET_S = 7200.0
-"""This limit is longer than for a boot: all attempts of a bake may take 1.5 hours, and no node
-waits."""
+"""This limit is longer than the limit of a boot: all attempts of a bake may take 1.5 hours, and no
+node waits for a bake."""
 WHOLE_LIMIT_MARGIN_S = 120.0
 """Seconds from the end of retries to the limit of the run; for a boot, from 780 s to AKS's 15 minutes."""
 

@@ -103,7 +103,7 @@ def find_tool_words(output: str) -> DriverWords | None:
 
 
 def _said(line: str) -> str | None:
-    """Return the driver's text in a line, with single blanks, or None for other lines."""
+    """Return the driver's text in a line, with single blanks, or None if the line has no such text."""
     # The kernel's own lines are shorter; matching a longer line would take a long time.
     line = line[:_LONGEST_LINE]
     found = _NVRM.search(line)

@@ -75,7 +75,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
 
 
 def _attempts_used(node: NodeContext, retry: Retry, took_s: float) -> float:
-    """Return how many attempts of the limit an attempt of this duration uses up."""
+    """Return how many of `retry.attempts` an attempt of this duration uses up."""
     if retry.max_timeout_s is None:
         return 1.0
     return max(1.0, took_s / (retry.timeout_s * node.time_limit_multiplier))

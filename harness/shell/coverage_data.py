@@ -116,7 +116,10 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 
 @contextlib.contextmanager
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
-    """Yield another run's data. Raises BadInputError or LimitError, even inside the `with` block.
+    """Yield another run's data.
+
+    Raises LimitError for too much data, and BadInputError for invalid data. Invalid data may also
+    be found only inside the `with` block, which then raises BadInputError.
 
     Coverage.py opens the file with SQLite, which may create files beside it, so a copy is read.
     """

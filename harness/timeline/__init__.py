@@ -72,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """All facts about one machine, in order of time."""
+    """All known facts about one machine, in order of time."""
 
     title: str
     end_s: float

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _GP_GET: Final = 0x88
 _GP_PUT: Final = 0x8C
-#: The maximum number of ring entries that one run carries out; for more entries, the driver rings
-#: the doorbell again.
+#: The maximum number of ring entries that one run carries out; for more entries, the device starts
+#: another run.
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<II")
 _MOST_DWORDS: Final = 1 << 18

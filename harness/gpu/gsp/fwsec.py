@@ -1,4 +1,4 @@
-"""Emulates the visible effect of FWSEC: this program in the video BIOS reserves memory."""
+"""Emulates the visible effect of FWSEC, a program in the video BIOS that reserves memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
 if TYPE_CHECKING:
     from harness.gpu.gsp.guest_memory import GuestMemory
 
-#: The DMA registers of a falcon. On GA102 and later, they load programs into the falcon's memory.
+#: The DMA registers of a falcon. On GA102 and later, the driver loads programs into the falcon's
+#: memory through these registers.
 _DMA_BASE: Final = 0x110110
 _DMA_BASE_HIGH: Final = 0x110128
 _DMA_TO: Final = 0x110114

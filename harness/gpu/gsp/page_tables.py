@@ -66,7 +66,7 @@ class PageTables:
         self._read = read
 
     def follow(self, entry: int, shift: int) -> Directory | None:
-        """Return the directory to which `entry` points, an entry of a directory with `shift`."""
+        """Return the directory to which an `entry` of a directory with `shift` points."""
         shifts = (*self._version.value, _DUAL_SHIFT)
         if shift not in shifts[:-1]:
             return None

@@ -90,8 +90,8 @@ def _temperature_policies(state: GpuState) -> Mapping[int, int] | None:
     """Return the policies for reporting the temperature limit or the distance to this limit."""
     if state.facts.operating_c is None:
         return None
-    # There is one policy; it has an index for the operating limit, and one for the distance from
-    # it.
+    # There is one policy. It has an index for the operating limit, and on some chips also an index
+    # for the distance from this limit.
     return {0: 1, 0x14: 1} if state.chip.has_temperature_margin else {0: 1}
 
 

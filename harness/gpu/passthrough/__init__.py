@@ -34,7 +34,7 @@ _BRIDGES = frozenset({0x0600, 0x0604})
 
 
 def parse_address(text: str, *, source: str, key: str | None = None) -> str:
-    """Parse a PCI address, and return it with its segment; raises BadInputError."""
+    """Parse a PCI address; return it with its segment, as in '0000:65:00.0'; raises BadInputError."""
     match = _SHORT_ADDRESS.fullmatch(text.strip().lower())
     if match is None:
         raise BadInputError(

@@ -67,7 +67,7 @@ class Assessor:
         return [(VerdictKind.REFUSED, reason)]
 
     def with_open_file(self, gpu: HostGpu) -> HostGpu:
-        """Open the file of the GPU's group, and return `gpu` with the finding from that.
+        """Open the file of the GPU's group; return `gpu`, with a finding if the file does not open.
 
         Only the file of a usable GPU on vfio-pci is opened.
         """

@@ -138,7 +138,7 @@ class GpuPool:
             )
 
     def strange_files(self) -> list[str]:
-        """Return a sentence about each file that has the name of a pool's file but is invalid.
+        """Return a sentence about each file that is named like one of the pool's files but is invalid.
 
         Other users can put any file into the folder. Invalid files have no effect on the pool.
         """

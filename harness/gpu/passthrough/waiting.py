@@ -210,7 +210,7 @@ class Waiting:
         with self.leases.open() as book:
             self._write(book, self._ungranted())
         self._later[address] = self.clock.monotonic() + _READ_AGAIN_S, why
-        # Makes the next attempt read the host and the leases without a wait.
+        # Makes the next attempt read the host and the leases immediately.
         self._read_at = self._looked_at = float("-inf")
 
     def _ungranted(self) -> GpuLease:

@@ -47,7 +47,7 @@ class Digest:
         algorithm = known.get(name)
         if algorithm is None or not re.fullmatch(rf"[0-9a-f]{{{algorithm.digits}}}", value):
             raise ValueError(
-                "A digest is 'sha256:' and 64 lower-case hexadecimal digits, or 'sha512:' and 128 digits"
+                "A digest is 'sha256:' and 64 lower-case hexadecimal digits, or 'sha512:' and 128 such digits"
             )
         return cls(algorithm=algorithm, value=value)
 

@@ -144,8 +144,8 @@ class CheckpointStore:
         `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
         bytes depend; without a parent they include the digest of the image's disk. `make` brings a
         machine of `memory_mib` to the wanted state, writes the files to the given place, and
-        returns facts for the manifest. During the call, the caller has to keep the parent in use;
-        the parent is in this store.
+        returns facts for the manifest. The parent is in this store; the caller has to keep the
+        parent in use until this method yields.
 
         Raises any error of `make`, RequirementError if there is no space, CheckpointDamagedError if
         the parent is damaged, and HarnessError if another process holds the checkpoint beyond the

@@ -129,8 +129,8 @@ def render_libvirtd_conf() -> str:
 def render_qemu_conf(kind: DaemonKind) -> str:
     """Render qemu.conf.
 
-    QEMU runs as the daemon's user, so that QEMU can read this user's files, and files keep their
-    owners. QEMU writes its own logs, so that no virtlogd is needed.
+    QEMU runs as the daemon's user, so that QEMU can read all files that this user can read, and
+    files keep their owners. QEMU writes its own logs, so that no virtlogd is needed.
     """
     own_user = (
         'user = "root"\n'

@@ -126,7 +126,7 @@ class InstanceMetadata(Fake):
         raise AssertionError("unreachable")
 
     def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
-        """Return curl's output for one attempt, and whether curl then retries."""
+        """Return curl's output for one attempt, and whether curl may retry after it."""
         if not self.is_up or self.refusals > 0:
             self.refusals = max(0, self.refusals - 1)
             message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"

@@ -793,7 +793,7 @@ def _watch(child: int, limit: int) -> int:
 
 
 def _die_of(number: int) -> NoReturn:
-    """End by the signal that ended the command, so that the waiting parent sees this signal."""
+    """End this process by the signal that ended the command, so that the waiting parent sees this signal."""
     with _Suppressed(OSError):  # the action of SIGKILL can't be set
         signal.signal(number, signal.SIG_DFL)
     import resource  # noqa: PLC0415 - few commands die of a signal

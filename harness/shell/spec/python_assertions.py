@@ -94,8 +94,8 @@ class AssertionWriter:
     """Writes the expectations of one example.
 
     `captures` lists the lines of shell that the evaluation has to run after its code. With
-    `in_shell`, `captures` also read files and variables. `aliases` maps the spec's names for paths
-    to these paths. `row_length` is the number of parameters, or None if rows are shell code.
+    `in_shell`, these lines also read the files and variables. `aliases` maps the spec's names for
+    paths to these paths. `row_length` is the number of parameters, or None if rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)
