@@ -151,7 +151,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output, now that the port has room again."""
+        """Continue to read output: the port has room again, or the host accepts more output."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)
