@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import functools
+import gzip
 import io
 from dataclasses import dataclass, field
 from enum import Enum
@@ -185,7 +187,8 @@ def cloud_config(user_data: UserData) -> dict[str, object]:
     """Return user-data as the document that `render_cloud_config` renders.
 
     Files are base64, so that no content (quotes, newlines, binary data) can change the document.
-    Commands are lists, so that no shell parses them.
+    Commands are lists, so that no shell parses them. Clouds limit the size of user-data, and
+    cloud-init parses the document seven times, so files that compress well are compressed.
     """
     document = {
         "hostname": user_data.hostname,
@@ -196,12 +199,7 @@ def cloud_config(user_data: UserData) -> dict[str, object]:
         "ssh": {"emit_keys_to_console": False},
         "no_ssh_fingerprints": True,
         "write_files": [
-            {
-                "path": file.path,
-                "encoding": "b64",
-                "content": base64.b64encode(file.content).decode(),
-                "permissions": f"{file.mode:04o}",
-            }
+            {"path": file.path, **_encode(file.content), "permissions": f"{file.mode:04o}"}
             for file in user_data.files
         ],
         "bootcmd": [list(argv) for argv in user_data.early],
@@ -210,6 +208,16 @@ def cloud_config(user_data: UserData) -> dict[str, object]:
     }
     # The schemas of cloud-init 22 do not allow an empty list.
     return {key: value for key, value in document.items() if value != []}
+
+
+@functools.lru_cache(maxsize=4)  # the payload is the same for all nodes
+def _encode(content: bytes) -> dict[str, str]:
+    packed = gzip.compress(content, compresslevel=6, mtime=0)
+    is_smaller = len(packed) < len(content)
+    return {
+        "encoding": "gz+b64" if is_smaller else "b64",
+        "content": base64.b64encode(packed if is_smaller else content).decode(),
+    }
 
 
 def _render_access(access: SshAccess | None) -> dict[str, object]:

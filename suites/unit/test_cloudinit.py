@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
+import gzip
 import io
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pycdlib
 import pytest
@@ -31,9 +32,7 @@ from harness.cloudinit import (
 )
 from harness.errors import HarnessError
 from harness.fixtures.recordings import load_recording
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from suites.unit.user_data import content_of
 
 ACCESS = SshAccess(
     authorized_key="ssh-ed25519 AAAA harness-user",
@@ -119,14 +118,25 @@ def test_private_key_is_not_in_the_log() -> None:
     assert "PRIVATE" not in repr(NODE)
 
 
-@given(st.binary())
+@given(st.binary() | st.binary().map(lambda part: part * 99))
 def test_any_content_of_a_file_arrives_byte_for_byte(content: bytes) -> None:
     file = GuestFile(path="/x", content=content)
 
     (written,) = document_of(replace(NODE, files=[file]))["write_files"]
 
-    assert written["encoding"] == "b64"
-    assert base64.b64decode(written["content"], validate=True) == content
+    assert content_of(written) == content
+
+
+def test_file_is_compressed_only_if_that_makes_it_smaller() -> None:
+    source = Path(__file__).read_bytes()
+
+    for content, encoding in ((source, "gz+b64"), (gzip.compress(source), "b64"), (b"", "b64")):
+        (written,) = document_of(replace(NODE, files=[GuestFile(path="/x", content=content)]))[
+            "write_files"
+        ]
+
+        assert written["encoding"] == encoding
+        assert len(written["content"]) <= 4 * ((len(content) + 2) // 3)
 
 
 @pytest.mark.parametrize(("mode", "permissions"), [(0o644, "0644"), (0o4755, "4755"), (0, "0000")])
@@ -189,7 +199,7 @@ def test_hostile_paths_and_contents_and_arguments_are_unchanged_on_the_volume(
 
     document = yaml.safe_load(read_volume(path)["user-data"])
     (written,) = document["write_files"]
-    assert (written["path"], base64.b64decode(written["content"])) == (file.path, file.content)
+    assert (written["path"], content_of(written)) == (file.path, file.content)
     assert document["runcmd"] == [list(HOSTILE)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from suites.unit.lab.builders import a_cloud_image, a_request, an_image
 from suites.unit.lab.bundle_folder import a_bundle
 from suites.unit.lab.fake_vm import limit_of
 from suites.unit.lab.stage import a_checkpoint
+from suites.unit.user_data import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,12 +168,12 @@ def machine_of(
 def configuration_of(machine: MachineDescription) -> dict[str, Any]:
     """Return the provisioner's configuration that cloud-init writes."""
     assert machine.seed is not None
-    (text,) = (
-        file["content"]
+    (content,) = (
+        content_of(file)
         for file in yaml.safe_load(machine.seed.user_data)["write_files"]
         if file["path"] == CONFIG_PATH
     )
-    return cast("dict[str, Any]", json.loads(base64.b64decode(text)))
+    return cast("dict[str, Any]", json.loads(content))
 
 
 def everything() -> dict[str, Any]:
