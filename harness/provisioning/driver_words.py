@@ -8,6 +8,7 @@ modules, from public reports. The table makes the module long.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from dataclasses import dataclass
 
@@ -43,13 +44,13 @@ class Severity(enum.Enum):
 class DriverWords:
     """A text that the driver or its programs print, and the meaning of this text.
 
-    A space in `pattern` matches any blank or line break of the text. `meaning` may contain the
-    names of groups of `pattern`. `remedy` says how to repair a fault. `can_retry_help` says whether
+    A space in `text`, a regular expression, matches any blank or line break. `meaning` may contain
+    the names of groups of `text`. `remedy` says how to repair a fault. `can_retry_help` says whether
     the same command may succeed when it is run again; `can_rebuild_help` says whether a new install
     of the same driver may succeed.
     """
 
-    pattern: re.Pattern[str]
+    text: str
     meaning: str
     severity: Severity
     source: str
@@ -61,23 +62,22 @@ class DriverWords:
     is_refusal: bool = False
     """The driver, or this kind of driver, does not support the GPU."""
 
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The compiled `text`; runs that read no messages compile no texts."""
+        return re.compile(self.text.replace(" ", r"\s+"), re.IGNORECASE)
+
     @property
     def condemns_node(self) -> bool:
         return self.severity is Severity.FAULT
 
 
-def _compiled(text: str) -> re.Pattern[str]:
-    return re.compile(text.replace(" ", r"\s+"), re.IGNORECASE)
-
-
-def _notice(pattern: str, meaning: str, source: str) -> DriverWords:
-    return DriverWords(
-        pattern=_compiled(pattern), meaning=meaning, severity=Severity.NOTICE, source=source
-    )
+def _notice(text: str, meaning: str, source: str) -> DriverWords:
+    return DriverWords(text=text, meaning=meaning, severity=Severity.NOTICE, source=source)
 
 
 def _fault(
-    pattern: str,
+    text: str,
     meaning: str,
     source: str,
     remedy: str,
@@ -87,7 +87,7 @@ def _fault(
 ) -> DriverWords:
     """Return a fault; `helps` contains 'retry' if a retry may help, and 'build' if a new build may help."""
     return DriverWords(
-        pattern=_compiled(pattern),
+        text=text,
         meaning=meaning,
         severity=Severity.FAULT,
         source=source,
@@ -98,9 +98,9 @@ def _fault(
     )
 
 
-def _refusal(pattern: str, meaning: str, source: str, remedy: str) -> DriverWords:
+def _refusal(text: str, meaning: str, source: str, remedy: str) -> DriverWords:
     return DriverWords(
-        pattern=_compiled(pattern),
+        text=text,
         meaning=meaning,
         severity=Severity.FAULT,
         source=source,
@@ -663,7 +663,7 @@ def _of_xids(xids: _Xids) -> DriverWords:
     numbers = "|".join(map(str, xids.numbers))
     is_lost = xids.name == _LOST_NAME
     return DriverWords(
-        pattern=_compiled(rf"{_XID}(?P<xid>{numbers})\b"),
+        text=rf"{_XID}(?P<xid>{numbers})\b",
         meaning="Xid {xid}: " + xids.meaning,
         severity=xids.severity,
         source=f"{xids.source}; {XID_NUMBERS}",
@@ -678,7 +678,7 @@ _FAULTY_XIDS = "|".join(
     str(number) for xids in _XIDS if xids.severity is Severity.FAULT for number in xids.numbers
 )
 _NO_MEMORY = DriverWords(
-    pattern=_compiled(
+    text=(
         r"(?:GPU\d+ )?nvCheckOkFailedNoLog: Check failed: Out of memory \[NV_ERR_NO_MEMORY\] \(0x0*51\) "
         r"returned from _memdescAllocInternal\(pMemDesc\)"
     ),
