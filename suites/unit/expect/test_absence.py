@@ -38,26 +38,28 @@ def test_absence_of_an_event_is_unknown_if_there_are_no_events(tmp_path: Path) -
 def test_error_for_an_unwanted_log_line_quotes_the_line(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "a\nbad luck\n").evidence
 
-    with pytest.raises(ExpectationError, match=r"but there is: bad luck$|but there is: bad luck"):
+    with pytest.raises(ExpectationError, match="but there is: bad luck"):
         expect.no_log_line(evidence, "bad")
 
 
-@pytest.mark.parametrize("text", ["", "\n", "one\ntwo", "one\n"])
 @pytest.mark.parametrize("expectation", [expect.log_line, expect.no_log_line])
 def test_empty_or_multi_line_text_is_refused(
-    tmp_path: Path, expectation: Callable[[Evidence, str], None], text: str
+    tmp_path: Path, expectation: Callable[[Evidence, str], None]
 ) -> None:
     evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, "one\ntwo\n").evidence
 
-    with pytest.raises(BadInputError, match="A part of one line was expected"):
-        expectation(evidence, text)
+    for text in ("", "\n", "one\ntwo", "one\n"):
+        with pytest.raises(BadInputError, match="A part of one line was expected"):
+            expectation(evidence, text)
 
 
-@pytest.mark.parametrize("names", [(), ("",), ("x", "")])
 @pytest.mark.parametrize("expectation", [expect.events_recorded, expect.no_event_recorded])
 def test_empty_list_of_event_names_is_refused(
-    tmp_path: Path, expectation: Callable[..., None], names: tuple[str, ...]
+    tmp_path: Path, expectation: Callable[..., None]
 ) -> None:
     """Each node would meet an expectation without event names."""
-    with pytest.raises(BadInputError, match="The names of events were expected"):
-        expectation(a_serving_node(tmp_path).evidence, *names)
+    evidence = a_serving_node(tmp_path).evidence
+
+    for names in ((), ("",), ("x", "")):
+        with pytest.raises(BadInputError, match="The names of events were expected"):
+            expectation(evidence, *names)

@@ -21,7 +21,6 @@ from harness.expect.every_node import (
     judge_node,
     node_expectations,
 )
-from harness.fixtures.recordings import load_recording
 from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
     KERNEL,
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     Change = Callable[[EvidenceFolder], EvidenceFolder]
 
 BRIDGE = "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31 [8086:29c0]\n"
-SWITCH = "02:00.0 Bridge [0680]: NVIDIA Corporation GH100 [H100 NVSwitch] [10de:22a3] (rev a1)\n"
-GPU = "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n"
 VERSION_FILE = "files/proc/driver/nvidia/version"
 GONE = "modinfo: ERROR: Module nvidia not found.\n"
 SPEC_FILE = "files/run/cdi/nvidia.yaml"
@@ -72,7 +69,6 @@ def closed(folder: EvidenceFolder, path: str) -> EvidenceFolder:
 
 NOT_MET = (
     Case("gpu", lambda f: f.command("lspci", BRIDGE), "none of its 1 functions is a GPU"),
-    Case("gpu", lambda f: f.command("lspci", SWITCH), "none of its 1 functions is a GPU"),
     Case("driver", lambda f: f.without(VERSION_FILE), "no module 'nvidia' is loaded. Install"),
     Case(
         "driver",
@@ -83,16 +79,6 @@ NOT_MET = (
         "driver",
         lambda f: f.command("lspci", BRIDGE),
         f"The NVIDIA driver {VERSION} was expected to drive a GPU, but there is none on the PCI bus",
-    ),
-    Case(
-        "driver",
-        lambda f: f.command("lspci", GPU),
-        "10de:2330 at 01:00.0 has no driver bound to it",
-    ),
-    Case(
-        "driver",
-        lambda f: f.command("lspci", f"{GPU}\tKernel driver in use: vfio-pci\n"),
-        "10de:2330 at 01:00.0 is bound to ['vfio-pci']",
     ),
     Case("driver", lambda f: without_path(f, "/dev/nvidia0"), "['/dev/nvidia0'] are missing"),
     Case(
@@ -106,16 +92,6 @@ NOT_MET = (
         "but modinfo finds none",
     ),
     Case(
-        "module",
-        lambda f: f.command(f"modinfo-{KERNEL}", f"vermagic: {OTHER_KERNEL} SMP\n"),
-        f"was built for '{OTHER_KERNEL} SMP'",
-    ),
-    Case(
-        "module",
-        lambda f: f.command(f"modinfo-{KERNEL}", f"version: 590.1.1\nvermagic: {KERNEL} SMP\n"),
-        f"but {VERSION} is loaded and 590.1.1 is on disk. Reboot the node",
-    ),
-    Case(
         "tools",
         lambda f: without_path(f, "/usr/bin/nvidia-smi").without(VERSION_FILE),
         "expected, but ['/usr/bin/nvidia-smi'] do not exist",
@@ -124,16 +100,6 @@ NOT_MET = (
         "log",
         lambda f: f.command("dmesg", "[9.1] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off\n"),
         "1 lines with an error; the last is '[9.1] NVRM: Xid (PCI:0000:01:00): 79",
-    ),
-    Case(
-        "log",
-        lambda f: f.command("dmesg", "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x24:1)\n"),
-        "RmInitAdapter failed",
-    ),
-    Case(
-        "log",
-        lambda f: f.command("dmesg", load_recording("dmesg/2.38.1-nvidia-refusal").text),
-        "the driver reports that ['2bb5'] are not",
     ),
     Case(
         "record",
@@ -145,7 +111,6 @@ NOT_MET = (
         lambda f: f.without(f"files{RECORD_PATH}").without(VERSION_FILE),
         "no driver was baked into the node's image",
     ),
-    Case("record", lambda f: f.file(RECORD_PATH, f"kernel={KERNEL}\n"), "'driver_version': None"),
     Case(
         "record",
         lambda f: f.file(
@@ -154,22 +119,7 @@ NOT_MET = (
         ),
         f"but has {{'kernel': '{OTHER_KERNEL}'",
     ),
-    Case(
-        "record",
-        lambda f: f.file(
-            "/proc/driver/nvidia/version",
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1.1  Mon\n",
-        ),
-        "'driver_version': '535.1.1'",
-    ),
     Case("cdi", lambda f: f.without(SPEC_FILE), "in /etc/cdi or /run/cdi, but there is none"),
-    Case(
-        "cdi",
-        lambda f: f.without(SPEC_FILE).file(
-            "/etc/cdi/x.json", '{"cdiVersion": "0.5.0", "kind": "a/b"}'
-        ),
-        "but ['/etc/cdi/x.json'] offer none",
-    ),
     Case(
         "cdi",
         lambda f: f.file("/run/cdi/half.yaml", "kind: [nvi"),
@@ -187,11 +137,6 @@ NOT_MET = (
         lambda f: f.file("/run/cdi/x.json", json.dumps(a_cdi_spec(2))),
         "['nvidia.com/gpu=0', 'nvidia.com/gpu=all'] are there several times, and container runtimes offer "
         "none of these. Remove all but one of the specs ['/run/cdi/nvidia.yaml', '/run/cdi/x.json'].",
-    ),
-    Case(
-        "cdi",
-        lambda f: f.more_paths("c 666 0 1.0 /dev/nvidia1"),
-        "expected to offer each GPU, but ['/dev/nvidia1'] are in none of ['/run/cdi/nvidia.yaml']",
     ),
     Case(
         "runtime",
@@ -330,13 +275,6 @@ UNKNOWN = (
         lambda f: f.command("containerd-config", 'time="2026-08-03" level=warning msg="[x] y"\n'),
         "`containerd config dump` printed no configuration",
     ),
-    Case(
-        "runtime",
-        lambda f: f.command("containerd-config", "timeout: failed to run command\n", 127).command(
-            "units", "k3s.service loaded active running Lightweight Kubernetes\n"
-        ),
-        "The unit 'k3s.service' runs the node's pods",
-    ),
     Case("services", lambda f: f.command("failed-units", "no bus\n", 1), "no bus"),
     Case(
         "services",
@@ -410,23 +348,10 @@ def test_record_and_module_on_disk_are_accepted_even_if_the_driver_is_not_loaded
 ) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)
 
-    assert verdict_on(folder, "record") == (
-        VerdictState.MET,
-        f"The record names {VERSION} (cuda) for this kernel.",
-    )
-    assert verdict_on(folder, "module") == (
-        VerdictState.MET,
-        f"The module 'nvidia' {VERSION} is for the running kernel '{KERNEL}' and is not loaded.",
-    )
-
-
-def test_driver_expectation_ignores_nvlink_switches(tmp_path: Path) -> None:
-    folder = a_serving_node(tmp_path)
-    bus = (folder.root / "commands/lspci").read_text()
-
-    state, _ = verdict_on(folder.command("lspci", bus + SWITCH), "driver")
-
-    assert state is VerdictState.MET
+    for name, words in (("record", "for this kernel."), ("module", "and is not loaded.")):
+        state, sentence = verdict_on(folder, name)
+        assert state is VerdictState.MET
+        assert sentence.endswith(words)
 
 
 def test_unknown_name_of_an_expectation_is_refused() -> None:

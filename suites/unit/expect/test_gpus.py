@@ -45,16 +45,13 @@ def on_bus(folder: Path, *functions: str) -> EvidenceFolder:
     return EvidenceFolder(folder).command("lspci", "".join((_HOST_BRIDGE, *functions)))
 
 
-@pytest.mark.parametrize("judge", [expect.has_gpus, expect.every_gpu_driven])
-def test_gpu_of_a_jetson_which_is_not_on_the_bus_is_unknown(
-    tmp_path: Path, judge: Callable[[Evidence], str]
-) -> None:
+def test_gpu_of_a_jetson_which_is_not_on_the_bus_is_unknown(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).command("lspci", _HOST_BRIDGE)
-    with pytest.raises(ExpectationError):
-        judge(folder.evidence)
+    jetson = folder.command("uname-r", "5.15.148-tegra\n").evidence
 
-    with pytest.raises(HarnessError, match="may not be on the PCI bus"):
-        judge(folder.command("uname-r", "5.15.148-tegra\n").evidence)
+    for judge in (expect.has_gpus, expect.every_gpu_driven):
+        with pytest.raises(HarnessError, match="may not be on the PCI bus"):
+            judge(jetson)
 
 
 def test_gpus_are_matched_by_vendor_and_device_of_their_model(
@@ -75,6 +72,9 @@ def test_gpus_are_matched_by_vendor_and_device_of_their_model(
         expect.gpu_bound(on_bus(tmp_path, _OTHER).paths().evidence, device=acme)
     with pytest.raises(ExpectationError, match=r"\['1de5:0007'\] were expected .* were \[\]\."):
         expect.gpus_on_bus(on_bus(tmp_path, _NVIDIA).evidence, acme)
+    second = _OTHER.replace("03:", "04:").replace("0007", "0009")
+    with pytest.raises(ExpectationError, match=r"were \['1de5:0007', '1de5:0009'\]"):
+        expect.gpus_on_bus(on_bus(tmp_path, _OTHER, second).evidence, acme)
 
 
 def test_gpu_of_another_vendor_with_the_same_device_id_is_refused(
@@ -88,13 +88,6 @@ def test_gpu_of_another_vendor_with_the_same_device_id_is_refused(
         expect.gpus_on_bus(evidence, both)
     with pytest.raises(ExpectationError, match=r"\['1de5:2330'\] were expected"):
         expect.gpus_on_bus(evidence, "1de5:2330")
-
-
-def test_second_gpu_of_the_vendor_is_refused(tmp_path: Path, acme: GpuModel) -> None:
-    other = _OTHER.replace("03:", "04:").replace("0007", "0009")
-
-    with pytest.raises(ExpectationError, match=r"were \['1de5:0007', '1de5:0009'\]"):
-        expect.gpus_on_bus(on_bus(tmp_path, _OTHER, other).evidence, acme)
 
 
 def test_bus_without_a_gpu_is_accepted_even_if_it_has_other_pci_functions_of_the_vendor(
@@ -128,64 +121,49 @@ def test_each_display_controller_of_the_vendor_is_a_gpu(tmp_path: Path) -> None:
             expect.no_gpu(evidence)
 
 
-@pytest.mark.parametrize(
-    ("class_code", "device"),
-    [("0300", "1a03:2000"), ("0403", "10de:22ba"), ("1303", "10de:2330")],
-)
 def test_pci_function_that_is_not_a_display_controller_of_nvidia_is_not_a_gpu(
-    tmp_path: Path, class_code: str, device: str
+    tmp_path: Path,
 ) -> None:
-    other = a_function("02:00.0", class_code, device, None)
-    expect.no_gpu(a_stripped_node(tmp_path / "no GPU").command("lspci", other).evidence)
-    for bus in (other + a_function("03:00.0"), a_function("01:00.0") + other):
+    ids = (("0300", "1a03:2000"), ("0403", "10de:22ba"), ("1303", "10de:2330"))
+    others = "".join(
+        a_function(f"02:00.{n}", class_code, device, None)
+        for n, (class_code, device) in enumerate(ids)
+    )
+    expect.no_gpu(a_stripped_node(tmp_path / "no GPU").command("lspci", others).evidence)
+    for bus in (others + a_function("03:00.0"), a_function("01:00.0") + others):
         evidence = a_serving_node(tmp_path / "GPU").command("lspci", bus).evidence
         expect.every_gpu_driven(evidence)
         expect.gpus_on_bus(evidence, "2330")
 
 
-@pytest.mark.parametrize("undriven", [0, 1])
-def test_error_shows_only_the_gpu_without_a_driver(tmp_path: Path, undriven: int) -> None:
-    drivers: list[str | None] = ["nvidia", "nvidia"]
-    drivers[undriven] = None
-    bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
-
-    with pytest.raises(
-        ExpectationError,
-        match=rf"every GPU, but 10de:2330 at 0{undriven}:00\.0 has no driver bound to it\.",
-    ):
-        expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
-
-
-def test_error_shows_a_wrong_driver_only_once_if_two_gpus_are_bound_to_it(
+def test_error_shows_only_gpus_without_the_driver_and_each_wrong_driver_once(
     tmp_path: Path,
 ) -> None:
-    drivers = ("vfio-pci", None, "nouveau", "vfio-pci")
-    bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
+    for drivers, words in (
+        ((None, "nvidia"), "00:00.0 has no driver bound to it."),
+        (("nvidia", None), "01:00.0 has no driver bound to it."),
+        (("nouveau", None, "vfio-pci", "vfio-pci"), "03:00.0 is bound to ['nouveau', 'vfio-pci']"),
+    ):
+        bus = "".join(a_function(f"0{n}:00.0", driver=each) for n, each in enumerate(drivers))
 
-    with pytest.raises(ExpectationError, match=r"03:00\.0 is bound to \['nouveau', 'vfio-pci'\]"):
-        expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
+        with pytest.raises(ExpectationError) as caught:
+            expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
+        assert words in str(caught.value)
+        assert str(caught.value).count("10de:2330") == len(drivers) - drivers.count("nvidia")
 
 
-def test_lost_gpu_is_reported_before_a_gpu_without_the_driver(tmp_path: Path) -> None:
-    lost = a_function("02:00.0", driver=None).replace("rev a1", "rev ff")
+def test_only_lost_gpus_are_reported_before_a_gpu_without_the_driver(tmp_path: Path) -> None:
+    lost = "".join(
+        a_function(f"0{n}:00.0", driver=None).replace("rev a1", "rev ff") for n in (2, 3)
+    )
     bus = a_function("01:00.0", driver="nouveau") + lost
     evidence = a_serving_node(tmp_path).command("lspci", bus).evidence
+    words = r"space of 10de:2330 at 02:00\.0, 10de:2330 at 03:00\.0 reads all ones"
 
-    with pytest.raises(ExpectationError, match=r"of 10de:2330 at 02:00\.0 reads all ones"):
+    with pytest.raises(ExpectationError, match=words):
         expect.every_gpu_driven(evidence)
-    with pytest.raises(ExpectationError, match=r"of 10de:2330 at 02:00\.0 reads all ones"):
+    with pytest.raises(ExpectationError, match=words):
         expect.gpu_bound(evidence, device="2330")
-
-
-def test_error_shows_only_lost_gpus(tmp_path: Path) -> None:
-    bus = "".join(
-        a_function(f"0{n}:00.0").replace("rev a1", "rev ff" if n > 1 else "rev a1")
-        for n in (1, 2, 3)
-    )
-    lost = r"space of 10de:2330 at 02:00\.0, 10de:2330 at 03:00\.0 reads all ones"
-
-    with pytest.raises(ExpectationError, match=lost):
-        expect.every_gpu_driven(a_serving_node(tmp_path).command("lspci", bus).evidence)
 
 
 def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
@@ -208,16 +186,6 @@ def test_gpu_count_is_unknown_if_a_pci_function_reads_as_all_ones(tmp_path: Path
             expect.gpus_on_bus(evidence, named)
     with pytest.raises(HarnessError, match=r"functions \['02:00\.0'\] read as all ones"):
         expect.no_gpu(evidence)
-
-
-def test_regular_file_at_the_path_of_a_device_node_is_not_accepted(tmp_path: Path) -> None:
-    folder = a_serving_node(tmp_path)
-    lines = (folder.root / "stat.txt").read_text().splitlines()
-    kept = [line for line in lines if not line.endswith("/dev/nvidiactl")]
-    folder.paths(*kept, "f 644 0 1.0 /dev/nvidiactl")
-
-    with pytest.raises(ExpectationError, match=r"but \['/dev/nvidiactl'\] are missing"):
-        expect.every_gpu_driven(folder.evidence)
 
 
 REFUSED = (
@@ -288,23 +256,15 @@ def test_lost_gpu_is_reported_without_lspci(tmp_path: Path) -> None:
     expect.gpus_on_bus(lost, "2330")
 
 
-@pytest.mark.parametrize("config", [None, "", f"{PLACE}/config de 10\n"])
 def test_verdict_on_a_gpu_is_unknown_if_its_configuration_space_was_not_read(
-    tmp_path: Path, config: str | None
+    tmp_path: Path,
 ) -> None:
-    evidence = without_lspci(tmp_path, config)
+    for config in (None, "", f"{PLACE}/config de 10\n"):
+        evidence = without_lspci(tmp_path, config)
 
-    for judge in ON_BUS:
-        with pytest.raises(
-            HarnessError,
-            match=r"^It is unknown whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus",
-        ):
-            judge(evidence)
-
-
-def test_refused_gpu_is_reported_even_beside_an_unknown_message(tmp_path: Path) -> None:
-    log = f"NVRM: something that no release has said yet\n{REFUSED}"
-    evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
-
-    with pytest.raises(ExpectationError, match=r"the driver reports that \['2bb5'\] are not"):
-        expect.no_gpu_error_logged(evidence)
+        for judge in ON_BUS:
+            with pytest.raises(
+                HarnessError,
+                match=r"^It is unknown whether 10de:2330 at 0000:01:00\.0 answers on the PCI bus",
+            ):
+                judge(evidence)

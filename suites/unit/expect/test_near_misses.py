@@ -92,15 +92,12 @@ BINDING = {"gpu_bound", "gpus_driven", "every_gpu_driven"}
 ON_BUS = {"gpus_on_bus", "gpu_bound", "gpus_driven"}
 
 
-def test_twelve_gpus_are_accepted(tmp_path: Path) -> None:
-    assert refusing(with_gpus(a_serving_node(tmp_path), 12), judge_gpus(12)) == set()
-
-
 def test_more_or_fewer_gpus_than_expected_are_refused(tmp_path: Path) -> None:
     """Expectations that check every present GPU accept any number of GPUs."""
-    folder = with_gpus(a_serving_node(tmp_path), 2)
+    folder = with_gpus(a_serving_node(tmp_path), 12)
 
-    for expected in (1, 3):
+    assert refusing(folder, judge_gpus(12)) == set()
+    for expected in (11, 13):
         assert refusing(folder, judge_gpus(expected)) == {
             *("gpus_on_bus", "gpus_driven", "driver_names_gpus")
         }
@@ -189,14 +186,6 @@ def test_refusal_of_one_of_two_equal_gpus_is_not_a_refusal_of_the_second_gpu(
         expect.gpus_refused(folder.evidence, "2bb5")
 
 
-def test_xid_of_any_gpu_is_reported(tmp_path: Path) -> None:
-    log = "[    0.0] Linux\n[ 9.1] NVRM: Xid (PCI:0000:0b:00): 79, pid=1\n[ 9.2] eth0: up\n"
-    evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
-
-    with pytest.raises(ExpectationError, match="the last is"):
-        expect.no_gpu_error_logged(evidence)
-
-
 def test_expectations_read_only_the_trace_of_the_given_gpu(tmp_path: Path) -> None:
     gpu, other = "gpu1", "gpu10"
     folder = (
@@ -260,12 +249,6 @@ def judge_driver(kernel: str, version: str) -> dict[str, Expectation]:
             e, kernel=kernel, driver_version=version, arch="x86_64"
         ),
     }
-
-
-def test_node_is_accepted_if_all_sources_agree_on_the_kernel_and_the_version(
-    tmp_path: Path,
-) -> None:
-    assert refusing(a_node(tmp_path), judge_driver(SHORT, OLD)) == set()
 
 
 def test_other_dkms_package_of_the_same_version_is_not_the_driver(tmp_path: Path) -> None:
@@ -341,14 +324,13 @@ OTHER_KERNELS: dict[str, tuple[Callable[[EvidenceFolder, str, str], object], set
 }
 
 
-@pytest.mark.parametrize(("kernel", "other"), [(SHORT, LONG), (LONG, SHORT)])
-def test_another_kernel_in_one_source_of_evidence_is_refused(
-    tmp_path: Path, kernel: str, other: str
-) -> None:
-    for source, (change, refused) in OTHER_KERNELS.items():
-        folder = a_node(tmp_path, kernel=kernel)
-        change(folder, kernel, other)
-        assert (source, refusing(folder, judge_driver(kernel, OLD))) == (source, refused)
+def test_another_kernel_in_one_source_of_evidence_is_refused(tmp_path: Path) -> None:
+    assert refusing(a_node(tmp_path), judge_driver(SHORT, OLD)) == set()
+    for kernel, other in ((SHORT, LONG), (LONG, SHORT)):
+        for source, (change, refused) in OTHER_KERNELS.items():
+            folder = a_node(tmp_path, kernel=kernel)
+            change(folder, kernel, other)
+            assert (source, refusing(folder, judge_driver(kernel, OLD))) == (source, refused)
 
 
 #: Changes of one source of evidence to another version of the driver, and who refuses it.
@@ -380,14 +362,12 @@ OTHER_VERSIONS: dict[str, tuple[Callable[[EvidenceFolder, str], object], set[str
 }
 
 
-@pytest.mark.parametrize(("version", "other"), [(OLD, NEW), (NEW, OLD)])
-def test_another_driver_version_in_one_source_of_evidence_is_refused(
-    tmp_path: Path, version: str, other: str
-) -> None:
-    for source, (change, refused) in OTHER_VERSIONS.items():
-        folder = a_node(tmp_path, version=version)
-        change(folder, other)
-        assert (source, refusing(folder, judge_driver(SHORT, version))) == (source, refused)
+def test_another_driver_version_in_one_source_of_evidence_is_refused(tmp_path: Path) -> None:
+    for version, other in ((OLD, NEW), (NEW, OLD)):
+        for source, (change, refused) in OTHER_VERSIONS.items():
+            folder = a_node(tmp_path, version=version)
+            change(folder, other)
+            assert (source, refusing(folder, judge_driver(SHORT, version))) == (source, refused)
 
 
 FOLDER = f"/lib/modules/{SHORT}/updates/dkms"
@@ -617,22 +597,6 @@ def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
         assert offer == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
 
 
-def test_error_shows_a_broken_spec_beside_a_valid_spec(tmp_path: Path) -> None:
-    folder = a_serving_node(tmp_path).file("/etc/cdi/broken.yaml", "kind: [")
-
-    with pytest.raises(ExpectationError, match=r"expected in \['/etc/cdi/broken\.yaml'\], but"):
-        expect.cdi_offers_gpus(folder.evidence)
-
-
-def test_cdi_spec_that_is_not_for_gpus_is_not_listed(tmp_path: Path) -> None:
-    other = json.dumps(
-        {"cdiVersion": "0.5.0", "kind": "vendor.example/nic", "devices": [{"name": "0"}]}
-    )
-    folder = a_serving_node(tmp_path).file("/etc/cdi/a.json", other)
-
-    assert "vendor.example" not in expect.cdi_offers_gpus(folder.evidence)
-
-
 def test_verdict_on_a_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
     tmp_path: Path,
 ) -> None:
@@ -688,6 +652,9 @@ def test_inactive_or_failed_containerd_is_accepted_if_another_runtime_runs(
         folder.command("units", f"{units}{unit} loaded active running x\n")
         assert unit in expect.gpu_services_up(folder.evidence)
 
+    folder.command("units", f"{RUNNING}crio.service loaded failed failed x\n")
+    assert "containerd.service" in expect.gpu_services_up(folder.evidence)
+
 
 def test_error_mentions_the_runtime_that_is_not_active(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
@@ -712,14 +679,6 @@ def test_error_mentions_the_runtime_that_is_not_active(tmp_path: Path) -> None:
         folder.command("units", containerd + rows)
         with pytest.raises(ExpectationError, match=words):
             expect.gpu_services_up(folder.evidence)
-
-
-def test_failed_cri_o_is_not_a_fault_while_containerd_runs(tmp_path: Path) -> None:
-    folder = a_serving_node(tmp_path).command(
-        "units", f"{RUNNING}crio.service loaded failed failed x\n"
-    )
-
-    assert "containerd.service" in expect.gpu_services_up(folder.evidence)
 
 
 def test_nvidia_runtime_is_found_in_format_4_of_containerds_configuration(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.expect.every_node import VerdictState, judge_node, node_expectations
 from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     Change = Callable[[EvidenceFolder], EvidenceFolder]
 
 MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNKNOWN
-GONE = "modinfo: ERROR: Module nvidia not found.\n"
-VERSION_FILE = "files/proc/driver/nvidia/version"
 SPEC = "files/run/cdi/nvidia.yaml"
 GPU = "GPU-00000000-1111-2222-3333-444444444444"
 
@@ -191,15 +187,13 @@ REPORTS = (
 )
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=[each.source for each in REPORTS])
-def test_verdict_on_the_node_of_a_public_report_is_the_expected_verdict(
-    tmp_path: Path, report: Report
-) -> None:
-    folder = report.change(a_serving_node(tmp_path))
+def test_verdict_on_the_node_of_a_public_report_is_the_expected_verdict(tmp_path: Path) -> None:
+    for number, report in enumerate(REPORTS):
+        folder = report.change(a_serving_node(tmp_path / str(number)))
 
-    (verdict,) = judge_node(
-        folder.evidence, node_expectations([report.expectation], source="the report")
-    )
+        (verdict,) = judge_node(
+            folder.evidence, node_expectations([report.expectation], source="the report")
+        )
 
-    assert verdict.state is report.state, verdict.sentence
-    assert report.words in verdict.sentence
+        assert (report.source, verdict.state) == (report.source, report.state), verdict.sentence
+        assert report.words in verdict.sentence

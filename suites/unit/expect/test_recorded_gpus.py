@@ -55,8 +55,10 @@ def a_recorded_node(folder: Path, card: str) -> EvidenceFolder:
 
 
 @each_card
-def test_driver_and_gpu_of_a_recorded_node_are_read(tmp_path: Path, card: str) -> None:
-    evidence = a_recorded_node(tmp_path, card).evidence
+def test_healthy_recorded_node_is_read_and_shows_no_fault(tmp_path: Path, card: str) -> None:
+    """The module logs a cleared interrupt and a deprecated mode, which are no faults."""
+    node = a_recorded_node(tmp_path, card)
+    evidence = node.evidence
     model = load_catalogue().get(_CARDS[card][0])
 
     assert evidence.driver_version == _DRIVER
@@ -66,6 +68,9 @@ def test_driver_and_gpu_of_a_recorded_node_are_read(tmp_path: Path, card: str) -
     expect.driver_names_gpus(evidence, model.title)
     assert has_gpus(evidence)
     assert f"driver {_DRIVER} drives" in every_gpu_driven(evidence)
+    assert no_gpu_error_logged(evidence)
+    assert find_causes("", [node.root]) == []
+    assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."
 
 
 def test_provisioning_reads_the_version_of_the_loaded_driver(tmp_path: Path) -> None:
@@ -74,19 +79,3 @@ def test_provisioning_reads_the_version_of_the_loaded_driver(tmp_path: Path) -> 
     (proc / "version").write_text(recorded("nvidia-module", "version"))
 
     assert read_resident_version(NodeFiles(tmp_path)) == _DRIVER
-
-
-@each_card
-def test_kernel_log_of_a_healthy_node_shows_no_fault(tmp_path: Path, card: str) -> None:
-    """The module logs a cleared interrupt and a deprecated mode, which are no faults."""
-    node = a_recorded_node(tmp_path, card)
-
-    assert no_gpu_error_logged(node.evidence)
-    assert find_causes("", [node.root]) == []
-
-
-@each_card
-def test_recorded_report_of_a_healthy_gpu_shows_no_fault(tmp_path: Path, card: str) -> None:
-    evidence = a_recorded_node(tmp_path, card).evidence
-
-    assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."

@@ -6,7 +6,7 @@ import pytest
 
 from harness import expect
 from harness.errors import ExpectationError
-from harness.registry import PullFault, RegistryLog
+from harness.registry import RegistryLog
 
 TAG = "/v2/gpu/manifests/580.1"
 
@@ -57,20 +57,19 @@ def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next_try() 
     expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (13.5, 14, 200)), 5)
     with pytest.raises(ExpectationError, match=r"there were 5\.0 s, 4\.5 s"):
         expect.pulls_paused(a_log((1, 2, 500), (7, 8, 500), (12.5, 14, 200)), 5)
+    with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
+        expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 
 
-@pytest.mark.parametrize("statuses", [(500, 200), (200, 500), (200, None)])
-def test_pull_is_refused_if_one_of_its_requests_got_another_status_than_expected(
-    statuses: tuple[int, int | None],
-) -> None:
-    first, second = statuses
-    log = with_request(a_log((1, 2, first)), 3, 4, second)
-    seen = sorted(map(str, statuses))
+def test_pull_is_refused_if_one_of_its_requests_got_another_status_than_expected() -> None:
+    for first, second in ((500, 200), (200, 500), (200, None)):
+        log = with_request(a_log((1, 2, first)), 3, 4, second)
 
-    assert len(log.pulls) == 1
-    with pytest.raises(ExpectationError) as caught:
-        expect.pull_answered(log, 1, status=200)
-    assert f"expected to get only status 200, but got {seen}:" in str(caught.value)
+        with pytest.raises(ExpectationError) as caught:
+            expect.pull_answered(log, 1, status=200)
+        seen = sorted(map(str, (first, second)))
+        assert f"expected to get only status 200, but got {seen}:" in str(caught.value)
+
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
@@ -84,11 +83,6 @@ def test_only_the_status_of_the_pull_with_the_given_number_is_checked() -> None:
             ExpectationError, match=f"Pull {number} was expected to get only status {status}"
         ):
             expect.pull_answered(log, number, status=status)
-
-
-def test_pauses_between_tries_are_refused_if_one_pause_is_too_short() -> None:
-    with pytest.raises(ExpectationError, match=r"there were 4\.5 s, 5\.0 s, 6\.0 s:"):
-        expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 
 
 def test_pause_begins_with_the_end_of_the_last_request_of_a_pull() -> None:
@@ -112,13 +106,3 @@ def test_registry_log_without_a_pull_has_zero_tries() -> None:
         expect.pulls_paused(log, 0)
     with pytest.raises(ExpectationError, match=r"Pull 1 .* but got nothing"):
         expect.pull_answered(log, 1, status=200)
-
-
-@pytest.mark.parametrize(
-    "field",
-    [{"status": 200}, {"blob_status": 200}, {"cut_after_bytes": -1}, {"bytes_per_s": 0}],
-    ids=str,
-)
-def test_pull_fault_that_would_have_no_effect_is_refused(field: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="use "):
-        PullFault(**field)

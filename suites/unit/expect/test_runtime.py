@@ -22,31 +22,26 @@ def spec_with(kind: str, *nodes: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["k8s.gpu.nvidia.com/claim", "management.nvidia.com/gpu", "vendor.example/nic"],
-)
 def test_missing_gpu_device_node_is_reported_if_the_spec_offers_the_gpu_to_no_pod(
-    tmp_path: Path, kind: str
+    tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
-    folder.file("/etc/cdi/x.json", spec_with(kind, "/dev/nvidia1"))
-    with pytest.raises(ExpectationError, match=r"but \['/dev/nvidia1'\] are in none of"):
-        expect.cdi_offers_gpus(folder.evidence)
+    for kind in ("k8s.gpu.nvidia.com/claim", "management.nvidia.com/gpu", "vendor.example/nic"):
+        folder.file("/etc/cdi/x.json", spec_with(kind, "/dev/nvidia1"))
+        with pytest.raises(ExpectationError, match=r"but \['/dev/nvidia1'\] are in none of"):
+            expect.cdi_offers_gpus(folder.evidence)
 
     folder.file("/etc/cdi/x.json", spec_with("k8s.gpu.nvidia.com/device", "/dev/nvidia1"))
     assert expect.cdi_offers_gpus(folder.evidence)
 
 
-@pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0x"])
 def test_cdi_spec_without_gpu_device_nodes_may_offer_fewer_gpus_than_the_node_has(
-    tmp_path: Path, node: str
+    tmp_path: Path,
 ) -> None:
+    spec = spec_with("nvidia.com/gpu", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0x")
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
 
-    assert expect.cdi_offers_gpus(
-        folder.file("/run/cdi/nvidia.yaml", spec_with("nvidia.com/gpu", node)).evidence
-    )
+    assert expect.cdi_offers_gpus(folder.file("/run/cdi/nvidia.yaml", spec).evidence)
 
 
 def spec_of_driver(version: str, *, name: str = "0") -> str:
@@ -111,37 +106,34 @@ def test_nvidia_runtime_is_accepted_as_the_last_of_the_runtimes(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("unit", ["k3s.service", "cri-docker.service"])
 def test_containerds_nvidia_runtime_is_accepted_even_if_another_pod_runtime_runs(
-    tmp_path: Path, unit: str
+    tmp_path: Path,
 ) -> None:
-    rows = f"containerd.service loaded active running x\n{unit} loaded active running x\n"
-
-    assert expect.runtime_hands_out_gpus(a_serving_node(tmp_path).command("units", rows).evidence)
+    folder = a_serving_node(tmp_path)
+    for unit in ("k3s.service", "cri-docker.service"):
+        rows = f"containerd.service loaded active running x\n{unit} loaded active running x\n"
+        assert expect.runtime_hands_out_gpus(folder.command("units", rows).evidence)
 
 
 PLUGIN = "nvidia-device-plugin.service loaded active running x\n"
 
 
 @pytest.mark.parametrize("source", ["units", "failed-units"])
-@pytest.mark.parametrize(
-    ("unit", "is_fault"), [("crio.service", False), ("k3s.service", False), ("cri-docker.service", True)]
-)  # fmt: skip
 def test_failed_containerd_is_a_fault_only_if_a_runtime_uses_it(
-    tmp_path: Path, unit: str, source: str, *, is_fault: bool
+    tmp_path: Path, source: str
 ) -> None:
     state = "failed" if source == "units" else "inactive"
     folder = a_serving_node(tmp_path)
-    folder.command(
-        "units",
-        f"containerd.service loaded {state} x x\n{unit} loaded active running x\n{PLUGIN}",
-    )
     if source == "failed-units":
         folder.command("failed-units", "containerd.service loaded failed failed x\n")
 
-    if not is_fault:
-        assert unit in expect.gpu_services_up(folder.evidence)
-        return
+    for unit in ("crio.service", "k3s.service", "cri-docker.service"):
+        folder.command(
+            "units",
+            f"containerd.service loaded {state} x x\n{unit} loaded active running x\n{PLUGIN}",
+        )
+        if unit != "cri-docker.service":
+            assert unit in expect.gpu_services_up(folder.evidence)
     with pytest.raises(ExpectationError, match=r"but \['containerd\.service'\] have"):
         expect.gpu_services_up(folder.evidence)
 

@@ -39,7 +39,7 @@ from suites.unit.evidence.folders import (
 from suites.unit.expect.cases import ACCEPTED, TESTED_APART, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 CDI = ("/etc/cdi/*", "/run/cdi/*")
@@ -233,48 +233,38 @@ def has_no_exit_code(answer: Path) -> None:
 
 
 def was_not_run(answer: Path) -> None:
-    has_no_exit_code(answer)
     answer.unlink()
 
 
 def known_without_an_answer(
-    folder: Path, commands: Iterable[str], fail: Callable[[Path], None]
-) -> list[tuple[str, str]]:
+    folder: Path, commands: Iterable[str], fails: Mapping[str, Callable[[Path], None]]
+) -> list[tuple[str, str, str]]:
     """Return each case that is known although a needed command failed, with that command."""
     known = []
     for case in CASES:
         for command in set(commands).intersection(needs_of(case)):
             node = node_of(case, folder / case / command)
-            fail(node.root / "commands" / command)
-            if not is_unknown(case, node):
-                known.append((case, command))
+            for name, fail in fails.items():
+                fail(node.root / "commands" / command)
+                if not is_unknown(case, node):
+                    known.append((case, command, name))
     return known
 
 
-@pytest.mark.parametrize(
-    "fail",
-    [
-        times_out_after_it_printed_everything,
-        prints("timeout: failed to run command: Permission denied\n", 126),
-        prints("error: permission denied\n", 1),
-        prints("", 1),
-        has_no_exit_code,
-        was_not_run,
-    ],
-    ids=["timed out", "not started", "failed", "failed silently", "no exit code", "not run"],
-)
-def test_command_without_an_answer_makes_dependent_results_unknown(
-    tmp_path: Path, fail: Callable[[Path], None]
-) -> None:
-    assert known_without_an_answer(tmp_path, REQUEST.commands, fail) == []
+def test_command_without_an_answer_makes_dependent_results_unknown(tmp_path: Path) -> None:
+    fails = {
+        "timed out": times_out_after_it_printed_everything,
+        "not started": prints("timeout: failed to run command: Permission denied\n", 126),
+        "failed": prints("error: permission denied\n", 1),
+        "failed silently": prints("", 1),
+        # These leave no exit code.
+        "no exit code": has_no_exit_code,
+        "not run": was_not_run,
+    }
+    assert known_without_an_answer(tmp_path, REQUEST.commands, fails) == []
 
-
-def test_empty_output_of_a_command_that_always_prints_makes_the_result_unknown(
-    tmp_path: Path,
-) -> None:
-    commands = ("uname-r", "units", "dmesg")
-
-    assert known_without_an_answer(tmp_path, commands, prints("", 0)) == []
+    always_print = ("uname-r", "units", "dmesg")
+    assert known_without_an_answer(tmp_path, always_print, {"empty": prints("", 0)}) == []
 
 
 def nothing_was_requested(folder: EvidenceFolder) -> None:
@@ -287,28 +277,23 @@ def guest_did_not_answer(folder: EvidenceFolder) -> None:
     (folder.root / NOT_COLLECTED).write_text("the machine has ended\n")
 
 
-@pytest.mark.parametrize(
-    ("change", "known"),
-    [
-        # The answers of DKMS and modinfo need no file, if these had permission for their folders.
-        (nothing_was_requested, {"module_built_for", "no_module_for"}),
-        (guest_did_not_answer, set()),
-    ],
-)
-def test_evidence_that_was_not_gathered_makes_the_result_unknown(
-    tmp_path: Path, change: Callable[[EvidenceFolder], None], known: set[str]
-) -> None:
+def test_evidence_that_was_not_gathered_makes_the_result_unknown(tmp_path: Path) -> None:
     of_files = {case for case in CASES if any(need[0] == "/" for need in needs_of(case))}
 
-    passed = set()
+    known, known_of_answer = set(), set()
     for case in of_files:
-        folder = node_of(case, tmp_path / case)
+        folder = node_of(case, tmp_path / case).paths()
         shutil.rmtree(folder.root / "files")
-        change(folder.paths())
+        guest_did_not_answer(folder)
         if not is_unknown(case, folder):
-            passed.add(case)
+            known.add(case)
+        nothing_was_requested(folder.without(NOT_COLLECTED))
+        if not is_unknown(case, folder):
+            known_of_answer.add(case)
 
-    assert passed == known
+    assert known == set()
+    # The answers of DKMS and modinfo need no file, if these had permission for their folders.
+    assert known_of_answer == {"module_built_for", "no_module_for"}
 
 
 def test_missing_file_is_unknown_if_only_the_host_gathered_evidence(tmp_path: Path) -> None:
