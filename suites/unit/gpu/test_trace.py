@@ -81,10 +81,6 @@ def test_rendered_trace_shows_how_many_entries_are_missing() -> None:
     ]
 
 
-def test_empty_trace_is_rendered_as_an_empty_text() -> None:
-    assert _recorder().snapshot().render() == ""
-
-
 @given(bars=st.lists(st.sampled_from([None, 0, 1, 5, NO_BAR]), max_size=200))
 def test_trace_keeps_the_first_and_the_last_access_to_each_bar(bars: list[int | None]) -> None:
     recorder = _recorder(capacity=4)
@@ -158,15 +154,16 @@ def test_trace_that_is_rendered_and_parsed_is_unchanged(
     assert parse_trace(render_trace(trace), "a test") == trace
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"accesses": 3}', '{"accesses": [[]]}'])
-def test_text_that_is_not_a_trace_is_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="'a test' was expected to be the access trace"):
-        parse_trace(text, "a test")
+def test_text_that_is_not_a_trace_is_refused() -> None:
+    for text in ("", "[]", "{}", '{"accesses": 3}', '{"accesses": [[]]}'):
+        with pytest.raises(HarnessError, match="'a test' was expected to be the access trace"):
+            parse_trace(text, "a test")
 
 
 def test_rendered_trace_with_a_value_of_200_bytes_is_parsed_to_the_same_trace() -> None:
     """QEMU combines writes to GPU memory into messages of up to 200 bytes."""
     recorder = _recorder()
+    assert recorder.snapshot().render() == ""
     recorder.access(AccessKind.BAR_WRITE, 1, 0x40, 200, int.from_bytes(b"\xa5" * 200, "little"))
     trace = recorder.snapshot()
 

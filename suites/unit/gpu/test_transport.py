@@ -86,27 +86,28 @@ class Qemu:
         )
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_devices_are_found_in_stdout_or_stderr_of_qemu(stream: str) -> None:
-    assert find_transport("/opt/qemu", "tcg", Qemu(stream)) is Transport.MPQEMU
+def test_devices_are_found_in_stdout_or_stderr_of_qemu() -> None:
+    for stream in ("stdout", "stderr"):
+        assert find_transport("/opt/qemu", "tcg", Qemu(stream)) is Transport.MPQEMU
 
 
-@pytest.mark.parametrize(("version", "accelerator"), [((10, 1, 1), "kvm"), ((11, 1, 3), "tcg")])
-def test_transport_is_vfio_user_if_vfio_user_is_safe(
-    version: tuple[int, int, int], accelerator: AcceleratorName
-) -> None:
-    chosen = choose_transport(
-        device_help=_HEAD + _MPQEMU + _VFIO_USER,
-        version=QemuVersion(*version),
-        accelerator=accelerator,
-    )
+def test_transport_is_vfio_user_if_vfio_user_is_safe() -> None:
+    safe: list[tuple[tuple[int, int, int], AcceleratorName]] = [
+        ((10, 1, 1), "kvm"),
+        ((11, 1, 3), "tcg"),
+    ]
+    for version, accelerator in safe:
+        chosen = choose_transport(
+            device_help=_HEAD + _MPQEMU + _VFIO_USER,
+            version=QemuVersion(*version),
+            accelerator=accelerator,
+        )
 
-    assert chosen is Transport.VFIO_USER
+        assert chosen is Transport.VFIO_USER
 
 
-@pytest.mark.parametrize(
-    ("devices", "version", "accelerator", "reason"),
-    [
+def test_error_for_a_qemu_without_a_safe_transport_is_one_sentence() -> None:
+    unsafe: list[tuple[str, tuple[int, int, int], AcceleratorName, str]] = [
         (_MPQEMU, (8, 2, 0), "tcg", "'x-pci-proxy-dev' crashes QEMU under TCG"),
         (_MPQEMU, (10, 0, 13), "tcg", "no device 'vfio-user-pci' and its .* crashes"),
         (_MPQEMU + _VFIO_USER, (10, 1, 0), "tcg", "its 'vfio-user-pci' was never tried and"),
@@ -115,17 +116,14 @@ def test_transport_is_vfio_user_if_vfio_user_is_safe(
         ("", (7, 2, 22), "tcg", "no device 'x-pci-proxy-dev'"),
         ("", (11, 1, 3), "tcg", "no device 'vfio-user-pci' and it has no device"),
         (_MPQEMU, (5, 2, 0), "kvm", "never tried"),
-    ],
-)
-def test_error_for_a_qemu_without_a_safe_transport_is_one_sentence(
-    devices: str, version: tuple[int, int, int], accelerator: AcceleratorName, reason: str
-) -> None:
-    qemu = QemuVersion(*version)
+    ]
+    for devices, version, accelerator, reason in unsafe:
+        qemu = QemuVersion(*version)
 
-    with pytest.raises(RequirementError, match=reason) as refusal:
-        choose_transport(device_help=_HEAD + devices, version=qemu, accelerator=accelerator)
+        with pytest.raises(RequirementError, match=reason) as refusal:
+            choose_transport(device_help=_HEAD + devices, version=qemu, accelerator=accelerator)
 
-    assert str(refusal.value).startswith(f"QEMU {qemu} under {accelerator.upper()} ")
-    assert "use QEMU 6.0 to 8.1" in str(refusal.value)
-    assert "QEMU 10.1.1 or newer" in str(refusal.value)
-    assert str(refusal.value).count(". ") == 0
+        assert str(refusal.value).startswith(f"QEMU {qemu} under {accelerator.upper()} ")
+        assert "use QEMU 6.0 to 8.1" in str(refusal.value)
+        assert "QEMU 10.1.1 or newer" in str(refusal.value)
+        assert str(refusal.value).count(". ") == 0

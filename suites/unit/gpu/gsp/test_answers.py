@@ -199,12 +199,12 @@ def test_samples_of_utilization_are_not_supported_with_mig() -> None:
     assert driver.control(SAMPLES, bytes(50704))[0] == NOT_SUPPORTED
 
 
-@pytest.mark.parametrize("release", known_releases())
-def test_firmware_has_the_version_of_the_driver(release: str) -> None:
-    driver = Driver(a_device(A100), release)
-    driver.open()
+def test_firmware_has_the_version_of_the_driver() -> None:
+    for release in known_releases():
+        driver = Driver(a_device(A100), release)
+        driver.open()
 
-    assert driver.ask(FEATURES).text("firmwareVersion") == release
+        assert driver.ask(FEATURES).text("firmwareVersion") == release
 
 
 def sensors(driver: Driver, opcode: int) -> tuple[int, list[int]]:
@@ -297,18 +297,13 @@ def test_request_for_power_policies_is_refused_without_power_limits_or_with_a_wr
     assert driver.control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
 
 
-@pytest.mark.parametrize(
-    ("release", "size"), [("550.163.01", 0), ("550.163.01", 14), ("535.261.03", 5)]
-)
-def test_answer_has_the_size_of_the_request_parameters(release: str, size: int) -> None:
-    driver = Driver(a_device(A100), release)
-    driver.open()
+def test_answer_has_the_size_of_the_request_parameters() -> None:
+    for release, size in (("550.163.01", 0), ("550.163.01", 14), ("535.261.03", 5)):
+        driver = Driver(a_device(A100), release)
+        driver.open()
 
-    sizes = {
-        hex(command): len(driver.control(command, bytes(size))[1]) for command in sorted(ANSWERS)
-    }
-
-    assert sizes == dict.fromkeys(sizes, size)
+        for command in sorted(ANSWERS):
+            assert len(driver.control(command, bytes(size))[1]) == size, hex(command)
 
 
 def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> None:
@@ -350,9 +345,8 @@ def test_xid_without_a_text_gets_a_default_text_and_a_long_text_is_cut() -> None
         assert re.fullmatch(shown, body[12:].split(b"\0")[0]), xid
 
 
-@pytest.mark.parametrize("release", sorted(known_releases()))
-def test_refused_commands_are_absent_from_the_headers_of_each_release(release: str) -> None:
-    layouts = read_layouts(release)
+def test_refused_commands_are_absent_from_the_headers_of_each_release() -> None:
+    for release in known_releases():
+        layouts = read_layouts(release)
 
-    assert [hex(each) for each in REFUSED if layouts.command(each) is not None] == []
-    assert set(REFUSED) <= set(ANSWERS)
+        assert [hex(each) for each in REFUSED if layouts.command(each) is not None] == []

@@ -100,23 +100,20 @@ def test_virtual_memory_is_copied_to_physical_memory() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 2) == b"ab"
 
 
-@pytest.mark.parametrize(
-    ("remap", "written"),
-    [(3 << 16, b"\1\2\3\4"), (3 << 24, b"\1" * 4)],
-    ids=["one component of four bytes", "four components of one byte"],
-)
-def test_fill_repeats_a_constant(remap: int, written: bytes) -> None:
-    work = Work()
+def test_fill_repeats_a_constant() -> None:
+    """One component of four bytes, or four components of one byte."""
+    for remap, written in ((3 << 16, b"\1\2\3\4"), (3 << 24, b"\1" * 4)):
+        work = Work()
 
-    work.run(
-        *a_method(0x408, 0, 0x9000),
-        *a_method(0x418, 3),
-        *a_method(0x700, 0x04030201),
-        *a_method(0x708, remap),
-        *a_method(0x300, TRANSFER | 1 << 10),
-    )
+        work.run(
+            *a_method(0x408, 0, 0x9000),
+            *a_method(0x418, 3),
+            *a_method(0x700, 0x04030201),
+            *a_method(0x708, remap),
+            *a_method(0x300, TRANSFER | 1 << 10),
+        )
 
-    assert work.ram.read(0x9000, 16) == written * 3 + bytes(4)
+        assert work.ram.read(0x9000, 16) == written * 3 + bytes(4)
     # With zeros as well, since only the GPU's own memory is zeroed without a write.
     work = Work()
     work.ram.write(0x9000, b"\xff" * 5)
@@ -158,39 +155,36 @@ def test_semaphore_is_released_by_methods_of_the_host_class() -> None:
     assert work.ram.read(SEMAPHORE, 16) == struct.pack("<IIQ", 1, 2, 0)
 
 
-@pytest.mark.parametrize(("opcode", "values"), [(3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))])
-def test_immediate_and_non_incrementing_and_increment_once_methods_are_carried_out(
-    opcode: int, values: tuple[int, ...]
-) -> None:
-    """Methods may be immediate, non-incrementing, or increment once."""
-    work = Work()
-    work.ram.write(SEMAPHORE, b"\xff" * 8)
+def test_immediate_and_non_incrementing_and_increment_once_methods_are_carried_out() -> None:
     immediate = 4 << 29 | 9 << 16 | 0x64 >> 2
+    for opcode, values in ((3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))):
+        work = Work()
+        work.ram.write(SEMAPHORE, b"\xff" * 8)
 
-    work.run(
-        opcode << 29 | len(values) << 16 | 0x5C >> 2,
-        *(*values, immediate, *a_method(0x68, 7), *a_method(0x6C, 1)),
-    )
+        work.run(
+            opcode << 29 | len(values) << 16 | 0x5C >> 2,
+            *(*values, immediate, *a_method(0x68, 7), *a_method(0x6C, 1)),
+        )
 
-    assert work.ram.read(SEMAPHORE, 8) == struct.pack("<I", 9) + b"\xff" * 4
-
-
-@pytest.mark.parametrize(
-    ("launch", "released"),
-    [(0, b"\xff" * 16), (1 << 3, b"M\0\0\0" + b"\xff" * 12), (2 << 3, b"M" + bytes(15))],
-)
-def test_launch_without_a_transfer_releases_its_semaphore(launch: int, released: bytes) -> None:
-    work = Work()
-    work.ram.write(SEMAPHORE, b"\xff" * 16)
-
-    work.run(*a_method(0x240, 0, SEMAPHORE, ord("M")), *a_method(0x300, launch))
-
-    assert work.ram.read(SEMAPHORE, 16) == released
+        assert work.ram.read(SEMAPHORE, 8) == struct.pack("<I", 9) + b"\xff" * 4
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_launch_without_a_transfer_releases_its_semaphore() -> None:
+    for launch, released in (
+        (0, b"\xff" * 16),
+        (1 << 3, b"M\0\0\0" + b"\xff" * 12),
+        (2 << 3, b"M" + bytes(15)),
+    ):
+        work = Work()
+        work.ram.write(SEMAPHORE, b"\xff" * 16)
+
+        work.run(*a_method(0x240, 0, SEMAPHORE, ord("M")), *a_method(0x300, launch))
+
+        assert work.ram.read(SEMAPHORE, 16) == released
+
+
+def test_work_of_a_kind_that_the_driver_never_submits_is_refused() -> None:
+    for words in (
         (0xE0000001,),
         (0x10001,),
         (*a_method(0x418, 0xFFFFFFFF), *a_method(0x300, TRANSFER | PHYSICAL)),
@@ -202,11 +196,9 @@ def test_launch_without_a_transfer_releases_its_semaphore(launch: int, released:
             *a_method(0x708, 3 << 16),
             *a_method(0x300, TRANSFER | 1 << 10),
         ),
-    ],
-)
-def test_work_of_a_kind_that_the_driver_never_submits_is_refused(words: tuple[int, ...]) -> None:
-    with pytest.raises(ChannelError):
-        Work().run(*words)
+    ):
+        with pytest.raises(ChannelError):
+            pytest.fail(f"{words} were carried out: {Work().run(*words)}")
 
 
 @pytest.mark.parametrize("most", [1, 4096])

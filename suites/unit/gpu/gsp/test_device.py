@@ -22,7 +22,6 @@ from suites.unit.gpu.gsp.driverside import DriverSide, Ram, message
 if TYPE_CHECKING:
     from harness.gpu.gsp.address_space import Memories
 
-MODELS = pytest.mark.parametrize("model", [A100, H100, T4])
 NAME, GID, BARS = 0x20800110, 0x2080014A, 0x20801803
 UNKNOWN = 0x2080FFFF
 ECC_STATUS, REMAPPED_ROWS, BIOS_INFO = 0x2080012F, 0x20801344, 0x20800810
@@ -35,26 +34,25 @@ def opened() -> Driver:
     return driver
 
 
-@MODELS
-def test_registers_identify_the_chip_and_show_a_halted_gsp(model: str) -> None:
-    driver = Driver(a_device(model))
-    chip = {A100: 0x170, H100: 0x180, T4: 0x164}[model]
+def test_registers_identify_the_chip_and_the_memory_size_and_show_a_halted_gsp() -> None:
+    """The size of the memory has a magnitude and a scale, except on Hopper."""
+    for model, chip, register, size in (
+        (A100, 0x170, 0x100CE0, 40 << 4 | 10),
+        (T4, 0x164, 0x100CE0, 15 << 4 | 10),
+        (H100, 0x180, 0x1183A4, 81559),
+    ):
+        driver = Driver(a_device(model))
 
-    assert driver.read(0x0) == chip << 20 | 0xA1
-    assert driver.read(0xA00) == chip << 20 | 0xA1000
-    assert driver.read(0x118128) & 1
-    assert driver.read(0x110100) & 0x10
+        assert driver.read(0x0) == chip << 20 | 0xA1
+        assert driver.read(0xA00) == chip << 20 | 0xA1000
+        assert driver.read(0x118128) & 1
+        assert driver.read(0x110100) & 0x10
+        assert driver.read(register) == size
 
 
-@pytest.mark.parametrize(("model", "loads"), [(A100, 0), ("a10-24gb", 1 << 31)])
-def test_falcon_register_shows_whether_the_falcon_loads_by_dma(model: str, loads: int) -> None:
-    assert Driver(a_device(model)).read(0x1100F4) == loads | 1 << 10
-
-
-def test_memory_size_register_has_a_magnitude_and_a_scale() -> None:
-    assert Driver(a_device()).read(0x100CE0) == 40 << 4 | 10
-    assert Driver(a_device(T4)).read(0x100CE0) == 15 << 4 | 10
-    assert Driver(a_device(H100)).read(0x1183A4) == 81559
+def test_falcon_register_shows_whether_the_falcon_loads_by_dma() -> None:
+    for model, loads in ((A100, 0), ("a10-24gb", 1 << 31)):
+        assert Driver(a_device(model)).read(0x1100F4) == loads | 1 << 10
 
 
 def test_video_bios_and_configuration_space_can_be_read_through_registers() -> None:
@@ -65,25 +63,22 @@ def test_video_bios_and_configuration_space_can_be_read_through_registers() -> N
     assert Driver(a_device(H100)).read(0x92000) == 0x2330_10DE
 
 
-@MODELS
-def test_pramin_window_shows_the_frame_buffer_from_the_address_in_the_window_register(
-    model: str,
-) -> None:
-    device = a_device(model)
-    driver = Driver(device)
-    register = 0x10FD40 if model == H100 else 0x1700
+def test_pramin_window_shows_the_frame_buffer_from_the_address_in_the_window_register() -> None:
+    for model, register in ((A100, 0x1700), (H100, 0x10FD40)):
+        device = a_device(model)
+        driver = Driver(device)
 
-    driver.write(register, 0x1234)
-    device.write(0, 0x700010, 0x1122334455667788, 8)
-    driver.write(register, 0x1235)
+        driver.write(register, 0x1234)
+        device.write(0, 0x700010, 0x1122334455667788, 8)
+        driver.write(register, 0x1235)
 
-    assert device.read(0, 0x700010, 4) == 0
-    # The bits above say in which memory the window is; here it is always the GPU's.
-    driver.write(register, 1 << 24 | 0x1234)
-    assert device.read(0, 0x700014, 4) == 0x11223344
-    device.reset()
-    driver.write(register, 0x1234)
-    assert device.read(0, 0x700014, 4) == 0
+        assert device.read(0, 0x700010, 4) == 0
+        # The bits above say in which memory the window is; here it is always the GPU's.
+        driver.write(register, 1 << 24 | 0x1234)
+        assert device.read(0, 0x700014, 4) == 0x11223344
+        device.reset()
+        driver.write(register, 0x1234)
+        assert device.read(0, 0x700014, 4) == 0
 
 
 def test_part_of_a_register_is_written_and_read() -> None:
@@ -118,21 +113,22 @@ def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
     assert (driver.read(0x110048), driver.read(0x11004C)) == (2, 0)
 
 
-@pytest.mark.parametrize("address", [0, 0xFF, 0x5_0000_00FF])
-def test_gsp_stops_if_the_booter_gets_no_description_of_the_boot(
-    opened: Driver, address: int
-) -> None:
-    opened.write(0x840040, address & 0xFFFFFFFF)
-    opened.write(0x840044, address >> 32)
-    opened.write(0x840100, 2)
-    opened.work()
+def test_gsp_stops_if_the_booter_gets_no_description_of_the_boot() -> None:
+    for address in (0, 0xFF, 0x5_0000_00FF):
+        driver = Driver(a_device())
+        driver.open()
+        driver.write(0x840040, address & 0xFFFFFFFF)
+        driver.write(0x840044, address >> 32)
+        driver.write(0x840100, 2)
+        driver.work()
 
-    opened.side.put(message(Function.FREE, bytes(16)))
-    opened.write(0x110C00, 0)
-    opened.work()
+        driver.side.put(message(Function.FREE, bytes(16)))
+        driver.write(0x110C00, 0)
+        driver.work()
 
-    assert opened.events() == []
-    assert [opened.read(each) for each in (0x111240, 0x111388, 0x1FA824, 0x1FA828)] == [0] * 4
+        assert driver.events() == []
+        registers = (0x111240, 0x111388, 0x1FA824, 0x1FA828)
+        assert [driver.read(each) for each in registers] == [0] * 4
 
 
 def test_booter_register_reads_as_busy_until_the_booter_has_run() -> None:
@@ -151,15 +147,6 @@ def test_booter_register_reads_as_busy_until_the_booter_has_run() -> None:
     assert driver.read(0x1FA828) == 0x9FF0000
 
 
-def test_booted_gsp_reports_that_it_runs() -> None:
-    driver = Driver(a_device())
-
-    driver.boot()
-
-    assert driver.events() == [(Function.GSP_INIT_DONE, 0, bytes(4))]
-    assert driver.read(0x111240) == 1
-
-
 def test_gsp_does_not_start_without_an_entry_for_its_message_queues() -> None:
     driver = Driver(a_device())
     driver.lay_out()
@@ -169,9 +156,12 @@ def test_gsp_does_not_start_without_an_entry_for_its_message_queues() -> None:
     driver.boot()
     assert driver.events() == []
 
+    assert driver.read(0x111240) == 0
+
     lay_out()
     driver.boot()
     assert driver.events() == [(Function.GSP_INIT_DONE, 0, bytes(4))]
+    assert driver.read(0x111240) == 1
 
 
 def _boot_by_fsp(driver: Driver) -> None:
@@ -217,21 +207,21 @@ def test_hopper_boots_by_a_message_to_fsp() -> None:
     assert driver.read(0x8F2C84) == 16
 
 
-@pytest.mark.parametrize("words", [2, 216])
-def test_message_to_fsp_without_boot_arguments_does_not_boot_the_gsp(words: int) -> None:
+def test_message_to_fsp_without_boot_arguments_does_not_boot_the_gsp() -> None:
     """The arguments' address has two words; a message with only one of the words boots nothing."""
-    driver = Driver(a_device(H100))
-    message_words = [3 << 30, 0x14 << 24 | 0x10DE7E, *[FSP_ARGUMENTS] * (words - 2)]
-    for offset, value in (
-        *((0x8F2AC0, 1 << 24), *((0x8F2AC4, word) for word in message_words)),
-        *((0x8F2C04, 4 * words - 4), (0x8F2C00, 0)),
-    ):
-        driver.write(offset, value)
-    driver.ram.reads.clear()
+    for words in (2, 216):
+        driver = Driver(a_device(H100))
+        message_words = [3 << 30, 0x14 << 24 | 0x10DE7E, *[FSP_ARGUMENTS] * (words - 2)]
+        for offset, value in (
+            *((0x8F2AC0, 1 << 24), *((0x8F2AC4, word) for word in message_words)),
+            *((0x8F2C04, 4 * words - 4), (0x8F2C00, 0)),
+        ):
+            driver.write(offset, value)
+        driver.ram.reads.clear()
 
-    driver.work()
+        driver.work()
 
-    assert driver.ram.reads == []
+        assert driver.ram.reads == []
 
 
 def test_hopper_shows_no_error_while_it_boots_again() -> None:
@@ -300,21 +290,22 @@ def test_ampere_transfers_fwsec_by_dma() -> None:
     assert driver.read(0x1FA828) == 0x59E1000
 
 
-@pytest.mark.parametrize("release", ["550.163.01", "535.261.03"])
-def test_gsp_answers_queries_for_the_name_and_the_uuid(release: str) -> None:
-    driver = Driver(a_device(), release)
-    driver.open()
+def test_gsp_answers_queries_for_the_name_and_the_uuid() -> None:
+    uuid = struct.pack("<I", 16) + bytes.fromhex("00000000000040008000000000000007")
+    for release in ("550.163.01", "535.261.03"):
+        driver = Driver(a_device(), release)
+        driver.open()
 
-    status, name = driver.control(NAME, bytes(132))
-    _, gid = driver.control(GID, struct.pack("<III256x", 0, 2, 0))
+        status, name = driver.control(NAME, bytes(132))
+        _, gid = driver.control(GID, struct.pack("<III256x", 0, 2, 0))
 
-    assert status == 0
-    assert name[4:].rstrip(b"\0") == b"NVIDIA A100-SXM4-40GB"
-    _, wide = driver.control(NAME, struct.pack("<I", 1).ljust(132, b"\xff"))
-    assert wide[4:].decode("utf-16-le").rstrip("\0") == "NVIDIA A100-SXM4-40GB"
-    _, text = driver.control(GID, struct.pack("<III256x", 0, 1, 0))
-    assert text[12:53] == b"GPU-00000000-0000-4000-8000-000000000007\0"
-    assert gid[8:28] == struct.pack("<I", 16) + bytes.fromhex("00000000000040008000000000000007")
+        assert status == 0
+        assert name[4:].rstrip(b"\0") == b"NVIDIA A100-SXM4-40GB"
+        _, wide = driver.control(NAME, struct.pack("<I", 1).ljust(132, b"\xff"))
+        assert wide[4:].decode("utf-16-le").rstrip("\0") == "NVIDIA A100-SXM4-40GB"
+        _, text = driver.control(GID, struct.pack("<III256x", 0, 1, 0))
+        assert text[12:53] == b"GPU-00000000-0000-4000-8000-000000000007\0"
+        assert gid[8:28] == uuid
 
 
 def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -> None:

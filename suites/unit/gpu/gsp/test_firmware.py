@@ -5,14 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.cli import main
 from harness.gpu.gsp.firmware import FILES, make_firmware
-from harness.gpu.gsp.layouts import known_releases
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def sections(file: bytes) -> dict[str, bytes]:
@@ -33,22 +32,20 @@ def sections(file: bytes) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_firmware_file_has_a_version_and_an_image_and_one_signature_per_family(
-    name: str,
-) -> None:
-    found = sections(make_firmware("550.163.01", FILES[name]))
+def test_firmware_file_has_a_version_and_an_image_and_one_signature_per_family() -> None:
+    for families in FILES.values():
+        found = sections(make_firmware("550.163.01", families))
 
-    assert found[".fwversion"] == b"550.163.01\0"
-    assert found[".fwimage"]
-    for family in FILES[name]:
-        assert found[f".fwsignature_{family}"]
+        assert found[".fwversion"] == b"550.163.01\0"
+        assert found[".fwimage"]
+        for family in families:
+            assert found[f".fwsignature_{family}"]
 
 
-@pytest.mark.parametrize("release", known_releases())
 def test_firmware_command_writes_both_files_where_the_driver_looks_for_them(
-    release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    release = "535.261.03"
     assert main(["gpu", "firmware", release, f"--output={tmp_path}"]) == 0
 
     files = sorted(tmp_path.glob("**/*.bin"))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu.gsp.frame_buffer import PAGE, FrameBuffer
 from harness.limits import GPU_MEMORY, LimitError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def a_frame_buffer() -> FrameBuffer:
@@ -37,16 +32,16 @@ def test_zeroing_all_memory_drops_the_pages() -> None:
     assert memory.read(0, 2) == b"\1\0"
 
 
-@pytest.mark.parametrize("pages", [range(64), (0, 62, 63)], ids=["all kept", "few kept"])
-def test_zeroing_changes_no_byte_outside_its_range(pages: Iterable[int]) -> None:
-    memory = a_frame_buffer()
-    for page in pages:
-        memory.write(page * PAGE, b"\1" * PAGE)
+def test_zeroing_changes_no_byte_outside_its_range() -> None:
+    for pages in (range(64), (0, 62, 63)):
+        memory = a_frame_buffer()
+        for page in pages:
+            memory.write(page * PAGE, b"\1" * PAGE)
 
-    memory.zero(PAGE, 62 * PAGE - 1)
+        memory.zero(PAGE, 62 * PAGE - 1)
 
-    assert memory.read(PAGE - 1, 2) == b"\1\0"
-    assert memory.read(63 * PAGE - 2, PAGE + 2) == b"\0" + b"\1" * (PAGE + 1)
+        assert memory.read(PAGE - 1, 2) == b"\1\0"
+        assert memory.read(63 * PAGE - 2, PAGE + 2) == b"\0" + b"\1" * (PAGE + 1)
 
 
 def test_write_beyond_the_memory_limit_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

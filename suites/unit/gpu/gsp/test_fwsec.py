@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from harness.gpu.gsp.fwsec import FwsecLoader
 from harness.gpu.gsp.vbios import COMMAND, COMMAND_BUFFER
 
@@ -45,36 +43,28 @@ def describe(loader: FwsecLoader, address: int) -> None:
     loader.write(DATA, address >> 32)
 
 
-def test_descriptor_has_the_address_of_the_data() -> None:
-    loader = FwsecLoader()
-    describe(loader, HIGH)
+def test_only_the_fwsec_command_frts_reserves_memory() -> None:
+    """The descriptor has the address of the data."""
+    for command, reserved in ((0x15, (0x100000, 0x120000)), (0x19, None)):
+        loader = FwsecLoader()
+        describe(loader, HIGH)
 
-    assert loader.read_command(a_guest(at_1234567000=0x15)) == (0x100000, 0x120000)
-
-
-def test_fwsec_command_other_than_frts_reserves_no_memory() -> None:
-    loader = FwsecLoader()
-    describe(loader, HIGH)
-
-    assert loader.read_command(a_guest(at_1234567000=0x19)) is None
+        assert loader.read_command(a_guest(at_1234567000=command)) == reserved
 
 
-@pytest.mark.parametrize(
-    ("command", "to", "is_data"), [(0x600, 0, True), (0x610, 0, False), (0x600, 0x100, False)]
-)
-def test_fwsec_command_is_found_only_in_a_transfer_of_the_first_data_part(
-    command: int, to: int, *, is_data: bool
-) -> None:
-    loader = FwsecLoader()
-    describe(loader, 0x5000)
-    for register, value in ((BASE, 0x34566000 >> 8), (BASE_HIGH, 0x12), (TO, to), (FROM, 0x1000)):
-        loader.write(register, value)
-    loader.write(TRANSFER, command)
+def test_fwsec_command_is_found_only_in_a_transfer_of_the_first_data_part() -> None:
     guest = a_guest(at_5000=0x19, at_120034567000=0x15)
+    for command, to, is_data in ((0x600, 0, True), (0x610, 0, False), (0x600, 0x100, False)):
+        loader = FwsecLoader()
+        describe(loader, 0x5000)
+        registers = {BASE: 0x34566000 >> 8, BASE_HIGH: 0x12, TO: to, FROM: 0x1000}
+        for register, value in registers.items():
+            loader.write(register, value)
+        loader.write(TRANSFER, command)
 
-    assert (loader.read_command(guest) is not None) is is_data
-    # A transfer is of one start only.
-    assert loader.read_command(guest) is None
+        assert (loader.read_command(guest) is not None) is is_data
+        # A transfer is of one start only.
+        assert loader.read_command(guest) is None
 
 
 def test_writes_beyond_the_end_of_falcon_memory_wrap_around() -> None:

@@ -40,10 +40,10 @@ def test_resource_file_without_bars_gives_no_bars() -> None:
     assert parse_resource("0x0000000000000000 0x0000000000000000 0x0000000000040200\n" * 6) == {}
 
 
-@pytest.mark.parametrize("line", ["0x1 0x2", "a b z"])
-def test_error_for_malformed_resource_text_mentions_the_line(line: str) -> None:
-    with pytest.raises(HarnessError, match=r"line 2 of a PCI function's 'resource'"):
-        parse_resource(f"0x0 0x0 0x0\n{line}\n")
+def test_error_for_malformed_resource_text_mentions_the_line() -> None:
+    for line in ("0x1 0x2", "a b z"):
+        with pytest.raises(HarnessError, match=r"line 2 of a PCI function's 'resource'"):
+            parse_resource(f"0x0 0x0 0x0\n{line}\n")
 
 
 def test_bar_below_a_mebibyte_is_rounded_up_to_a_mebibyte() -> None:

@@ -29,10 +29,10 @@ _BUSY = "0000:67:00.0"
 _FOREIGN = "0000:03:00.0"
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> FakeHost:
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
     """Return a simulated host, which no forgery changes."""
-    host = FakeHost(tmp_path_factory.mktemp("simulated") / "host")
+    host = FakeHost(tmp_path / "host")
     for number, (address, driver) in enumerate(
         ((_GPU, "vfio-pci"), (_ADMINS, "vfio-pci"), (_BUSY, "nvidia")), 5
     ):
@@ -50,12 +50,11 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> FakeHost:
     return host
 
 
-@pytest.fixture
-def place(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return the place on a host in a state in which forgeries could do the most harm."""
-    secret, pool = tmp_path / "secret", tmp_path / "pool"
+def a_place(host: FakeHost, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Return a place on the host, in a state in which forgeries could do the most harm."""
+    secret, pool = folder / "secret", folder / "pool"
+    pool.mkdir(parents=True)
     secret.write_text("root:secret\n")
-    pool.mkdir()
     if os.geteuid() == 0:
         os.chown(pool, 0, _OTHER_GROUP)
     else:
@@ -68,7 +67,7 @@ def place(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
         "open_gpu_pool",
         lambda *_: GpuPool(pool, root=host.root, runner=kernel),
     )
-    monkeypatch.setattr(gpu_sources, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_sources, "INVENTORY", folder / "absent.yaml")
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.05)
     monkeypatch.setattr(binding, "_LINK_S", 0.05)
     return Place(
@@ -123,18 +122,22 @@ def run_by_root(action: str) -> int:
 
 
 @pytest.mark.usefixtures("fake_time")
-@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: forgery.name)
 def test_forged_pool_file_changes_nothing_and_is_reported(
-    forgery: Forgery, place: Place, host: FakeHost, capsys: pytest.CaptureFixture[str]
+    host: FakeHost,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with done(forgery, place):
-        before = {kind: _kept(kind, place, host) for kind in forgery.unchanged}
-        codes = [run_by_root("restore"), run_by_root("ls")]
-        after = {kind: _kept(kind, place, host) for kind in forgery.unchanged}
+    for number, forgery in enumerate(FORGERIES):
+        place = a_place(host, tmp_path / str(number), monkeypatch)
+        with done(forgery, place):
+            before = {kind: _kept(kind, place, host) for kind in forgery.unchanged}
+            codes = [run_by_root("restore"), run_by_root("ls")]
+            after = {kind: _kept(kind, place, host) for kind in forgery.unchanged}
 
-    printed = "".join(capsys.readouterr())
-    assert forgery.says in printed
-    assert "root:secret" not in printed
-    assert "\x1b" not in printed
-    assert {*codes} <= {0, 2}
-    assert after == before
+        printed = "".join(capsys.readouterr())
+        assert forgery.says in printed, forgery.name
+        assert "root:secret" not in printed, forgery.name
+        assert "\x1b" not in printed, forgery.name
+        assert {*codes} <= {0, 2}, forgery.name
+        assert after == before, forgery.name

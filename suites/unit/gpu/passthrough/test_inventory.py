@@ -64,12 +64,6 @@ def test_gpu_that_is_listed_without_keys_is_usable(tmp_path: Path, host: FakeHos
     assert set(verdicts(host, none, tmp_path).values()) == {VerdictKind.REFUSED}
 
 
-def test_all_gpus_are_usable_with_an_empty_inventory(tmp_path: Path, host: FakeHost) -> None:
-    assert set(verdicts(host, read(tmp_path, "schema: 1\n"), tmp_path).values()) == {
-        VerdictKind.USABLE
-    }
-
-
 def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
     inventory = read(tmp_path, 'gpus:\n  "0000:65:00.0": {exclude: broken fan}\n')
 
@@ -77,9 +71,8 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         assert gpu.gpu.address == SECOND
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_error_for_an_invalid_inventory_mentions_the_file_and_the_key(tmp_path: Path) -> None:
+    for text, message in (
         (
             "gpu: {}\n",
             r"gpus\.yaml:1: key 'gpu': This key is not known here; the known keys are 'schema', 'g",
@@ -108,18 +101,11 @@ def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
         ('gpus:\n  "0000:65:00.0": {exclude: ""}\n', r"gpus\.yaml:2: key 'gpus.0000:65:00.0.excl"),
         ("schema: 2\n", "reads 1"),
         ("gpus: [\n", "This is not YAML"),
-    ],
-)
-def test_error_for_an_invalid_inventory_mentions_the_file_and_the_key(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    with pytest.raises(BadInputError, match=message):
-        read(tmp_path, text)
-
-
-def test_missing_inventory_raises_an_error(tmp_path: Path) -> None:
+    ):
+        with pytest.raises(BadInputError, match=message):
+            read(tmp_path, text)
     with pytest.raises(BadInputError, match="The file cannot be read"):
-        read_inventory(tmp_path / "gpus.yaml", MODELS)
+        read_inventory(tmp_path / "absent.yaml", MODELS)
 
 
 def test_address_of_a_pci_function_that_is_not_a_gpu_raises_an_error(
@@ -139,6 +125,7 @@ def test_address_of_a_pci_function_that_is_not_a_gpu_raises_an_error(
 def test_listed_gpu_that_left_the_bus_does_not_block_other_gpus(
     tmp_path: Path, host: FakeHost
 ) -> None:
-    inventory = read(tmp_path, 'gpus:\n  "0000:99:00.0": {model: l4}\n')
+    for text in ("schema: 1\n", 'gpus:\n  "0000:99:00.0": {model: l4}\n'):
+        inventory = read(tmp_path, text)
 
-    assert set(verdicts(host, inventory, tmp_path).values()) == {VerdictKind.USABLE}
+        assert set(verdicts(host, inventory, tmp_path).values()) == {VerdictKind.USABLE}

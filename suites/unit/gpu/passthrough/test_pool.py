@@ -163,7 +163,10 @@ def test_error_shows_each_gpu_that_could_not_be_returned(host: FakeHost, pool: G
         assert f"GPU {each} is quarantined" in str(caught.value)
 
 
-def test_request_for_a_model_gets_a_gpu_of_that_model(host: FakeHost, pool: GpuPool) -> None:
+def test_request_for_a_model_gets_a_gpu_of_that_model(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
+) -> None:
+    """The model is that of the inventory, or else follows from the ids."""
     host.add_function("0000:05:00.0", group=9, vendor=0x1002, device=L4)
 
     with lease(pool, GpuChoice(model=find_model("l4-24gb"))) as (gpu,):
@@ -171,15 +174,10 @@ def test_request_for_a_model_gets_a_gpu_of_that_model(host: FakeHost, pool: GpuP
     with pytest.raises(RequirementError, match="the requested GPUs: a GPU of model 't4-16gb'"):
         pool.require([GpuChoice(model=find_model("t4-16gb"))])
 
-
-def test_request_for_a_model_gets_the_gpu_with_that_model_in_the_inventory(
-    host: FakeHost, kernel: FakeKernel, folder: Path
-) -> None:
     h100 = find_model("h100-sxm5-80gb")
     inventory = Inventory(gpus={SECOND: GpuKeys(model=h100.name), GPU: GpuKeys(model="l4")})
-    pool = GpuPool(folder, inventory=inventory, root=host.root, runner=kernel)
-
-    with lease(pool, GpuChoice(model=h100)) as (gpu,):
+    with_inventory = GpuPool(folder, inventory=inventory, root=host.root, runner=kernel)
+    with lease(with_inventory, GpuChoice(model=h100)) as (gpu,):
         assert gpu.gpu.address == SECOND
 
 
@@ -290,36 +288,27 @@ def test_lease_of_several_gpus_holds_no_gpu_while_it_waits(
     assert taken == [(SECOND,), ()]
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        (NVME, f"{NVME} .10de:2330, class 010802. is not a GPU. This host's GPUs are {GPU}"),
-        (
-            "0000:99:00.0",
-            "This host does not have the requested GPUs: GPU 0000:99:00.0. This host's GPUs are",
-        ),
-    ],
-)
 def test_address_of_a_pci_function_that_is_not_a_gpu_of_this_host_is_refused(
-    host: FakeHost, pool: GpuPool, address: str, message: str
+    host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_function(NVME, group=9, class_code=NVME_CLASS)
 
-    with pytest.raises(RequirementError, match=message):
-        pool.require([GpuChoice(address=address)])
+    for address, message in (
+        (NVME, f"{NVME} .10de:2330, class 010802. is not a GPU. This host's GPUs are {GPU}"),
+        ("0000:99:00.0", "does not have the requested GPUs: GPU 0000:99:00.0. This host's GPUs"),
+    ):
+        with pytest.raises(RequirementError, match=message):
+            pool.require([GpuChoice(address=address)])
 
 
-def test_invalid_gpu_address_is_refused_as_bad_input(pool: GpuPool) -> None:
-    with pytest.raises(BadInputError, match="'slot 3' is not a PCI address"):
-        pool.require([GpuChoice(address="slot 3")])
-
-
-def test_gpu_address_without_a_segment_or_with_a_long_segment_is_accepted(
+def test_gpu_address_may_lack_its_segment_or_have_a_long_segment(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_function("10001:67:00.0", group=9)
 
     pool.require([GpuChoice(address="66:00.0"), GpuChoice(address=" 10001:67:00.0")])
+    with pytest.raises(BadInputError, match="'slot 3' is not a PCI address"):
+        pool.require([GpuChoice(address="slot 3")])
 
 
 def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
@@ -773,21 +762,18 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
     assert drivers(host) == BEFORE
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_record_that_is_no_record_of_drivers_is_refused(folder: Path) -> None:
+    for content in (
         "[]",
         '{"boot_id": "BOOT"}',
         '{"boot_id": "BOOT", "functions": {"0000:65:00.0": {"driver": "../x", "override": null}}}',
         '{"boot_id": "BOOT", "functions": {"0000:65:00.0": {"driver": 7, "override": null}}}',
         '{"boot_id": "BOOT", "functions": {"0000:65:00.0": "nvidia"}}',
-    ],
-)
-def test_record_that_is_no_record_of_drivers_is_refused(folder: Path, content: str) -> None:
-    (folder / f"drivers-{GPU}.json").write_text(content)
+    ):
+        (folder / f"drivers-{GPU}.json").write_text(content)
 
-    with pytest.raises(RecordError, match=f"drivers-{GPU}.json' can't be read"):
-        DeviceRecords(folder, boot_id="BOOT").drivers(GPU)
+        with pytest.raises(RecordError, match=f"drivers-{GPU}.json' can't be read"):
+            DeviceRecords(folder, boot_id="BOOT").drivers(GPU)
 
 
 def test_state_of_a_gpu_whose_record_cannot_be_read_is_unknown(
@@ -913,26 +899,28 @@ BRIDGE = "0000:00:03.0"
 NO_GROUP, OTHER_WITHOUT_GROUP = "0000:70:00.0", "0000:71:00.0"
 
 
-@pytest.mark.parametrize(
-    "named",
-    [(GPU, SECOND), (GPU, BRIDGE), (AUDIO,), (NVME,), (NO_GROUP, OTHER_WITHOUT_GROUP)],
-    ids=" ".join,
-)
 def test_record_of_pci_functions_that_no_run_takes_is_ignored(
-    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path, named: tuple[str, ...]
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     """The user's own record may list a foreign group, a bridge, or functions without a GPU."""
     host.add_function(NVME, group=9, class_code=NVME_CLASS)
     host.add_function(BRIDGE, group=5, class_code=ROOT_PORT_CLASS)
     for each in (NO_GROUP, OTHER_WITHOUT_GROUP):
         host.add_function(each, group=None)
-    record(folder, dict.fromkeys(named), gpu=GPU if AUDIO in named else named[0], override="x")
 
-    (done,) = pool.restore_abandoned()
+    for named in (
+        *((GPU, SECOND), (GPU, BRIDGE), (AUDIO,), (NVME,)),
+        (NO_GROUP, OTHER_WITHOUT_GROUP),
+    ):
+        gpu = GPU if AUDIO in named else named[0]
+        file = record(folder, dict.fromkeys(named), gpu=gpu, override="x")
 
-    assert not done.is_restored
-    assert "is not used" in done.sentence
-    assert kernel.writes == []
+        (done,) = pool.restore_abandoned()
+
+        assert not done.is_restored, named
+        assert "is not used" in done.sentence
+        assert kernel.writes == []
+        file.unlink()
 
 
 def test_lease_and_record_files_can_be_read_by_the_group(pool: GpuPool, folder: Path) -> None:

@@ -12,7 +12,6 @@ from harness.errors import HarnessError
 from harness.gpu.passthrough import BoundDriver, VerdictKind
 from harness.gpu.passthrough.binding import Binder
 from harness.gpu.passthrough.records import RecordedDrivers, RecordError, Writer
-from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 from suites.unit.gpu.passthrough.leasing import (
     AUDIO,
     BEFORE,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu.passthrough.pool import GpuPool
+    from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 
 _OTHER_USER = 65534
 _OTHER_GROUP = 65533
@@ -177,25 +177,21 @@ def test_run_that_waits_for_a_gpu_with_a_forged_record_fails_with_the_reason(
     assert drivers(host) == BEFORE
 
 
-@pytest.mark.parametrize(
-    "replace",
-    [
-        lambda file: file.unlink(),
-        lambda file: file.write_text(
-            file.read_text()
-            .replace(str(BEFORE[GPU]), "nouveau")
-            .replace(str(BEFORE[AUDIO]), "nouveau")
-        ),
-    ],
-    ids=["removed", "other drivers"],
-)
-def test_gpu_gets_its_driver_back_even_if_its_record_was_changed(
-    host: FakeHost, pool: GpuPool, folder: Path, replace: Callable[[Path], None]
+def test_gpu_gets_its_driver_back_even_if_its_record_was_removed_or_changed(
+    host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
     host.add_driver("nouveau")
+    file = folder / f"drivers-{GPU}.json"
+    with lease(pool, FIRST):
+        file.unlink()
+    assert drivers(host) == BEFORE
+
     with lease(pool, FIRST):
         assert host.driver_of(GPU) == host.driver_of(AUDIO) == "vfio-pci"
-        replace(folder / f"drivers-{GPU}.json")
+        text = file.read_text()
+        for address in (GPU, AUDIO):
+            text = text.replace(str(BEFORE[address]), "nouveau")
+        file.write_text(text)
 
     assert drivers(host) == BEFORE
 
@@ -216,26 +212,23 @@ def test_fifo_that_replaced_the_record_is_reported_after_the_gpu_is_returned(
     assert drivers(host) == BEFORE
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
-        ('{"reason": "no", "since": "now", "user": "root"}', VerdictKind.REFUSED),
-        ("{", VerdictKind.UNKNOWN),
-    ],
-    ids=["quarantined", "unreadable"],
-)
 def test_leased_gpu_is_returned_despite_a_quarantine_by_another_user(
-    pool: GpuPool, folder: Path, give_away: Callable[[Path], None], content: str, kind: VerdictKind
+    pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     """Only the holder of the lease can detect that the GPU is broken."""
     quarantine = folder / f"quarantine-{GPU}.json"
-    with lease(pool, FIRST):
-        quarantine.write_text(content)
-        give_away(quarantine)
+    for content, kind in (
+        ("{", VerdictKind.UNKNOWN),
+        ('{"reason": "no", "since": "now", "user": "root"}', VerdictKind.REFUSED),
+    ):
+        with lease(pool, FIRST):
+            quarantine.write_text(content)
+            give_away(quarantine)
 
-    gpu, _ = pool.survey()
-    assert gpu.function.driver == BEFORE[GPU]
-    assert gpu.verdict.kind is kind
+        gpu, _ = pool.survey()
+        assert gpu.function.driver == BEFORE[GPU]
+        assert gpu.verdict.kind is kind
+        quarantine.unlink()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -283,28 +276,28 @@ def test_driver_with_a_forbidden_name_is_not_unbound(
 OURS = Writer(user=os.geteuid(), group=os.getegid(), name="us", is_trusted=True)
 
 
-@pytest.mark.parametrize("address", ["../../../etc", "0000:65:00.0/..", "0000:65:00.0\n"])
-def test_nothing_is_written_for_an_invalid_address(address: str, tmp_path: Path) -> None:
-    kernel = FakeKernel(FakeHost(tmp_path / "host"))
-    binder = Binder(kernel.host.root, kernel)
-    bound = {address: BoundDriver(driver=None, override=None)}
-    recorded = RecordedDrivers(
-        address=address, path=tmp_path / "record", functions=bound, writer=OURS
-    )
-    with pytest.raises(HarnessError, match="is not on the PCI bus"):
-        binder.bind_to_vfio(address)
-    with pytest.raises(HarnessError, match="is not on the PCI bus"):
-        binder.reset(address)
-    with pytest.raises(HarnessError, match="is not on the PCI bus"):
-        binder.restore(recorded)
-    with pytest.raises(HarnessError, match="is not a PCI address, so nothing is written"):
-        binder._write_override(address, "nvidia")
+def test_nothing_is_written_for_an_invalid_address(
+    host: FakeHost, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    binder = Binder(host.root, kernel)
+    for address in ("../../../etc", "0000:65:00.0/..", "0000:65:00.0\n"):
+        bound = {address: BoundDriver(driver=None, override=None)}
+        recorded = RecordedDrivers(
+            address=address, path=tmp_path / "record", functions=bound, writer=OURS
+        )
+        with pytest.raises(HarnessError, match="is not on the PCI bus"):
+            binder.bind_to_vfio(address)
+        with pytest.raises(HarnessError, match="is not on the PCI bus"):
+            binder.reset(address)
+        with pytest.raises(HarnessError, match="is not on the PCI bus"):
+            binder.restore(recorded)
+        with pytest.raises(HarnessError, match="is not a PCI address, so nothing is written"):
+            binder._write_override(address, "nvidia")
     assert kernel.writes == []
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+def test_sysfs_file_accepts_only_text_of_its_format(host: FakeHost, kernel: FakeKernel) -> None:
+    for name, text in (
         ("driver_override", "nvidia\nalice ALL=(ALL) NOPASSWD: ALL\n"),
         ("driver_override", "../nvidia\n"),
         ("unbind", "../x"),
@@ -312,13 +305,9 @@ def test_nothing_is_written_for_an_invalid_address(address: str, tmp_path: Path)
         ("reset", "2"),
         ("reset_method", "flr; reboot"),
         ("remove", "1"),
-    ],
-)
-def test_sysfs_file_accepts_only_text_of_its_format(tmp_path: Path, name: str, text: str) -> None:
-    kernel = FakeKernel(FakeHost(tmp_path / "host"))
-    root = kernel.host.root
-    with pytest.raises(HarnessError, match="is not written into"):
-        Binder(root, kernel)._try_write(root / "sys/bus/pci" / name, text)
+    ):
+        with pytest.raises(HarnessError, match="is not written into"):
+            Binder(host.root, kernel)._try_write(host.root / "sys/bus/pci" / name, text)
 
     assert kernel.writes == []
 
