@@ -148,11 +148,12 @@ def test_unit_with_another_command_or_several_commands_is_refused(tmp_path: Path
 
 def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) -> None:
     """The list has a unit that does not exist if another unit names it."""
+    folder = EvidenceFolder(tmp_path)
     for listed in (
         f"{KUBELET} not-found inactive dead x\n",
         "other.service loaded active running O\n",
     ):
-        folder = EvidenceFolder(tmp_path).command("units", listed)
+        folder.command("units", listed)
         with pytest.raises(HarnessError, match=r"commands=unit_commands\('kubelet.service'\)"):
             expect.unit_state(folder.evidence, KUBELET, active="inactive")
 
