@@ -161,9 +161,10 @@ def test_recipe_that_extends_a_cloud_image_keeps_its_key_but_has_another_folder(
     assert recipe.folder == own
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "words"),
-    [
+def test_error_for_an_invalid_extending_recipe_has_its_line_and_key(
+    shipped: Path, own: Path
+) -> None:
+    for text, where, words in (
         (
             "schema: 1\nextends: nod\n",
             "2: key 'extends':",
@@ -195,15 +196,11 @@ def test_recipe_that_extends_a_cloud_image_keeps_its_key_but_has_another_folder(
             "3: key 'trees.0':",
             "no folder 'tree' in '.*/own'",
         ),
-    ],
-)
-def test_error_for_an_invalid_extending_recipe_has_its_line_and_key(
-    shipped: Path, own: Path, text: str, where: str, words: str
-) -> None:
-    with pytest.raises(BadInputError, match=words) as refusal:
-        _read(shipped, own, text)
+    ):
+        with pytest.raises(BadInputError, match=words) as refusal:
+            _read(shipped, own, text)
 
-    assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
+        assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
 
 
 def test_error_for_an_invalid_base_recipe_mentions_the_file_and_the_line_and_the_key(

@@ -74,35 +74,23 @@ GOOD = said("GOODSIG", PUBLISHER)
 OF_A_STRANGER = said("GOODSIG", STRANGER)
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
+def test_list_with_a_good_signature_of_the_publisher_is_accepted() -> None:
+    """A list may be signed by an old key and a new key, and the keyring may have only one of them."""
+    for status in (
         GOOD,
         said("GOODSIG", PUBLISHER, by=SUBKEY),
         said("GOODSIG", PUBLISHER, name="A\u2028[GNUPG:] BADSIG x"),
         OF_A_STRANGER + GOOD,
         GOOD + OF_A_STRANGER,
         said("BADSIG", STRANGER) + GOOD,
+        # The key was renewed.
         said("EXPKEYSIG", PUBLISHER) + GOOD,
-    ],
-    ids=[
-        "one signature",
-        "by a subkey",
-        "status line in the name",
-        "after a stranger",
-        "before a stranger",
-        "after a bad signature",
-        "renewed key",
-    ],
-)
-def test_list_with_a_good_signature_of_the_publisher_is_accepted(status: str) -> None:
-    """A list may be signed by an old key and a new key, and the keyring may have only one of them."""
-    check(FakeGpgv(status))
+    ):
+        check(FakeGpgv(status))
 
 
-@pytest.mark.parametrize(
-    ("status", "why"),
-    [
+def test_list_without_a_valid_signature_is_refused() -> None:
+    for status, why in (
         (OF_A_STRANGER, f"it is by the key {STRANGER}"),
         (said("EXPKEYSIG", PUBLISHER) + OF_A_STRANGER, "was made by a key that has expired"),
         (OF_A_STRANGER + said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
@@ -117,11 +105,10 @@ def test_list_with_a_good_signature_of_the_publisher_is_accepted(status: str) ->
         ),
         ("", "has no signature"),
         (GOOD.replace("[GNUPG:] NEWSIG\n", ""), "has no signature"),
-    ],
-)
-def test_list_without_a_valid_signature_is_refused(status: str, why: str) -> None:
-    with pytest.raises(ImageFetchError, match=f"not by the key {PUBLISHER}: .*{re.escape(why)}"):
-        check(FakeGpgv(status, exit_code=0))
+    ):
+        words = f"not by the key {PUBLISHER}: .*{re.escape(why)}"
+        with pytest.raises(ImageFetchError, match=words):
+            check(FakeGpgv(status, exit_code=0))
 
 
 def test_gpgv_that_does_not_end_is_not_reported_as_an_error_in_the_list() -> None:
@@ -136,9 +123,9 @@ END = "-----END PGP PUBLIC KEY BLOCK-----"
 ARMOR = f"{BEGIN}\n\na2V5\n=abcd\n{END}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "keys"),
-    [
+def test_public_keys_are_read_from_any_armor(tmp_path: Path) -> None:
+    file = tmp_path / "key.asc"
+    for text, keys in (
         (ARMOR, b"key"),
         (ARMOR.replace("\n", "\r\n"), b"key"),
         (ARMOR.replace("=abcd\n", ""), b"key"),
@@ -147,18 +134,15 @@ ARMOR = f"{BEGIN}\n\na2V5\n=abcd\n{END}\n"
         (ARMOR.replace("a2V5", "a2\nV5"), b"key"),
         (f"\ufeff# A key: by hand\n{ARMOR}", b"key"),
         (ARMOR + ARMOR.replace("a2V5", "c2Vjb25k"), b"keysecond"),
-    ],
-)
-def test_public_keys_are_read_from_any_armor(tmp_path: Path, text: str, keys: bytes) -> None:
+    ):
+        file.write_bytes(text.encode())
+
+        assert read_key(file) == keys, text
+
+
+def test_file_without_a_whole_public_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "key.asc"
-    file.write_bytes(text.encode())
-
-    assert read_key(file) == keys
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+    for text in (
         "",
         "<html>404</html>",
         ARMOR.replace("PUBLIC", "PRIVATE"),
@@ -166,11 +150,8 @@ def test_public_keys_are_read_from_any_armor(tmp_path: Path, text: str, keys: by
         ARMOR.replace("a2V5", "a2V"),
         ARMOR.replace("a2V5", "a2V!"),
         BEGIN + "\n" * 10_000,
-    ],
-)
-def test_file_without_a_whole_public_key_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "key.asc"
-    file.write_text(text)
+    ):
+        file.write_text(text)
 
-    with pytest.raises(BadInputError, match=r"key\.asc: .*(no complete public key|is damaged)"):
-        read_key(file)
+        with pytest.raises(BadInputError, match=r"key\.asc: .*(no complete public|is damaged)"):
+            read_key(file)

@@ -140,13 +140,15 @@ def test_disk_without_a_guid_partition_table_is_refused(extractor: Extractor) ->
         extractor.partitions()
 
 
-@pytest.mark.parametrize(
-    ("missing", "package"), [("qemu-img", "qemu-utils"), ("debugfs", "e2fsprogs")]
-)
 def test_error_for_a_missing_program_mentions_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, package: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "find_program", lambda name: None if name == missing else name)
+    for missing, package in (("qemu-img", "qemu-utils"), ("debugfs", "e2fsprogs")):
+        monkeypatch.setattr(
+            extraction,
+            "find_program",
+            lambda name, missing=missing: None if name == missing else name,
+        )
 
-    with pytest.raises(RequirementError, match=f"'{missing}'.* {package}'"):
-        Extractor(disk=tmp_path, work=tmp_path, deadline=Deadline.after(1, FakeClock()))
+        with pytest.raises(RequirementError, match=f"'{missing}'.* {package}'"):
+            Extractor(disk=tmp_path, work=tmp_path, deadline=Deadline.after(1, FakeClock()))

@@ -30,14 +30,10 @@ def test_written_partition_table_is_read_back_unchanged() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "front",
-    [bytes(TABLE_BYTES), render_gpt({}, TOTAL)[0][: TABLE_BYTES - 1]],
-    ids=["zeros", "cut-short"],
-)
-def test_disk_without_a_partition_table_is_refused(front: bytes) -> None:
-    with pytest.raises(ValueError, match="no GUID partition table"):
-        read_table(front)
+def test_disk_without_a_whole_partition_table_is_refused() -> None:
+    for front in (bytes(TABLE_BYTES), render_gpt({}, TOTAL)[0][: TABLE_BYTES - 1]):
+        with pytest.raises(ValueError, match="no GUID partition table"):
+            read_table(front)
 
 
 def test_invalid_partition_entries_are_ignored() -> None:
@@ -67,13 +63,13 @@ def test_partition_entries_of_256_bytes_are_read() -> None:
     assert found == [(1, 4096), (2, 2048)]
 
 
-@pytest.mark.parametrize("size", [0, 127])
-def test_partition_entries_that_are_too_small_are_refused(size: int) -> None:
+def test_partition_entries_that_are_too_small_are_refused() -> None:
     front = bytearray(render_gpt({1: (LINUX, 4096, 100)}, TOTAL)[0])
-    struct.pack_into("<II", front, SECTOR + 80, 0xFFFFFFFF, size)
+    for size in (0, 127):
+        struct.pack_into("<II", front, SECTOR + 80, 0xFFFFFFFF, size)
 
-    with pytest.raises(ValueError, match=f"has entries of {size} bytes, but an entry needs 128"):
-        read_table(bytes(front))
+        with pytest.raises(ValueError, match=f"entries of {size} bytes, but an entry needs 128"):
+            read_table(bytes(front))
 
 
 def test_boot_partitions_are_searched_before_root_partitions() -> None:

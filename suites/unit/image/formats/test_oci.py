@@ -120,7 +120,7 @@ def test_manifest_in_the_registry_files_is_found_by_its_tag_and_by_its_digest() 
         assert hashlib.sha256(content).hexdigest() == hexed
 
 
-@pytest.mark.parametrize("reference", ["busybox", "host:5000/name", "name:tag"])
-def test_reference_without_host_or_tag_is_refused(reference: str) -> None:
-    with pytest.raises(ValueError, match="is not an image reference"):
-        split_reference(reference)
+def test_reference_without_host_or_tag_is_refused() -> None:
+    for reference in ("busybox", "host:5000/name", "name:tag"):
+        with pytest.raises(ValueError, match="is not an image reference"):
+            split_reference(reference)

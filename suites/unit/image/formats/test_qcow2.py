@@ -23,78 +23,61 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_name_of_the_backing_file_is_read(tmp_path: Path) -> None:
-    assert backing_name(qcow2_on(tmp_path / "a", "/cache/disk.qcow2")) == "/cache/disk.qcow2"
-
-
-@pytest.mark.parametrize("content", [b"", b"\0" * 4096])
-def test_file_that_is_not_qcow2_has_no_backing_file(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a").write_bytes(content)
-
-    assert backing_name(tmp_path / "a") is None
-
-
-@pytest.mark.parametrize(("at", "length"), [(128, 0xFFFFFFFF), (1 << 63, 4), (128, 0), (512, 4)])
-def test_unreadable_name_of_a_backing_file_is_refused(
-    tmp_path: Path, at: int, length: int
-) -> None:
-    disk = qcow2_on(tmp_path / "a", "name", behind=bytes(400) + b"\xff\xff\xff\xff")
-    raw = bytearray(disk.read_bytes())
-    struct.pack_into(">QII", raw, 8, at, length, 0xFFFFFFFF)
-    disk.write_bytes(bytes(raw[:512]) + b"\xff\xff\xff\xff")
-
-    with pytest.raises(HarnessError, match=r"'.*/a' can't be read: \d+ bytes at \d+\."):
-        backing_name(disk)
-    with pytest.raises(HarnessError, match=r"'.*/a' has clusters of 2\^4294967295 bytes"):
-        with_backing_name(disk, "b")
-
-
-def test_standalone_disk_has_no_backing_file(tmp_path: Path) -> None:
+def test_standalone_disk_or_file_that_is_not_qcow2_has_no_backing_file(tmp_path: Path) -> None:
     assert backing_name(qcow2_on(tmp_path / "a", "")) is None
+    for content in (b"", b"\0" * 4096):
+        (tmp_path / "a").write_bytes(content)
+
+        assert backing_name(tmp_path / "a") is None
 
 
-@pytest.mark.parametrize("name", ["b", "a-longer-name-than-the-old.one"])
-def test_new_header_differs_only_in_the_name_of_the_backing_file(
-    tmp_path: Path, name: str
-) -> None:
-    disk = qcow2_on(tmp_path / "a", "/cache/disk.qcow2")
+def test_unreadable_name_of_a_backing_file_is_refused(tmp_path: Path) -> None:
+    for at, length in ((128, 0xFFFFFFFF), (1 << 63, 4), (128, 0), (512, 4)):
+        disk = qcow2_on(tmp_path / "a", "name", behind=bytes(400) + b"\xff\xff\xff\xff")
+        raw = bytearray(disk.read_bytes())
+        struct.pack_into(">QII", raw, 8, at, length, 0xFFFFFFFF)
+        disk.write_bytes(bytes(raw[:512]) + b"\xff\xff\xff\xff")
 
-    start = with_backing_name(disk, name)
+        with pytest.raises(HarnessError, match=r"'.*/a' can't be read: \d+ bytes at \d+\."):
+            backing_name(disk)
+        with pytest.raises(HarnessError, match=r"'.*/a' has clusters of 2\^4294967295 bytes"):
+            with_backing_name(disk, "b")
 
-    assert start == qcow2_on(tmp_path / "b", name).read_bytes()[:CLUSTER]
-    assert backing_name(disk) == "/cache/disk.qcow2"
+
+def test_new_header_differs_only_in_the_name_of_the_backing_file(tmp_path: Path) -> None:
+    for name in ("b", "a-longer-name-than-the-old.one"):
+        disk = qcow2_on(tmp_path / "a", "/cache/disk.qcow2")
+
+        start = with_backing_name(disk, name)
+
+        assert start == qcow2_on(tmp_path / "b", name).read_bytes()[:CLUSTER]
+        assert backing_name(disk) == "/cache/disk.qcow2"
 
 
 def test_backing_file_name_without_space_in_the_header_is_refused(tmp_path: Path) -> None:
-    disk = qcow2_on(tmp_path / "a", "short", behind=b"\0\0precious")
-
+    full = qcow2_on(tmp_path / "a", "short", behind=b"\0\0precious")
     with pytest.raises(HarnessError, match="has no space in its header for the backing file"):
-        with_backing_name(disk, "much longer")
+        with_backing_name(full, "much longer")
 
-
-def test_backing_file_name_longer_than_a_cluster_is_refused(tmp_path: Path) -> None:
-    disk = qcow2_on(tmp_path / "a", "short")
-
+    # No name may be longer than a cluster.
     with pytest.raises(HarnessError, match="qemu-img convert"):
-        with_backing_name(disk, "x" * CLUSTER)
+        with_backing_name(qcow2_on(tmp_path / "b", "short"), "x" * CLUSTER)
 
 
-@pytest.mark.parametrize(
-    ("below", "expected"),
-    [
+def test_path_of_a_backing_file_in_the_cache_is_relative_to_the_published_folder(
+    tmp_path: Path,
+) -> None:
+    elsewhere = str(tmp_path / "elsewhere/disk.qcow2")
+    for path, expected in (
         ("cache/checkpoints/parent/disk.qcow2", "../parent/disk.qcow2"),
         ("cache/images/debian/disk.qcow2", "../../images/debian/disk.qcow2"),
-        ("elsewhere/disk.qcow2", None),
-    ],
-)
-def test_path_of_a_backing_file_in_the_cache_is_relative_to_the_published_folder(
-    tmp_path: Path, below: str, expected: str | None
-) -> None:
-    disk = qcow2_on(tmp_path / "disk", str(tmp_path / below))
+        (elsewhere, elsewhere),
+    ):
+        disk = qcow2_on(tmp_path / "disk", str(tmp_path / path))
 
-    make_relative(disk, published=tmp_path / "cache/checkpoints/child")
+        make_relative(disk, published=tmp_path / "cache/checkpoints/child")
 
-    assert backing_name(disk) == (expected or str(tmp_path / below))
+        assert backing_name(disk) == expected
 
 
 def test_standalone_disk_stays_unchanged(tmp_path: Path) -> None:
@@ -131,49 +114,43 @@ def a_disk(
     return path
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({}, None),
-        ({"version": 2}, None),
+def test_qcow2_that_is_truncated_or_encrypted_or_refers_to_other_files_is_unusable(
+    tmp_path: Path,
+) -> None:
+    usable: tuple[dict[str, int], ...] = (
+        {"version": 2},
         # At the position of version 3's features, version 2 has other fields.
-        ({"version": 2, "features": 4}, None),
-        ({"features": 1}, None),
+        {"version": 2, "features": 4},
+        {"features": 1},
+    )
+    for fields in usable:
+        assert why_unusable(a_disk(tmp_path / "disk", **fields)) is None, fields
+    unusable: tuple[tuple[dict[str, int], str], ...] = (
         ({"version": 4}, "is a qcow2 of version 4"),
-        ({"backing_at": 104}, "has a backing file"),
+        ({"backing_at": 104, "method": 1}, "has a backing file"),
         ({"features": 4}, "has an external data file"),
         ({"method": 1}, "is encrypted"),
         ({"size": 0}, "contains a disk of 0 bytes"),
         ({"tables": 5}, "ends after 4096 bytes, so it is truncated"),
-        ({"backing_at": 104, "method": 1}, "has a backing file"),
-    ],
-)
-def test_qcow2_that_is_truncated_or_encrypted_or_refers_to_other_files_is_unusable(
-    tmp_path: Path, fields: dict[str, int], why: str | None
-) -> None:
-    found = why_unusable(a_disk(tmp_path / "disk", **fields))
-
-    assert found is None if why is None else str(found).startswith(why)
+    )
+    for fields, why in unusable:
+        assert str(why_unusable(a_disk(tmp_path / "disk", **fields))).startswith(why), fields
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
+def test_raw_file_is_usable_only_with_a_partition_table(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(510) + b"\x55\xaa" + bytes(512))
+    assert why_unusable(disk) is None
+
+    for content, why in (
         (b"", "is empty"),
-        (bytes(510) + b"\x55\xaa" + bytes(512), None),
         (bytes(510) + b"\x55\xaa" + bytes(511), "is neither"),
         (bytes(1024), "is neither"),
         (b"QFI\xfb", "is neither"),
-    ],
-)
-def test_raw_file_is_usable_only_with_a_partition_table(
-    tmp_path: Path, content: bytes, why: str | None
-) -> None:
-    (tmp_path / "disk").write_bytes(content)
+    ):
+        disk.write_bytes(content)
 
-    found = why_unusable(tmp_path / "disk")
-
-    assert found is None if why is None else str(found).startswith(why)
+        assert str(why_unusable(disk)).startswith(why)
 
 
 def test_virtual_size_is_the_size_of_the_disk_and_not_of_its_file(tmp_path: Path) -> None:
