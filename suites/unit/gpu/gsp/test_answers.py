@@ -318,7 +318,7 @@ def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> No
         driver = Driver(device, release)
         driver.open()
         for command in (next(iter(REFUSED)), 0x2080FFFF, 0x2080FFFF):
-            driver.control(command, bytes(16))
+            assert driver.control(command, bytes(16))[0] == NOT_SUPPORTED
         counts.append(dict(device.state.unknown_commands))
         traces.append(gpu.trace)
 

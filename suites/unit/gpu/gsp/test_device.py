@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from harness.gpu.gsp.answers import ANSWERS
-from harness.gpu.gsp.processor import Processor
 from harness.gpu.gsp.queues import SLOTS
 from harness.gpu.gsp.rpc import Function
 from harness.limits import GPU_MEMORY
@@ -320,18 +319,6 @@ def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -
     assert opened.control(0x132, b"\xff" * 8) == (0, b"\xff" * 8)
 
 
-def test_driver_release_without_data_is_refused_with_a_sentence() -> None:
-    driver = Driver(a_device(), "999.12.34")
-    noted = []
-    driver.device.state.note = lambda _kind, words: noted.append(words)
-
-    driver.open()
-
-    assert driver.control(NAME, bytes(132))[0] == 0x56
-    (refusal,) = noted
-    assert "driver 999.12.34 opened" in refusal
-
-
 def test_raised_xid_sends_the_driver_an_event_and_an_interrupt(opened: Driver) -> None:
     raised = []
     opened.device.signal = lambda: raised.append(True)
@@ -597,18 +584,6 @@ def test_job_that_waits_to_begin_is_not_posted_a_second_time() -> None:
     assert [device.post(job, "x"), device.post(job, "x")] == [True, False]
     device.work(Ram())
     assert done == [True, True, None]
-
-
-def test_channels_run_until_they_have_no_more_work(
-    opened: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more = [True, True, False]
-    monkeypatch.setattr(Processor, "run_channels", lambda _processor: more.pop(0))
-
-    opened.write(0xBB0090, 0)
-    opened.work()
-
-    assert more == []
 
 
 class LateRam(Ram):

@@ -58,9 +58,11 @@ def test_lease_is_read_back_from_its_file() -> None:
             GpuLease.from_json(text)
 
 
-def test_first_free_gpu_is_granted_at_once() -> None:
+def test_first_free_and_usable_gpu_is_granted_at_once() -> None:
     assert turn(1, entry(1, (A, B))) == (A,)
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B))) == (B,)
+    assert turn(1, entry(1, (A, B)), usable=frozenset({B})) == (B,)
+    assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
 def test_two_requests_get_different_gpus_even_if_one_gpu_matches_both_requests() -> None:
@@ -103,11 +105,6 @@ def test_process_that_holds_a_gpu_gets_a_second_gpu_before_earlier_processes() -
     )
 
     assert turn(3, *entries) == (B,)
-
-
-def test_unusable_gpu_is_not_granted() -> None:
-    assert turn(1, entry(1, (A, B)), usable=frozenset({B})) == (B,)
-    assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
 
 
 def test_message_to_a_waiting_process_mentions_the_holder_and_the_first_process_in_the_queue() -> (

@@ -7,15 +7,6 @@ from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 
 
-def test_build_that_prints_nothing_ends_at_its_time_limit() -> None:
-    clock = FakeClock()
-    deadline = OutputDeadline.of(Deadline.after(900, clock))
-
-    clock.sleep(901)
-
-    assert deadline.has_passed()
-
-
 def test_each_printed_line_restarts_the_time_limit_of_a_build() -> None:
     clock = FakeClock()
     deadline = OutputDeadline.of(Deadline.after(900, clock))
