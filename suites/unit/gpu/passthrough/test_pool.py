@@ -776,8 +776,8 @@ def test_record_that_is_no_record_of_drivers_is_refused(folder: Path) -> None:
             DeviceRecords(folder, boot_id="BOOT").drivers(GPU)
 
 
-def test_state_of_a_gpu_whose_record_cannot_be_read_is_unknown(
-    pool: GpuPool, folder: Path
+def test_gpu_whose_record_cannot_be_read_is_unknown_and_not_touched(
+    kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     file = folder / f"drivers-{GPU}.json"
     file.write_text("")
@@ -786,6 +786,10 @@ def test_state_of_a_gpu_whose_record_cannot_be_read_is_unknown(
     assert verdicts(pool) == {GPU: VerdictKind.UNKNOWN, SECOND: VerdictKind.USABLE}
     assert f"The record '{file}' can't be read" in reason(pool)
     assert open_descriptors() == before
+    (done,) = pool.restore_abandoned()
+    assert not done.is_restored
+    assert file.name in done.sentence
+    assert kernel.writes == []
     with lease(pool) as (gpu,):
         assert gpu.gpu.address == SECOND
     with pytest.raises(RequirementError, match=f"GPU {GPU} can't be leased"):
@@ -826,18 +830,6 @@ def test_record_from_an_earlier_boot_is_not_used(
         assert host.driver_of(GPU) == "vfio-pci"
     assert drivers(host) == BEFORE
     assert list(folder.glob("drivers-*")) == []
-
-
-def test_unreadable_record_is_reported_and_its_gpu_is_not_touched(
-    kernel: FakeKernel, pool: GpuPool, folder: Path
-) -> None:
-    (folder / f"drivers-{GPU}.json").write_text("{")
-
-    (done,) = pool.restore_abandoned()
-
-    assert not done.is_restored
-    assert f"drivers-{GPU}.json" in done.sentence
-    assert kernel.writes == []
 
 
 def test_abandoned_gpu_with_a_dead_pci_function_is_quarantined(
