@@ -145,7 +145,7 @@ def test_address_space_of_a_directory_entry_has_the_mappings_of_its_directory(
     assert space is not None
     space.write(VIRTUAL, b"hello")
     assert tables.memories.read(Space.FRAME_BUFFER, DATA, 5) == b"hello"
-    for entry, shift in ((0, version.root_shift), (2, 12), (2, 0), (2, 1 << 60)):
+    for entry, shift in ((0, version.root_shift), (2, 21), (2, 12), (2, 0), (2, 1 << 60)):
         assert AddressSpace.by_entry(tables.memories, version, entry=entry, shift=shift) is None
 
 
