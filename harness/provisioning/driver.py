@@ -370,12 +370,18 @@ def query_device(retry: Retry) -> Run:
 
 def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
     """Detect failures that a retry cannot repair, and faults reported with the exit code 0."""
-    words = find_tool_words(f"{result.stdout}\n{result.stderr}")
+    words = find_tool_words(f"{_without_processes(result.stdout)}\n{result.stderr}")
     words = words or SMI_EXIT_CODES.get(result.exit_code)
     if words is None or (words.can_retry_help and not result.ok):
         return None
     code = ExitCode.GPU_INFO_ROM_CORRUPTED if words is CORRUPT_INFOROM else _FAILED
     return PermanentFailure(message=words.meaning, exit_code=code)
+
+
+def _without_processes(table: str) -> str:
+    """Return the output of `nvidia-smi` without the list of processes, whose names users chose."""
+    gpus, _, rest = table.partition("| Processes:")
+    return "\n".join((gpus, *(line for line in rest.splitlines() if not line.startswith("|"))))
 
 
 def _probe_once_installed(image: DriverImage) -> Run:

@@ -989,6 +989,13 @@ TOOL_WORDS = (
         f"{SMI}; kubernetes-sigs/dra-driver-nvidia-gpu#1008",
         "Look for 'NVRM' in the kernel log.",
     ),
+    _fault(
+        # A row of the table; other programs print 'ERR!' too, such as npm.
+        r"(?m:^)\|[^\n]*(?:\bERR!|Unknown Error)[^\n]*\|",
+        "A GPU did not answer a question of `nvidia-smi`.",
+        SMI,
+        _RESET,
+    ),
 )
 """Texts of `nvidia-smi` and of programs that load modules, anywhere in their output."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.fixtures.recordings import load_recording
 from harness.provisioning.cdi import Engine
 from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import Configuration
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 LOST, CORRUPT = "A GPU has fallen off the bus", "The GPU's infoROM is corrupted"
 NO_GPU = "The driver has no GPU that works"
+NO_ANSWER = "A GPU did not answer"
+TABLE = load_recording("nvidia-smi/580.159.04-h100-table").text
 MISMATCH = "The driver's programs and its loaded module have different versions"
 
 
@@ -44,6 +47,12 @@ MISMATCH = "The driver's programs and its loaded module have different versions"
         ("Unknown Error of a new kind\n", "", 15, LOST),
         ("Failed to initialize NVML: ...\n", "", 18, MISMATCH),
         ("No devices were found\n", "", 0, NO_GPU),
+        (TABLE, "", 0, None),
+        (TABLE.replace("33C", "ERR!"), "", 0, NO_ANSWER),
+        (TABLE.replace("NVIDIA H100 80GB HBM3", "ERR!                 "), "", 0, NO_ANSWER),
+        (TABLE.replace("70W /  700W", "Unknown Error"), "", 0, NO_ANSWER),
+        (TABLE.replace("  No running processes", "  0  9  C  ./ERR! GPU is lost"), "", 0, None),
+        (f"{TABLE}WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", "", 0, CORRUPT),
         ("No devices were found\n", "", 6, None),
         ("No devices were found\n", "", 9, None),
         ("Failed to initialize NVML: No supported GPUs were found\n", "", 255, None),
