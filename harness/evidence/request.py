@@ -193,6 +193,7 @@ def node_request(
             "/usr/src/nvidia-*",
             "/var/lib/dkms/nvidia",
             "/var/lib/dkms/nvidia/*/*/*",
+            "/var/lib/dkms/nvidia/*/*/*/module/*",
         ],
     )
     if provisioner is None:

@@ -95,7 +95,7 @@ def no_record(evidence: Evidence) -> None:
 
 
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
-    """Expect both DKMS and the module file to show that `kernel` has a module of this `version`.
+    """Expect both DKMS and the module files to show that `kernel` has the modules of this `version`.
 
     DKMS's state alone is not sufficient: the state is "installed" even if the kernel refuses the
     module, or would load another module.
@@ -124,6 +124,34 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
         f"{on_disk}.",
         evidence,
     )
+    folder = _dkms_folder(kernel)
+    lost = _lost_modules(evidence, folder, f"/var/lib/dkms/nvidia/{version}/{kernel}/*/module")
+    require(
+        not lost,
+        f"DKMS was expected to have all modules of nvidia/{version} installed for '{kernel}', but "
+        f"'{folder}' lacks {lost}. Install them again (`dkms install --force`).",
+        evidence,
+    )
+
+
+def _dkms_folder(kernel: str) -> str:
+    return f"/lib/modules/{kernel}/updates/dkms"
+
+
+def _lost_modules(evidence: Evidence, folder: str, tree: str) -> list[str]:
+    """Return the modules in DKMS's own `tree` whose files `folder` lacks.
+
+    The files themselves may differ, since DKMS compresses, strips or signs a file when it installs
+    it. The list is empty if the folder has no module, since some distributions use another folder.
+    """
+    paths = evidence.paths
+    built = {_module_name(path) for path in paths.seen(f"{tree}/*") if ".ko" in path}
+    installed = {_module_name(path) for path in (paths.matching(f"{folder}/*") if built else ())}
+    return sorted(built - installed) if "nvidia" in installed else []
+
+
+def _module_name(path: str) -> str:
+    return path.rpartition("/")[2].partition(".ko")[0]
 
 
 def no_module_for(evidence: Evidence, kernel: str) -> None:
@@ -383,7 +411,7 @@ def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
 
     Raises ExpectationError if there is no module `nvidia`, even if there are other modules.
     """
-    folder = f"/lib/modules/{kernel}/updates/dkms"
+    folder = _dkms_folder(kernel)
     files = evidence.paths.matching(*(f"{folder}/{name}" for name in _MODULE_FILES))
     require(
         any(path.startswith(f"{folder}/nvidia.ko") for path in files),

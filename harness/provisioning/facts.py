@@ -88,7 +88,7 @@ def collect_facts(
         decision = decide(
             wanted,
             record,
-            lambda: prove_module(node.runner, kernel, is_read_only=is_read_only),
+            lambda: prove_module(node.runner, node.files, kernel, is_read_only=is_read_only),
         )
     os_release = node.files.read_or_empty(OS_RELEASE)
     scope = teardown_scope(configuration, is_opted_out=is_opted_out)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .nvidia import KERNELS_DIRECTORY
+from .nvidia import DKMS_TREE, KERNELS_DIRECTORY
 
 if TYPE_CHECKING:
     from .command import Runner
@@ -106,6 +106,8 @@ class ModuleProof:
     is_linker_ready: bool
     file: ModuleFile | None
     dkms: tuple[DkmsEntry, ...]
+    lost: tuple[str, ...] = ()
+    """The driver's modules that DKMS has installed for the kernel, and whose files are gone."""
 
     def is_installed(self, *, version: str, kernel: str, arch: str) -> bool:
         """Return whether DKMS has this module installed, not only added or built.
@@ -120,7 +122,9 @@ class ModuleProof:
         )
 
 
-def prove_module(runner: Runner, kernel: str, *, is_read_only: bool) -> ModuleProof:
+def prove_module(
+    runner: Runner, files: NodeFiles, kernel: str, *, is_read_only: bool
+) -> ModuleProof:
     """Collect the state of the module for `kernel` from the tools on the node.
 
     With `is_read_only` the linker's cache is only read, not rewritten. If a tool fails or is
@@ -130,11 +134,40 @@ def prove_module(runner: Runner, kernel: str, *, is_read_only: bool) -> ModulePr
     linker_result = runner.run(linker, timeout_s=QUERY_TIMEOUT_S)
     dkms = runner.run(("dkms", "status"), timeout_s=QUERY_TIMEOUT_S)
     modinfo = runner.run(("modinfo", "-k", kernel, MODULE), timeout_s=QUERY_TIMEOUT_S)
+    entries = parse_dkms_status(dkms.stdout) if dkms.ok else ()
     return ModuleProof(
         is_linker_ready=linker_result.ok,
         file=parse_modinfo(modinfo.stdout) if modinfo.ok else None,
-        dkms=parse_dkms_status(dkms.stdout) if dkms.ok else (),
+        dkms=entries,
+        lost=_lost_modules(files, entries, kernel),
     )
+
+
+def _lost_modules(
+    files: NodeFiles, entries: tuple[DkmsEntry, ...], kernel: str
+) -> tuple[str, ...]:
+    """Return the modules in DKMS's own tree whose files the kernel's folder lacks.
+
+    `dkms status` calls a driver installed even if such files are gone. DKMS may have installed all
+    modules in another folder; then none is lost.
+    """
+    installed = _module_names(installed_files(files, kernel))
+    if not installed:
+        return ()
+    built = {
+        name
+        for entry in entries
+        if (entry.module, entry.kernel, entry.state) == (MODULE, kernel, DkmsState.INSTALLED)
+        for name in _module_names(
+            files.matching(f"{DKMS_TREE}/{entry.version}/{kernel}/{entry.arch}/module", "*.ko*")
+        )
+    }
+    return tuple(sorted(built - installed))
+
+
+def _module_names(paths: tuple[str, ...]) -> set[str]:
+    """Return the names of module files, without a suffix for their compression."""
+    return {path.rpartition("/")[2].partition(".ko")[0] for path in paths}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +236,7 @@ def installed_files(files: NodeFiles, kernel: str) -> tuple[str, ...]:
     """Return the paths of the driver's modules that DKMS installed for a kernel."""
     names = {name.replace("_", "-") for name in UNLOAD_ORDER}
     found = files.matching(module_directory(kernel), "*.ko*")
-    return tuple(path for path in found if path.rpartition("/")[2].partition(".ko")[0] in names)
+    return tuple(path for path in found if _module_names((path,)) <= names)
 
 
 def kernels(files: NodeFiles) -> tuple[str, ...]:

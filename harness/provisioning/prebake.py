@@ -180,6 +180,7 @@ def _reason_by_module(wanted: Wanted, proof: ModuleProof) -> Reason | None:
         version=wanted.driver_version, kernel=wanted.kernel, arch=wanted.arch
     )
     rows = (
+        (Reason.MODULE, not proof.lost),
         (Reason.MODULE, proof.file.version == wanted.driver_version),
         (Reason.VERMAGIC, proof.file.kernel == wanted.kernel),
         (Reason.DKMS, is_installed),

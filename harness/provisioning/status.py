@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def status(node: NodeContext, configuration: Configuration) -> dict[str, object]:
     """Return the status of the node as a document for JSON; change nothing, raise nothing."""
     kernel = node.kernel()
-    proof = prove_module(node.runner, kernel, is_read_only=True)
+    proof = prove_module(node.runner, node.files, kernel, is_read_only=True)
     record = read_record(node.files, configuration.gpu_dkms_marker_file)
     return {
         "kernel": kernel,

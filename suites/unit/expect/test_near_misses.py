@@ -232,7 +232,8 @@ def a_node(folder: Path, *, kernel: str = SHORT, version: str = OLD) -> Evidence
         .paths(
             f"d 755 0 1.0 /lib/modules/{kernel}",
             f"d 755 0 1.0 /lib/modules/{other}",
-            f"f 644 0 1.0 /lib/modules/{kernel}/updates/dkms/nvidia.ko",
+            f"f 644 0 1.0 /lib/modules/{kernel}/updates/dkms/nvidia.ko.zst",
+            f"f 644 0 1.0 /var/lib/dkms/nvidia/{version}/{kernel}/x86_64/module/nvidia.ko",
             f"f 644 60 1.0 {RECORD_PATH}",
         )
     )
@@ -297,6 +298,15 @@ OTHER_KERNELS: dict[str, tuple[Callable[[EvidenceFolder, str, str], object], set
         lambda f, kernel, _other: f.command(
             "dkms-status",
             f"nvidia/{OLD}, {kernel}, x86_64: built\nnvidia/{OLD}, {kernel}, aarch64: installed\n",
+        ),
+        {"module_built_for"},
+    ),
+    "a file of dkms": (
+        lambda f, kernel, _other: f.more_paths(
+            *(
+                f"f 644 0 1.0 /var/lib/dkms/nvidia/{OLD}/{kernel}/x86_64/module/{name}.ko"
+                for name in ("nvidia", "nvidia-uvm")
+            )
         ),
         {"module_built_for"},
     ),

@@ -133,7 +133,7 @@ def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches(
     assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64") is is_installed
 
 
-def test_proof_of_a_module_runs_each_tool_once() -> None:
+def test_proof_of_a_module_runs_each_tool_once(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig", timeout_s=60)
@@ -146,7 +146,7 @@ def test_proof_of_a_module_runs_each_tool_once() -> None:
             stdout=f"version: {VERSION}\nvermagic: {KERNEL} SMP\n",
         ) as runner
     ):
-        proof = prove_module(runner, KERNEL, is_read_only=False)
+        proof = prove_module(runner, NodeFiles(tmp_path), KERNEL, is_read_only=False)
 
     assert proof == ModuleProof(
         is_linker_ready=True,
@@ -155,16 +155,44 @@ def test_proof_of_a_module_runs_each_tool_once() -> None:
     )
 
 
-def test_proof_for_a_plan_does_not_write_the_linker_cache() -> None:
+def test_proof_for_a_plan_does_not_write_the_linker_cache(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig -N -X", timeout_s=60, exit_code=1)
         .expect("dkms status", exit_code=127, stdout=f"nvidia/{VERSION}, {KERNEL}, x86_64: built")
         .expect(f"modinfo -k {KERNEL} nvidia", exit_code=1, stdout="version: 1") as runner
     ):
-        proof = prove_module(runner, KERNEL, is_read_only=True)
+        proof = prove_module(runner, NodeFiles(tmp_path), KERNEL, is_read_only=True)
 
     assert proof == ModuleProof(is_linker_ready=False, file=None, dkms=())
+
+
+@pytest.mark.parametrize(
+    ("state", "kept", "lost"),
+    [
+        ("installed", ("nvidia.ko.zst", "nvidia-uvm.ko.zst"), ()),
+        ("installed", ("nvidia.ko",), ("nvidia-uvm",)),
+        # Another distribution's folder has all modules, or nobody has installed them.
+        ("installed", (), ()),
+        ("built", ("nvidia.ko",), ()),
+    ],
+)
+def test_modules_of_dkms_whose_files_are_gone_are_lost(
+    tmp_path: Path, state: str, kept: tuple[str, ...], lost: tuple[str, ...]
+) -> None:
+    files = NodeFiles(tmp_path)
+    for name in ("nvidia.ko", "nvidia-uvm.ko"):
+        files.write(f"/var/lib/dkms/nvidia/{VERSION}/{KERNEL}/x86_64/module/{name}", "")
+    for name in kept:
+        files.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")
+    runner = (
+        ScriptedRunner()
+        .expect("ldconfig")
+        .expect("dkms status", stdout=f"nvidia/{VERSION}, {KERNEL}, x86_64: {state}\n")
+        .expect(f"modinfo -k {KERNEL} nvidia", stdout=f"version: {VERSION}\n")
+    )
+
+    assert prove_module(runner, files, KERNEL, is_read_only=False).lost == lost
 
 
 PROC_MODULES = (
@@ -336,7 +364,7 @@ def test_recorded_dkms_status_is_parsed(
     assert {(entry.module, entry.version) for entry in entries} == {("nvidia", VERSION)}
 
 
-def test_recorded_output_of_the_tools_proves_a_module() -> None:
+def test_recorded_output_of_the_tools_proves_a_module(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig")
@@ -345,7 +373,7 @@ def test_recorded_output_of_the_tools_proves_a_module() -> None:
             f"modinfo -k {KERNEL} nvidia", stdout=load_recording("modinfo/30-module").text
         ) as runner
     ):
-        proof = prove_module(runner, KERNEL, is_read_only=False)
+        proof = prove_module(runner, NodeFiles(tmp_path), KERNEL, is_read_only=False)
 
     assert proof.file is not None
     assert (proof.file.version, proof.file.kernel) == (VERSION, KERNEL)
@@ -353,7 +381,7 @@ def test_recorded_output_of_the_tools_proves_a_module() -> None:
     assert not proof.is_installed(version=VERSION, kernel=OTHER_KERNEL, arch="x86_64")
 
 
-def test_recorded_output_of_the_tools_of_debian_13_proves_a_module() -> None:
+def test_recorded_output_of_the_tools_of_debian_13_proves_a_module(tmp_path: Path) -> None:
     """DKMS 3.2, kmod 34, and a kernel with a plus sign in its name."""
     kernel = "6.12.117+deb13-cloud-amd64"
     with (
@@ -364,7 +392,7 @@ def test_recorded_output_of_the_tools_of_debian_13_proves_a_module() -> None:
             f"modinfo -k {kernel} nvidia", stdout=load_recording("modinfo/34-module").text
         ) as runner
     ):
-        proof = prove_module(runner, kernel, is_read_only=False)
+        proof = prove_module(runner, NodeFiles(tmp_path), kernel, is_read_only=False)
 
     assert proof.file is not None
     assert (proof.file.version, proof.file.kernel) == (VERSION, kernel)

@@ -150,6 +150,7 @@ def test_decision_on_a_mismatched_record_runs_no_command(
     [
         (replace(PROOF, is_linker_ready=False), Reason.MODULE),
         (replace(PROOF, file=None), Reason.MODULE),
+        (replace(PROOF, lost=("nvidia-uvm",)), Reason.MODULE),
         (
             replace(PROOF, file=ModuleFile(version=OTHER_VERSION, vermagic=OTHER_KERNEL), dkms=()),
             Reason.MODULE,
