@@ -624,6 +624,7 @@ class Evidence:
             name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
             # Evidence from earlier versions lacks this command.
             if not (self.folder / "commands" / name).is_file() or self._is_module_absent(name):
+                self._refuse_stale_list(kernel)
                 return None
         value = node_state.parse_modinfo_field(self.answer_of(name), field)
         if value is None:
@@ -632,6 +633,21 @@ class Evidence:
                 evidence=self.folder,
             )
         return value
+
+    def _refuse_stale_list(self, kernel: str) -> None:
+        """Raise HarnessError if the file of a module exists that modinfo did not find.
+
+        modinfo and modprobe do not look at the folders, only at the list that depmod made.
+        """
+        folder = f"/lib/modules/{kernel}/updates/dkms"
+        files = self.paths.seen(*(f"{folder}/{name}.ko*" for name in ("nvidia", DEBIAN_MODULE)))
+        if files:
+            raise HarnessError(
+                f"'modinfo' finds no module 'nvidia' for '{kernel}', but {sorted(files)} exists, so the "
+                f"kernel's list of modules ('modules.dep') is missing or outdated. Run `depmod {kernel}` on "
+                "the node, and gather the evidence again.",
+                evidence=self.folder,
+            )
 
     def _is_module_absent(self, name: str) -> bool:
         is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE

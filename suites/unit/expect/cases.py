@@ -357,7 +357,9 @@ REFUSED = {
     ),
     "module_built_for: no module": Case(
         lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
-        lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1),
+        lambda f: f.command(
+            f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1
+        ).paths(),
         message="but has None",
     ),
     "no_module_for": Case(

@@ -24,6 +24,7 @@ from harness.expect.every_node import (
 from suites.unit.evidence.folders import (
     CONTAINERD_CONFIG,
     KERNEL,
+    MODULE,
     OTHER_KERNEL,
     VERSION,
     EvidenceFolder,
@@ -88,7 +89,9 @@ NOT_MET = (
     ),
     Case(
         "module",
-        lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1).without(VERSION_FILE),
+        lambda f: without_path(
+            f.command(f"modinfo-{KERNEL}", GONE, 1).without(VERSION_FILE), MODULE
+        ),
         "but modinfo finds none",
     ),
     Case(
@@ -222,8 +225,13 @@ UNKNOWN = (
     ),
     Case(
         "module",
-        lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1),
+        lambda f: without_path(f.command(f"modinfo-{KERNEL}", GONE, 1), MODULE),
         f"The driver {VERSION} is loaded, so a module 'nvidia' for the running kernel",
+    ),
+    Case(
+        "module",
+        lambda f: f.command(f"modinfo-{KERNEL}", GONE, 1).without(VERSION_FILE),
+        f"['{MODULE}'] exists, so the kernel's list of modules",
     ),
     Case("tools", lambda f: f.without("stat.txt"), "does not say which paths exist"),
     Case(
