@@ -450,6 +450,13 @@ class Evidence:
 
         Raises HarnessError if the node has neither.
         """
+        functions = self._listed_functions()
+        # The link of a virtual function to its device. Evidence from earlier versions lacks these paths.
+        links = self.paths.seen(f"{PCI_FOLDER}/*/physfn") if self._has_paths else ()
+        virtual = {PurePosixPath(path).parent.name for path in links}
+        return [replace(each, is_virtual=each.address in virtual) for each in functions]
+
+    def _listed_functions(self) -> list[PciFunction]:
         if self.exit_code_of("lspci") not in _NOT_STARTED:
             return node_state.parse_lspci(self.answer_of("lspci"))
         if PCI_FOLDER not in self.paths:
@@ -588,12 +595,16 @@ class Evidence:
         Raises HarnessError if no paths were gathered. Looking up a path also raises HarnessError if
         the path may exist but could not be seen.
         """
-        kept = self.folder / "stat.txt"
-        if not kept.is_file():
+        if not self._has_paths:
             raise HarnessError(
                 "The evidence does not say which paths exist.", evidence=self.folder
             )
-        return GatheredPaths(node_state.parse_stat(self._text(kept)), self.folder)
+        text = self._text(self.folder / "stat.txt")
+        return GatheredPaths(node_state.parse_stat(text), self.folder)
+
+    @property
+    def _has_paths(self) -> bool:
+        return (self.folder / "stat.txt").is_file()
 
     def vermagic_of(self, kernel: str) -> str | None:
         """Return the vermagic of the `nvidia` module that `kernel` would load, or None if there is no module.

@@ -120,6 +120,13 @@ class PciFunction:
     """False if the function's configuration space reads all ones, for example after the device left the bus.
 
     None if the configuration space was not read."""
+    is_virtual: bool = False
+    """True for a virtual function that the node's kernel made of a device (SR-IOV)."""
+
+    @property
+    def address(self) -> str:
+        """Return the slot with its segment, which `lspci` leaves out if all segments are 0."""
+        return self.slot if self.slot.count(":") > 1 else f"0000:{self.slot}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,6 +186,7 @@ def node_request(
             "/opt/azure/containers/managed-gpu-experience.enabled",
             SYSTEMD_PATH,
             PCI_FOLDER,
+            f"{PCI_FOLDER}/*/physfn",
             "/usr/bin/lib64",
             "/usr/bin/nvidia-*",
             *(f"{folder}/nvidia-*" for folder in OTHER_PROGRAM_FOLDERS),

@@ -163,7 +163,11 @@ def driver_reports_health(evidence: Evidence) -> str:
             f"{said}",
             evidence=evidence.folder,
         )
-    on_bus = [each for each in evidence.pci_functions if each.driver_in_use == "nvidia"]
+    on_bus = [
+        each
+        for each in evidence.pci_functions
+        if each.driver_in_use == "nvidia" and not each.is_virtual
+    ]
     require(
         len(gpus) == len(on_bus),
         f"The driver is bound to {len(on_bus)} GPUs, but `nvidia-smi -q` reports {len(gpus)}: "

@@ -274,7 +274,8 @@ def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> li
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
     """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
 
-    Functions with the ids of the named models are returned too. Raises PluginError if an installed
+    The virtual functions of a host of virtual GPUs have the ids of their GPU, and are not GPUs of
+    the node. Functions with the ids of the named models are returned too. Raises PluginError if an installed
     package has models that can't be read, unless the named models state the vendor.
     """
     named = tuple(named)
@@ -283,7 +284,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
     if not models or len(models) < len(named):
         kinds |= known_kinds()
     vendors = {kind.vendor for kind in kinds}
-    functions = evidence.pci_functions
+    functions = [each for each in evidence.pci_functions if not each.is_virtual]
     nameless = [function.slot for function in functions if function.vendor == _NO_VENDOR]
     if nameless:
         raise HarnessError(

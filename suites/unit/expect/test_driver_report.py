@@ -128,6 +128,15 @@ def test_count_of_healthy_gpus_with_or_without_a_fabric_is_reported(tmp_path: Pa
         assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 2 GPUs."
 
 
+def test_virtual_functions_are_not_expected_in_the_report(tmp_path: Path) -> None:
+    folder = a_node(tmp_path, ONE + FIRST)
+
+    with pytest.raises(ExpectationError, match="bound to 2 GPUs"):
+        driver_reports_health(folder.evidence)
+    folder.paths("l 777 0 1.0 /sys/bus/pci/devices/0000:66:00.0/physfn")
+    assert driver_reports_health(folder.evidence).endswith("of 1 GPUs.")
+
+
 NOT_REGISTERED, DEGRADED = "not registered with the fabric", "is degraded"
 FAULTS = [
     ("Pending                           : No", "Pending                           : Yes", "wait to be remapped"),

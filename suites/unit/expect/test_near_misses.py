@@ -103,6 +103,24 @@ def test_more_or_fewer_gpus_than_expected_are_refused(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.parametrize("segment", ["", "0001:"])
+def test_virtual_functions_of_a_host_of_virtual_gpus_are_not_its_gpus(
+    tmp_path: Path, segment: str
+) -> None:
+    """They have the ids and the driver of their GPU, and no device nodes."""
+    virtual = a_function(0).replace("01:00.0", "01:00.4")
+    functions = f"{segment}{a_function(0)}{segment}{virtual}"
+    folder = with_gpus(a_serving_node(tmp_path), 1).command("lspci", functions)
+    assert refusing(folder, judge_gpus(1)) == ON_BUS | BINDING
+
+    folder.more_paths(
+        f"l 777 0 1.0 /sys/bus/pci/devices/{segment or '0000:'}01:00.4/physfn",
+        "l 777 0 1.0 /sys/bus/pci/devices/0002:01:00.0/physfn",
+    )
+
+    assert refusing(folder, judge_gpus(1)) == set()
+
+
 def test_last_gpu_without_the_driver_is_refused(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
 
