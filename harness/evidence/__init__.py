@@ -499,6 +499,11 @@ class Evidence:
         }
 
     @property
+    def cdi_kinds(self) -> Mapping[str, set[str]]:
+        """Return the kinds of devices that each CDI spec file names, valid or not, by the file's path."""
+        return {path: node_state.parse_cdi_kinds(text) for path, text in self._cdi_specs().items()}
+
+    @property
     def cdi_device_nodes(self) -> Mapping[str, set[str]]:
         """Return the device nodes that each CDI spec file gives to containers, by the file's path."""
         return {

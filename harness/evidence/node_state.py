@@ -83,6 +83,10 @@ _CDI_VERSION = re.compile(r"v?\d{1,5}\.\d{1,5}\.\d{1,5}")
 #: The name of a device in the specification of CDI.
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _LONGEST_CDI_KIND = 255
+#: A kind in a CDI spec of YAML or JSON, which may be an invalid file.
+_CDI_KIND = re.compile(
+    r"""(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([\w.-]+/[\w.-]+)""", re.MULTILINE
+)
 #: The types of YAML's values that contain other values.
 _COLLECTIONS = (list, dict, set)
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
@@ -327,6 +331,11 @@ def parse_cdi_devices(text: str) -> list[str] | None:
     if not all(_CDI_NAME.fullmatch(str(name)) for name in names):
         return None
     return [f"{kind}={name}" for name in names]
+
+
+def parse_cdi_kinds(text: str) -> set[str]:
+    """Return the kinds of devices that a CDI spec names, even if the file is not valid."""
+    return set(_CDI_KIND.findall(text))
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:

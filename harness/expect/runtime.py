@@ -227,10 +227,13 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
 
     If specs name device nodes of GPUs, they must name the device node of each GPU. If specs mount
     the driver's libraries, these must have the version of the loaded driver. No two specs in one
-    folder may have the same device, since container runtimes would ignore that device.
+    folder may have the same device, since container runtimes would ignore that device. A spec of
+    another vendor that is not valid is only named, since runtimes ignore that file alone.
     """
     specs = evidence.cdi_devices
-    broken = [path for path, devices in specs.items() if devices is None]
+    invalid = [path for path, devices in specs.items() if devices is None]
+    others = [path for path in invalid if _is_of_another_vendor(path, evidence.cdi_kinds[path])]
+    broken = [path for path in invalid if path not in others]
     require(
         not broken,
         f"Valid CDI specs were expected in {broken}, but these files are not valid, and container "
@@ -274,7 +277,20 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
             "omits it. Write the specs again with `nvidia-ctk cdi generate`.",
             evidence,
         )
-    return " ".join(f"'{path}' offers {', '.join(names)}." for path, names in offered.items())
+    return " ".join(
+        [
+            *(f"'{path}' offers {', '.join(names)}." for path, names in offered.items()),
+            *(
+                f"'{path}', of another vendor, is not a valid spec, and container runtimes ignore it."
+                for path in others
+            ),
+        ]
+    )
+
+
+def _is_of_another_vendor(path: str, kinds: set[str]) -> bool:
+    """Return whether a spec names only kinds of other vendors; a spec without a kind may be anyone's."""
+    return bool(kinds) and "nvidia" not in "\n".join((PurePosixPath(path).name, *kinds)).lower()
 
 
 def _require_libraries_of_the_driver(evidence: Evidence, offered: Mapping[str, list[str]]) -> None:

@@ -625,6 +625,25 @@ def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
         assert offer == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "cdiVersion: 0.5.0\nkind: vendor.example/nic\ndevices: [\n",
+        '{\n  "kind": "vendor.example/nic",\n  "devices": []\n}\n',
+        '{"devices": [], "kind": "vendor.example/nic"}',
+    ],
+)
+def test_broken_spec_of_another_vendor_is_named_and_is_not_the_gpus(
+    tmp_path: Path, spec: str
+) -> None:
+    folder = a_serving_node(tmp_path).file("/etc/cdi/nic.yaml", spec)
+
+    assert "'/etc/cdi/nic.yaml', of another vendor" in expect.cdi_offers_gpus(folder.evidence)
+    folder.file("/etc/cdi/nic.yaml", spec.replace("vendor.example/nic", "nvidia.com/gpu"))
+    with pytest.raises(ExpectationError, match=r"expected in .*nic"):
+        expect.cdi_offers_gpus(folder.evidence)
+
+
 def test_verdict_on_a_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
     tmp_path: Path,
 ) -> None:
