@@ -210,6 +210,7 @@ class HostCapacity:
 
     memory_mib: int
     cpus: int
+    cores: int
     ports: range
 
     @classmethod
@@ -221,6 +222,7 @@ class HostCapacity:
         return cls(
             memory_mib=max(0, total_mib - reserve_mib),
             cpus=max(_LEAST_VCPUS, _VCPUS_PER_CORE * cores),
+            cores=cores,
             ports=_ports_beside(proc / "sys/net/ipv4/ip_local_port_range"),
         )
 
@@ -329,14 +331,11 @@ class Broker:
         pressure = _pressure_field(self._proc / "pressure/cpu", "some")
         if 0 < elapsed_s < _PRESSURE_S:
             pressure = max(pressure, 100 * (self._cpu_wait_s() - wait_s) / elapsed_s)
-        return tasks / self._cores if _is_crowded(pressure, others, self._cores) else 1.0
+        cores = self.capacity.cores
+        return tasks / cores if _is_crowded(pressure, others, cores) else 1.0
 
     def _cpu_wait_s(self) -> float:
         return _pressure_field(self._proc / "pressure/cpu", "some", "total") / 1e6
-
-    @property
-    def _cores(self) -> int:
-        return max(1, self.capacity.cpus // _VCPUS_PER_CORE)
 
     def entries(self) -> list[Entry]:
         """Return the granted and the waiting reservations, in order of arrival."""
@@ -428,7 +427,7 @@ class Broker:
     def _other_load(self, held: Sequence[Entry]) -> str | None:
         return other_load(
             self._proc,
-            cores=self._cores,
+            cores=self.capacity.cores,
             vcpus=sum(entry.demand.cpus for entry in held),
             machines=len(held),
         )

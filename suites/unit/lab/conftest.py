@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_CAPACITY = HostCapacity(memory_mib=1 << 20, cpus=8, ports=range(24000, 24010))
+_CAPACITY = HostCapacity(memory_mib=1 << 20, cpus=8, cores=2, ports=range(24000, 24010))
 
 
 @pytest.fixture

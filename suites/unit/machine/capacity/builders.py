@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.machine.capacity.broker import Reservation
     from harness.provisioning.wait import Clock
 
-CAPACITY = HostCapacity(memory_mib=4000, cpus=8, ports=range(24000, 24010))
+CAPACITY = HostCapacity(memory_mib=4000, cpus=8, cores=2, ports=range(24000, 24010))
 PLENTY_MIB = 1 << 20
 
 

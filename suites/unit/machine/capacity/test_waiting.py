@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.capacity.broker import Demand, Entry, reservations_in
+from harness.machine.capacity.broker import Demand, Entry, HostCapacity, reservations_in
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock, in_turn
 from suites.unit.machine.capacity.builders import FakeHost, at_once, mib, whos
@@ -299,6 +299,13 @@ def test_tasks_share_the_processors_of_a_busy_host(
     host.is_busy(load=load, cpu=99, running=running)
 
     assert host.broker().tasks_per_processor() == 20.0
+
+
+def test_tasks_of_a_busy_host_with_one_processor_share_that_processor(host: FakeHost) -> None:
+    host.is_busy(load=3.0, cpu=99)
+    capacity = HostCapacity.from_proc(host.proc, cores=1)
+
+    assert host.broker(capacity=capacity).tasks_per_processor() == 3.0
 
 
 @pytest.mark.parametrize(
