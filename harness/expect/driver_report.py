@@ -174,6 +174,11 @@ def driver_reports_health(evidence: Evidence) -> str:
         f"{', '.join(gpus) or 'none'}. Look for 'NVRM' in the kernel log.",
         evidence,
     )
+    require(
+        bool(gpus),
+        "`nvidia-smi -q` was expected to report each GPU, but reports none. Look for 'NVRM' in the kernel log.",
+        evidence,
+    )
     judged = {address: _judge(values) for address, values in gpus.items()}
     faults = [
         f"GPU {address}: {fault}" for address, each in judged.items() for fault in each.faults

@@ -128,6 +128,15 @@ def test_count_of_healthy_gpus_with_or_without_a_fabric_is_reported(tmp_path: Pa
         assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 2 GPUs."
 
 
+def test_report_without_a_gpu_is_a_fault(tmp_path: Path) -> None:
+    """No GPU is bound to the driver, so the report and the bus agree."""
+    report = HEAD.replace(": 2", ": 0")
+    bus = BUS.replace("\tKernel driver in use: nvidia\n", "")
+
+    with pytest.raises(ExpectationError, match="but reports none"):
+        driver_reports_health(a_node(tmp_path, report, bus=bus).evidence)
+
+
 def test_virtual_functions_are_not_expected_in_the_report(tmp_path: Path) -> None:
     folder = a_node(tmp_path, ONE + FIRST)
 
