@@ -383,6 +383,18 @@ class ShellCommandRunner:
             )
 
 
+def name_ending(exit_code: int) -> str:
+    """Return the exit code of a process as words, or the signal that ended the process."""
+    if exit_code < 0:
+        return f"killed by signal {name_signal(-exit_code)}"
+    return f"exit code {exit_code}"
+
+
+def name_signal(number: int) -> str:
+    """Return a signal's number and name."""
+    return f"{number} ({signal.strsignal(number) or 'unknown'})"
+
+
 def _move_up(fds: Sequence[int]) -> list[int]:
     """Copy descriptors to numbers above 299, because the shell uses numbers from 190 on."""
     made: list[int] = []

@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.shell.lexer import quote_on_lines
-from harness.shell.process import OutputFiles, ShellFiles, ShellProcess, ShellSetting
+from harness.shell.process import (
+    OutputFiles,
+    ShellFiles,
+    ShellProcess,
+    ShellSetting,
+    name_signal,
+)
 from harness.shell.protocol import make_pipes, records_in, send
 from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.spec.record_handlers import EVENTS, FACTS
@@ -41,7 +47,6 @@ from harness.shell.spec.verdict import (
     Streams,
     Verdict,
     judge,
-    name_signal,
     shorten,
 )
 
@@ -541,7 +546,8 @@ class SpecRun:
         if code < 0:
             why = (
                 f"The shell of this file was killed by signal {name_signal(-code)}; the code "
-                "under test may have run a 'kill' that hit more than its own processes."
+                "under test, in this example or the one before, may have run a 'kill' that hit "
+                "more than its own processes, such as 'kill $$'."
             )
         if code == TOO_MANY_PROCESSES:
             why = (

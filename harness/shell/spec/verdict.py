@@ -9,6 +9,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.shell.process import name_signal
 from harness.shell.spec.sentences import (
     Facts,
     Sentence,
@@ -362,11 +363,6 @@ def _diff(wanted: str, got: str) -> Sequence[str]:
         shorten(wanted).split("\n"), shorten(got).split("\n"), "expected", "got", lineterm=""
     )
     return ["  diff:", *(f"    {line}" for line in lines)]
-
-
-def name_signal(number: int) -> str:
-    """Return a signal's number and name."""
-    return f"{number} ({signal.strsignal(number) or 'unknown'})"
 
 
 def shorten(text: str) -> str:

@@ -100,6 +100,18 @@ __hx_set_trap() { # ACTION NAMES... | NAME
 }
 builtin declare -ft __hx_set_trap
 
+# Replaces the builtin. '$$' is the warm shell, so a signal to '$$' goes to the evaluation's own shell.
+kill() {
+  { local -; builtin set +x; } 2>/dev/null
+  local __hx_word
+  local -a __hx_words=()
+  for __hx_word in "$@"; do
+    [[ $__hx_word != "$$" ]] || __hx_word=${__hx_case-$$}
+    __hx_words+=("$__hx_word")
+  done
+  builtin kill "${__hx_words[@]}"
+}
+
 __hx_return() { # STATUS
   return "$1"
 }
@@ -185,6 +197,10 @@ __hx_serve() {
   [[ $__hx_options != *T* || -n ${__hx_traced-} ]] || builtin trap - DEBUG
   local __hx_word
   __hx_cwd=$PWD __hx_old_cwd=${OLDPWD-}
+  # a signal to the process group, such as 'kill 0', ends the evaluation but not this shell
+  for __hx_word in HUP INT QUIT USR1 USR2 ALRM TERM; do
+    builtin trap "__hx_signal=$__hx_word" "$__hx_word"
+  done
   builtin cd /
   exec 212< <(:)
   builtin printf '%s\0' ready 0 >&190
@@ -194,6 +210,7 @@ __hx_serve() {
       builtin printf '%s\0' cleared 0 >&190
       continue
     fi
+    __hx_signal=
     (__hx_run_case) >|/proc/self/fd/195 2>|/proc/self/fd/194 </dev/null 214>/proc/self/fd/212
     __hx_status=$?
     # background jobs, such as 'tee' in 'exec > >(tee log)', may still write output
@@ -201,6 +218,6 @@ __hx_serve() {
       builtin read -t 1 -u 212
       (($? <= 128)) || exec 212< <(:) # do not wait again for the same jobs
     fi
-    builtin printf '%s\0' end 1 "$__hx_status" >&190
+    builtin printf '%s\0' end 2 "$__hx_status" "$__hx_signal" >&190
   done
 }

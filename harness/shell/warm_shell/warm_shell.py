@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from harness.shell.lexer import quote
 from harness.shell.mocks.commands import Answer, UnmockedCommandError
 from harness.shell.mocks.registry import COMMAND_NOT_FOUND, MockRegistry
 from harness.shell.mocks.scripts import MOCKED_COMMAND, mock_script, write_mock_scripts
-from harness.shell.process import ShellFiles, ShellProcess, ShellSetting
+from harness.shell.process import ShellFiles, ShellProcess, ShellSetting, name_ending
 from harness.shell.protocol import Memory
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_control import RootControl
@@ -345,7 +346,8 @@ class WarmShell:
                         f"{render_streams(outputs.out.text(), outputs.err.text())}"
                     ) from None
                 raise ExpectationError(
-                    f"The code under test ended the shell (exit code {self.process.exit_code()}).\n"
+                    "The code under test ended the shell of all evaluations "
+                    f"({name_ending(self.process.exit_code())}).\n"
                     f"{render_streams(outputs.out.text(), outputs.err.text())}"
                 )
             name, fields = record
@@ -359,8 +361,16 @@ class WarmShell:
         self.trace += files.trace.text()
         files.trace.replace("")
         _check_parsed(stderr, is_prepared=is_prepared)
+        status, received = int(fields[0]), fields[1]
+        if received and status != 128 + signal.Signals[f"SIG{received}"]:
+            raise ExpectationError(
+                f"The code under test sent the signal {received} to the shell of all evaluations, "
+                "whose PID is '$$' in the code and the parent of the evaluation's own shell; to "
+                "signal the evaluation's shell, use the builtin 'kill', or '$BASHPID'.\n"
+                f"{render_streams(outputs.out.text(), stderr)}"
+            )
         return Evaluation(
-            status=int(fields[0]),
+            status=status,
             stdout=outputs.out.text(),
             stderr=stderr,
             variables=parse_declarations(files.preserved.text()),

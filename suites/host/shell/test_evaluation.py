@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import ExpectationError, HarnessError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,37 @@ def test_signal_that_ends_an_evaluation_gives_its_status(
 
     assert (result.status, result.stdout, result.stderr) == (status, "cleaned\n", "")
     assert result.variable("X") == "1"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "stdout"),
+    [
+        ("echo a; kill $$; echo b", 143, "a\n"),
+        ("trap 'exit 7' TERM; die() { kill -s TERM $$; }; a=$(die); echo b", 7, ""),
+        ("trap 'echo got' USR1; kill -USR1 -- $$; echo b", 0, "got\nb\n"),
+        ("trap 'kill 0' EXIT; sleep 60 & echo a", 143, "a\n"),
+        ("kill -KILL $$", 137, ""),
+    ],
+)
+def test_signal_to_its_own_shell_has_the_same_effect_as_in_a_script(
+    shell: Shell, code: str, status: int, stdout: str
+) -> None:
+    result = shell.evaluate(code)
+
+    assert (result.status, result.stdout) == (status, stdout), result.stderr
+    assert shell.evaluate("echo next").stdout == "next\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("/bin/kill -TERM $$; echo b", "signal TERM"), ("/bin/kill -KILL $$", r"signal 9 \(Killed\)")],
+)
+def test_signal_to_the_shell_of_all_evaluations_is_named(
+    shell: Shell, code: str, words: str
+) -> None:
+    with pytest.raises(ExpectationError, match=words):
+        shell.evaluate(code)
+    assert shell.evaluate("echo next").stdout == "next\n"
 
 
 def test_evaluation_has_the_output_of_background_jobs_that_end_soon(shell: Shell) -> None:
