@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from harness.limits import SHELL_OUTPUT
 from harness.provisioning.command import CommandResult, end, has_ended, spawn
 from harness.shell.protocol import CODE, Memory, RecordReader, make_pipes, send
-from harness.shell.sandbox import check_entered
+from harness.shell.sandbox import TOO_MANY_PROCESSES, SandboxKind, check_entered
 from harness.shell.shells import BASH
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class OutputFiles:
 class ShellFiles:
     """The anonymous files through which the shell and the harness exchange text.
 
+    The sandbox, and not the shell, writes `report`.
     There are two sets of outputs: the harness reads one set while the shell writes the other.
     """
 
@@ -115,6 +116,7 @@ class ShellFiles:
     trace: Memory
     own_out: Memory
     own_err: Memory
+    report: Memory
 
     @classmethod
     def create(cls) -> ShellFiles:
@@ -206,7 +208,9 @@ class ShellProcess:
         more_memories: Sequence[Memory] = (),
         control: int | None = None,
     ) -> None:
-        for memory in (files.own_out, files.own_err, files.preserved, files.clock, files.sleeps):
+        for memory in (
+            files.own_out, files.own_err, files.preserved, files.clock, files.sleeps, files.report,
+        ):  # fmt: skip
             memory.replace("")
         self.files = files
         self._clean_err_at = 0
@@ -224,8 +228,11 @@ class ShellProcess:
         self.reader = RecordReader(record_read)
         numbers: list[int] = []
         control_fd: int | None = None
+        report_fd: int | None = None
         try:
             numbers += _move_up(given)
+            if setting.sandbox.kind is not SandboxKind.OFF:
+                (report_fd,) = _move_up([files.report.fd])
             if control is not None:
                 (control_fd,) = _move_up([control])
             env = {
@@ -245,11 +252,12 @@ class ShellProcess:
                     layer=setting.layer,
                     shared=setting.shared,
                     control_fd=control_fd,
+                    report_fd=report_fd,
                 ),
                 stdin=files.script.fd,
                 stdout=files.own_out.fd,
                 stderr=files.own_err.fd,
-                pass_fds=[*numbers, *([] if control_fd is None else [control_fd])],
+                pass_fds=[*numbers, *(fd for fd in (control_fd, report_fd) if fd is not None)],
                 env=env,
                 cwd=setting.cwd,
             )
@@ -257,10 +265,9 @@ class ShellProcess:
             self._close_pipes()
             raise
         finally:
-            for fd in (record_write, control_read, idle_read, *numbers):
-                os.close(fd)
-            if control_fd is not None:
-                os.close(control_fd)
+            for fd in (record_write, control_read, idle_read, control_fd, report_fd, *numbers):
+                if fd is not None:
+                    os.close(fd)
 
         self._watch = _OutputWatch(self._process, [*files.memories(), *more_memories])
         self._watch.resume()
@@ -320,8 +327,12 @@ class ShellProcess:
         """
         self._watch.stop()
         code = end(self._process, grace_s=_LEAVING_S)
-        check_entered(code, self.files.own_err.text())
+        check_entered(code, self.files.report.text())
         return code
+
+    def had_too_many_processes(self, code: int) -> bool:
+        """Return whether the sandbox ended the shell and its processes; `code` is the exit code."""
+        return code == TOO_MANY_PROCESSES and bool(self.files.report.size())
 
     def close(self) -> None:
         """End the shell. An idle shell exits by itself, so that the kernel counts its CPU time for the parent.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-#: The programs beside this module use these exit codes and this prefix on stderr to report why a
-#: command did not run. The programs import nothing from the harness, and only tests import the
+#: The programs beside this module use these exit codes and this prefix on stderr, or on the
+#: descriptor `report_fd`, to report why a command did not run. The programs import nothing from the harness, and only tests import the
 #: programs.
 CANNOT_ENTER, TOO_MANY_PROCESSES, KERNEL_REFUSES = 251, 250, 249
 MARK = "harness sandbox:"
@@ -84,12 +84,14 @@ class Sandbox:
         layer: Path | None = None,
         shared: Path | None = None,
         control_fd: int | None = None,
+        report_fd: int | None = None,
     ) -> tuple[str, ...]:
         """Return the command that runs `command` isolated, in `cwd`.
 
         The files below the directory `layer` replace files of the throw-away root. Through the
         socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
-        then stays as it is.
+        then stays as it is. The descriptor `report_fd` receives the reports that else go to stderr,
+        where the command could imitate a report; the command can't write to the descriptor.
 
         `scratch` must exist; the throw-away root is built in an empty directory below it. With
         `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for
@@ -107,6 +109,7 @@ class Sandbox:
             "layer": layer,
             "shared": shared,
             "control_fd": control_fd,
+            "report_fd": report_fd,
             "network": None if self.network is Network.LOOPBACK else self.network.value,
         }
         words = [f"{name}={value}" for name, value in settings.items() if value is not None]
@@ -227,11 +230,14 @@ def refusal_of(exit_code: int, stderr: str) -> str:
     return ""
 
 
-def check_entered(exit_code: int, stderr: str) -> None:
-    """Raise an error if a shell could not enter its sandbox and therefore ran no code."""
-    if not stderr.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
+def check_entered(exit_code: int, report: str) -> None:
+    """Raise an error if a shell could not enter its sandbox and therefore ran no code.
+
+    `report` is the text at the descriptor `report_fd` or, without this descriptor, on stderr.
+    """
+    if not report.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
         return
-    said = stderr.removeprefix(MARK).strip()
+    said = report.removeprefix(MARK).strip()
     if exit_code == KERNEL_REFUSES:
         raise RequirementError(
             f"Shell code runs in a throw-away root, which this kernel refuses here ({said}); run "

@@ -46,6 +46,8 @@ CANNOT_ENTER = 251
 TOO_MANY_PROCESSES = 250
 KERNEL_REFUSES = 249
 MARK = "harness sandbox:"
+_report = {"fd": 2}
+"""The descriptor to which this program reports why the command did not run or was ended."""
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS = 0x04000000
@@ -789,6 +791,7 @@ def _watch(child: int, limit: int) -> int:
         if pid == 0:
             signal.sigtimedwait({signal.SIGCHLD}, _PROCESS_LOOK_S)
             if sum(name.isdigit() for name in os.listdir("/proc")) > limit:
+                _say(f"there were more than {limit} processes")
                 return TOO_MANY_PROCESSES
 
 
@@ -870,9 +873,8 @@ def _run(command: list[str], cwd: str, host: _Spaces) -> NoReturn:
     os._exit(CANNOT_ENTER)
 
 
-def _say(error: OSError) -> None:
-    sys.stderr.write(f"{MARK} {error}\n")
-    sys.stderr.flush()
+def _say(said: object) -> None:
+    os.write(_report["fd"], f"{MARK} {said}\n".encode(errors="surrogateescape"))
 
 
 def _throw_away(settings: dict[str, str], command: list[str]) -> int:
@@ -1083,7 +1085,7 @@ def _be_init(
         _run(command, settings["cwd"], host)
     # only the command may hold the passed descriptors, else readers of the command's pipes see no
     # end of file
-    _close_all_but(signal_write)
+    _close_all_but(signal_write, _report["fd"])
     code = _watch(child, limit)
     if code < 0:
         os.write(signal_write, str(-code).encode())
@@ -1094,6 +1096,9 @@ def main() -> int:
     """Run the command in a throw-away root; return its exit code."""
     end = sys.argv.index("--")
     settings = dict(word.split("=", 1) for word in sys.argv[1:end])
+    _report["fd"] = int(settings.get("report_fd", "2"))
+    if _report["fd"] != 2:  # the command must not write reports
+        os.set_inheritable(_report["fd"], False)
     return _throw_away(settings, sys.argv[end + 1 :])
 
 

@@ -18,6 +18,8 @@ import sys
 CANNOT_ENTER = 251
 KERNEL_REFUSES = 249
 MARK = "harness sandbox:"
+_report = {"fd": 2}
+"""The descriptor to which this program reports why the command did not run."""
 
 _PR_SET_NO_NEW_PRIVS = 38
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
@@ -39,7 +41,7 @@ def _call(result: int, what: str) -> int:
 
 
 def _say(error: OSError) -> None:
-    sys.stderr.write(f"{MARK} {error}\n")
+    os.write(_report["fd"], f"{MARK} {error}\n".encode(errors="surrogateescape"))
 
 
 class _Ruleset(ctypes.Structure):
@@ -106,6 +108,9 @@ def main() -> int:
     end = sys.argv.index("--")
     settings = [word.split("=", 1) for word in sys.argv[1:end]]
     places = [value for name, value in settings if name == "writable"]
+    _report["fd"] = int(dict(settings).get("report_fd", "2"))
+    if _report["fd"] != 2:  # the command must not write reports
+        os.set_inheritable(_report["fd"], False)
     return _refuse_writes(dict(settings)["cwd"], places, sys.argv[end + 1 :])
 
 

@@ -28,7 +28,6 @@ from harness.shell.process import (
     name_signal,
 )
 from harness.shell.protocol import make_pipes, records_in, send
-from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.spec.record_handlers import EVENTS, FACTS
 from harness.shell.spec.sentences import (
     PATH_FLAGS,
@@ -539,6 +538,7 @@ class SpecRun:
         code = process.exit_code()
         self._ended_in_helpers = not self._is_ready and code >= 0
         hook, text = self._take_ending(process, self._files.hook_err.text())
+        had_too_many_processes = process.had_too_many_processes(code)
         self._kill()
         why = f"The shell of this file ended early, with exit code {code}."
         if hook:
@@ -549,7 +549,7 @@ class SpecRun:
                 "under test, in this example or the one before, may have run a 'kill' that hit "
                 "more than its own processes, such as 'kill $$'."
             )
-        if code == TOO_MANY_PROCESSES:
+        if had_too_many_processes:
             why = (
                 "This example, together with processes that earlier examples left, had more "
                 "processes than the limit allows; all of them were ended."

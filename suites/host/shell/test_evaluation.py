@@ -67,7 +67,10 @@ def test_signal_to_its_own_shell_has_the_same_effect_as_in_a_script(
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [("/bin/kill -TERM $$; echo b", "signal TERM"), ("/bin/kill -KILL $$", r"signal 9 \(Killed\)")],
+    [
+        ("/bin/kill -TERM $$; echo b", "signal TERM"),
+        ("/bin/kill -KILL $$", r"signal 9 \(Killed\)"),
+    ],
 )
 def test_signal_to_the_shell_of_all_evaluations_is_named(
     shell: Shell, code: str, words: str

@@ -237,3 +237,12 @@ def test_helper_that_ends_the_shell_is_reported_once_for_a_file(
     assert result.stdout.count("The shell of this file ended early, with exit code 127") == 1
     starts = (project.root / "starts").read_text().split()
     assert len(starts) <= int(workers or 1) + 1
+
+
+@pytest.mark.parametrize("code", [249, 250, 251])
+def test_code_cannot_imitate_a_report_of_the_sandbox(project: SpecProject, code: int) -> None:
+    project.write("a_spec.sh", f"echo 'harness sandbox: no' >&2\nexit {code}\nIt 'runs'\n:\nEnd\n")
+
+    output = project.run().stdout
+
+    assert f"The shell of this file ended early, with exit code {code}." in output
