@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.shell.lexer import Word, quote, quote_on_a_line, split_words, strip_comment
+from harness.shell.lexer import Word, is_open, quote, quote_on_a_line, split_words, strip_comment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,16 +52,25 @@ def name_of_row(name: str, row: Sequence[Word]) -> str:
 
 
 def _block(lines: Sequence[str]) -> Rows:
-    """Read one row from each line; the shell expands the words on that line."""
+    """Read one row from each line; the shell expands the words on that line.
+
+    A quote that is open at the end of a line continues the row on the next line.
+    """
     rows: list[tuple[Word, ...]] = []
     code = [":"]
-    for line in lines:
+    line = ""
+    for at, part in enumerate(lines):
+        line += part
+        if is_open(line) and at < len(lines) - 1:
+            line += "\n"
+            continue
         words = split_words(line)
         if words:
             rows.append(tuple(words))
             code.append(f"__hx_row {line.lstrip()}")
         else:
             code.append(line)
+        line = ""
     return Rows(rows, "\n".join([*code, ":"]))
 
 

@@ -74,7 +74,10 @@ def translate(
 
 @dataclass(kw_only=True)
 class _Block:
-    """A group or example that is being read; the file itself is the outermost group."""
+    """A group or example that is being read; the file itself is the outermost group.
+
+    `parameters` is the keyword of the last block of parameters; it is empty if there is none.
+    """
 
     kind: str
     group: Group | None = None
@@ -82,6 +85,7 @@ class _Block:
     begin: int = 1
     out: list[str] = field(default_factory=list)
     rows: list[tuple[Word, ...]] = field(default_factory=list)
+    parameters: str = ""
     has_blocks: bool = False
     has_body: bool = False
     name: str = ""
@@ -215,6 +219,7 @@ class _Translator:
             _Block(
                 kind=keyword, group=group, first_number=self.number, begin=line,
                 rows=list(self.blocks[-1].rows), path=self.blocks[-1].next_path(),
+                parameters=self.blocks[-1].parameters,
             )
         )  # fmt: skip
         return ""
@@ -228,7 +233,8 @@ class _Translator:
         self.blocks.append(
             _Block(
                 kind="example", begin=line, first_number=self.number, name=name, tags=tags,
-                rows=list(rows), skipped=keyword.startswith("x"),
+                rows=list(rows), parameters=self.blocks[-1].parameters,
+                skipped=keyword.startswith("x"),
                 focused=keyword.startswith("f"), path=self.blocks[-1].next_path(),
             )
         )  # fmt: skip
@@ -242,7 +248,7 @@ class _Translator:
         self._add_cases(
             _Block(
                 kind="example", begin=line, name=name, tags=tags, first_number=self.number,
-                rows=self.blocks[-1].rows,
+                rows=self.blocks[-1].rows, parameters=self.blocks[-1].parameters,
             ),
             line,
             todo=True,
@@ -272,6 +278,8 @@ class _Translator:
         first = self.number
         if block.kind == "example":
             self._add_cases(block, line, todo=not block.has_body)
+            if self.number == first:
+                return f":{below}"
             begin, end = (
                 (f"while __hx_example {first} {len(block.rows)}; do", "done")
                 if block.rows
@@ -296,6 +304,14 @@ class _Translator:
             tags=block.tags, todo=todo, skipped=block.skipped, focused=block.focused,
         )  # fmt: skip
         rows = block.rows
+        if not rows and block.parameters.endswith(":dynamic"):
+            return
+        if not rows and block.parameters:
+            raise self._error(
+                f"The example '{name}' has no rows, because the block '{block.parameters}' above "
+                "the example is empty; add a row, or remove the block.",
+                block.begin,
+            )
         if not rows:
             self.cases.append(case)
             self.number += 1
@@ -440,6 +456,7 @@ class _Translator:
 
         read = parameters.read(mode, inner, evaluate)
         self.blocks[-1].rows.extend(read.rows)
+        self.blocks[-1].parameters = keyword
         return read.code
 
     def _mock_number(self, name: str | None, body: str) -> int:

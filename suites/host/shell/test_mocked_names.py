@@ -31,7 +31,7 @@ def _library(folder: Path, names: list[str]) -> Path:
     return script
 
 
-@pytest.mark.parametrize("name", [*_NAMES, ":", "if"])
+@pytest.mark.parametrize("name", [*_NAMES, "gpu=1", ":", "if"])
 def test_mock_replaces_a_function_of_any_name(shell: Shell, tmp_path: Path, name: str) -> None:
     shell.source(_library(tmp_path, [name]))
     shell.mock(name).answers("mocked\n")
@@ -74,7 +74,7 @@ def test_spy_lets_a_function_of_any_name_run(shell: Shell, tmp_path: Path, name:
 
 
 def test_mock_block_of_a_spec_replaces_a_function_of_any_name(project: SpecProject) -> None:
-    names = [name for name in _NAMES if name != "/opt/gpu/probe"]
+    names = [*(name for name in _NAMES if name != "/opt/gpu/probe"), "gpu=1"]
     _library(project.root, names)
     mocks = "".join(f"  Mock {name}\n    echo mocked\n  End\n" for name in names)
     examples = "".join(

@@ -66,13 +66,14 @@ __hx_mock_specially() {
   esac
   case $2 in
     # a command with such a name gets a function only if it replaces a function
-    *[!A-Za-z0-9_.+:@-]* | [!A-Za-z0-9_]*) builtin declare -F -- "$2" >/dev/null || return 0 ;;
+    # (with a '=' in the name, declare does not say whether there is a function)
+    *[!A-Za-z0-9_.+:@=-]* | [!A-Za-z0-9_]*) builtin declare -F -- "$2" >&189 2>&189 || return 0 ;;
     # in POSIX mode, a function must have a name that a variable can have
     *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
   # a mock that must be a file becomes a function too only if it replaces a function
   if [[ $3 == file ]]; then
-    builtin declare -F -- "$2" >/dev/null || return 0
+    builtin declare -F -- "$2" >&189 2>&189 || return 0
   fi
   # remove an exported function of that name, so that child processes find the mock on PATH
   builtin unset -f -- "$2"

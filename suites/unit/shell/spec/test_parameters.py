@@ -37,6 +37,12 @@ def test_each_line_of_a_parameters_block_is_a_row_that_the_shell_expands() -> No
     assert found.code == ':\n__hx_row "a b" $x\n\n  # none\n__hx_row c\n:'
 
 
+def test_open_quote_continues_a_row_on_the_next_line() -> None:
+    found = read("block", ["'a", "# b' c # it's", "d"], Shell())
+
+    assert [[word.text for word in row] for row in found.rows] == [["a\n# b", "c"], ["d"]]
+
+
 def test_parameters_matrix_combines_its_lines_and_its_last_line_varies_fastest() -> None:
     assert rows_of("matrix", ["a b # two", "", "  # none", "1 \\\n 2"]) == [
         *(["a", "1"], ["a", "2"]),

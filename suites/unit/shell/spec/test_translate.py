@@ -152,6 +152,7 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
         ("It 'x'\nData\nfoo\nEnd\nEnd\n", 3, "A 'Data' block may contain only '#|' lines"),
         ("It 'x'\nData\n#|foo\n", 2, "'Data' is not closed"),
         ("\nParameters\na\n", 2, "'Parameters' is not closed"),
+        ("Parameters\n# a\nEnd\nIt 'x'\n:\nEnd\n", 4, "the block 'Parameters' above"),
         ("\nMock x\n:\n", 2, "'Mock' is not closed"),
         ("%const a: 1\n", 1, "'%const' needs 'NAME: value', with the name in capitals"),
         ("It 'x'\nData:wrong\nEnd\nEnd\n", 2, "There is no 'Data:wrong'"),
@@ -167,6 +168,18 @@ def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, mess
 
     assert caught.value.line == line
     assert message in str(caught.value)
+
+
+def test_example_runs_for_no_row_if_code_generates_no_rows() -> None:
+    text = "It 'a'\n:\nEnd\nParameters:dynamic\n:\nEnd\nIt 'b'\n:\nEnd\n"
+
+    def generate_none(code: str, *, line: int) -> Sequence[tuple[str, ...]]:
+        assert (code, line) == (":", 4)
+        return []
+
+    spec = translate("a_spec.sh", text, generate_none)
+
+    assert [case.name for case in spec.cases] == ["a"]
 
 
 @pytest.mark.parametrize("name", ["''", "..", "../x", "/usr/bin/", "$'a\\nb'", "/a/../b"])
