@@ -26,8 +26,8 @@ fi
 # Replaces the builtin. A trap of the code on EXIT would replace the trap that reports an
 # evaluation's variables, so the action of the code's trap is stored and runs later. A trap on
 # DEBUG or RETURN that a function sets ends with the function, unless the function has the
-# attribute 'trace', as this one has. Such traps then run in this function too, so their actions
-# are wrapped to do nothing there.
+# attribute 'trace', as this one has. Such traps then run in this function too and, after 'set -T',
+# in all functions of the harness, so their actions are wrapped to do nothing there.
 trap() {
   {
     local __hx_flags=$- __hx_answer
@@ -69,7 +69,7 @@ builtin declare -ft trap __hx_trap
 __hx_newline=$'\n'
 __hx_quote="'\\''"
 __hx_leaving='{ __hx_leave "$?" "${__hx_ended-$-}" "$@"; } 218>&1 219>&2 >/dev/null 2>&1'
-__hx_unless_trap='case ${FUNCNAME[0]-} in trap | __hx_trap | __hx_set_trap) ;; *) '
+__hx_unless_trap='case " trap kill sleep date timeout ${__hx_mocked-} ,${FUNCNAME[0]-}" in *" ${FUNCNAME[0]-,} "* | *,__hx_*) ;; *) '
 
 __hx_set_trap() { # ACTION NAMES... | NAME
   (($# > 1)) || set -- - "$@"

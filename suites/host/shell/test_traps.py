@@ -76,3 +76,14 @@ def test_traps_of_a_called_function_act_as_in_bash(
     result = shell.call("f") if not call else shell.evaluate(f"f{call}")
 
     assert (result.stdout, result.stderr) == (expected.stdout, expected.stderr)
+
+
+@pytest.mark.parametrize("trap", ["'echo \"D:$BASH_COMMAND\"' DEBUG", "'echo R' RETURN"])
+def test_traced_functions_do_not_include_functions_of_the_harness(shell: Shell, trap: str) -> None:
+    program = f"set -T; trap {trap}; probe; sleep 0; date +%s >/dev/null; kill -0 $$; echo a"
+    expected = LocalRunner().run([*_BASH, program.replace("probe", "true")], timeout_s=30)
+    shell.mock("probe")
+
+    result = shell.evaluate(program)
+
+    assert result.stdout == expected.stdout.replace("true", "probe")
