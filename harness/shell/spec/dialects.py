@@ -37,6 +37,19 @@ class Dialect(Protocol):
         ...
 
 
+#: As in shellspec, a `Mock` of a builtin is seen only by commands that look for a file.
+_BUILTINS = frozenset(
+    {
+        ".", ":", "[", "alias", "bg", "bind", "break", "builtin", "caller", "cd", "command", "compgen",
+        "complete", "compopt", "continue", "declare", "dirs", "disown", "echo", "enable", "eval",
+        "exec", "exit", "export", "false", "fc", "fg", "getopts", "hash", "help", "history", "jobs",
+        "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read",
+        "readarray", "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test",
+        "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait",
+    }
+)  # fmt: skip
+
+
 class _Bash:
     def text(self, number: int) -> str:
         return f'builtin eval "${{__hx_text[{number}]}}"'
@@ -48,6 +61,7 @@ class _Bash:
         return f"__SOURCED__={split_words(text)[1].raw} . {rest_after(text, 1)}"
 
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
+        is_file = is_file or name in _BUILTINS
         needs = "file" if is_file else directives.mock_needs("\n".join(body))
         lines = [directives.inline_line(line) for line in body] if needs == "inline" else body
         setup = f"__hx_mock {number} {name} {needs}"

@@ -289,6 +289,15 @@ Describe 'Mock'
     When call named
     The output should equal named
   End
+  It 'succeeded: only a command that looks for a file finds a mock of a builtin'
+    Mock printf
+      echo mocked
+    End
+    f() { printf 'real\n'; env printf x; }
+    When call f
+    The output should equal "real
+mocked"
+  End
 End
 
 Describe 'preserved variables'
