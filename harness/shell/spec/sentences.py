@@ -298,7 +298,7 @@ def _finish_modifier(reader: _Reader, word: str) -> Modifier:
     noun = reader.keyword("'line' or 'word'")
     if noun not in {"line", "word"}:
         raise SentenceError(f"'{word}' can precede only 'line' or 'word', not '{noun}'")
-    return Modifier(noun, ordinal)
+    return Modifier(noun, _counted_from_1(ordinal))
 
 
 def _function_name(kind: SubjectKind, argument: str) -> str:
@@ -314,6 +314,12 @@ def _number(word: str) -> int:
     number = _ORDINALS.get(word) or _leading_number(word)
     if number is None:
         raise SentenceError(f"'{word}' is not a number")
+    return _counted_from_1(number)
+
+
+def _counted_from_1(number: int) -> int:
+    if number == 0:
+        raise SentenceError("the first line or word has the number 1, not 0")
     return number
 
 
