@@ -45,6 +45,7 @@ _ORDINALS = {
         start=1,
     )
 }
+_VARIABLE = re.compile(r"[A-Za-z_]\w*(\[.+\])?", re.ASCII | re.DOTALL)
 _NUMBERED = re.compile(r"(\d+)(?:st|nd|rd|th)?\Z")
 
 
@@ -413,6 +414,9 @@ def is_satisfied(sentence: Sentence, facts: Facts) -> bool:
 
     Raises SentenceError if the matcher does not fit the subject.
     """
+    subject = sentence.subject
+    if subject.kind is SubjectKind.VARIABLE and not _VARIABLE.fullmatch(subject.argument):
+        raise SentenceError(f"no variable can have the name '{subject.argument}'")
     return _matches(sentence, subject_value(sentence, facts), facts) != sentence.negated
 
 

@@ -154,6 +154,9 @@ def test_invalid_sentence_is_refused(sentence: str, why: str) -> None:
 def test_matcher_that_does_not_fit_its_subject_is_refused() -> None:
     with pytest.raises(SentenceError, match="works only with variables"):
         holds("output should be exported")
+    for name in ("a-b", "$X", "1"):
+        with pytest.raises(SentenceError, match="no variable can have the name"):
+            holds(f"variable {name} should be undefined", Facts())
     with pytest.raises(SentenceError, match="'has_two_words' returned no verdict"):
         holds("output should has_two_words")
     assert holds("output should has_two_words", Facts(stdout="", answer=True))
