@@ -109,7 +109,7 @@ kill() {
     [[ $__hx_word != "$$" ]] || __hx_word=${__hx_case-$$}
     __hx_words+=("$__hx_word")
   done
-  builtin kill "${__hx_words[@]}"
+  builtin kill "${__hx_words[@]}" || return "$?" # so that a trap on ERR runs, as for the builtin
 }
 
 __hx_return() { # STATUS

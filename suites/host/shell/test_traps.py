@@ -30,6 +30,8 @@ _PROGRAMS = [
     "f() { trap 'echo ERR $? $LINENO' ERR; false; true; }\nf",
     "f() { trap 'echo ERR $?' ERR; false; }\nf",
     "f() { trap 'echo ERR $?' ERR; return 2; }\nf\ntrue",
+    "f() { set -e; trap 'echo ERR $?' ERR; kill -0 9999999 2>/dev/null; echo no; }\nf",
+    "set -E; f() { trap 'echo ERR $?' ERR; kill -0 9999999 2>/dev/null; echo a; }\nf",
     "set -E; f() { trap 'echo ERR' ERR; g; }; g() { false; true; }\nf",
     "set -e; f() { trap 'echo ERR' ERR; trap 'echo EXIT $?' EXIT; false; }\nf",
     "set -T; f() { trap 'echo R' RETURN; g; }; g() { echo g; }\nf",
