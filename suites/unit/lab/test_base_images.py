@@ -40,23 +40,19 @@ def test_base_image_is_found_by_its_digest(tmp_path: Path) -> None:
     assert find_base(BASE, [first, second]) == disk
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", "{}", None],
-)
-def test_base_image_with_a_damaged_manifest_is_skipped(
-    tmp_path: Path, content: str | None
-) -> None:
-    disk = an_image(tmp_path / "images", BASE.digest)
-    damaged = tmp_path / "images/damaged/manifest.json"
-    damaged.parent.mkdir()
-    if content is None:
-        damaged.symlink_to("absent")
-    else:
-        damaged.write_text(content)
+def test_base_image_with_a_damaged_manifest_is_skipped(tmp_path: Path) -> None:
+    for number, content in enumerate(("{", "[]", "{}", None)):
+        folder = tmp_path / str(number)
+        disk = an_image(folder / "images", BASE.digest)
+        damaged = folder / "images/damaged/manifest.json"
+        damaged.parent.mkdir()
+        if content is None:
+            damaged.symlink_to("absent")
+        else:
+            damaged.write_text(content)
 
-    assert find_base(BASE, [tmp_path / "images"]) == disk
-    assert find_base(BASE, [damaged.parents[1], tmp_path / "none"]) == disk
+        assert find_base(BASE, [folder / "images"]) == disk, content
+        assert find_base(BASE, [damaged.parents[1], folder / "none"]) == disk, content
 
 
 def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> None:
@@ -122,51 +118,47 @@ def test_base_image_with_a_parent_image_is_found(tmp_path: Path) -> None:
     assert find_base(BASE, [tmp_path]) == disk
 
 
-@pytest.mark.parametrize(
-    "is_recorded", [True, False], ids=["parents in bundle", "no parents in bundle"]
-)
-def test_base_image_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bool) -> None:
+def test_base_image_whose_parent_is_missing_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "image-1212"
     an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2")
-    there = "/other/image-3434" if is_recorded else "/there/images/image-3434"
-    base = replace(BASE, parents=(there,) if is_recorded else ())
-
-    with pytest.raises(
-        HarnessError,
-        match=rf"'{folder}'.*needs the folder '{tmp_path / 'image-3434'}'.*`rsync -a HOST:{there} {tmp_path}/`",
+    for parents, there in (
+        (["/other/image-3434"], "/other/image-3434"),
+        ([], "/there/images/image-3434"),
     ):
-        find_base(base, [tmp_path])
+        with pytest.raises(
+            HarnessError,
+            match=rf"'{folder}'.*needs the folder '{tmp_path / 'image-3434'}'.*`rsync -a HOST:{there} {tmp_path}/`",
+        ):
+            find_base(replace(BASE, parents=tuple(parents)), [tmp_path])
 
 
-@pytest.mark.parametrize(("pinned", "other"), [("35", "3434"), ("34", "5656")])
-def test_base_image_whose_parent_or_grandparent_was_rebuilt_is_refused(
-    tmp_path: Path, pinned: str, other: str
-) -> None:
-    an_image(tmp_path, "56" * 32)
-    an_image(tmp_path, "34" * 32, below="../image-5656/disk.qcow2", pinned="57" * 32)
-    an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2", pinned=pinned * 32)
-    digest = {"3434": "35", "5656": "57"}[other] * 32
+def test_base_image_whose_parent_or_grandparent_was_rebuilt_is_refused(tmp_path: Path) -> None:
+    for number, (pinned, other) in enumerate((("35", "3434"), ("34", "5656"))):
+        folder = tmp_path / str(number)
+        an_image(folder, "56" * 32)
+        an_image(folder, "34" * 32, below="../image-5656/disk.qcow2", pinned="57" * 32)
+        an_image(folder, BASE.digest, below="../image-3434/disk.qcow2", pinned=pinned * 32)
+        digest = {"3434": "35", "5656": "57"}[other] * 32
 
-    with pytest.raises(
-        HarnessError,
-        match=f"from an image with the digest {digest}, but '{tmp_path}/image-{other}' has another "
-        "build.* set XDG_CACHE_HOME to an empty folder",
-    ):
-        find_base(BASE, [tmp_path])
+        with pytest.raises(
+            HarnessError,
+            match=f"from an image with the digest {digest}, but '{folder}/image-{other}' has another "
+            "build.* set XDG_CACHE_HOME to an empty folder",
+        ):
+            find_base(BASE, [folder])
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '{"parent": null}', None])
-def test_parent_with_a_damaged_manifest_is_accepted_if_no_digest_is_pinned(
-    tmp_path: Path, content: str | None
-) -> None:
-    an_image(tmp_path, "56" * 32)
-    parent = an_image(tmp_path, "34" * 32, below="../image-5656/disk.qcow2")
-    disk = an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2")
-    parent.with_name("manifest.json").unlink()
-    if content is not None:
-        parent.with_name("manifest.json").write_text(content)
+def test_parent_with_a_damaged_manifest_is_accepted_if_no_digest_is_pinned(tmp_path: Path) -> None:
+    for number, content in enumerate(("{", "{}", '{"parent": null}', None)):
+        folder = tmp_path / str(number)
+        an_image(folder, "56" * 32)
+        parent = an_image(folder, "34" * 32, below="../image-5656/disk.qcow2")
+        disk = an_image(folder, BASE.digest, below="../image-3434/disk.qcow2")
+        parent.with_name("manifest.json").unlink()
+        if content is not None:
+            parent.with_name("manifest.json").write_text(content)
 
-    assert find_base(BASE, [tmp_path]) == disk
+        assert find_base(BASE, [folder]) == disk, content
 
 
 def test_base_image_whose_parent_has_a_damaged_manifest_is_refused(tmp_path: Path) -> None:

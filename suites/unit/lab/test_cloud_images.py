@@ -36,20 +36,16 @@ if TYPE_CHECKING:
 TREE = SHIPPED_IMAGES / "debian-12/root"
 
 
-def test_commands_of_the_seed_write_agent_files_unchanged_with_their_modes() -> None:
+def test_commands_of_the_seed_write_the_agents_files_and_start_the_agent_at_each_boot() -> None:
     """Systemd warns of a unit file that is executable."""
+    commands = agent_commands()
     for path, mode in (
         ("/usr/lib/harness/agent-loader", "0755"),
         ("/etc/systemd/system/harness-agent.service", "0644"),
     ):
-        (put,) = [argv for argv in agent_commands() if path in argv]
+        (put,) = [argv for argv in commands if path in argv]
         assert put[-1] == mode
         assert base64.b64decode(put[-2]) == (TREE / path[1:]).read_bytes()
-
-
-def test_agent_is_started_at_the_first_boot_and_at_each_later_boot() -> None:
-    commands = agent_commands()
-
     assert (
         "ln",
         "-sf",

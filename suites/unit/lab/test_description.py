@@ -43,11 +43,14 @@ def images() -> Any:
     return FakeImages()
 
 
-def test_machine_that_boots_has_its_seed_and_disk_in_its_folder() -> None:
-    spec = a_description(FOLDER, seed=A_SEED).spec
+def test_machine_that_boots_has_its_seed_and_disk_in_its_folder_and_the_requested_ports() -> None:
+    port = HostPort(host_port=41000, guest_port=443)
+
+    spec = a_description(FOLDER, seed=A_SEED, host_ports=[port]).spec
 
     assert (spec.disk, spec.seed) == (FOLDER / "disk.qcow2", FOLDER / SEED)
     assert (spec.memory_file, spec.is_restored) == (None, False)
+    assert spec.host_ports == (port,)
 
 
 def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed() -> None:
@@ -55,20 +58,9 @@ def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed()
 
     assert spec.memory_file == MemoryFile(path=a_checkpoint().ram, is_private=True)
     assert (spec.is_restored, spec.seed) == (True, None)
-
-
-def test_host_ports_of_the_request_are_in_the_machine_spec() -> None:
-    port = HostPort(host_port=41000, guest_port=443)
-
-    assert a_description(FOLDER, host_ports=[port]).spec.host_ports == (port,)
-
-
-def test_requested_memory_file_replaces_the_memory_file_of_the_checkpoint() -> None:
-    memory = MemoryFile(path=Path("/checkpoints/new/ram"), is_private=False)
-
-    described = a_description(FOLDER, memory_file=memory, checkpoint=a_checkpoint())
-
-    assert described.spec.memory_file == memory
+    own = MemoryFile(path=Path("/checkpoints/new/ram"), is_private=False)
+    requested = a_description(FOLDER, memory_file=own, checkpoint=a_checkpoint())
+    assert requested.spec.memory_file == own
 
 
 def test_requested_disk_replaces_the_overlay(tmp_path: Path, images: Any) -> None:
@@ -80,17 +72,15 @@ def test_requested_disk_replaces_the_overlay(tmp_path: Path, images: Any) -> Non
     assert images.overlays == []
 
 
-@pytest.mark.parametrize(("apertures_gib", "expected"), [(256, 64 << 10), (0, 0)])
-def test_root_ports_reserve_address_space_only_if_the_platform_has_apertures(
-    apertures_gib: int, expected: int
-) -> None:
-    platform = Platform(
-        accelerator=Accelerator.TCG, qemu="qemu", apertures_mib=apertures_gib << 10
-    )
+def test_root_ports_reserve_address_space_only_if_the_platform_has_apertures() -> None:
+    for apertures_gib, expected in ((256, 64 << 10), (0, 0)):
+        platform = Platform(
+            accelerator=Accelerator.TCG, qemu="qemu", apertures_mib=apertures_gib << 10
+        )
 
-    spec = a_description(FOLDER, platform=platform, slots=4).spec
+        spec = a_description(FOLDER, platform=platform, slots=4).spec
 
-    assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected)
+        assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected), apertures_gib
 
 
 def test_emulated_guest_gets_the_rate_of_its_time_stamp_counter() -> None:
@@ -136,11 +126,15 @@ def test_machine_that_boots_gets_an_overlay_on_its_image_and_only_a_cloud_image_
     cloud = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot(disk_gib=20))
 
     create_files(a_description(tmp_path), images)
+    assert not (tmp_path / SEED).exists()
+    create_files(a_description(tmp_path, seed=A_SEED), images)
+    assert (tmp_path / SEED).is_file()
     create_files(a_description(tmp_path, source=cloud), images)
     create_files(a_description(tmp_path, source=cloud, checkpoint=a_checkpoint()), images)
 
     disk = tmp_path / "disk.qcow2"
     assert images.overlays == [
+        (an_image().disk, disk, None),
         (an_image().disk, disk, None),
         (a_cloud_image().disk, disk, 20),
         (a_checkpoint().disk, disk, None),
@@ -167,9 +161,3 @@ def test_clone_has_an_overlay_on_the_checkpoint_and_only_the_header_of_its_kerne
     assert isinstance(header, DirectKernel)
     assert header.vmlinuz.read_bytes() == vmlinuz.read_bytes()[: 64 << 10]
     assert images.overlays == [(a_checkpoint().disk, folder / "disk.qcow2", None)]
-
-
-def test_seed_is_written_into_the_folder(tmp_path: Path, images: Any) -> None:
-    create_files(a_description(tmp_path, seed=A_SEED), images)
-
-    assert (tmp_path / SEED).is_file()

@@ -77,31 +77,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
     return requests
 
 
-@pytest.fixture
-def silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no guest answer."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise HarnessError("The agent of machine 'node' said nothing in time.")
-
-    monkeypatch.setattr(evidence_collection, "collect_guest", refuse)
-
-
-@pytest.mark.parametrize("kernels", [["6.1.0-56"], None])
 def test_kernels_are_listed_by_the_guest_if_the_caller_gives_no_kernels(
-    tmp_path: Path, asked: list[EvidenceRequest], kernels: list[str] | None
+    tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
-    evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"), kernels=kernels)
+    rows: list[list[str] | None] = [["6.1.0-56"], None]
+    for number, kernels in enumerate(rows):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        evidence = evidence_collection.collect_available(
+            a_machine(folder / "node"), kernels=kernels
+        )
 
-    (request,) = asked
-    modules = [name for name in request.commands if name.startswith("modinfo-")]
-    known = kernels or ["6.1.0-55", "6.1.0-56"]
-    assert modules == [f"modinfo-{kernel}" for kernel in known]
-    assert evidence.folder.name.startswith("evidence-")
-    assert (evidence.folder / "host/serial.log").read_text() == "Linux version 6.1"
-    assert json.loads((evidence.folder / "host/qmp-events.json").read_text()) == [
-        {"name": "RESET", "at_s": 1.0, "data": {}}
-    ]
+        request = asked[-1]
+        modules = [name for name in request.commands if name.startswith("modinfo-")]
+        known = kernels or ["6.1.0-55", "6.1.0-56"]
+        assert modules == [f"modinfo-{kernel}" for kernel in known], kernels
+        assert evidence.folder.name.startswith("evidence-"), kernels
+        assert (evidence.folder / "host/serial.log").read_text() == "Linux version 6.1", kernels
+        assert json.loads((evidence.folder / "host/qmp-events.json").read_text()) == [
+            {"name": "RESET", "at_s": 1.0, "data": {}}
+        ], kernels
 
 
 def test_each_collection_of_evidence_has_its_own_folder(
@@ -116,9 +111,12 @@ def test_each_collection_of_evidence_has_its_own_folder(
 
 
 def test_unreachable_machine_leaves_evidence_of_the_host_and_the_reason(
-    tmp_path: Path, silence: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del silence
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise HarnessError("The agent of machine 'node' said nothing in time.")
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", refuse)
 
     evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"))
 
@@ -151,15 +149,17 @@ def test_host_evidence_of_a_machine_that_ran_is_complete(tmp_path: Path) -> None
     assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
-@pytest.mark.parametrize("busy", ["", "the host's other work kept the machine waiting"])
 def test_findings_end_with_the_time_for_which_a_busy_host_kept_the_machine_waiting(
-    tmp_path: Path, busy: str
+    tmp_path: Path,
 ) -> None:
-    evidence_collection.save_host_evidence(
-        a_machine(tmp_path / "node", busy=busy), tmp_path / "kept"
-    )
+    for number, busy in enumerate(("", "the host's other work kept the machine waiting")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        evidence_collection.save_host_evidence(
+            a_machine(folder / "node", busy=busy), folder / "kept"
+        )
 
-    assert explain(tmp_path / "kept") == ([busy] if busy else [])
+        assert explain(folder / "kept") == ([busy] if busy else []), busy
 
 
 def test_host_evidence_contains_the_differences_between_states(tmp_path: Path) -> None:
@@ -200,21 +200,26 @@ def test_no_evidence_folder_is_made_for_a_machine_without_a_vm_and_without_a_ser
     assert not (tmp_path / "kept").exists()
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), HarnessError("It is a file.")]
-)
 def test_unwritable_folder_does_not_hide_the_first_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise error
+    rows: list[Exception] = [
+        OSError(errno.ENOSPC, "No space left on device"),
+        HarnessError("It is a file."),
+    ]
+    for number, error in enumerate(rows):
+        folder = tmp_path / str(number)
+        folder.mkdir()
 
-    monkeypatch.setattr(evidence_collection, "keep_host_files", refuse)
+        def refuse(*_: object, error: Exception = error, **__: object) -> NoReturn:
+            raise error
 
-    assert (
-        evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), tmp_path / "kept")
-        is None
-    )
+        monkeypatch.setattr(evidence_collection, "keep_host_files", refuse)
+
+        assert (
+            evidence_collection.try_save_host_evidence(a_machine(folder / "node"), folder / "kept")
+            is None
+        )
 
 
 def test_history_replaces_an_earlier_history_and_has_a_compressed_journal(

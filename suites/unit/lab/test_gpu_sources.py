@@ -29,45 +29,43 @@ if TYPE_CHECKING:
 BY_ADDRESS = GpuChoice(address=ADDRESS)
 
 
-@pytest.mark.parametrize(
-    ("source", "addresses", "expected"),
-    [
+def test_gpu_source_decides_which_gpus_are_emulated() -> None:
+    """A GPU that is requested by its address is always a GPU of the host."""
+    rows: list[tuple[GpuSource, tuple[str, ...], list[object]]] = [
         (GpuSource.EMULATED, (ADDRESS,), ["model", "any", BY_ADDRESS]),
         (GpuSource.HOST, (), ["choice of model", ANY, BY_ADDRESS]),
         (GpuSource.AUTO, ("a", "b", "c"), ["choice of model", ANY, BY_ADDRESS]),
         (GpuSource.AUTO, ("a", "b"), ["model", "any", BY_ADDRESS]),
-    ],
-    ids=["emulated", "host", "auto with enough GPUs", "auto with one GPU too few"],
-)
-def test_gpu_source_decides_which_gpus_are_emulated(
-    source: GpuSource, addresses: tuple[str, ...], expected: list[object]
-) -> None:
-    """A GPU that is requested by its address is always a GPU of the host."""
+    ]
     model = named("model")
     meanings: dict[object, object] = {
         "model": model,
         "any": named("any"),
         "choice of model": GpuChoice(model=model),
     }
+    for source, addresses, expected in rows:
+        resolved = sources(source, *addresses)[0].resolve([model, ANY, BY_ADDRESS])
 
-    resolved = sources(source, *addresses)[0].resolve([model, ANY, BY_ADDRESS])
+        assert resolved == [
+            meanings[each] if isinstance(each, str) else each for each in expected
+        ], source
+    emulated, _ = sources(GpuSource.EMULATED)
+    assert emulated.resolve([GpuChoice(model=model)]) == [model]
 
-    assert resolved == [meanings[each] if isinstance(each, str) else each for each in expected]
 
+def test_emulation_setting_of_the_run_overrides_the_emulation_of_each_gpu() -> None:
+    for emulation in (None, *GpuEmulation):
+        made = replace(sources(GpuSource.EMULATED)[0], emulation=emulation)
+        facts = find_model("h100-sxm5-80gb").gsp
+        model = replace(named("model"), gsp=facts)
+        models = [model, model.emulated_as(GpuEmulation.GSP)]
 
-@pytest.mark.parametrize("emulation", [None, *GpuEmulation])
-def test_emulation_setting_of_the_run_overrides_the_emulation_of_each_gpu(
-    emulation: GpuEmulation | None,
-) -> None:
-    made = replace(sources(GpuSource.EMULATED)[0], emulation=emulation)
-    facts = find_model("h100-sxm5-80gb").gsp
-    model = replace(named("model"), gsp=facts)
-    models = [model, model.emulated_as(GpuEmulation.GSP)]
+        resolved = made.resolve(models)
 
-    resolved = made.resolve(models)
-
-    expected = [GpuEmulation.IDENTITY, GpuEmulation.GSP] if emulation is None else [emulation] * 2
-    assert [cast("GpuModel", each).emulation for each in resolved] == expected
+        expected = (
+            [GpuEmulation.IDENTITY, GpuEmulation.GSP] if emulation is None else [emulation] * 2
+        )
+        assert [cast("GpuModel", each).emulation for each in resolved] == expected, emulation
 
 
 def test_gpu_without_a_system_processor_is_not_emulated_with_a_system_processor() -> None:
@@ -94,12 +92,6 @@ def test_requested_gpus_of_the_host_are_passed_to_the_pool(
     made.resolve([model, BY_ADDRESS])
 
     assert asked == [GpuChoice(model=model), BY_ADDRESS]
-
-
-def test_gpu_with_a_chosen_model_is_emulated_as_that_model() -> None:
-    model = named("model")
-
-    assert sources(GpuSource.EMULATED)[0].resolve([GpuChoice(model=model)]) == [model]
 
 
 def machine_gpus(
@@ -135,6 +127,9 @@ def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unpl
 
     assert isinstance(first.attachment, HostGpuAttachment)
     assert (first.device_id, first.pci) == ("gpu0", "10de:2330")
+    assert (first.title, gpus.emulated) == ("host 0000:65:00.0", ())
+    bars = {index: (bar.mib, bar.bits) for index, bar in first.bars.items()}
+    assert bars == {0: (16, 32), 2: (128 << 10, 64)}
     assert first.attachment.addresses == ("0000:65:00.0", "0000:65:00.1")
     windows = (first.attachment.root_port_window_mib, first.attachment.aperture_mib)
     assert windows == (128, 256 << 10), "they have room for the BARs of both functions"
@@ -229,22 +224,6 @@ def test_provided_gpu_has_the_pci_id_and_the_title_and_the_bars_of_its_model(
     assert one.attachment.id == "gpu0"
     assert set(one.bars) == set(gpus.gpu("gpu0").bars)
     assert gpus.provided == (one,)
-    gpus.close()
-
-
-def test_host_gpu_is_described_by_its_address_and_the_bars_of_its_pci_function(
-    tmp_path: Path,
-) -> None:
-    gpus, _ = machine_gpus(tmp_path, GpuSource.HOST, ADDRESS)
-
-    (one,) = gpus.provide([ANY], report=lambda _: None)
-
-    assert one.title == f"host {ADDRESS}"
-    assert {index: (bar.mib, bar.bits) for index, bar in one.bars.items()} == {
-        0: (16, 32),
-        2: (128 << 10, 64),
-    }
-    assert gpus.emulated == ()
     gpus.close()
 
 

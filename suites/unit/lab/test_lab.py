@@ -82,20 +82,24 @@ def test_boot_on_a_host_without_disk_space_is_refused(
     assert list(lab.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [OSError("No space left on device."), KeyboardInterrupt()])
 def test_machine_whose_files_can_not_be_made_leaves_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object, __: object, at: Path, **___: object) -> NoReturn:
-        at.write_text("half a disk")
-        raise error
+    rows: list[BaseException] = [OSError("No space left on device."), KeyboardInterrupt()]
+    for error in rows:
 
-    monkeypatch.setattr(ImageStore, "create_overlay", fail)
+        def fail(
+            _: object, __: object, at: Path, error: BaseException = error, **___: object
+        ) -> NoReturn:
+            at.write_text("half a disk")
+            raise error
 
-    with pytest.raises(type(error)), lab.boot(a_request()):
-        pass
+        monkeypatch.setattr(ImageStore, "create_overlay", fail)
 
-    assert list(lab.folder.iterdir()) == []
+        with pytest.raises(type(error)), lab.boot(a_request()):
+            pass
+
+        assert list(lab.folder.iterdir()) == []
 
 
 def test_node_that_does_not_start_leaves_only_its_console_log(
@@ -116,48 +120,44 @@ def test_node_that_does_not_start_leaves_only_its_console_log(
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
-@pytest.mark.parametrize(
-    ("error", "is_ending"),
-    [
+def test_no_evidence_is_kept_if_a_machine_can_not_start(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[tuple[HarnessError, bool]] = [
         (RequirementError("There is no QEMU; install it."), False),
         (BadInputError("There is no such GPU.", source="test.py"), False),
         (HarnessError("QEMU was killed."), True),
-    ],
-    ids=["missing requirement", "bad input", "ending lab"],
-)
-def test_no_evidence_is_kept_if_a_machine_can_not_start(
-    lab: Lab,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: HarnessError,
-    is_ending: bool,
-) -> None:
-    def fail(machine: LabMachine) -> NoReturn:
-        (machine.folder / "serial.log").write_text("")
-        if is_ending:
-            lab.kill_machines()
-        raise error
+    ]
+    for error, is_ending in rows:
 
-    monkeypatch.setattr(LabMachine, "_start", fail)
+        def fail(
+            machine: LabMachine, error: HarnessError = error, *, ends: bool = is_ending
+        ) -> NoReturn:
+            (machine.folder / "serial.log").write_text("")
+            if ends:
+                lab.kill_machines()
+            raise error
 
-    with pytest.raises(HarnessError) as failure, lab.boot(a_request()):
-        pass
+        monkeypatch.setattr(LabMachine, "_start", fail)
 
-    assert failure.value is error
-    assert error.evidence is None
-    assert not (tmp_path / "evidence").exists()
+        with pytest.raises(HarnessError) as failure, lab.boot(a_request()):
+            pass
+
+        assert failure.value is error
+        assert error.evidence is None
+        assert not (tmp_path / "evidence").exists()
 
 
-@pytest.mark.parametrize("name", ["../up", ""])
-def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab, name: str) -> None:
-    with (
-        pytest.raises(BadInputError, match="is not a machine name"),
-        lab.boot(a_request(name=name)),
-    ):
-        pass
+def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab) -> None:
+    for name in ("../up", ""):
+        with (
+            pytest.raises(BadInputError, match="is not a machine name"),
+            lab.boot(a_request(name=name)),
+        ):
+            pass
 
-    assert list(lab.folder.iterdir()) == []
-    assert not (lab.folder.parent / "up").exists()
+        assert list(lab.folder.iterdir()) == [], name
+        assert not (lab.folder.parent / "up").exists(), name
 
 
 def test_lab_that_is_ending_kills_its_machines_and_boots_no_new_machine(
@@ -268,17 +268,10 @@ def test_console_log_is_kept_if_a_saved_state_cannot_be_made(
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
-def test_cloud_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
-    (tmp_path / "our.qcow2").write_bytes(IMAGE)
-
-    image = lab.cloud_image(str(tmp_path / "our.qcow2"))
-
-    assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
-
-
 def test_cloud_image_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
     image = lab.cloud_image(str(tmp_path / "our.qcow2"))
+    assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
 
     with (
         pytest.raises(RequirementError, match="qemu-that-is-not-there"),

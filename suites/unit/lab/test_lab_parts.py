@@ -240,27 +240,23 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     assert machine.hostname is None
 
 
-@pytest.mark.parametrize(
-    ("how", "is_clone"),
-    [
-        ({}, True),
-        ({"start": MachineStart.COLD}, False),
-        ({"disk": Path("/own/disk")}, False),
-    ],
-    ids=["clone by setting", "cold by request", "own disk"],
-)
-def test_configured_start_of_machines_applies_unless_a_cold_start_or_a_disk_is_requested(
-    lab: Lab,
-    created: list[MachineDescription],
-    states: list[Any],
-    how: Mapping[str, Any],
-    is_clone: bool,
+def test_configured_start_applies_unless_a_cold_start_or_a_disk_or_a_reboot_is_requested(
+    lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     lab.settings = replace(lab.settings, machine_start=MachineStart.CLONE)
+    may_reboot = a_request(may_reboot=True)
+    rows: list[tuple[NodeRequest, Mapping[str, Any], bool]] = [
+        (a_request(), {}, True),
+        (a_request(), {"start": MachineStart.COLD}, False),
+        (a_request(), {"disk": Path("/own/disk")}, False),
+        (may_reboot, {"start": MachineStart.CLONE}, False),
+    ]
+    for request, how, is_clone in rows:
+        states.clear()
 
-    machine = machine_of(lab, created, a_request(), **how)
+        machine = machine_of(lab, created, request, **how)
 
-    assert (machine.checkpoint is not None, bool(states)) == (is_clone, is_clone)
+        assert (machine.checkpoint is not None, bool(states)) == (is_clone, is_clone), how
 
 
 @pytest.mark.parametrize(
@@ -300,14 +296,6 @@ def test_node_is_not_cloned_if_a_clone_cannot_open_its_gpus_over_mpqemu(
     assert len(notices) == (0 if is_clone else 1)
     # A lab that only lists what is made refuses to wait.
     assert all(each.stage is Progress.CHECK for each in notices)
-
-
-def test_node_that_may_reboot_is_not_cloned(
-    lab: Lab, created: list[MachineDescription], states: list[Any]
-) -> None:
-    machine_of(lab, created, a_request(may_reboot=True), start=MachineStart.CLONE)
-
-    assert states == []
 
 
 def test_node_without_cloud_init_is_a_clone_but_has_its_own_hostname(
@@ -396,17 +384,19 @@ def test_node_that_skips_cloud_init_and_boots_cold_gets_its_name_from_a_seed(
 def test_seed_of_a_node_has_its_provisioner_and_its_ssh_keys_and_early_commands(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
-    request = a_request(early=[["mine"]])
+    other = replace(lab.provisioner, name="other", run=["/opt/other"])
+    for provisioner in (None, other):
+        request = a_request(early=[["mine"]], provisioner=provisioner)
 
-    machine = machine_of(lab, created, request)
+        machine = machine_of(lab, created, request)
 
-    assert machine.seed == render_node_seed(
-        request,
-        instance_id=f"node-{machine.folder.name}",
-        provisioner=lab.provisioner,
-        access=lab.identity.access,
-        early=[["mine"]],
-    )
+        assert machine.seed == render_node_seed(
+            request,
+            instance_id=f"node-{machine.folder.name}",
+            provisioner=provisioner or lab.provisioner,
+            access=lab.identity.access,
+            early=[["mine"]],
+        )
 
 
 def test_provisioner_gets_more_time_on_a_busy_host(
@@ -429,35 +419,23 @@ def test_provisioner_gets_more_time_on_a_busy_host(
         assert configuration_of(machine)["time_limit_multiplier"] == multiplier
 
 
-@pytest.mark.parametrize("multiplier", [0.5, 1000.1, float("nan")])
-def test_factor_for_time_limits_that_a_provisioner_refuses_is_refused_at_once(
-    multiplier: float,
-) -> None:
-    with pytest.raises(BadInputError, match=r"NodeRequest: key 'time_limit_multiplier': .* 1000"):
-        a_request(time_limit_multiplier=multiplier)
+def test_factor_for_time_limits_that_a_provisioner_refuses_is_refused_at_once() -> None:
+    for multiplier in (0.5, 1000.1, float("nan")):
+        with pytest.raises(
+            BadInputError, match=r"NodeRequest: key 'time_limit_multiplier': .* 1000"
+        ):
+            a_request(time_limit_multiplier=multiplier)
 
 
-@pytest.mark.parametrize(
-    ("of_run", "multiplier"), [(3.0, 3.0), (1.0, None), (0.5, None)], ids=["more", "usual", "less"]
-)
 def test_provisioner_keeps_its_time_limits_on_a_quiet_host(
-    lab: Lab, created: list[MachineDescription], of_run: float, multiplier: float | None
-) -> None:
-    lab.settings = replace(lab.settings, timeout_multiplier=of_run)
-
-    machine = machine_of(lab, created, a_request())
-
-    assert configuration_of(machine).get("time_limit_multiplier") == multiplier
-
-
-def test_provisioner_of_the_request_is_the_provisioner_of_the_node(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
-    other = replace(lab.provisioner, name="other", run=["/opt/other"])
+    for of_run, multiplier in ((3.0, 3.0), (1.0, None), (0.5, None)):
+        lab.settings = replace(lab.settings, timeout_multiplier=of_run)
 
-    machine = machine_of(lab, created, a_request(provisioner=other))
+        machine = machine_of(lab, created, a_request())
 
-    assert "/opt/other" in str(machine.seed)
+        assert configuration_of(machine).get("time_limit_multiplier") == multiplier, of_run
 
 
 def test_node_of_a_cloud_image_is_not_cloned_and_its_seed_starts_the_agent_first(
@@ -503,19 +481,18 @@ def test_machine_of_a_cloud_image_has_one_slot_and_the_requested_memory_and_disk
 # -- evidence ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [HarnessError("No space."), OSError("No space.")])
-def test_evidence_that_can_not_be_kept_does_not_hide_the_first_error(
-    lab: Lab, error: Exception
-) -> None:
-    events: list[ProgressEvent] = []
-    lab = replace(lab, listener=events.append)
+def test_evidence_that_can_not_be_kept_does_not_hide_the_first_error(lab: Lab) -> None:
+    rows: list[Exception] = [HarnessError("No space."), OSError("No space.")]
+    for error in rows:
+        events: list[ProgressEvent] = []
+        lab = replace(lab, listener=events.append)
 
-    def collect() -> Evidence:
-        raise error
+        def collect(error: Exception = error) -> Evidence:
+            raise error
 
-    node = SimpleNamespace(collect_available=collect, request=SimpleNamespace(name="node"))
+        node = SimpleNamespace(collect_available=collect, request=SimpleNamespace(name="node"))
 
-    assert lab.try_save_evidence(cast("Node", node), "test/node") is None
+        assert lab.try_save_evidence(cast("Node", node), "test/node") is None
 
-    (event,) = events
-    assert event.message == "the evidence of 'node' could not be kept: No space."
+        (event,) = events
+        assert event.message == "the evidence of 'node' could not be kept: No space."

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.machine_bundle import read_bundle
 from harness.lab.machine_facts import machine_facts
@@ -57,13 +55,12 @@ def test_cloud_image_boots_the_kernel_of_its_boot_loader(tmp_path: Path) -> None
     assert facts["nvidia_driver"] == "580.1"
 
 
-@pytest.mark.parametrize("is_resumed", [False, True])
-def test_start_of_a_cloned_or_resumed_machine_is_recorded_as_clone(
-    tmp_path: Path, is_resumed: bool
-) -> None:
-    bundle = read_bundle(a_bundle(tmp_path / "checkpoint"))
-    how = {"bundle": bundle} if is_resumed else {"checkpoint": a_checkpoint()}
+def test_start_of_a_cloned_or_resumed_machine_is_recorded_as_clone(tmp_path: Path) -> None:
+    for number, is_resumed in enumerate((False, True)):
+        folder = tmp_path / str(number)
+        bundle = read_bundle(a_bundle(folder / "checkpoint"))
+        how = {"bundle": bundle} if is_resumed else {"checkpoint": a_checkpoint()}
 
-    facts = machine_facts(a_lab_machine(tmp_path, **how))
+        facts = machine_facts(a_lab_machine(folder, **how))
 
-    assert (facts["start"], facts["image"]) == ("clone", "debian-12")
+        assert (facts["start"], facts["image"]) == ("clone", "debian-12"), is_resumed

@@ -41,11 +41,6 @@ def test_booting_machine_has_its_gpus_from_the_start(stage: Stage) -> None:
         ]
 
 
-def test_machine_reserves_all_its_vcpus(stage: Stage) -> None:
-    with stage.machine(cpus=2):
-        assert stage.noted[0] == ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900)
-
-
 def test_entrance_of_a_machine_gets_its_folder_and_identity_and_gpus_and_deadline(
     stage: Stage,
 ) -> None:
@@ -66,10 +61,11 @@ def test_entrance_of_a_machine_gets_its_folder_and_identity_and_gpus_and_deadlin
         ]
 
 
-def test_reservation_of_a_machine_on_another_host_has_no_process_id(stage: Stage) -> None:
+def test_machine_on_another_host_reserves_its_vcpus_without_a_process_id(stage: Stage) -> None:
     stage.driver.pid = None
 
-    with stage.machine():
+    with stage.machine(cpus=2):
+        assert stage.noted[0] == ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900)
         assert "used by" not in stage.names
 
 
@@ -135,19 +131,20 @@ def test_gpus_are_plugged_into_a_clone_after_its_state_is_restored(stage: Stage)
         ]
 
 
-@pytest.mark.parametrize("nonce", ["another guest's", None])
-def test_clone_whose_memory_has_another_nonce_is_refused(stage: Stage, nonce: str | None) -> None:
-    stage.agent.nonce = nonce
+def test_clone_whose_memory_has_another_nonce_is_refused(stage: Stage) -> None:
+    for nonce in ("another guest's", None):
+        stage.agent.nonce = nonce
 
-    with (
-        pytest.raises(
-            HarnessError, match=r"'/checkpoints/ready-0123'.*nonce.*harness checkpoints gc --all"
-        ),
-        stage.machine(checkpoint=a_checkpoint()),
-    ):
-        pass
+        with (
+            pytest.raises(
+                HarnessError,
+                match=r"'/checkpoints/ready-0123'.*nonce.*harness checkpoints gc --all",
+            ),
+            stage.machine(checkpoint=a_checkpoint()),
+        ):
+            pass
 
-    assert stage.names[-3:] == ["entrance closed", "end", "release"]
+        assert stage.names[-3:] == ["entrance closed", "end", "release"], nonce
 
 
 def test_resumed_machine_continues_with_its_own_agent(stage: Stage) -> None:
@@ -183,23 +180,23 @@ def test_agent_of_a_resumed_guest_is_awaited_if_the_guest_hung_when_it_was_saved
         assert stage.noted[-1] == ("ready", 90)
 
 
-@pytest.mark.parametrize("source", [GpuSource.EMULATED, GpuSource.HOST])
-def test_machine_that_was_killed_is_not_started(stage: Stage, source: GpuSource) -> None:
+def test_machine_that_was_killed_is_not_started(stage: Stage) -> None:
     """The machine waits neither for capacity nor for GPUs of the host."""
-    stage.sources, pool = sources(source, "0000:65:00.0")
-    machine = stage.machine(gpus=[ANY])
-    machine.kill()
+    for source in (GpuSource.EMULATED, GpuSource.HOST):
+        stage.sources, pool = sources(source, "0000:65:00.0")
+        machine = stage.machine(gpus=[ANY])
+        machine.kill()
 
-    with (
-        pytest.raises(
-            HarnessError, match=r"^Machine 'node' was killed, since the run is being ended\.$"
-        ),
-        machine,
-    ):
-        pass
+        with (
+            pytest.raises(
+                HarnessError, match=r"^Machine 'node' was killed, since the run is being ended\.$"
+            ),
+            machine,
+        ):
+            pass
 
-    assert "start" not in stage.names
-    assert pool.holders == []
+        assert "start" not in stage.names
+        assert pool.holders == []
 
 
 def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) -> None:

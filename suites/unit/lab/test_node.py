@@ -48,7 +48,7 @@ def test_newest_kernel_is_booted_by_default() -> None:
     assert a_request(kernel=an_image().other_kernel).booted_kernel.version == "6.1.0-55"
 
 
-def test_default_configuration_has_the_driver_of_the_image() -> None:
+def test_configuration_has_the_driver_of_the_image_unless_another_value_is_requested() -> None:
     assert configuration_of(a_request()) == {
         "gpu_node": False,
         "config_gpu_driver_if_needed": True,
@@ -56,18 +56,10 @@ def test_default_configuration_has_the_driver_of_the_image() -> None:
         "gpu_driver_version": "580.1",
         "gpu_image_sha": "2026",
     }
-
-
-def test_configuration_for_an_image_without_a_driver_has_no_driver_version() -> None:
-    config = configuration_of(a_request(image=replace(an_image(), driver=None)))
-
-    assert not {"gpu_driver_version", "gpu_image_sha"} & config.keys()
-
-
-def test_requested_configuration_overrides_the_default() -> None:
-    config = configuration_of(a_request(config={"gpu_node": True, "gpu_driver_version": "1"}))
-
-    assert (config["gpu_node"], config["gpu_driver_version"]) == (True, "1")
+    without = configuration_of(a_request(image=replace(an_image(), driver=None)))
+    assert not {"gpu_driver_version", "gpu_image_sha"} & without.keys()
+    own = configuration_of(a_request(config={"gpu_node": True, "gpu_driver_version": "1"}))
+    assert (own["gpu_node"], own["gpu_driver_version"]) == (True, "1")
 
 
 def test_metadata_cache_contains_tags_and_vm_size() -> None:

@@ -398,9 +398,10 @@ def test_failed_bake_reports_the_reason_and_keeps_its_evidence_and_publishes_not
     assert (workshop.made, len(asked)) == ([], 1)
 
 
-@both
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize(
+    ("bake", "is_kept"), [(bake_the_node, True), (bake_the_cloud_image, False)]
+)
 def test_bake_that_never_ends_keeps_the_available_evidence_and_reports_its_first_error(
     lab: Lab,
     workshop: Workshop,
@@ -448,25 +449,6 @@ def test_bake_with_another_driver_or_payload_or_value_has_another_key(
     assert len(workshop.parts) == 5
 
 
-def test_bake_has_the_bake_values_that_the_provisioner_declares(
-    lab: Lab,
-    asked: list[dict[str, Any]],
-    workshop: Workshop,
-    healthy: list[Path],
-) -> None:
-    lab.provisioner = replace(
-        lab.provisioner,
-        configuration=ConfigurationFile(path="/etc/mine", bake_values={"gpu_node": True}),
-    )
-
-    bake_node(lab)
-    bake_cloud_image(lab, a_cloud_image())
-
-    assert [boot["request"].config for boot in asked] == [{"gpu_node": True}] * 2
-    assert {parts["config"] for parts in workshop.parts} == {"[('gpu_node', True)]"}
-    assert len(healthy) == 2
-
-
 def test_node_image_is_baked_in_a_cold_boot_on_its_own_disk(
     lab: Lab,
     stage: Stage,
@@ -485,6 +467,7 @@ def test_node_image_is_baked_in_a_cold_boot_on_its_own_disk(
     assert (boot["disk"], boot["start"]) == (workshop.disk, MachineStart.COLD)
     assert ("power off", 45) in stage.noted
     assert healthy == [workshop.disk.parent / "evidence"]
+    assert bake_evidence(an_image()).folder == an_image().disk.parent / "evidence"
     assert workshop.limits_s == [
         round((lab.provisioner.timeout_s + 60) * lab.patience) * MOST_TIMES
     ]
@@ -507,7 +490,7 @@ def test_image_with_one_kernel_is_baked_for_that_kernel(
     assert (len(workshop.made), len(healthy)) == (1, 1)
 
 
-def test_bake_uses_the_requested_image_and_provisioner(
+def test_bake_uses_the_requested_image_and_driver_and_provisioner_with_its_bake_values(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,
@@ -521,31 +504,21 @@ def test_bake_uses_the_requested_image_and_provisioner(
         return an_image()
 
     monkeypatch.setattr(Lab, "node_image", node_image)
-    other = replace(lab.provisioner, timeout_s=77.0)
+    configuration = ConfigurationFile(path="/etc/mine", bake_values={"gpu_node": True})
+    other = replace(lab.provisioner, timeout_s=77.0, configuration=configuration)
+    driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
 
     bake_node(lab, "debian-13", provisioner=other)
-    bake_cloud_image(lab, a_cloud_image(), provisioner=other)
+    bake_cloud_image(lab, a_cloud_image(), driver=driver, provisioner=other)
 
     assert names == ["debian-13"]
     assert all(boot["request"].provisioner is other for boot in asked)
+    assert [boot["request"].config for boot in asked] == [{"gpu_node": True}] * 2
+    assert {parts["config"] for parts in workshop.parts} == {"[('gpu_node', True)]"}
+    assert asked[1]["request"].image.driver == driver
+    assert workshop.parts[1]["driver"] == driver.reference
     assert workshop.limits_s == [1370 * MOST_TIMES, 2570 * MOST_TIMES]
     assert len(healthy) == 2
-
-
-def test_requested_driver_is_in_the_baked_image(
-    lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, healthy: list[Path]
-) -> None:
-    driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
-
-    bake_cloud_image(lab, a_cloud_image(), driver=driver)
-
-    assert asked[0]["request"].image.driver == driver
-    assert workshop.parts[0]["driver"] == driver.reference
-    assert len(healthy) == 1
-
-
-def test_evidence_of_a_bake_is_in_the_folder_of_the_disk() -> None:
-    assert bake_evidence(an_image()).folder == an_image().disk.parent / "evidence"
 
 
 # -- a disk of a person's own ----------------------------------------------------------------------
@@ -569,14 +542,3 @@ def test_image_is_written_to_a_temporary_file_and_then_renamed(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "mine.qcow2": b"a disk"
     }
-
-
-def test_partial_image_of_a_killed_run_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".mine.qcow2.part").write_bytes(b"half a disk")
-    monkeypatch.setattr(bakes, "flatten", lambda _, to, **__: to.write_bytes(b"a disk"))
-
-    bakes.write_standalone(an_image(), tmp_path / "mine.qcow2")
-
-    assert (tmp_path / "mine.qcow2").read_bytes() == b"a disk"

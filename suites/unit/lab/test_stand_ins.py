@@ -37,9 +37,8 @@ def test_list_of_variables_has_every_variable_that_a_stand_in_reads() -> None:
     assert set(VARIABLES["nvidia-smi"]) == set(re.findall(r"^([A-Z_]+)=$", smi, re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("stand_ins", "message"),
-    [
+def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field() -> None:
+    rows: list[tuple[dict[str, dict[str, str]], str]] = [
         (
             {"nvidia-dcmg": {"START_RESULT": "fail"}},
             r"NodeRequest: key 'stand_ins\.nvidia-dcmg': No stand-in .* did you mean 'nvidia-dcgm'\?",
@@ -56,13 +55,10 @@ def test_list_of_variables_has_every_variable_that_a_stand_in_reads() -> None:
             r"key 'stand_ins\.kubelet\.START_RESULT': .* value 'fails'; .* has to match 'ok\|fail'",
         ),
         ({"kubelet": {"START_DELAY_S": "soon"}}, r"value 'soon'"),
-    ],
-)
-def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field(
-    stand_ins: dict[str, dict[str, str]], message: str
-) -> None:
-    with pytest.raises(BadInputError, match=message):
-        a_request(stand_ins=stand_ins)
+    ]
+    for stand_ins, message in rows:
+        with pytest.raises(BadInputError, match=message):
+            a_request(stand_ins=stand_ins)
 
 
 def test_unit_of_a_user_with_the_environment_file_of_a_stand_in_is_a_stand_in() -> None:

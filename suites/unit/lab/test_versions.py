@@ -98,17 +98,17 @@ def test_versions_are_none_if_they_cannot_be_read(
     assert found["guest"] == {"kernel": None, "packages": None}
 
 
-@pytest.mark.parametrize("error", [HarnessError("No manifest."), OSError("Gone."), KeyError("d")])
-def test_image_whose_manifest_can_not_be_read_has_no_digest(
-    tmp_path: Path, error: Exception
-) -> None:
-    def refuse() -> str:
-        raise error
+def test_image_whose_manifest_can_not_be_read_has_no_digest(tmp_path: Path) -> None:
+    rows: list[Exception] = [HarnessError("No manifest."), OSError("Gone."), KeyError("d")]
+    for error in rows:
 
-    machine = a_machine()
-    cast("SimpleNamespace", machine.description.source).disk_sha256 = refuse
+        def refuse(error: Exception = error) -> str:
+            raise error
 
-    assert versions_of(machine, tmp_path)["image"] == {"name": "debian-12", "digest": None}
+        machine = a_machine()
+        cast("SimpleNamespace", machine.description.source).disk_sha256 = refuse
+
+        assert versions_of(machine, tmp_path)["image"] == {"name": "debian-12", "digest": None}
 
 
 # -- the commit --------------------------------------------------------------------------------------
@@ -123,32 +123,26 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("stdout", "exit_code", "commit"),
-    [("bb84073-dirty\n", 0, "bb84073-dirty"), ("\n", 0, None), ("bb84073\n", 128, None)],
-    ids=["commit of changed checkout", "no output", "git fails"],
-)
 def test_commit_of_the_harness_is_the_output_of_git_describe(
-    checkout: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stdout: str,
-    exit_code: int,
-    commit: str | None,
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[tuple[str, ...], float]] = []
+    results = {"bb84073-dirty\n": 0, "\n": 0, "bb84073\n": 128}
 
     def run(_: LocalRunner, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
+        stdout = list(results)[len(asked)]
         asked.append((tuple(argv), timeout_s))
-        return CommandResult(argv=tuple(argv), exit_code=exit_code, stdout=stdout, stderr="")
+        return CommandResult(argv=tuple(argv), exit_code=results[stdout], stdout=stdout, stderr="")
 
     monkeypatch.setattr(LocalRunner, "run", run)
+    found = [versions_of(a_machine(), checkout)["harness"] for _ in results]
 
-    assert versions_of(a_machine(), checkout)["harness"] == {
-        "version": importlib.metadata.version("gpu-node-harness"),
-        "commit": commit,
-    }
+    version = importlib.metadata.version("gpu-node-harness")
+    assert found == [
+        {"version": version, "commit": commit} for commit in ("bb84073-dirty", None, None)
+    ]
     words = ("describe", "--always", "--dirty", "--abbrev=40")
-    assert asked == [(("git", "-C", str(checkout), *words), 20)]
+    assert asked == [(("git", "-C", str(checkout), *words), 20)] * 3
 
 
 def test_installed_harness_has_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
