@@ -308,8 +308,12 @@ def test_first_of_several_causes_in_driver_messages_is_reported(tmp_path: Path) 
     reset, memory = (
         DRIVER_LINES[name] for name in ("the GPU has to be reset", "the GPU's memory has errors")
     )
-    unnamed = "NVRM: None of the NVIDIA devices were initialized."
-    write(tmp_path, "commands/dmesg", f"[ 1.1] {unnamed}\n[ 1.2] {memory}\n[ 1.3] {reset}\n")
+    others = (
+        "NVRM: None of the NVIDIA devices were initialized.",
+        *(f"NVRM: Xid (PCI:0000:02:00): {xid}, pid=7" for xid in (31, 13)),
+    )
+    text = "".join(f"[ 1.1] {line}\n" for line in (*others, memory, reset))
+    write(tmp_path, "commands/dmesg", text)
 
     found = find_cause(tmp_path)
 
@@ -504,16 +508,6 @@ def test_log_that_is_not_a_file_does_not_hide_other_logs(tmp_path: Path) -> None
 
     assert found is not None
     assert found.cause.name == "kernel panic"
-
-
-def test_console_of_a_guest_that_hangs_is_quoted(tmp_path: Path) -> None:
-    write(tmp_path, "host/serial.log", "Loading Linux\r\n[    1.2] Run /init as init process\r\n")
-    assert explain(tmp_path) == []
-
-    write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
-    assert explain(tmp_path) == [
-        "the guest does not answer; its console ends with: Run /init as init process"
-    ]
 
 
 def test_only_the_result_line_of_systemd_is_quoted_as_the_reason_of_a_failed_unit(
@@ -981,20 +975,6 @@ def test_output_between_two_commands_of_an_error_is_searched_for_a_cause() -> No
         assert (found.cause.name, found.line) == ("kernel panic", PANIC)
 
 
-def test_gpu_xid_is_the_cause_even_after_an_application_xid(tmp_path: Path) -> None:
-    lines = ("31, pid=7", "13, pid=7", "48, pid=7", "119, pid=7")
-    write(
-        tmp_path,
-        "commands/dmesg",
-        "".join(f"[ 1.1] NVRM: Xid (PCI:0000:02:00): {x}\n" for x in lines),
-    )
-
-    found = find_cause(tmp_path)
-
-    assert found is not None
-    assert found.line == "NVRM: Xid (PCI:0000:02:00): 48, pid=7"
-
-
 def test_damaged_outcome_hides_no_failed_unit(tmp_path: Path) -> None:
     write(tmp_path, "files/var/lib/gpu-node/outcome.json", "{half")
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
@@ -1045,10 +1025,12 @@ def test_log_line_is_read_up_to_the_limit_of_its_length(tmp_path: Path) -> None:
     assert find_cause(tmp_path) is None
 
 
-def test_last_line_of_the_console_that_is_not_empty_is_quoted(tmp_path: Path) -> None:
-    write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
+def test_last_line_of_the_console_of_a_guest_that_hangs_is_quoted(tmp_path: Path) -> None:
     write(tmp_path, "commands/dmesg", "[ 9.0] of the kernel\n")
     write(tmp_path, "host/serial.log", "[ 1.0] first\r\n[ 2.0] last\r\n\x1b[0m\r\n \r\n")
+    assert explain(tmp_path) == []
+
+    write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
     assert explain(tmp_path) == ["the guest does not answer; its console ends with: last"]
 
     write(tmp_path, "host/serial.log", "\r\n")

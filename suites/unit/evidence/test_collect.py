@@ -172,16 +172,14 @@ def test_stream_without_its_last_frame_is_refused(tmp_path: Path) -> None:
     assert "the stream is incomplete" in message
 
 
-def test_stream_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
+def test_damaged_stream_and_stream_that_is_not_gzip_are_refused(tmp_path: Path) -> None:
     archive = bytearray(an_archive(a_frame("file", "/x", bytes(range(256)) * 64)))
     archive[40:80] = b"\xff" * 40
 
-    _refused(tmp_path / "e", base64.b64encode(archive).decode())
-
-
-def test_stream_that_is_not_gzip_is_refused(tmp_path: Path) -> None:
+    _refused(tmp_path / "damaged", base64.b64encode(archive).decode())
     for number, text in enumerate(("sh: gzip: not found", "QUJD")):
         _refused(tmp_path / str(number), text, exit_code=127)
+    _refused_frames(tmp_path / "e", a_frame("file", "/a"), a_frame("file", "/a/b"))
 
 
 def test_stream_that_unpacks_to_more_than_the_limit_is_refused(
@@ -295,10 +293,6 @@ def test_any_stream_is_unpacked_within_its_folder_or_refused(
         assert not any(path.is_symlink() for path in place.rglob("*"))
     finally:
         shutil.rmtree(place)
-
-
-def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    _refused_frames(tmp_path / "e", a_frame("file", "/a"), a_frame("file", "/a/b"))
 
 
 def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:

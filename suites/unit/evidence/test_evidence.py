@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 
-def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
-    outcome = a_gpu_node(tmp_path).evidence.outcome
+def test_outcome_is_read_with_its_steps_or_is_none_if_its_file_is_missing(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path)
+    outcome = folder.evidence.outcome
 
     assert outcome is not None
     assert (outcome.exit_code, outcome.action, outcome.reason) == (0, "install-skip-build", "ok")
@@ -31,40 +32,34 @@ def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
         ReportedStep(name="install-driver", status="done", duration_s=1.5),
         ReportedStep(name="restart-dcgm", status="failed", duration_s=0.1, detail="slow"),
     )
+    assert folder.without(f"files{OUTCOME_PATH}").evidence.outcome is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"steps": 1}'])
-def test_malformed_outcome_is_refused(tmp_path: Path, text: str) -> None:
-    evidence = a_gpu_node(tmp_path).file(OUTCOME_PATH, text).evidence
+def test_malformed_outcome_is_refused(tmp_path: Path) -> None:
+    for text in ("", "{", "[]", "null", "{}", '{"steps": 1}'):
+        evidence = a_gpu_node(tmp_path).file(OUTCOME_PATH, text).evidence
 
-    with pytest.raises(HarnessError, match=r"outcome of provisioning in .* has an unknown format"):
-        _ = evidence.outcome
-
-
-def test_event_names_are_the_task_names_in_the_order_of_the_files(tmp_path: Path) -> None:
-    evidence = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x").evidence
-
-    assert evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y"]
+        with pytest.raises(
+            HarnessError, match=r"outcome of provisioning in .* has an unknown format"
+        ):
+            _ = evidence.outcome
 
 
-def test_event_file_may_have_several_lines(tmp_path: Path) -> None:
-    text = '{\n  "TaskName": "AKS.CSE.x"\n}\n'
+def test_event_names_are_the_task_names_in_the_order_of_the_files_of_any_form(
+    tmp_path: Path,
+) -> None:
+    folder = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x")
+    folder.file(f"{EVENTS_FOLDER}/3.json", '{\n  "TaskName": "AKS.CSE.z"\n}\n')
 
-    assert EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence.event_names == [
-        "AKS.CSE.x"
-    ]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", "1"])
-def test_error_mentions_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> None:
-    evidence = EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence
-
-    with pytest.raises(HarnessError, match=r"event file '.*/1\.json' has an unknown format"):
-        _ = evidence.event_names
+    assert folder.evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y", "AKS.CSE.z"]
 
 
-def test_exit_code_is_none_if_its_file_is_empty(tmp_path: Path) -> None:
-    assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
+def test_error_mentions_a_file_that_is_not_an_event(tmp_path: Path) -> None:
+    for text in ("{", "[]", "{}", "1"):
+        evidence = EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence
+
+        with pytest.raises(HarnessError, match=r"event file '.*/1\.json' has an unknown format"):
+            _ = evidence.event_names
 
 
 def test_each_run_has_its_own_results_and_the_latest_run_has_only_results_of_this_boot(
@@ -107,7 +102,10 @@ def test_outcome_and_steps_belong_to_the_chosen_run(tmp_path: Path) -> None:
     assert [each if each is None else len(each) for each in steps] == [0, 2, None, None]
 
 
-def test_error_quotes_an_exit_code_that_is_not_a_number(tmp_path: Path) -> None:
+def test_empty_exit_code_is_none_and_an_error_quotes_a_code_that_is_not_a_number(
+    tmp_path: Path,
+) -> None:
+    assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
     with pytest.raises(HarnessError, match=r"was expected to be a number, but is 'zero'"):
         _ = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "zero").evidence.exit_code
 
@@ -116,13 +114,6 @@ def test_record_is_read_as_fields_with_values(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file(RECORD_PATH, "A=1\n\nno field\nB=x=y\nA=2\nC=\n")
 
     assert folder.evidence.record == {"A": "1", "B": "x=y", "C": ""}
-
-
-def test_files_of_a_folder_are_sorted_by_name(tmp_path: Path) -> None:
-    evidence = EvidenceFolder(tmp_path).file("/run/x/b", "2").file("/run/x/a", "1").evidence
-
-    assert list(evidence.files("/run/x").items()) == [("a", "1"), ("b", "2")]
-    assert evidence.files("/run/none") == {}
 
 
 def test_error_for_a_failed_command_includes_its_output(tmp_path: Path) -> None:
@@ -181,39 +172,32 @@ def test_copy_that_fails_keeps_the_older_files(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.rglob("*")] == ["node", "old"]
 
 
-def test_outcome_is_none_if_the_file_is_missing(tmp_path: Path) -> None:
-    folder = a_gpu_node(tmp_path).without(f"files{OUTCOME_PATH}")
+def test_pci_functions_are_read_from_sysfs_if_lspci_does_not_run(tmp_path: Path) -> None:
+    for exit_code in (126, 127):
+        root = tmp_path / str(exit_code)
+        gpu = "PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
+        folder = (
+            a_gpu_node(root)
+            .command("lspci", "timeout: failed to run command 'lspci'\n", exit_code)
+            .file("/sys/bus/pci/devices/0000:01:00.0/uevent", gpu)
+            .more_paths("d 755 0 1.0 /sys/bus/pci/devices")
+        )
 
-    assert folder.evidence.outcome is None
+        (function,) = folder.evidence.pci_functions
 
-
-@pytest.mark.parametrize("exit_code", [126, 127])
-def test_pci_functions_are_read_from_sysfs_if_lspci_does_not_run(
-    tmp_path: Path, exit_code: int
-) -> None:
-    gpu = "PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
-    folder = (
-        a_gpu_node(tmp_path)
-        .command("lspci", "timeout: failed to run command 'lspci'\n", exit_code)
-        .file("/sys/bus/pci/devices/0000:01:00.0/uevent", gpu)
-        .more_paths("d 755 0 1.0 /sys/bus/pci/devices")
-    )
-
-    (function,) = folder.evidence.pci_functions
-
-    assert (function.vendor, function.device, function.driver_in_use) == ("10de", "2330", None)
-    # Earlier versions of the harness did not read the function's configuration space.
-    assert function.is_answering is None
-    slots = ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
-    for slot in slots[1:]:
-        path = f"/sys/bus/pci/devices/{slot}/uevent"
-        folder.file(path, gpu.replace(slots[0], slot))
-    read = zip(slots, ("ff ff ff ff", "de 10 30 23"), strict=False)
-    folder.command(
-        "pci-config",
-        "".join(f"\n/sys/bus/pci/devices/{slot}/config {ids}" for slot, ids in read),
-    )
-    assert [each.is_answering for each in folder.evidence.pci_functions] == [False, True, None]
+        assert (function.vendor, function.device, function.driver_in_use) == ("10de", "2330", None)
+        # Earlier versions of the harness did not read the function's configuration space.
+        assert function.is_answering is None
+        slots = ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
+        for slot in slots[1:]:
+            path = f"/sys/bus/pci/devices/{slot}/uevent"
+            folder.file(path, gpu.replace(slots[0], slot))
+        read = zip(slots, ("ff ff ff ff", "de 10 30 23"), strict=False)
+        folder.command(
+            "pci-config",
+            "".join(f"\n/sys/bus/pci/devices/{slot}/config {ids}" for slot, ids in read),
+        )
+        assert [each.is_answering for each in folder.evidence.pci_functions] == [False, True, None]
 
 
 def test_cdi_specs_are_read_from_etc_cdi_and_run_cdi(tmp_path: Path) -> None:
@@ -233,22 +217,21 @@ def test_cdi_specs_are_read_from_etc_cdi_and_run_cdi(tmp_path: Path) -> None:
     }
 
 
-READS: dict[str, tuple[str, Callable[[Evidence], object]]] = {
-    "file": ("files/x", lambda e: e.file("/x")),
-    "files": ("files/a/x", lambda e: e.files("/a")["x"]),
-    "matching": ("files/a/x", lambda e: e.matching("/a/?")["/a/x"]),
-    "output": ("commands/x", lambda e: e.output_of("x")),
-}
+READS: list[tuple[str, Callable[[Evidence], object]]] = [
+    ("files/x", lambda e: e.file("/x")),
+    ("files/a/x", lambda e: e.files("/a")["x"]),
+    ("files/a/x", lambda e: e.matching("/a/?")["/a/x"]),
+    ("commands/x", lambda e: e.output_of("x")),
+]
 
 
-@pytest.mark.parametrize("read", READS)
-def test_undecodable_bytes_in_evidence_are_replaced(tmp_path: Path, read: str) -> None:
-    name, ask = READS[read]
+def test_undecodable_bytes_in_evidence_are_replaced(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path)
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_bytes(b"\xff!")
+    for name, ask in READS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\xff!")
 
-    assert ask(folder.evidence) == "\ufffd!"
+        assert ask(folder.evidence) == "\ufffd!", name
 
 
 def test_paths_that_are_not_utf8_are_read(tmp_path: Path) -> None:
@@ -267,21 +250,23 @@ def test_log_is_empty_if_the_evidence_has_no_log(tmp_path: Path) -> None:
     assert (evidence.log, evidence.whole_log, evidence.prebake_lines) == ("", "", [])
 
 
-@pytest.mark.parametrize("part", ["commands", "files"])
-def test_evidence_of_an_earlier_version_is_treated_as_complete(tmp_path: Path, part: str) -> None:
+def test_evidence_of_an_earlier_version_is_treated_as_complete(tmp_path: Path) -> None:
     """Such evidence lists neither the request nor the unreadable paths."""
-    (tmp_path / part).mkdir()
+    for number, part in enumerate(("commands", "files")):
+        folder = tmp_path / str(number)
+        (folder / part).mkdir(parents=True)
 
-    assert EvidenceFolder(tmp_path).evidence.file("/x") is None
+        assert EvidenceFolder(folder).evidence.file("/x") is None, part
 
 
-def test_folder_is_not_returned_as_a_file(tmp_path: Path) -> None:
-    folder = a_gpu_node(tmp_path).file("/a/b/c", "1").file("/a/d", "2")
+def test_files_of_a_folder_are_sorted_by_name_without_its_folders(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file("/a/b/c", "1").file("/a/e", "3").file("/a/d", "2")
 
-    assert folder.evidence.files("/a") == {"d": "2"}
-    assert folder.evidence.files("/a/") == {"d": "2"}
-    assert folder.evidence.matching("/a/*") == {"/a/d": "2"}
+    assert list(folder.evidence.files("/a").items()) == [("d", "2"), ("e", "3")]
+    assert folder.evidence.files("/a/") == {"d": "2", "e": "3"}
+    assert folder.evidence.matching("/a/*") == {"/a/d": "2", "/a/e": "3"}
     assert folder.evidence.file("/a/b") is None
+    assert folder.evidence.files("/run/none") == {}
 
 
 def test_pattern_treats_brackets_as_plain_characters(tmp_path: Path) -> None:
@@ -329,44 +314,38 @@ def test_file_is_treated_as_truncated_if_its_size_is_the_limit(tmp_path: Path) -
         folder.evidence.refuse_cut("/x")
 
 
-@pytest.mark.parametrize(
-    ("path", "ask"),
-    [
+def test_beginning_of_a_file_is_not_taken_for_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[tuple[str, Callable[[Evidence], object]]] = [
         ("/etc/cdi/own.json", lambda evidence: evidence.cdi_devices),
         ("/run/cdi/own.yaml", lambda evidence: evidence.cdi_device_nodes),
         (f"{EVENTS_FOLDER}/2.json", lambda evidence: evidence.event_names),
         ("/proc/modules", lambda evidence: evidence.loaded_modules),
         (CLOUD_INIT_OUTPUT_PATH, lambda evidence: evidence.whole_log),
-    ],
-)
-def test_beginning_of_a_file_is_not_taken_for_the_whole_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    ask: Callable[[Evidence], object],
-) -> None:
-    monkeypatch.setattr(node_state, "FILE_LIMIT_KIB", 1)
-    folder = a_gpu_node(tmp_path).event("1", "AKS.CSE.x").event("2", "AKS.CSE.y")
-    folder.file("/etc/cdi/first.json", "{}")
-    ask(folder.evidence)
-
-    folder.file(path, "x" * 1024)
-    with pytest.raises(HarnessError, match=f"Only the first 1 KiB of '{path}'"):
+    ]
+    for path, ask in rows:
+        monkeypatch.setattr(node_state, "FILE_LIMIT_KIB", 1)
+        root = tmp_path / path.replace("/", "-")
+        folder = a_gpu_node(root).event("1", "AKS.CSE.x").event("2", "AKS.CSE.y")
+        folder.file("/etc/cdi/first.json", "{}")
         ask(folder.evidence)
 
+        folder.file(path, "x" * 1024)
+        with pytest.raises(HarnessError, match=f"Only the first 1 KiB of '{path}'"):
+            ask(folder.evidence)
 
-@pytest.mark.parametrize("closed", ["/usr/local/sbin", "/usr/bin", "/bin"])
-def test_absence_of_a_command_is_unknown_if_a_folder_of_path_is_unreadable(
-    tmp_path: Path, closed: str
-) -> None:
-    folder = a_gpu_node(tmp_path).command("ctr", "", 127).command("lspci", "", 126)
-    (tmp_path / "unreadable.txt").write_text("/srv\n")
 
-    assert folder.evidence.is_command_absent("ctr")
-    assert not folder.evidence.is_command_absent("lspci")
-    (tmp_path / "unreadable.txt").write_text(f"/srv\n{closed}\n")
-    with pytest.raises(HarnessError, match=f"permission to read '{closed}'"):
-        folder.evidence.is_command_absent("ctr")
+def test_absence_of_a_command_is_unknown_if_a_folder_of_path_is_unreadable(tmp_path: Path) -> None:
+    for closed in ("/usr/local/sbin", "/usr/bin", "/bin"):
+        folder = a_gpu_node(tmp_path).command("ctr", "", 127).command("lspci", "", 126)
+        (tmp_path / "unreadable.txt").write_text("/srv\n")
+
+        assert folder.evidence.is_command_absent("ctr"), closed
+        assert not folder.evidence.is_command_absent("lspci"), closed
+        (tmp_path / "unreadable.txt").write_text(f"/srv\n{closed}\n")
+        with pytest.raises(HarnessError, match=f"permission to read '{closed}'"):
+            folder.evidence.is_command_absent("ctr")
 
 
 def test_gathered_paths_can_be_used_like_a_dictionary(tmp_path: Path) -> None:

@@ -155,11 +155,8 @@ def test_malformed_line_of_stat_txt_raises_an_error() -> None:
             parse_stat(text)
 
 
-def test_boot_time_is_read_among_other_lines() -> None:
+def test_boot_time_is_read_among_other_lines_or_its_lack_is_an_error() -> None:
     assert parse_boot_time("cpu 1\nbtime 1700000000\nprocesses 2\n") == 1_700_000_000
-
-
-def test_missing_boot_time_raises_an_error() -> None:
     with pytest.raises(HarnessError, match="no '/proc/stat' with a line 'btime'"):
         parse_boot_time("cpu 1\nnot btime 12\n")
 
@@ -177,9 +174,7 @@ def test_modinfo_field_is_read_from_its_own_line_only() -> None:
         ("", None),
     ):
         assert parse_modinfo_field(text, "version") == value
-
-
-def test_name_of_a_modinfo_field_is_not_treated_as_a_pattern() -> None:
+    # The name of a field is no pattern.
     assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
 
 

@@ -85,9 +85,8 @@ def test_name_that_is_not_utf8_is_kept() -> None:
     assert os.fsencode(frame.name) == b"/\xff"
 
 
-@pytest.mark.parametrize(
-    ("stream", "why"),
-    [
+def test_incomplete_stream_is_refused_with_the_reason() -> None:
+    for stream, why in (
         (b"", "the stream is incomplete"),
         (b"x\nn end \0", "the stream is incomplete"),
         (b"\nn end \0\n", "the stream is incomplete"),
@@ -97,13 +96,11 @@ def test_name_that_is_not_utf8_is_kept() -> None:
             b"\nn file /" + b"a" * 90 + b"\nn end \0",
             f"the name of a frame has no end: {b'file /' + b'a' * 74!r}",
         ),
-    ],
-)
-def test_incomplete_stream_is_refused_with_the_reason(stream: bytes, why: str) -> None:
-    with pytest.raises(StreamError) as caught:
-        list(parse_stream([stream], "n"))
+    ):
+        with pytest.raises(StreamError) as caught:
+            list(parse_stream([stream], "n"))
 
-    assert str(caught.value) == why
+        assert str(caught.value) == why, stream
 
 
 def test_merged_evidence_request_has_each_file_once_and_the_later_of_two_commands_with_one_name() -> (
@@ -131,9 +128,8 @@ def test_additional_files_are_added_to_the_files_and_the_paths_of_a_request() ->
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
+def test_error_for_invalid_additional_evidence_mentions_the_key() -> None:
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"files": "/etc/x"}, "files"),
         ({"files": 5}, "files"),
         ({"files": ["/a", 5]}, "files[1]"),
@@ -149,15 +145,12 @@ def test_additional_files_are_added_to_the_files_and_the_paths_of_a_request() ->
         ({"commands": {".a": ["ip"]}}, "commands"),
         ({"commands": {5: ["ip"]}}, "commands"),
         ({"commands": {"a.exit-code": ["ip"]}}, "commands"),
-    ],
-)
-def test_error_for_invalid_additional_evidence_mentions_the_key(
-    more: dict[str, Any], key: str
-) -> None:
-    with pytest.raises(BadInputError) as caught:
-        AdditionalEvidence(**more, source="mine")
+    ]
+    for more, key in rows:
+        with pytest.raises(BadInputError) as caught:
+            AdditionalEvidence(**more, source="mine")
 
-    assert (caught.value.source, caught.value.key) == ("mine", key)
+        assert (caught.value.source, caught.value.key) == ("mine", key), more
 
 
 def test_additional_command_with_the_name_of_a_standard_command_is_refused() -> None:

@@ -29,29 +29,23 @@ def a_bundle(
     )
 
 
-@pytest.mark.parametrize(
-    ("bundles", "expected"),
-    [
+def test_bundles_beyond_the_limits_are_selected_for_removal() -> None:
+    rows: list[tuple[list[Bundle], list[str]]] = [
         ([a_bundle("a"), a_bundle("b", days=29)], []),
         ([a_bundle("a"), a_bundle("b", days=31)], ["b"]),
         ([a_bundle("a", mib=60), a_bundle("b", mib=30), a_bundle("c", mib=30)], ["c"]),
         ([a_bundle("a", mib=60), a_bundle("b", mib=60), a_bundle("c", mib=1)], ["b", "c"]),
         ([a_bundle("large", mib=500)], []),
         ([a_bundle("old", days=31)], ["old"]),
-    ],
-    ids=["within", "too-old", "too-many", "and-all-older", "last-one-is-large", "last-one-is-old"],
-)
-def test_bundles_beyond_the_limits_are_selected_for_removal(
-    bundles: list[Bundle], expected: list[str]
-) -> None:
-    found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0)
+    ]
+    for bundles, expected in rows:
+        found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0)
 
-    assert [bundle.name for bundle in found] == expected
+        assert [bundle.name for bundle in found] == expected
 
 
-@pytest.mark.parametrize(
-    ("bundles", "expected"),
-    [
+def test_latest_bundle_is_kept_even_if_the_clock_is_wrong() -> None:
+    rows: list[tuple[list[Bundle], list[str]]] = [
         ([a_bundle("future", days=-900, mib=99), a_bundle("now", mib=60)], []),
         (
             [
@@ -62,28 +56,24 @@ def test_bundles_beyond_the_limits_are_selected_for_removal(
             ["e"],
         ),
         ([a_bundle("new", mib=60), a_bundle("old", days=20_000, mib=60)], ["old"]),
-    ],
-    ids=["latest-is-small", "two-of-the-future", "clock-began-in-1970"],
-)
-def test_latest_bundle_is_kept_even_if_the_clock_is_wrong(
-    bundles: list[Bundle], expected: list[str]
-) -> None:
-    found = beyond_limits(bundles, limit_mib=100, limit_days=30_000, now_s=0.0)
-
-    assert [bundle.name for bundle in found] == expected
-
-
-@pytest.mark.parametrize("days", [-900.0, 0.0, 900.0])
-def test_bundle_of_this_run_is_not_removed(days: float) -> None:
-    bundles = [
-        a_bundle("other", days=-999, mib=90),
-        *(a_bundle(f"own{n}", days=days, mib=90, changed_s=5.0) for n in range(3)),
-        a_bundle("old", days=1, changed_s=4.0),
     ]
+    for bundles, expected in rows:
+        found = beyond_limits(bundles, limit_mib=100, limit_days=30_000, now_s=0.0)
 
-    found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0, run_started_s=5.0)
+        assert [bundle.name for bundle in found] == expected
 
-    assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found)
+
+def test_bundle_of_this_run_is_not_removed() -> None:
+    for days in (-900.0, 0.0, 900.0):
+        bundles = [
+            a_bundle("other", days=-999, mib=90),
+            *(a_bundle(f"own{n}", days=days, mib=90, changed_s=5.0) for n in range(3)),
+            a_bundle("old", days=1, changed_s=4.0),
+        ]
+
+        found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0, run_started_s=5.0)
+
+        assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found), days
 
 
 def test_bundles_that_do_not_fit_beside_the_bundles_of_this_run_are_selected_for_removal() -> None:
@@ -153,10 +143,10 @@ def test_folder_and_archive_of_a_bundle_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("mib", "days"), [(-1, 30.0), (100, -1.0), (100, math.nan)])
-def test_negative_or_nan_bundle_limit_is_refused(mib: int, days: float) -> None:
-    with pytest.raises(BadInputError, match="--bundle-limit-"):
-        beyond_limits([], limit_mib=mib, limit_days=days, now_s=0.0)
+def test_negative_or_nan_bundle_limit_is_refused() -> None:
+    for mib, days in ((-1, 30.0), (100, -1.0), (100, math.nan)):
+        with pytest.raises(BadInputError, match="--bundle-limit-"):
+            beyond_limits([], limit_mib=mib, limit_days=days, now_s=0.0)
 
 
 def test_bundle_that_another_run_removes_meanwhile_is_left_out(

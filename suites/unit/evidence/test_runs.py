@@ -57,9 +57,8 @@ def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path)
     assert runs.output(3, text) == ""
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "outcomes"),
-    [
+def test_outcome_belongs_to_the_run_that_wrote_it(tmp_path: Path) -> None:
+    rows: list[tuple[dict[str, str], dict[str, str], list[str | None]]] = [
         # Run 2 wrote another outcome.
         ({}, {"outcome_before": "one"}, ["one", "two"]),
         # Run 2 wrote no outcome.
@@ -79,17 +78,12 @@ def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path)
         ({}, {"outcome_before": "two", "outcome_stamp_before": "5"}, ["two", None]),
         # Run 1 removed the outcome, and run 2 wrote an outcome.
         ({"outcome_before": "old"}, {}, [None, "two"]),
-    ],
-)
-def test_outcome_belongs_to_the_run_that_wrote_it(
-    tmp_path: Path,
-    first: dict[str, str],
-    second: dict[str, str],
-    outcomes: list[str | None],
-) -> None:
-    runs = some_runs(tmp_path, first, second)
+    ]
+    for number, (first, second, outcomes) in enumerate(rows):
+        folder = tmp_path / str(number)
+        runs = some_runs(folder, first, second)
 
-    assert [runs.outcome(number, "two") for number in (1, 2)] == outcomes
+        assert [runs.outcome(number, "two") for number in (1, 2)] == outcomes, first
 
 
 def test_results_of_a_run_end_where_the_next_run_begins(tmp_path: Path) -> None:
@@ -119,27 +113,26 @@ def test_results_of_a_run_end_where_the_next_run_begins(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("second", "content", "logs"),
-    [
+def test_log_of_a_run_ends_where_the_next_run_began(tmp_path: Path) -> None:
+    rows: list[tuple[str, bytes, list[bytes | None]]] = [
         ("3", b"onetwo", [b"one", b"two"]),
         ("3\n", b"one", [b"one", b""]),
         ("", b"all", [b"", b"all"]),
         ("x", b"all", [b"", b"all"]),
         ("9", b"new", [None, b"new"]),
-    ],
-)
-def test_log_of_a_run_ends_where_the_next_run_began(
-    tmp_path: Path, second: str, content: bytes, logs: list[bytes | None]
-) -> None:
-    runs = some_runs(tmp_path, {}, {"log_bytes_before": second})
+    ]
+    for number, (second, content, logs) in enumerate(rows):
+        folder = tmp_path / str(number)
+        runs = some_runs(folder, {}, {"log_bytes_before": second})
 
-    assert runs.log(2, content) == logs[1]
-    if logs[0] is None:
-        with pytest.raises(HarnessError, match="The provisioner's log was replaced since run 1"):
-            runs.log(1, content)
-    else:
-        assert runs.log(1, content) == logs[0]
+        assert runs.log(2, content) == logs[1], second
+        if logs[0] is None:
+            with pytest.raises(
+                HarnessError, match="The provisioner's log was replaced since run 1"
+            ):
+                runs.log(1, content)
+        else:
+            assert runs.log(1, content) == logs[0], second
 
 
 def test_event_file_belongs_to_the_run_that_created_it(tmp_path: Path) -> None:

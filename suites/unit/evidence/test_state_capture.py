@@ -190,9 +190,8 @@ def test_second_disk_is_read_at_its_mount_point_and_may_be_older_than_the_first_
     assert not {"/usr/old", "/data/x"} & {*node.digested}
 
 
-@pytest.mark.parametrize(
-    ("path", "lines"),
-    [
+def test_malformed_system_file_raises_at_most_a_harness_error() -> None:
+    rows: list[tuple[str, list[str]]] = [
         (BOOT_ID, []),
         ("/proc/uptime", ["x"]),
         ("/proc/uptime", ["1e400 1"]),
@@ -202,20 +201,17 @@ def test_second_disk_is_read_at_its_mount_point_and_may_be_older_than_the_first_
         ("/proc/net/tcp", ["head", " 0: 0100007F:1F90 00000000:0000 0A"]),
         ("/etc/passwd", ["a:b"]),
         ("/proc/modules", [""]),
-    ],
-)
-def test_malformed_system_file_raises_at_most_a_harness_error(
-    node: FakeNode, path: str, lines: list[str]
-) -> None:
-    node.texts[path] = lines
+    ]
+    for path, lines in rows:
+        node = FakeNode()
+        node.texts[path] = lines
 
-    with contextlib.suppress(HarnessError):
-        node.state()
+        with contextlib.suppress(HarnessError):
+            node.state()
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
+def test_malformed_output_of_a_program_raises_at_most_a_harness_error() -> None:
+    for program, said in (
         ("find /dev", "x\0\0"),
         ("find /dev", "d 755 0 0 " + "9" * 5000 + " 1.5 1.5 /dev\0\0"),
         ("find /dev", "f 755 0 0 1 x y /dev\0\0"),
@@ -228,15 +224,12 @@ def test_malformed_system_file_raises_at_most_a_harness_error(
         ("dpkg-query", "one two\n"),
         ("ctr", "x\ny\n"),
         ("grep", "x"),
-    ],
-)
-def test_malformed_output_of_a_program_raises_at_most_a_harness_error(
-    node: FakeNode, program: str, said: str
-) -> None:
-    node.answers[program] = (0, said, "")
+    ):
+        node = FakeNode()
+        node.answers[program] = (0, said, "")
 
-    with contextlib.suppress(HarnessError):
-        node.state()
+        with contextlib.suppress(HarnessError):
+            node.state()
 
 
 @given(texts=st.dictionaries(st.sampled_from(TEXTS), st.lists(st.text(max_size=30), max_size=3)))
@@ -276,18 +269,17 @@ def test_only_the_contents_of_new_files_and_of_settings_are_read(node: FakeNode)
     assert identity.ctime_ns == 1_800_000_000_250_000_000
 
 
-@pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (100, True), (101, False), (-1, False)])
-def test_files_are_read_if_they_were_written_while_the_clock_was_earlier_than_the_image(
-    node: FakeNode, age_s: int, is_read: bool
-) -> None:
+def test_files_are_read_if_they_were_written_while_the_clock_was_earlier_than_the_image() -> None:
     """The uptime is 100.25 s, so by the node's clock, its own files are at most 100.25 s old."""
-    node.now_ns = 1_500_000_000_000_000_000
-    node.disk.inode(16, 0o100755, size=5, ctime_ns=node.now_ns - age_s * 1_000_000_000)
+    for age_s, is_read in ((0, True), (100, True), (101, False), (-1, False)):
+        node = FakeNode()
+        node.now_ns = 1_500_000_000_000_000_000
+        node.disk.inode(16, 0o100755, size=5, ctime_ns=node.now_ns - age_s * 1_000_000_000)
 
-    node.state()
+        node.state()
 
-    assert ("/usr/new" in node.digested) == is_read
-    assert "/usr/old" not in node.digested
+        assert ("/usr/new" in node.digested) == is_read, age_s
+        assert "/usr/old" not in node.digested, age_s
 
 
 def test_large_file_is_not_read(node: FakeNode) -> None:
@@ -320,28 +312,24 @@ def test_contents_are_read_up_to_a_maximum_total_size(
     assert node.digested == ["/run/cdi/a.yaml", "/etc/conf"]
 
 
-@pytest.mark.parametrize(
-    ("tool", "code", "kind"),
-    [
+def test_part_of_a_state_is_unknown_if_its_tool_fails() -> None:
+    for tool, code, kind in (
         ("systemctl", 127, StateKind.UNITS),
         ("ldconfig", 127, StateKind.LIBRARIES),
         ("dpkg-query", 127, StateKind.PACKAGES),
         ("ctr", 1, StateKind.IMAGES),
         ("find /sys/bus/pci/drivers", 1, StateKind.PCI_FUNCTIONS),
-    ],
-)
-def test_part_of_a_state_is_unknown_if_its_tool_fails(
-    node: FakeNode, tool: str, code: int, kind: StateKind
-) -> None:
-    node.answers[tool] = (code, "", "first\nno answer\n")
+    ):
+        node = FakeNode()
+        node.answers[tool] = (code, "", "first\nno answer\n")
 
-    state = node.state()
+        state = node.state()
 
-    assert state.unknown == (
-        Unknown(
-            kind, "*", f"'{tool.split(maxsplit=1)[0]}' ended with exit code {code}: no answer"
-        ),
-    )
+        assert state.unknown == (
+            Unknown(
+                kind, "*", f"'{tool.split(maxsplit=1)[0]}' ended with exit code {code}: no answer"
+            ),
+        ), tool
 
 
 def test_node_without_containerd_has_no_images(node: FakeNode) -> None:
@@ -352,20 +340,16 @@ def test_node_without_containerd_has_no_images(node: FakeNode) -> None:
     assert (state.unknown, state.of(StateKind.IMAGES)) == ((), {})
 
 
-@pytest.mark.parametrize(
-    ("tool", "stdout", "kinds"),
-    [
+def test_part_of_a_state_is_unknown_if_the_output_of_its_tool_is_malformed() -> None:
+    for tool, stdout, kinds in (
         ("systemctl", "no JSON", {StateKind.UNITS}),
         ("dpkg-query", "one two\n", {StateKind.PACKAGES}),
         ("grep", "", {StateKind.SYSCTLS, StateKind.PORTS}),
-    ],
-)
-def test_part_of_a_state_is_unknown_if_the_output_of_its_tool_is_malformed(
-    node: FakeNode, tool: str, stdout: str, kinds: set[StateKind]
-) -> None:
-    node.answers[tool] = (0, stdout, "")
+    ):
+        node = FakeNode()
+        node.answers[tool] = (0, stdout, "")
 
-    assert {each.kind for each in node.state().unknown} == kinds
+        assert {each.kind for each in node.state().unknown} == kinds, tool
 
 
 def test_contents_of_an_unreadable_folder_are_unknown(node: FakeNode) -> None:
@@ -435,14 +419,12 @@ def test_paths_of_a_damaged_disk_are_unknown(node: FakeNode) -> None:
     assert "can't be read: it refers to a missing part" in unknown.reason
 
 
-@pytest.mark.parametrize(
-    "complaint", ["grep: /etc/group: Permission denied\n", "sync: I/O error\n"]
-)
-def test_unreadable_basic_system_file_is_an_error(node: FakeNode, complaint: str) -> None:
-    node.complaints += complaint
+def test_unreadable_basic_system_file_is_an_error(node: FakeNode) -> None:
+    for complaint in ("grep: /etc/group: Permission denied\n", "sync: I/O error\n"):
+        node.complaints = complaint
 
-    with pytest.raises(HarnessError, match="state of 'node' could not be read"):
-        node.state()
+        with pytest.raises(HarnessError, match="state of 'node' could not be read"):
+            node.state()
 
 
 def test_missing_basic_system_file_is_an_error(node: FakeNode) -> None:

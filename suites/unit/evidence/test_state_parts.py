@@ -214,9 +214,8 @@ def test_failed_unit_without_a_unit_file_is_kept_and_device_units_are_left_out()
     assert state_parts.units(listed, {}) == {"x.service": {"active": "failed", "sub": "failed"}}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_file_capabilities_are_rendered_as_text() -> None:
+    for value, text in (
         (struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0), "cap_net_raw+ep"),
         (struct.pack("<IIIII", 0x02000000, 1 << 13 | 1, 0, 0, 0), "cap_chown,cap_net_raw+p"),
         (
@@ -228,7 +227,5 @@ def test_failed_unit_without_a_unit_file_is_kept_and_device_units_are_left_out()
             "cap_chown,cap_63+ep root user 1000",
         ),
         (struct.pack("<IIIII", 0x02000000, 0, 0, 0, 0), "none"),
-    ],
-)
-def test_file_capabilities_are_rendered_as_text(value: bytes, text: str) -> None:
-    assert state_parts.render_capabilities(value) == text
+    ):
+        assert state_parts.render_capabilities(value) == text

@@ -56,12 +56,7 @@ def test_each_shown_unit_is_listed_under_each_of_its_names() -> None:
     )
     assert (absent.load, absent.active, absent.enablement) == ("not-found", "inactive", "")
     assert absent.commands == ()
-
-
-def test_unset_timestamp_is_none() -> None:
-    unit = parse_shown_units(EXPORTER)["nvidia-dcgm-exporter.service"]
-
-    assert (unit.started_us, unit.ready_us) == (92320066, None)
+    assert (exporter.started_us, exporter.ready_us) == (92320066, None)
 
 
 def test_each_command_of_a_unit_is_read() -> None:
@@ -72,41 +67,37 @@ def test_each_command_of_a_unit_is_read() -> None:
     assert len(unit.commands) == 2
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
+def test_script_in_a_command_has_its_line_breaks() -> None:
+    """`systemctl show` prints arguments unchanged, including their line breaks."""
+    for script in (
         "a\nb",
         "a\n\nb=1\n\n\nc",
         "\n  a ; exit\n",
         "set -e\nPATH=/sbin:$PATH\n\nGPU=/dev/nvidia0\nId=$GPU",
         "a ; ignore_errors=no\nb",
-    ],
-)
-def test_script_in_a_command_has_its_line_breaks(script: str) -> None:
-    """`systemctl show` prints arguments unchanged, including their line breaks."""
-    text = f"{EXPORTER}\n{ABSENT}".replace("-f /etc/c.csv --address :19400 ", f"-f {script} ")
+    ):
+        text = f"{EXPORTER}\n{ABSENT}".replace("-f /etc/c.csv --address :19400 ", f"-f {script} ")
 
-    units = parse_shown_units(text)
+        units = parse_shown_units(text)
 
-    assert units["dcgm.service"].commands == (f"/usr/bin/dcgm-exporter -f {script}".strip(),)
-    assert units["dcgm.service"].active == "activating"
-    assert ABSENT_UNIT in units
+        assert units["dcgm.service"].commands == (
+            f"/usr/bin/dcgm-exporter -f {script}".strip(),
+        ), script
+        assert units["dcgm.service"].active == "activating", script
+        assert ABSENT_UNIT in units, script
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_malformed_units_are_refused() -> None:
+    for text in (
         EXPORTER.replace("LoadState=loaded\n", ""),
         f"{EXPORTER}{ABSENT}",
         EXPORTER.replace("=92320066", "=soon"),
         EXPORTER.replace("; argv[]=", "; "),
         EXPORTER.replace("; argv[]=", "argv[]=" * 40_000).replace("ignore_errors", ""),
         "Failed to connect to bus: No such file or directory\n",
-    ],
-)
-def test_malformed_units_are_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="printed a unit in an unknown format"):
-        parse_shown_units(text)
+    ):
+        with pytest.raises(HarnessError, match="printed a unit in an unknown format"):
+            parse_shown_units(text)
 
 
 def test_kind_of_each_queued_job_is_read() -> None:
