@@ -59,21 +59,19 @@ def test_message_and_trace_of_an_allure_result_have_a_size_limit(tmp_path: Path)
     assert len(details["trace"]) <= 65536
 
 
-@pytest.mark.parametrize(
-    ("body", "name", "written"),
-    [
+def test_control_characters_are_escaped_in_attached_text_but_not_in_binary_data(
+    tmp_path: Path,
+) -> None:
+    rows: list[tuple[str | bytes, str, bytes]] = [
         (EVIL, "a.txt", SHOWN.encode()),
         (EVIL, "a.attach", SHOWN.encode()),
         (b"caf\xe9 \x1b[2J", "a.txt", rb"caf\xe9 \x1b[2J"),
         (b"\x89PNG\x1b", "a.png", b"\x89PNG\x1b"),
-    ],
-)
-def test_control_characters_are_escaped_in_attached_text_but_not_in_binary_data(
-    tmp_path: Path, body: str | bytes, name: str, written: bytes
-) -> None:
-    AllureFiles(tmp_path).report_attached_data(body, name)
+    ]
+    for body, name, written in rows:
+        AllureFiles(tmp_path).report_attached_data(body, name)
 
-    assert (tmp_path / name).read_bytes() == written
+        assert (tmp_path / name).read_bytes() == written, body
 
 
 def test_control_characters_are_escaped_in_an_attached_text_file(tmp_path: Path) -> None:

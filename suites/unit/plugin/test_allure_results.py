@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from pathlib import Path
 
-import pytest
 from typing_extensions import override
 
 from harness.plugin.allure_results import (
@@ -37,9 +36,8 @@ class Untold:
         raise RuntimeError
 
 
-@pytest.mark.parametrize(
-    ("docstring", "title", "description"),
-    [
+def test_title_is_the_first_sentence_of_the_docstring() -> None:
+    for docstring, title, description in (
         (None, None, None),
         (
             "One\n    sentence. And more\n    of it.\n\n    Rest.",
@@ -47,23 +45,18 @@ class Untold:
             "And more\nof it.\n\nRest.",
         ),
         ("Version 6.1 boots: that is all", "Version 6.1 boots: that is all", None),
-    ],
-)
-def test_title_is_the_first_sentence_of_the_docstring(
-    docstring: str | None, title: str | None, description: str | None
-) -> None:
-    words = words_of(docstring, None)
+    ):
+        words = words_of(docstring, None)
 
-    assert (words.title, words.description) == (title, description)
+        assert (words.title, words.description) == (title, description), docstring
 
 
 def test_title_ends_with_the_parameter_id() -> None:
     assert words_of("A node boots.", "debian-12").title == "A node boots [debian-12]"
 
 
-@pytest.mark.parametrize(
-    ("node_id", "suites"),
-    [
+def test_allure_suites_of_a_test_follow_from_its_folder_and_file() -> None:
+    for node_id, suites in (
         ("suites/e2e/kernel/test_own.py::test_a[x::y/z]", ("suites/e2e", "kernel", "own")),
         ("suites/e2e/test_boot.py::test_a", ("suites/e2e", "boot", None)),
         ("tests/test_boot.py::TestBoot::test_a", ("tests", "boot", "TestBoot")),
@@ -72,14 +65,12 @@ def test_title_ends_with_the_parameter_id() -> None:
             ("suites/e2e", "shell", "deep > a_spec > Group"),
         ),
         ("a[b]/c[d].py::test_e[f::g]", ("a[b]", "c[d]", None)),
-    ],
-)
-def test_allure_suites_of_a_test_follow_from_its_folder_and_file(
-    node_id: str, suites: tuple[str | None, str | None, str | None]
-) -> None:
-    found = suites_of(node_id)
+    ):
+        found = suites_of(node_id)
 
-    assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites
+        assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites, (
+            node_id
+        )
 
 
 def test_severity_of_a_test_comes_from_the_innermost_listed_folder() -> None:

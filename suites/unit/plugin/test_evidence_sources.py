@@ -115,53 +115,48 @@ def test_earlier_evidence_is_kept_if_a_later_gathering_fails(tmp_path: Path) -> 
     assert (kept / "earlier-1/files/a.txt").is_file()
 
 
-@pytest.mark.parametrize(
-    "end",
-    [lambda _: None, lambda judged: ExpectationError("Wrong kernel.", evidence=judged.folder)],
-    ids=["passed test", "error with judged evidence"],
-)
 def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_refers_to_judged_evidence(
-    tmp_path: Path, end: Callable[[Evidence], BaseException | None]
+    tmp_path: Path,
 ) -> None:
-    judged, later = (
-        EvidenceFolder(tmp_path / name).file(f"/{name}.txt", "").evidence
-        for name in ("judged", "later")
-    )
+    rows: list[Callable[[Evidence], BaseException | None]] = [
+        lambda _: None,
+        lambda judged: ExpectationError("Wrong kernel.", evidence=judged.folder),
+    ]
+    for number, end in enumerate(rows):
+        folder = tmp_path / str(number)
+        judged, later = (
+            EvidenceFolder(folder / name).file(f"/{name}.txt", "").evidence
+            for name in ("judged", "later")
+        )
 
-    files = gather(tmp_path / "kept/node", FakeNode(gathered=(judged, later)), end(judged))
+        files = gather(folder / "kept/node", FakeNode(gathered=(judged, later)), end(judged))
 
-    assert files == ["earlier-1/files/judged.txt", "files/later.txt"]
+        assert files == ["earlier-1/files/judged.txt", "files/later.txt"]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ExpectationError("Wrong kernel.", evidence=Path("/another")),
-        HarnessError("It did not come back."),
-    ],
-    ids=["another-node", "broken"],
-)
 def test_evidence_is_gathered_again_if_the_error_does_not_refer_to_gathered_evidence(
-    tmp_path: Path, error: BaseException
+    tmp_path: Path,
 ) -> None:
     """Evidence from before a reboot does not show the result of the reboot."""
-    node = FakeNode(
-        gathered=(EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence,),
-        fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence,
-    )
+    rows: list[BaseException] = [
+        ExpectationError("Wrong kernel.", evidence=Path("/another")),
+        HarnessError("It did not come back."),
+    ]
+    for number, error in enumerate(rows):
+        folder = tmp_path / str(number)
+        node = FakeNode(
+            gathered=(EvidenceFolder(folder / "1").file("/judged.txt", "").evidence,),
+            fresh=EvidenceFolder(folder / "2").file("/fresh.txt", "").evidence,
+        )
 
-    files = gather(tmp_path / "kept/node", node, error)
+        files = gather(folder / "kept/node", node, error)
 
-    assert files == ["earlier-1/files/judged.txt", "files/fresh.txt"]
-
-
-def test_evidence_is_gathered_if_the_test_did_not_gather_evidence(tmp_path: Path) -> None:
-    node = FakeNode(fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence)
-
-    assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
+        assert files == ["earlier-1/files/judged.txt", "files/fresh.txt"], error
 
 
-def test_evidence_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
+def test_first_evidence_of_a_failed_test_replaces_the_evidence_of_an_earlier_run(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "kept/node/files").mkdir(parents=True)
     (tmp_path / "kept/node/files/stale.txt").touch()
     node = FakeNode(fresh=EvidenceFolder(tmp_path / "2").file("/fresh.txt", "").evidence)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from harness.errors import MESSAGE_BYTES, EvidencedError, ExpectationError, HarnessError
 from harness.plugin.failure_summary import note_reason, write_causes, write_missing
 
@@ -23,12 +21,13 @@ def why(error: EvidencedError) -> Sequence[str]:
     return [value for name, value in report.user_properties if name == "cause"]
 
 
-def test_failure_summary_shows_the_first_items_of_a_list() -> None:
+def test_failure_summary_shows_the_first_line_and_the_first_items_of_a_list() -> None:
     error = ExpectationError(
         "5 items differ:\npath (5):\n" + "\n".join(f"  + /{n}" for n in "abcde")
     )
 
     assert why(error) == ["5 items differ:", "  + /a", "  + /b", "  + /c"]
+    assert why(ExpectationError("One line.\nAnother.\n")) == ["One line."]
     assert why(ExpectationError("2 differ:\n  + /a\n  + /a")) == ["2 differ:", "  + /a"]
 
 
@@ -39,10 +38,6 @@ def test_failure_summary_shows_the_command_but_not_its_stdout() -> None:
 
     assert why(error) == ["It failed.", "command: x", "stderr: c"]
     assert why(silent) == ["It failed.", "command: x"]
-
-
-def test_summary_of_an_error_without_a_list_is_its_first_line() -> None:
-    assert why(ExpectationError("One line.\nAnother.\n")) == ["One line."]
 
 
 def test_failure_summary_limits_the_length_and_the_number_of_its_lines() -> None:
@@ -83,23 +78,23 @@ def test_cause_in_the_error_is_shown_before_causes_in_the_evidence(tmp_path: Pat
         assert any(each.startswith(f"unit '{node}.service' failed") for each in shown)
 
 
-@pytest.mark.parametrize("chars", ["", "fE", "s", "a", "A"])
-def test_each_missing_requirement_is_listed_once_unless_pytest_lists_skips(chars: str) -> None:
-    skipped = [
-        SimpleNamespace(user_properties=[("missing_requirement", reason), ("evidence", "/e")])
-        for reason in ("no QEMU", "no keys", "no QEMU")
-    ]
-    lines: list[str] = []
-    reporter: Any = SimpleNamespace(
-        config=SimpleNamespace(option=SimpleNamespace(reportchars=chars)),
-        stats={"skipped": [*skipped, SimpleNamespace()]},
-        write_line=lines.append,
-    )
+def test_each_missing_requirement_is_listed_once_unless_pytest_lists_skips() -> None:
+    for chars in ("", "fE", "s", "a", "A"):
+        skipped = [
+            SimpleNamespace(user_properties=[("missing_requirement", reason), ("evidence", "/e")])
+            for reason in ("no QEMU", "no keys", "no QEMU")
+        ]
+        lines: list[str] = []
+        reporter: Any = SimpleNamespace(
+            config=SimpleNamespace(option=SimpleNamespace(reportchars=chars)),
+            stats={"skipped": [*skipped, SimpleNamespace()]},
+            write_line=lines.append,
+        )
 
-    write_missing(reporter)
+        write_missing(reporter)
 
-    is_listed = chars in {"", "fE"}
-    assert lines == (["skipped 2: no QEMU", "skipped 1: no keys"] if is_listed else [])
+        is_listed = chars in {"", "fE"}
+        assert lines == (["skipped 2: no QEMU", "skipped 1: no keys"] if is_listed else []), chars
 
 
 def test_path_with_hyphens_is_not_wrapped_in_the_failure_summary() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from typing_extensions import override
 
 from harness.image.catalogue import load_catalogue
@@ -17,6 +16,8 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
 IMAGE = Need(kind=Kind.IMAGE, name="debian-12", status="not cached", is_missing=True)
 BAKE = Need(kind=Kind.BAKE, name="debian-12", status="not cached", is_missing=True)
@@ -50,13 +51,10 @@ def test_first_build_time_is_estimated_from_the_recipe() -> None:
     assert found["image debian-13-nvidia"][0] > 300
 
 
-def test_estimate_under_kvm_is_ten_times_shorter_for_machines_but_not_for_builds() -> None:
+def test_estimate_is_ten_times_shorter_for_machines_under_kvm_and_grows_with_the_load() -> None:
     found = estimated(IMAGE, BAKE, patience=1.0)
 
     assert (found["image debian-12"][0], found["bake debian-12"][0]) == (106, 12)
-
-
-def test_estimate_grows_with_the_load_of_the_host() -> None:
     assert estimated(IMAGE, load=4.0)["image debian-12"][0] == 4 * 106
 
 
@@ -90,24 +88,25 @@ def test_measured_time_of_a_removed_image_is_used_in_the_estimate() -> None:
     assert estimated(BAKE, times=times)["bake debian-12"][0] == 240
 
 
-@pytest.mark.parametrize(("worker", "speaks"), [(None, False), ("gw0", True), ("gw1", False)])
-def test_only_one_worker_announces_the_first_use(worker: str | None, *, speaks: bool) -> None:
+def test_only_one_worker_announces_the_first_use() -> None:
     class Announcing(FirstUse):
         @override
         def lines(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
             return ["first", "second"]
 
-    told: list[ProgressEvent] = []
-    config = (
-        SimpleNamespace() if worker is None else SimpleNamespace(workerinput={"workerid": worker})
-    )
-    session: Any = SimpleNamespace(config=config, items=[])
+    for config, speaks in (
+        (SimpleNamespace(), False),
+        (SimpleNamespace(workerinput={"workerid": "gw0"}), True),
+        (SimpleNamespace(workerinput={"workerid": "gw1"}), False),
+    ):
+        told: list[ProgressEvent] = []
+        session: Any = SimpleNamespace(config=config, items=[])
 
-    Announcing(Settings(), lambda: told.append).pytest_collection_finish(session)
+        Announcing(Settings(), lambda told=told: told.append).pytest_collection_finish(session)
 
-    assert [(each.stage, each.message) for each in told] == [
-        (Stage.PLAN, "first\nsecond")
-    ] * speaks
+        assert [(each.stage, each.message) for each in told] == [
+            (Stage.PLAN, "first\nsecond")
+        ] * speaks
 
 
 def test_announcement_has_each_item_and_the_total_time() -> None:
@@ -131,6 +130,6 @@ def test_nothing_is_announced_if_all_is_cached() -> None:
     assert render([], cache="/cache") == []
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(1.0, "10 s"), (89.0, "90 s"), (90.0, "2 min")])
-def test_estimated_duration_is_rounded(seconds: float, words: str) -> None:
-    assert about(seconds) == words
+def test_estimated_duration_is_rounded() -> None:
+    for seconds, words in ((1.0, "10 s"), (89.0, "90 s"), (90.0, "2 min")):
+        assert about(seconds) == words, seconds

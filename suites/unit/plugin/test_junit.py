@@ -70,33 +70,38 @@ class Run:
         return int(session.exitstatus)
 
 
-@pytest.mark.parametrize("broken", [[], ["b"], ["b", "d"]])
-@pytest.mark.parametrize("begun", [[], ["e"], ["e", "f"]])
 def test_junit_file_separates_errors_from_failures_and_omits_unfinished_tests(
-    tmp_path: Path, broken: list[str], begun: list[str]
+    tmp_path: Path,
 ) -> None:
-    run = Run(tmp_path / "junit.xml")
-    for test in "abcd":
-        run.run(test, "passed" if test == "c" else "failed", broken=test in broken)
-    for test in begun:
-        run.report(test, "setup")
+    rows: list[tuple[list[str], list[str]]] = [([], ["e", "f"]), (["b"], []), (["b", "d"], ["e"])]
+    for number, (broken, begun) in enumerate(rows):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = Run(folder / "junit.xml")
+        for test in "abcd":
+            run.run(test, "passed" if test == "c" else "failed", broken=test in broken)
+        for test in begun:
+            run.report(test, "setup")
 
-    status = run.finish()
+        status = run.finish()
 
-    root = ET.parse(tmp_path / "junit.xml").getroot()  # noqa: S314 - the test's own
-    (suite,) = root.iter("testsuite")
-    found = {
-        str(case.get("name")): [each.tag for each in case if each.tag != "properties"]
-        for case in suite.iter("testcase")
-    }
-    assert found == {
-        test: [] if test == "c" else ["error"] if test in broken else ["failure"]
-        for test in "abcd"
-    }
-    assert (suite.get("failures"), suite.get("errors")) == (str(3 - len(broken)), str(len(broken)))
-    assert not list(root.iter("property"))
-    assert [path.name for path in tmp_path.iterdir()] == ["junit.xml"]
-    assert status == 0
+        root = ET.parse(folder / "junit.xml").getroot()  # noqa: S314 - the test's own
+        (suite,) = root.iter("testsuite")
+        found = {
+            str(case.get("name")): [each.tag for each in case if each.tag != "properties"]
+            for case in suite.iter("testcase")
+        }
+        assert found == {
+            test: [] if test == "c" else ["error"] if test in broken else ["failure"]
+            for test in "abcd"
+        }, broken
+        assert (suite.get("failures"), suite.get("errors")) == (
+            str(3 - len(broken)),
+            str(len(broken)),
+        ), broken
+        assert not list(root.iter("property")), broken
+        assert [path.name for path in folder.iterdir()] == ["junit.xml"], broken
+        assert status == 0, broken
 
 
 def test_control_characters_are_escaped_in_property_names_of_the_junit_file(
@@ -114,66 +119,64 @@ def test_control_characters_are_escaped_in_property_names_of_the_junit_file(
     assert found.get("name") == "\\udce9\\x00 <b>"
 
 
-@pytest.mark.parametrize("is_link", [False, True])
 def test_failed_write_of_the_junit_file_leaves_no_earlier_or_partial_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    is_link: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A link or a device at the file's path is kept."""
-    path = tmp_path / "junit.xml"
-    (tmp_path / "earlier.xml").write_text("earlier")
-    if is_link:
-        path.symlink_to("earlier.xml")
-    else:
-        path.write_text("earlier")
-    run = Run(path)
-    run.run("a")
+    for number, is_link in enumerate((False, True)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / "junit.xml"
+        (folder / "earlier.xml").write_text("earlier")
+        if is_link:
+            path.symlink_to("earlier.xml")
+        else:
+            path.write_text("earlier")
+        run = Run(path)
+        run.run("a")
 
-    def fail(at: Path, content: bytes) -> NoReturn:
-        at.write_text(content[:9].decode())
-        raise OSError(28, "No space left on device")
+        def fail(at: Path, content: bytes) -> NoReturn:
+            at.write_text(content[:9].decode())
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
-    status = run.finish()
+        monkeypatch.setattr(Path, "write_bytes", fail)
+        status = run.finish()
 
-    assert status == pytest.ExitCode.INTERNAL_ERROR
-    assert {each.name for each in tmp_path.iterdir()} == {"earlier.xml", *["junit.xml"] * is_link}
-    assert "No space left on device" in capsys.readouterr().err
-    assert not run.config.pluginmanager.is_registered(run.xml)
-
-
-@pytest.mark.parametrize("is_worker", [False, True])
-def test_junit_plugin_is_registered_in_the_controller_but_not_in_a_worker(
-    tmp_path: Path, *, is_worker: bool
-) -> None:
-    config = a_config(tmp_path / "junit.xml")
-    config.getoption = lambda *_: config.option.xmlpath
-    if is_worker:
-        config.workerinput = {}
-
-    junit.register(config)
-
-    assert config.pluginmanager.has_plugin("harness-junit") is not is_worker
+        assert status == pytest.ExitCode.INTERNAL_ERROR, is_link
+        assert {each.name for each in folder.iterdir()} == {
+            "earlier.xml",
+            *["junit.xml"] * is_link,
+        }, is_link
+        assert "No space left on device" in capsys.readouterr().err, is_link
+        assert not run.config.pluginmanager.is_registered(run.xml), is_link
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "description", "names"),
-    [
-        ("spec/a_spec.sh::g [x]::a ] b [c] d", "g [x] a ] b [c] d", ("spec.a_spec.sh.g [x]", "a ] b [c] d")),
+def test_junit_plugin_is_registered_in_the_controller_but_not_in_a_worker(tmp_path: Path) -> None:
+    for is_worker in (False, True):
+        config = a_config(tmp_path / "junit.xml")
+        config.getoption = lambda *_: str(tmp_path / "junit.xml")
+        if is_worker:
+            config.workerinput = {}
+
+        junit.register(config)
+
+        assert config.pluginmanager.has_plugin("harness-junit") is not is_worker, is_worker
+
+
+def test_junit_names_of_an_example_are_its_groups_and_its_description() -> None:
+    for nodeid, description, names in (
+        (
+            "spec/a_spec.sh::g [x]::a ] b [c] d",
+            "g [x] a ] b [c] d",
+            ("spec.a_spec.sh.g [x]", "a ] b [c] d"),
+        ),
         ("a_spec.sh::g::[x", "g [x", ("a_spec.sh.g", "[x")),
         ("a_spec.sh::]", "]", ("a_spec.sh", "]")),
         ("a_spec.sh::gpu::probe::a::b", "gpu::probe a::b", ("a_spec.sh.gpu::probe", "a::b")),
         ("a_spec.sh::g::b <line 28>", "g b", ("a_spec.sh.g", "b <line 28>")),
         ("a_spec.sh::g::h <line 9>::a::b", "g h a::b", ("a_spec.sh.g.h <line 9>", "a::b")),
-    ],
-)  # fmt: skip
-def test_junit_names_of_an_example_are_its_groups_and_its_description(
-    nodeid: str, description: str, names: tuple[str, str]
-) -> None:
-    assert names_of_example(nodeid, description) == names
+    ):
+        assert names_of_example(nodeid, description) == names, nodeid
 
 
 def phases(
@@ -202,32 +205,32 @@ def phases(
 SETUP, TEARDOWN = ("setup", "passed"), ("teardown", "passed")
 
 
-@pytest.mark.parametrize(
-    ("call", "teardown", "marked"),
-    [
+def test_error_in_the_body_of_a_test_is_marked_in_its_last_report_that_has_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pytest writes the properties of the last report that has a verdict."""
+    rows: list[tuple[str, str, list[str]]] = [
         ("broken", "passed", ["call", "teardown"]),
         ("broken", "failed", ["call"]),
         ("failed", "passed", []),
-    ],
-)
-def test_error_in_the_body_of_a_test_is_marked_in_its_last_report_that_has_a_verdict(
-    monkeypatch: pytest.MonkeyPatch, call: str, teardown: str, marked: list[str]
-) -> None:
-    """Pytest writes the properties of the last report that has a verdict."""
-    found = phases(monkeypatch, SETUP, ("call", call), ("teardown", teardown))
+    ]
+    for call, teardown, marked in rows:
+        found = phases(monkeypatch, SETUP, ("call", call), ("teardown", teardown))
 
-    assert [when for when, is_marked in found if is_marked] == marked
+        assert [when for when, is_marked in found if is_marked] == marked, call
 
 
-@pytest.mark.parametrize("second", ["failed", "passed"])
 def test_repeated_test_is_marked_as_error_only_in_the_run_that_broke(
-    monkeypatch: pytest.MonkeyPatch, second: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = phases(
-        monkeypatch, SETUP, ("call", "broken"), TEARDOWN, SETUP, ("call", second), TEARDOWN
-    )
+    for second in ("failed", "passed"):
+        found = phases(
+            monkeypatch, SETUP, ("call", "broken"), TEARDOWN, SETUP, ("call", second), TEARDOWN
+        )
 
-    assert [is_marked for _, is_marked in found] == [False, True, True, False, False, False]
+        assert [is_marked for _, is_marked in found] == [False, True, True, False, False, False], (
+            second
+        )
 
 
 def test_interleaved_reports_of_two_tests_are_marked_separately(

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import pytest
-
 from harness.errors import HarnessError
 from harness.machine.entrance.roster import Roster
 from harness.plugin import live_machines
@@ -19,6 +17,8 @@ from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import FailureCheckpoint, MachineKeep, Settings
 
 if TYPE_CHECKING:
+    import pytest
+
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
 
@@ -49,22 +49,17 @@ def save(
     )
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "keep", "has_failed", "expected"),
-    [
+def test_machine_is_saved_on_request() -> None:
+    for checkpoint, keep, has_failed, expected in (
         (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, True, True),
         (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, False, False),
         (FailureCheckpoint.NEVER, MachineKeep.NONE, True, False),
         (FailureCheckpoint.NEVER, MachineKeep.FAILED, True, True),
         (FailureCheckpoint.NEVER, MachineKeep.ALL, False, True),
-    ],
-)
-def test_machine_is_saved_on_request(
-    checkpoint: FailureCheckpoint, keep: MachineKeep, *, has_failed: bool, expected: bool
-) -> None:
-    settings = Settings(failure_checkpoint=checkpoint, machine_keep=keep)
+    ):
+        settings = Settings(failure_checkpoint=checkpoint, machine_keep=keep)
 
-    assert is_to_be_saved(settings, has_failed=has_failed) is expected
+        assert is_to_be_saved(settings, has_failed=has_failed) is expected
 
 
 def test_older_saved_machines_beyond_their_limit_are_removed(tmp_path: Path) -> None:
@@ -82,45 +77,35 @@ def test_older_saved_machines_beyond_their_limit_are_removed(tmp_path: Path) -> 
     assert [folder.exists() for folder in folders] == [False, True]
 
 
-@pytest.mark.parametrize("kind", [HarnessError, WaitTimeoutError, OSError])
-def test_reason_is_kept_if_a_machine_cannot_be_saved(
-    tmp_path: Path, kind: type[Exception]
-) -> None:
-    saved = save(FakeMachine(kind("It hangs.")), tmp_path, keep=MachineKeep.ALL)
+def test_reason_is_kept_if_a_machine_cannot_be_saved(tmp_path: Path) -> None:
+    rows: list[type[Exception]] = [HarnessError, WaitTimeoutError, OSError]
+    for kind in rows:
+        saved = save(FakeMachine(kind("It hangs.")), tmp_path, keep=MachineKeep.ALL)
 
-    assert saved == live_machines.SavedMachine(
-        sentence="the machine could not be saved: It hangs."
-    )
-    assert (tmp_path / "test/node/checkpoint" / NOT_SAVED).read_text() == "It hangs.\n"
+        assert saved == live_machines.SavedMachine(
+            sentence="the machine could not be saved: It hangs."
+        ), kind
+        assert (tmp_path / "test/node/checkpoint" / NOT_SAVED).read_text() == "It hangs.\n", kind
 
 
-@pytest.mark.parametrize(
-    ("keep", "has_failed", "is_kept"),
-    [
-        (MachineKeep.FAILED, True, True),
-        (MachineKeep.FAILED, False, False),
-        (MachineKeep.ALL, False, True),
-        (MachineKeep.NONE, True, False),
-    ],
-)
 def test_kept_machine_is_reported_with_the_command_to_enter_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    keep: MachineKeep,
-    *,
-    has_failed: bool,
-    is_kept: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(_bundle: MachineBundle, _evidence: Path, _settings: Settings) -> str:
         return "node-9"
 
     monkeypatch.setattr(live_machines, "hold", held)
+    for keep, has_failed, is_kept in (
+        (MachineKeep.FAILED, True, True),
+        (MachineKeep.FAILED, False, False),
+        (MachineKeep.ALL, False, True),
+        (MachineKeep.NONE, True, False),
+    ):
+        saved = save(FakeMachine(), tmp_path, keep=keep, has_failed=has_failed)
 
-    saved = save(FakeMachine(), tmp_path, keep=keep, has_failed=has_failed)
-
-    assert isinstance(saved, live_machines.SavedMachine)
-    entry = "harness shell --machine node-9  # 4 h at most"
-    assert saved.kept == (entry if is_kept else None)
+        assert isinstance(saved, live_machines.SavedMachine)
+        entry = "harness shell --machine node-9  # 4 h at most"
+        assert saved.kept == (entry if is_kept else None), (keep, has_failed)
 
 
 def test_error_that_prevents_holding_a_machine_is_reported(

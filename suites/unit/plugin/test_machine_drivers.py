@@ -82,16 +82,11 @@ def test_tests_that_several_workers_deselect_are_counted_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "marker",
-    [
+def test_vm_driver_marker_without_a_valid_driver_or_reason_is_refused() -> None:
+    for marker in (
         pytest.mark.vm_driver(reason="x"),
         pytest.mark.vm_driver("qemu"),
         pytest.mark.vm_driver("xen", reason="x"),
-    ],
-)
-def test_vm_driver_marker_without_a_valid_driver_or_reason_is_refused(
-    marker: pytest.MarkDecorator,
-) -> None:
-    with pytest.raises(BadInputError, match=r"a\.py::x.*'vm_driver'"):
-        kept(foreign_tests(), FakeItem("a.py::x", marker))
+    ):
+        with pytest.raises(BadInputError, match=r"a\.py::x.*'vm_driver'"):
+            kept(foreign_tests(), FakeItem("a.py::x", marker))

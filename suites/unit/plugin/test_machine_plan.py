@@ -98,43 +98,36 @@ def test_plan_has_two_entries_for_fixtures_of_the_same_name_in_two_suites() -> N
     ]
 
 
-@pytest.mark.parametrize(
-    ("names", "start", "states"),
-    [
+def test_plan_has_the_checkpoint_from_which_a_cloned_node_starts() -> None:
+    for names, start, states in (
         (["node_image"], MachineStart.CLONE, ["node_booted"]),
         (["node_image", "provisioner"], MachineStart.BOTH, ["node_booted"]),
         (["node_image"], MachineStart.COLD, []),
         (["node_image", "own"], MachineStart.CLONE, ["own"]),
         (["baked_image"], MachineStart.CLONE, ["driver_baked"]),
         (["node_image", "baked_image"], MachineStart.CLONE, ["driver_baked"]),
-    ],
-)
-def test_plan_has_the_checkpoint_from_which_a_cloned_node_starts(
-    names: list[str], start: MachineStart, states: list[str]
-) -> None:
-    found = needed(an_item("boot_node", *names), start=start)
+    ):
+        found = needed(an_item("boot_node", *names), start=start)
 
-    assert [name for kind, name, *_ in found if kind == "checkpoint"] == states
-    assert not any(kind == "checkpoint" for kind, *_ in needed(an_item(*{*names} - {"own"})))
+        assert [name for kind, name, *_ in found if kind == "checkpoint"] == states, names
+        assert not any(
+            kind == "checkpoint" for kind, *_ in needed(an_item(*{*names} - {"own"}))
+        ), names
 
 
-@pytest.mark.parametrize(
-    ("error", "is_missing"),
-    [
+def test_plan_marks_a_checkpoint_as_missing_only_if_the_cache_lacks_it() -> None:
+    rows: list[tuple[BaseException, bool]] = [
         (NOT_CACHED, True),
         (HarnessError("It is damaged."), False),
         (RequirementError("There is no KVM."), False),
         (pytest.skip.Exception("There is no GPU."), False),
-    ],
-)
-def test_plan_marks_a_checkpoint_as_missing_only_if_the_cache_lacks_it(
-    error: BaseException, *, is_missing: bool
-) -> None:
-    known = {"own": a_fixture(fails(error), "lab")}
-
-    assert needed(an_item("own", known=known)) == [
-        ("checkpoint", "own of debian-12", is_missing, 1)
     ]
+    for error, is_missing in rows:
+        known = {"own": a_fixture(fails(error), "lab")}
+
+        assert needed(an_item("own", known=known)) == [
+            ("checkpoint", "own of debian-12", is_missing, 1)
+        ], error
 
 
 def test_plan_does_not_call_a_fixture_of_a_suite() -> None:
@@ -144,11 +137,9 @@ def test_plan_does_not_call_a_fixture_of_a_suite() -> None:
     assert needed(an_item("own", known={"own": made})) == [(Kind.OTHER.value, "own", False, 1)]
 
 
-@pytest.mark.parametrize(
-    ("names", "has_image"), [(["node_image"], True), (["baked_image"], True), (["own"], False)]
-)
-def test_parent_image_is_listed_on_request(names: list[str], *, has_image: bool) -> None:
-    found = needed(an_item(*names), with_parents=True)
+def test_parent_image_is_listed_on_request() -> None:
+    for names, has_image in ((["node_image"], True), (["baked_image"], True), (["own"], False)):
+        found = needed(an_item(*names), with_parents=True)
 
-    assert (("image", "debian-12", True, 1) in found) is has_image
-    assert len(found) == len({*names, *["node_image"] * has_image})
+        assert (("image", "debian-12", True, 1) in found) is has_image, names
+        assert len(found) == len({*names, *["node_image"] * has_image}), names

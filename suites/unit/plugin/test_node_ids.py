@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.plugin.node_ids import folder_name
 
 
-@pytest.mark.parametrize(
-    ("node_id", "name"),
-    [
+def test_folder_name_of_a_plain_node_id_is_readable() -> None:
+    for node_id, name in (
         ("suites/e2e/test_boot.py::test_kernel", "suites-e2e-test_boot.py-test_kernel"),
         ("test_boot.py::test_kernel[noble-kvm]", "test_boot.py-test_kernel-noble-kvm"),
         ("test_boot.py::test_kernel[noble]@group1", "test_boot.py-test_kernel-noble"),
-    ],
-)
-def test_folder_name_of_a_plain_node_id_is_readable(node_id: str, name: str) -> None:
-    assert folder_name(node_id) == name
+    ):
+        assert folder_name(node_id) == name, node_id
 
 
 def test_at_sign_in_a_parameter_id_changes_the_folder_name() -> None:
     assert folder_name("t.py::t[a@b]") != folder_name("t.py::t[a]")
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
+def test_similar_node_ids_get_different_folders() -> None:
+    """The folders differ also on a file system that ignores case."""
+    for first, second in (
         ("t.py::t[a/b]", "t.py::t[a-b]"),
         ("t.py::t[é]", "t.py::t[e\u0301]"),
         *((f"t.py::t{'x' * n}1", f"t.py::t{'x' * n}2") for n in range(128, 150)),
@@ -42,11 +38,8 @@ def test_at_sign_in_a_parameter_id_changes_the_folder_name() -> None:
         ("a.py::t[x-]", "a.py::t[x]"),
         ("a.py::t[]", "a.py::t"),
         ("a.py::t[\udce9]", "a.py::t[\\udce9]"),
-    ],
-)
-def test_similar_node_ids_get_different_folders(first: str, second: str) -> None:
-    """The folders differ also on a file system that ignores case."""
-    assert folder_name(first).casefold() != folder_name(second).casefold()
+    ):
+        assert folder_name(first).casefold() != folder_name(second).casefold(), first
 
 
 def test_each_run_of_a_repeated_test_has_its_own_folder() -> None:

@@ -42,46 +42,41 @@ def test_text_is_written_completely_after_partial_writes(
     assert (tmp_path / "terminal").read_bytes() == "caf\u00e9 ? progress".encode()
 
 
-@pytest.mark.parametrize(
-    ("size", "found"),
-    [((120, 40), (120, 40)), ((120, 0), (80, 24)), (None, (80, 24))],
-)
-def test_terminal_of_unknown_size_is_taken_for_80_by_24(
-    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] | None, found: tuple[int, int]
-) -> None:
+def test_terminal_of_unknown_size_is_taken_for_80_by_24(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([(120, 40), (120, 0)])
+
     def get_terminal_size(_descriptor: int) -> os.terminal_size:
+        size = next(sizes, None)
         if size is None:
             raise OSError
         return os.terminal_size(size)
 
     monkeypatch.setattr(os, "get_terminal_size", get_terminal_size)
 
-    assert _size_of(1) == found
+    assert [_size_of(1) for _ in range(3)] == [(120, 40), (80, 24), (80, 24)]
 
 
-@pytest.mark.parametrize(
-    ("changed", "is_live"),
-    [
+def test_live_rows_are_only_for_a_captured_run_on_an_interactive_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows: list[tuple[dict[str, Any], bool]] = [
         ({}, True),
         ({"is_terminal": False}, False),
         ({"term": "dumb"}, False),
         ({"capture": "no"}, False),
         ({"is_ci": True}, False),
-    ],
-)
-def test_live_rows_are_only_for_a_captured_run_on_an_interactive_terminal(
-    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], *, is_live: bool
-) -> None:
-    usual = {"is_terminal": True, "term": "xterm", "capture": "fd", "is_ci": False}
-    case = SimpleNamespace(**{**usual, **changed})
-    monkeypatch.setenv("TERM", case.term)
-    monkeypatch.setattr(os, "isatty", lambda _: True)
-    config: Any = SimpleNamespace(getoption=lambda *_: case.capture)
-    reporter = progress.ProgressReporter(config, is_ci=case.is_ci)
-    terminal: Any = SimpleNamespace(isatty=case.is_terminal)
+    ]
+    for changed, is_live in rows:
+        usual = {"is_terminal": True, "term": "xterm", "capture": "fd", "is_ci": False}
+        case = SimpleNamespace(**{**usual, **changed})
+        monkeypatch.setenv("TERM", case.term)
+        monkeypatch.setattr(os, "isatty", lambda _: True)
+        config: Any = SimpleNamespace(getoption=lambda *_, capture=case.capture: capture)
+        reporter = progress.ProgressReporter(config, is_ci=case.is_ci)
+        terminal: Any = SimpleNamespace(isatty=case.is_terminal)
 
-    assert reporter._can_be_live(terminal) is is_live
-    reporter.pytest_unconfigure()
+        assert reporter._can_be_live(terminal) is is_live, changed
+        reporter.pytest_unconfigure()
 
 
 @pytest.mark.parametrize("is_shown", [True, False], ids=["shown", "before-the-first-event"])

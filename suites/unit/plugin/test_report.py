@@ -52,33 +52,23 @@ XFAILED = pytest.xfail.Exception("x")
 WRONG = AssertionError()
 
 
-@pytest.mark.parametrize(
-    ("mode", "keep", "when", "error", "is_wanted"),
-    [
-        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", WRONG, True),
-        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "setup", WRONG, True),
-        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", None, False),
-        (EvidenceMode.ON_FAILURE, MachineKeep.ALL, "call", None, True),
-        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", SKIPPED, False),
-        (EvidenceMode.ON_FAILURE, MachineKeep.NONE, "call", XFAILED, False),
-        (EvidenceMode.ALWAYS, MachineKeep.NONE, "call", None, True),
-        (EvidenceMode.ALWAYS, MachineKeep.NONE, "setup", None, False),
-        (EvidenceMode.ALWAYS, MachineKeep.NONE, "teardown", WRONG, False),
-    ],
-)  # fmt: skip
-def test_evidence_is_kept_after_setup_or_call_as_the_settings_require(
-    case_of: Any, *, is_wanted: bool
-) -> None:
-    reporter, call = case_of
+def test_evidence_is_kept_after_setup_or_call_as_the_settings_require() -> None:
+    on_failure, always, none = EvidenceMode.ON_FAILURE, EvidenceMode.ALWAYS, MachineKeep.NONE
+    rows: list[tuple[EvidenceMode, MachineKeep, str, BaseException | None, bool]] = [
+        (on_failure, none, "call", WRONG, True),
+        (on_failure, none, "setup", WRONG, True),
+        (on_failure, none, "call", None, False),
+        (on_failure, MachineKeep.ALL, "call", None, True),
+        (on_failure, none, "call", SKIPPED, False),
+        (on_failure, none, "call", XFAILED, False),
+        (always, none, "call", None, True),
+        (always, none, "setup", None, False),
+        (always, none, "teardown", WRONG, False),
+    ]
+    for mode, keep, when, error, is_wanted in rows:
+        reporter = Reporter(Settings(evidence=mode, machine_keep=keep))
 
-    assert reporter._is_wanted(call) is is_wanted
-
-
-@pytest.fixture
-def case_of(
-    mode: EvidenceMode, keep: MachineKeep, when: str, error: BaseException | None
-) -> tuple[Reporter, Any]:
-    return Reporter(Settings(evidence=mode, machine_keep=keep)), a_call(when, error)
+        assert reporter._is_wanted(a_call(when, error)) is is_wanted, (mode, keep, when, error)
 
 
 def test_evidence_sources_of_the_same_name_have_their_own_folders() -> None:
@@ -134,33 +124,37 @@ class FakeMachineSource(FakeSource):
     machine: Any = None
 
 
-@pytest.mark.parametrize(
-    ("when", "is_saved"), [("call", True), ("setup", True), ("teardown", False)]
-)
 def test_failed_save_of_one_machine_does_not_prevent_other_saves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, *, is_saved: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def save(machine: Any, folder: Path, *_: object, **_named: object) -> Any:
-        if machine == "broken":
-            raise ValueError(machine)
-        return live_machines.SavedMachine(sentence=f"{machine} in {folder.name}", kept="enter it")
-
-    monkeypatch.setattr(live_machines, "save_machine", save)
-    reporter = Reporter(Settings(evidence_folder=tmp_path))
-    for source in (
-        FakeMachineSource("one", machine="broken"),
-        FakeSource("log"),
-        FakeMachineSource("two", machine="sound"),
+    for number, (when, is_saved) in enumerate(
+        (("call", True), ("setup", True), ("teardown", False))
     ):
-        reporter.add(source)
-    kept = reporter._keep(an_item(), WRONG)
+        folder = tmp_path / str(number)
 
-    reporter._save_machines(an_item(), a_call(when, WRONG), kept, has_failed=True)
+        def save(machine: Any, folder: Path, *_: object, **_named: object) -> Any:
+            if machine == "broken":
+                raise ValueError(machine)
+            return live_machines.SavedMachine(
+                sentence=f"{machine} in {folder.name}", kept="enter it"
+            )
 
-    of_broken = "the machine could not be saved: ValueError('broken')"
-    saved = [of_broken, None, "sound in two"] if is_saved else [None] * 3
-    assert [one.saved for one in kept] == saved
-    assert [one.kept for one in kept] == [None, None, "enter it" if is_saved else None]
+        monkeypatch.setattr(live_machines, "save_machine", save)
+        reporter = Reporter(Settings(evidence_folder=folder))
+        for source in (
+            FakeMachineSource("one", machine="broken"),
+            FakeSource("log"),
+            FakeMachineSource("two", machine="sound"),
+        ):
+            reporter.add(source)
+        kept = reporter._keep(an_item(), WRONG)
+
+        reporter._save_machines(an_item(), a_call(when, WRONG), kept, has_failed=True)
+
+        of_broken = "the machine could not be saved: ValueError('broken')"
+        saved = [of_broken, None, "sound in two"] if is_saved else [None] * 3
+        assert [one.saved for one in kept] == saved, when
+        assert [one.kept for one in kept] == [None, None, "enter it" if is_saved else None], when
 
 
 def a_config(reporter: Reporter, **options: Any) -> Any:
@@ -196,9 +190,11 @@ LOOKUP = pytest.FixtureLookupError.__new__(pytest.FixtureLookupError)
 BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test_x/node")
 
 
-@pytest.mark.parametrize(
-    ("when", "error", "of_test", "of_phase"),
-    [
+def test_properties_of_a_test_have_the_kind_of_error_and_the_evidence_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """JUnit's file shows the properties of a test; the summary counts the properties of a phase."""
+    rows: list[tuple[str, Any, Any, Any]] = [
         ("call", ExpectationError("x"), [KEPT], [("cause", "x"), KEPT]),
         ("call", HarnessError("x"), [BROKEN, KEPT], [("cause", "x"), BROKEN, KEPT]),
         ("setup", KeyError("x"), [BROKEN, KEPT], [BROKEN, KEPT]),
@@ -209,28 +205,25 @@ BROKEN, KEPT = ("harness_could_not_tell", "true"), ("evidence", "/kept/a.py-test
         ("call", None, [], []),
         ("call", "passed against a strict xfail", [KEPT], [KEPT]),
         ("teardown", "passed against a strict xfail", [], []),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
-)
-def test_properties_of_a_test_have_the_kind_of_error_and_the_evidence_folder(
-    monkeypatch: pytest.MonkeyPatch, when: str, error: Any, of_test: Any, of_phase: Any
-) -> None:
-    """JUnit's file shows the properties of a test; the summary counts the properties of a phase."""
-    monkeypatch.setattr("harness.plugin.report.hide_own_frames", lambda: None)
-    reporter = Reporter(Settings(evidence_folder=Path("/kept")))
-    reporter.add(FakeSource())
-    item = an_item(user_properties=[], stash=pytest.Stash())
-    outcome = "passed" if error is None else "skipped" if error in (SKIPPED, XFAILED) else "failed"
-    error = None if isinstance(error, str) else error
-    hook = reporter.pytest_runtest_makereport(item, a_call(when, error))
-    next(hook)
+    ]
+    for when, error, of_test, of_phase in rows:
+        monkeypatch.setattr("harness.plugin.report.hide_own_frames", lambda: None)
+        reporter = Reporter(Settings(evidence_folder=Path("/kept")))
+        reporter.add(FakeSource())
+        item = an_item(user_properties=[], stash=pytest.Stash())
+        outcome = (
+            "passed" if error is None else "skipped" if error in (SKIPPED, XFAILED) else "failed"
+        )
+        raised = None if isinstance(error, str) else error
+        hook = reporter.pytest_runtest_makereport(item, a_call(when, raised))
+        next(hook)
 
-    with pytest.raises(StopIteration) as made:
-        hook.send(a_report(outcome=outcome, when=when, user_properties=[]))
+        with pytest.raises(StopIteration) as made:
+            hook.send(a_report(outcome=outcome, when=when, user_properties=[]))
 
-    report = made.value.value
-    assert (item.user_properties, report.user_properties) == (of_test, of_phase)
-    assert is_broken(report) is (BROKEN in of_phase)
+        report = made.value.value
+        assert (item.user_properties, report.user_properties) == (of_test, of_phase), (when, error)
+        assert is_broken(report) is (BROKEN in of_phase)
 
 
 def test_title_of_a_repeated_test_is_recorded_once() -> None:
@@ -275,52 +268,43 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize(
-    ("moment", "when", "has_failed", "words"),
-    [
+def test_shell_is_opened_only_after_the_configured_phase_and_outcome(opened: list[str]) -> None:
+    rows: list[tuple[MachineShell | None, str, bool, list[str]]] = [
         (MachineShell.AFTER, "call", True, ["a.py::test_x failed"]),
         (MachineShell.AFTER, "call", False, ["a.py::test_x passed"]),
         (MachineShell.AFTER, "setup", True, []),
         (MachineShell.FAILED, "setup", True, ["a.py::test_x failed"]),
         (MachineShell.FAILED, "call", False, []),
         (MachineShell.BEFORE, "call", True, []),
-    ],
-)
-def test_shell_is_opened_only_after_the_configured_phase_and_outcome(
-    opened: list[str], moment: MachineShell | None, when: str, has_failed: bool, words: list[str]
-) -> None:
-    reporter = Reporter(Settings(machine_shell=moment))
-    reporter._machines = lambda: [object()]  # type: ignore[method-assign,list-item]
+    ]
+    for moment, when, has_failed, words in rows:
+        opened.clear()
+        reporter = Reporter(Settings(machine_shell=moment))
+        reporter._machines = lambda: [object()]  # type: ignore[method-assign,list-item]
 
-    reporter._open_shells(an_item(), a_call(when), has_failed=has_failed)
+        reporter._open_shells(an_item(), a_call(when), has_failed=has_failed)
 
-    assert opened == words
+        assert opened == words, moment
 
 
-@pytest.mark.parametrize(
-    ("moment", "words", "ends_by"),
-    [
+def test_shell_is_opened_before_a_test_or_instead_of_the_test(opened: list[str]) -> None:
+    rows: list[tuple[MachineShell | None, list[str], type[BaseException] | None]] = [
         (MachineShell.BEFORE, ["before the test"], None),
         (MachineShell.INSTEAD, ["instead of the test"], pytest.skip.Exception),
         (MachineShell.AFTER, [], None),
-    ],
-)
-def test_shell_is_opened_before_a_test_or_instead_of_the_test(
-    opened: list[str],
-    moment: MachineShell | None,
-    words: list[str],
-    ends_by: type[BaseException] | None,
-) -> None:
-    options = {} if moment is MachineShell.INSTEAD else {"--machine-shell-command": "true"}
-    config = a_config(Reporter(Settings(machine_shell=moment)), **options)
-    machine: Any = SimpleNamespace(name="node")
+    ]
+    for moment, words, ends_by in rows:
+        opened.clear()
+        options = {} if moment is MachineShell.INSTEAD else {"--machine-shell-command": "true"}
+        config = a_config(Reporter(Settings(machine_shell=moment)), **options)
+        machine: Any = SimpleNamespace(name="node")
 
-    if ends_by is None:
-        shell_before(config, machine)
-    else:
-        with pytest.raises(ends_by):
+        if ends_by is None:
             shell_before(config, machine)
-    assert opened == words
+        else:
+            with pytest.raises(ends_by):
+                shell_before(config, machine)
+        assert opened == words, moment
 
 
 def test_run_exits_with_the_code_of_the_command_that_runs_instead_of_a_test(

@@ -96,58 +96,48 @@ def test_provisioner_marker_without_an_argument_is_refused(request: pytest.Fixtu
     assert slip.value.source == request.node.nodeid
 
 
-@pytest.mark.parametrize("is_pinned", [False, True])
-def test_pinned_test_runs_on_the_first_image_only_and_other_tests_run_on_all_images(
-    *, is_pinned: bool
-) -> None:
-    mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None
-    item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _: mark)
+def test_pinned_test_runs_on_the_first_image_only_and_other_tests_run_on_all_images() -> None:
+    for is_pinned in (False, True):
+        mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None
+        item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _, mark=mark: mark)
 
-    found: Any = images_of(item, ["/one.raw", "two", "three"])
+        found: Any = images_of(item, ["/one.raw", "two", "three"])
 
-    assert [(*each.values, each.id, bool(each.marks)) for each in found] == [
-        ("/one.raw", "one", False),
-        *([] if is_pinned else [("two", "two", True), ("three", "three", True)]),
-    ]
+        assert [(*each.values, each.id, bool(each.marks)) for each in found] == [
+            ("/one.raw", "one", False),
+            *([] if is_pinned else [("two", "two", True), ("three", "three", True)]),
+        ], is_pinned
 
 
-@pytest.mark.parametrize(
-    "mark",
-    [
+def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused() -> None:
+    for mark in (
         pytest.mark.pin_image,
         pytest.mark.pin_image(reason=""),
         pytest.mark.pin_image("x", reason="y"),
         pytest.mark.pin_image(reason="y", of="z"),
-    ],
-)
-def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused(
-    mark: pytest.MarkDecorator,
-) -> None:
-    item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _: mark.mark)
+    ):
+        item: Any = SimpleNamespace(
+            nodeid="a.py::x", get_closest_marker=lambda _, mark=mark: mark.mark
+        )
 
-    with pytest.raises(BadInputError, match=r"a\.py::x: key 'pin_image'"):
-        images_of(item, ["one", "two"])
+        with pytest.raises(BadInputError, match=r"a\.py::x: key 'pin_image'"):
+            images_of(item, ["one", "two"])
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_skipped"),
-    [
+def test_missing_requirement_fails_a_test_in_ci_and_where_a_gpu_is_required() -> None:
+    for settings, is_skipped in (
         (Settings(), True),
         (Settings(ci=True), False),
         (Settings(is_gpu_required=True), False),
-    ],
-)
-def test_missing_requirement_fails_a_test_in_ci_and_where_a_gpu_is_required(
-    settings: Settings, is_skipped: bool
-) -> None:
-    for error in (
-        RequirementError("There is no GPU here."),
-        HarnessError("There is no GPU here."),
     ):
-        is_lack = is_skipped and isinstance(error, RequirementError)
-        expected = pytest.skip.Exception if is_lack else type(error)
-        either = (HarnessError, pytest.skip.Exception)
-        with pytest.raises(either, match="no GPU here") as raised, requirements(settings):
-            raise error
+        for error in (
+            RequirementError("There is no GPU here."),
+            HarnessError("There is no GPU here."),
+        ):
+            is_lack = is_skipped and isinstance(error, RequirementError)
+            expected = pytest.skip.Exception if is_lack else type(error)
+            either = (HarnessError, pytest.skip.Exception)
+            with pytest.raises(either, match="no GPU here") as raised, requirements(settings):
+                raise error
 
-        assert raised.type is expected
+            assert raised.type is expected

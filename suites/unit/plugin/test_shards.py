@@ -102,22 +102,19 @@ def test_run_without_shards_keeps_all_tests_in_their_order() -> None:
     assert select(a_plugin(slow=9), items) == (["b.py::quick", "a.py::slow"], [])
 
 
-@pytest.mark.parametrize(
-    ("count", "left", "collected"), [(1, ("a.py::one",), 1), (1, (), 0), (2, (), 2)]
-)
-def test_test_that_is_deselected_later_is_not_recorded(
-    count: int, left: tuple[str, ...], collected: int
-) -> None:
+def test_test_that_is_deselected_later_is_not_recorded() -> None:
     """The wrapper in which pytest deselects the tests of `--lf` ends after the hook of the shard."""
-    plugin = a_plugin(1, count)
-    select(plugin, some_tests("one", "two"))
-    session: Any = SimpleNamespace(items=[FakeItem(test) for test in left])
+    rows: list[tuple[int, tuple[str, ...], int]] = [(1, ("a.py::one",), 1), (1, (), 0), (2, (), 2)]
+    for count, left, collected in rows:
+        plugin = a_plugin(1, count)
+        select(plugin, some_tests("one", "two"))
+        session: Any = SimpleNamespace(items=[FakeItem(test) for test in left])
 
-    plugin.pytest_collection_finish(session)
+        plugin.pytest_collection_finish(session)
 
-    assert plugin._tests == left
-    assert plugin._collection is not None
-    assert plugin._collection[1] == collected
+        assert plugin._tests == left, count
+        assert plugin._collection is not None, count
+        assert plugin._collection[1] == collected, count
 
 
 def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
@@ -127,24 +124,22 @@ def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
     assert select(a_plugin(1, 2, x=9, y=1), items) == (["a.py::x@one"] * 2, ["a.py::y"])
 
 
-@pytest.mark.parametrize(
-    ("fixtures", "scopes", "family"),
-    [
+def test_family_of_a_test_is_named_by_the_saved_states_and_image_and_provisioner_of_the_test() -> (
+    None
+):
+    rows: list[tuple[Mapping[str, tuple[str, ...]], Mapping[str, str], str]] = [
         ({"lab": (), "image_name": ()}, {}, "a.py"),
         ({"baked": ("other",), "other": ("lab",), "lab": ()}, {}, "baked other debian-12"),
         ({"baked": ("lab",), "lab": ()}, {"baked": "module"}, "a.py"),
         ({"one": ("two",), "two": ("one",)}, {}, "a.py"),
         ({"state": ("image_name",)}, {}, "state debian-12"),
-    ],
-)
-def test_family_of_a_test_is_named_by_the_saved_states_and_image_and_provisioner_of_the_test(
-    fixtures: Mapping[str, tuple[str, ...]], scopes: Mapping[str, str], family: str
-) -> None:
-    item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
-    other: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12", provisioner="own.yaml")
+    ]
+    for fixtures, scopes, family in rows:
+        item: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12")
+        other: Any = FakeItem("a.py::x", fixtures, scopes, "debian-12", provisioner="own.yaml")
 
-    assert family_of(item).strip() == family
-    assert family_of(other) == (family if family == "a.py" else f"{family} own.yaml")
+        assert family_of(item).strip() == family, fixtures
+        assert family_of(other) == (family if family == "a.py" else f"{family} own.yaml"), fixtures
 
 
 def test_fixture_that_a_suite_overrides_has_a_family_of_its_own() -> None:
@@ -265,18 +260,15 @@ def test_report_path_from_an_option_is_kept(tmp_path: Path) -> None:
     assert config.option.shell_cov_data == plugin.reports / "coverage.shell"
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"report_dir": "r", "collectonly": True}], ids=["no-folder", "collection"]
-)
-def test_run_that_writes_no_reports_makes_no_folder(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    config = FakeConfig(tmp_path, **options)
+def test_run_that_writes_no_reports_makes_no_folder(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{}, {"report_dir": "r", "collectonly": True}]
+    for options in rows:
+        config = FakeConfig(tmp_path, **options)
 
-    assert registered(config).reports is None
+        assert registered(config).reports is None, options
 
-    assert set(vars(config.option).values()) == {None}
-    assert list(tmp_path.iterdir()) == []
+        assert set(vars(config.option).values()) == {None}, options
+        assert list(tmp_path.iterdir()) == [], options
 
 
 def test_worker_has_the_report_paths_of_the_controller(tmp_path: Path) -> None:
@@ -294,17 +286,15 @@ def test_worker_has_the_report_paths_of_the_controller(tmp_path: Path) -> None:
     assert (plugin.reports, plugin.start) == (None, 0)
 
 
-@pytest.mark.parametrize(("given", "size"), [(None, 1), (5, 5)])
-def test_workers_of_a_shard_take_one_test_at_a_time(
-    tmp_path: Path, given: int | None, size: int
-) -> None:
-    config = FakeConfig(tmp_path, shard="1/2", maxschedchunk=given)
-    whole = FakeConfig(tmp_path, maxschedchunk=given)
+def test_workers_of_a_shard_take_one_test_at_a_time(tmp_path: Path) -> None:
+    for given, size in ((None, 1), (5, 5)):
+        config = FakeConfig(tmp_path, shard="1/2", maxschedchunk=given)
+        whole = FakeConfig(tmp_path, maxschedchunk=given)
 
-    assert registered(config).shard == Shard(number=1, count=2)
-    registered(whole)
+        assert registered(config).shard == Shard(number=1, count=2), given
+        registered(whole)
 
-    assert (config.option.maxschedchunk, whole.option.maxschedchunk) == (size, given)
+        assert (config.option.maxschedchunk, whole.option.maxschedchunk) == (size, given), given
 
 
 def test_sigterm_ends_the_run_of_a_shard_like_ctrl_c(tmp_path: Path) -> None:
@@ -367,42 +357,34 @@ def test_start_time_of_a_shard_is_the_time_at_which_its_first_test_started(
     )
 
 
-@pytest.mark.parametrize(
-    ("collected", "before", "status"), [(0, 5, 5), (7, 5, 0), (7, 2, 2), (7, 3, 3)]
-)
-def test_shard_without_tests_succeeds_only_if_other_shards_have_tests(
-    collected: int, before: int, status: int
-) -> None:
-    plugin = a_plugin()
-    plugin._collection = ("digest", collected)
-    session: Any = SimpleNamespace(config=SimpleNamespace(), exitstatus=before)
+def test_shard_without_tests_succeeds_only_if_other_shards_have_tests() -> None:
+    for collected, before, status in ((0, 5, 5), (7, 5, 0), (7, 2, 2), (7, 3, 3)):
+        plugin = a_plugin()
+        plugin._collection = ("digest", collected)
+        session: Any = SimpleNamespace(config=SimpleNamespace(), exitstatus=before)
 
-    next(plugin.pytest_sessionfinish(session, before))
+        next(plugin.pytest_sessionfinish(session, before))
 
-    assert session.exitstatus == status
+        assert session.exitstatus == status, collected
 
 
-@pytest.mark.parametrize("option", ["--shard", "--report-dir"])
-def test_empty_value_is_refused_since_it_is_an_unset_variable_of_a_job(
-    tmp_path: Path, option: str
-) -> None:
-    config = FakeConfig(tmp_path)
-    config.asked[option] = ""
+def test_empty_value_is_refused_since_it_is_an_unset_variable_of_a_job(tmp_path: Path) -> None:
+    for option in ("--shard", "--report-dir"):
+        config = FakeConfig(tmp_path)
+        config.asked[option] = ""
 
-    with pytest.raises(pytest.UsageError, match=f"^{option}: '' is not a "):
-        registered(config)
+        with pytest.raises(pytest.UsageError, match=f"^{option}: '' is not a "):
+            registered(config)
 
-    assert config.plugins == []
+        assert config.plugins == [], option
 
 
-@pytest.mark.parametrize(
-    ("name", "plugin"), [("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")]
-)
-def test_run_without_a_plugin_of_its_reports_is_refused(
-    tmp_path: Path, name: str, plugin: str
-) -> None:
-    config = FakeConfig(tmp_path, "r")
-    delattr(config.option, name)
+def test_run_without_a_plugin_of_its_reports_is_refused(tmp_path: Path) -> None:
+    for name, plugin in (("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")):
+        config = FakeConfig(tmp_path, "r")
+        delattr(config.option, name)
 
-    with pytest.raises(pytest.UsageError, match=f"^--report-dir: .* leave out '-p no:{plugin}'"):
-        registered(config)
+        with pytest.raises(
+            pytest.UsageError, match=f"^--report-dir: .* leave out '-p no:{plugin}'"
+        ):
+            registered(config)

@@ -20,40 +20,46 @@ def _config(here: Path, *words: str, inipath: Path | None = None) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("pytest.ini", ""),
-        (".pytest.ini", ""),
-        ("pytest.toml", ""),
-        (".pytest.toml", ""),
-        ("pyproject.toml", "[tool.pytest.ini_options]\n"),
-        ("tox.ini", "[pytest]\n"),
-        ("setup.cfg", "[tool:pytest]\n"),
-    ],
-)
 def test_option_and_path_in_separate_arguments_are_refused_if_an_ini_file_is_unread(
-    tmp_path: Path, name: str, text: str
+    tmp_path: Path,
 ) -> None:
-    (tmp_path / name).write_text(text)
-    here = tmp_path / "tests"
-    here.mkdir()
+    for number, (name, text) in enumerate(
+        (
+            ("pytest.ini", ""),
+            (".pytest.ini", ""),
+            ("pytest.toml", ""),
+            (".pytest.toml", ""),
+            ("pyproject.toml", "[tool.pytest.ini_options]\n"),
+            ("tox.ini", "[pytest]\n"),
+            ("setup.cfg", "[tool:pytest]\n"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_text(text)
+        here = folder / "tests"
+        here.mkdir()
 
-    with pytest.raises(BadInputError) as refused:
-        unread_ini.refuse(_config(here, "-v", "--qemu", "/bin/sh"))
+        with pytest.raises(BadInputError) as refused:
+            unread_ini.refuse(_config(here, "-v", "--qemu", "/bin/sh"))
 
-    assert f"did not read '{tmp_path / name}'; write '--qemu=/bin/sh'" in str(refused.value)
+        assert f"did not read '{folder / name}'; write '--qemu=/bin/sh'" in str(refused.value), (
+            name
+        )
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--shell-cov", "--shell-cov-data", "--shell-cov-lcov", "--report-dir", "--durations-file"],
-)
-def test_each_option_for_a_path_is_checked(tmp_path: Path, option: str) -> None:
-    (tmp_path / "pytest.ini").touch()
+def test_each_option_for_a_path_is_checked(tmp_path: Path) -> None:
+    for option in (
+        "--shell-cov",
+        "--shell-cov-data",
+        "--shell-cov-lcov",
+        "--report-dir",
+        "--durations-file",
+    ):
+        (tmp_path / "pytest.ini").touch()
 
-    with pytest.raises(BadInputError, match=f"write '{option}=/bin/sh', in one word"):
-        unread_ini.refuse(_config(tmp_path, option, "/bin/sh"))
+        with pytest.raises(BadInputError, match=f"write '{option}=/bin/sh', in one word"):
+            unread_ini.refuse(_config(tmp_path, option, "/bin/sh"))
 
 
 def test_other_arguments_are_accepted_although_an_ini_file_is_unread(tmp_path: Path) -> None:

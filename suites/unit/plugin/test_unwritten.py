@@ -61,8 +61,7 @@ def test_full_disk_is_refused_before_the_tests_run(
         require_writable(tmp_path, option="--alluredir")
 
 
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("has_terminal", [True, False])
+@pytest.mark.parametrize(("before", "has_terminal"), [(0, True), (1, False)])
 def test_missing_report_is_reported_and_fails_the_run(
     capsys: pytest.CaptureFixture[str], before: int, has_terminal: bool
 ) -> None:

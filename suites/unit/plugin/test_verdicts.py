@@ -16,9 +16,8 @@ class SeveralError(Exception):
         self.exceptions = exceptions
 
 
-@pytest.mark.parametrize(
-    ("error", "is_of_node"),
-    [
+def test_exception_group_is_a_verdict_if_each_of_its_errors_is_a_verdict() -> None:
+    rows: list[tuple[BaseException, bool]] = [
         (AssertionError(), True),
         (ExpectationError("x"), True),
         (pytest.fail.Exception("x"), True),
@@ -28,9 +27,6 @@ class SeveralError(Exception):
         (SeveralError(AssertionError(), HarnessError("x")), False),
         (SeveralError(SeveralError(AssertionError())), True),
         (SeveralError(), False),
-    ],
-)
-def test_exception_group_is_a_verdict_if_each_of_its_errors_is_a_verdict(
-    error: BaseException, *, is_of_node: bool
-) -> None:
-    assert is_verdict(error) is is_of_node
+    ]
+    for error, is_of_node in rows:
+        assert is_verdict(error) is is_of_node, error

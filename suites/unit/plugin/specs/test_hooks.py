@@ -38,32 +38,30 @@ def a_worker(note: str, place: Place, refusal: str = "") -> dict[str, Any]:
     return output
 
 
-@pytest.mark.parametrize("refusing", [None, 0, 1])
-def test_covered_lines_and_notes_and_refusals_that_workers_report_are_merged(
-    refusing: int | None,
-) -> None:
-    config = a_config()
-    for number in range(2):
-        refusal = "no namespaces" if number == refusing else ""
-        output = a_worker(f"note {number}", Place(number, 7, 1), refusal)
-        node: Any = SimpleNamespace(config=config, workeroutput=output)
-        pytest_testnodedown(node)
-    crashed: Any = SimpleNamespace(config=config)
-    pytest_testnodedown(crashed)
+def test_covered_lines_and_notes_and_refusals_that_workers_report_are_merged() -> None:
+    for refusing in (None, 0, 1):
+        config = a_config()
+        for number in range(2):
+            refusal = "no namespaces" if number == refusing else ""
+            output = a_worker(f"note {number}", Place(number, 7, 1), refusal)
+            node: Any = SimpleNamespace(config=config, workeroutput=output)
+            pytest_testnodedown(node)
+        crashed: Any = SimpleNamespace(config=config)
+        pytest_testnodedown(crashed)
 
-    for tier in Tier:
-        assert hits_of(config, tier) == {f"{tier.name}.sh": {Place(0, 7, 1), Place(1, 7, 1)}}
-    session: Any = SimpleNamespace(config=config, exitstatus=0)
-    pytest_sessionfinish(session)
-    lines: list[str] = []
-    terminal: Any = SimpleNamespace(
-        config=config, stats={}, write_line=lambda line, **_: lines.append(line)
-    )
-    pytest_terminal_summary(terminal)
+        for tier in Tier:
+            assert hits_of(config, tier) == {f"{tier.name}.sh": {Place(0, 7, 1), Place(1, 7, 1)}}
+        session: Any = SimpleNamespace(config=config, exitstatus=0)
+        pytest_sessionfinish(session)
+        lines: list[str] = []
+        terminal: Any = SimpleNamespace(
+            config=config, stats={}, write_line=lambda line, to=lines, **_: to.append(line)
+        )
+        pytest_terminal_summary(terminal)
 
-    is_refused = refusing is not None
-    assert session.exitstatus == (pytest.ExitCode.USAGE_ERROR if is_refused else 0)
-    assert lines == [*["no namespaces"] * is_refused, "note 0", "note 1"]
+        is_refused = refusing is not None
+        assert session.exitstatus == (pytest.ExitCode.USAGE_ERROR if is_refused else 0)
+        assert lines == [*["no namespaces"] * is_refused, "note 0", "note 1"]
 
 
 def test_reason_why_coverage_is_not_written_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +79,13 @@ def test_reason_why_coverage_is_not_written_is_a_sentence(monkeypatch: pytest.Mo
     assert config.stash[_REFUSAL] == said
 
 
-@pytest.mark.parametrize("word", ["0", "-1", "nan"])
-def test_time_limit_of_an_example_is_more_than_0(word: str) -> None:
-    parser = pytest.Parser(_ispytest=True)
-    pytest_addoption(parser)
+def test_time_limit_of_an_example_is_more_than_0() -> None:
+    for word in ("0", "-1", "nan"):
+        parser = pytest.Parser(_ispytest=True)
+        pytest_addoption(parser)
 
-    with pytest.raises(pytest.UsageError, match=f"--shell-timeout: '{word}' is not a time limit"):
-        parser.parse([f"--shell-timeout={word}"])
-    assert parser.parse(["--shell-timeout=inf"]).shell_timeout == math.inf
+        with pytest.raises(
+            pytest.UsageError, match=f"--shell-timeout: '{word}' is not a time limit"
+        ):
+            parser.parse([f"--shell-timeout={word}"])
+        assert parser.parse(["--shell-timeout=inf"]).shell_timeout == math.inf

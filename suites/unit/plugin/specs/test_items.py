@@ -22,9 +22,8 @@ def _python_test() -> pytest.Item:
     return pytest.Function.__new__(pytest.Function)
 
 
-@pytest.mark.parametrize(
-    ("tags", "focus", "project", "case", "is_wanted"),
-    [
+def test_example_is_selected_by_tags_and_names_and_focus() -> None:
+    rows: list[tuple[set[str], bool, dict[str, Any], dict[str, Any], bool]] = [
         ({}, False, {}, {}, True),
         # An example needs a tag of the command line or of the project.
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("b:1",)}, True),
@@ -42,19 +41,16 @@ def _python_test() -> pytest.Item:
         ({}, True, {}, {"is_focused": True}, True),
         ({}, True, {}, {}, False),
         ({}, False, {"focus": True}, {}, False),
-    ],
-)
-def test_example_is_selected_by_tags_and_names_and_focus(
-    tags: set[str], focus: bool, project: dict[str, Any], case: dict[str, Any], *, is_wanted: bool
-) -> None:
-    options = SimpleNamespace(**{"tags": (), "examples": (), "focus": False, **project})
-    file: Any = SimpleNamespace(project=SimpleNamespace(options=options))
-    item = _example(file, 0)
-    groups = [SimpleNamespace(name=name) for name in ("outer", "inner")]
-    usual = {"name": "example", "groups": groups, "all_tags": (), "is_focused": False}
-    item.case = SimpleNamespace(**{**usual, **case})  # type: ignore[assignment]
+    ]
+    for tags, focus, project, case, is_wanted in rows:
+        options = SimpleNamespace(**{"tags": (), "examples": (), "focus": False, **project})
+        file: Any = SimpleNamespace(project=SimpleNamespace(options=options))
+        item = _example(file, 0)
+        groups = [SimpleNamespace(name=name) for name in ("outer", "inner")]
+        usual = {"name": "example", "groups": groups, "all_tags": (), "is_focused": False}
+        item.case = SimpleNamespace(**{**usual, **case})  # type: ignore[assignment]
 
-    assert item.is_wanted(set(tags), focus) is is_wanted
+        assert item.is_wanted(set(tags), focus) is is_wanted, tags
 
 
 def test_ids_of_examples_are_unique_and_in_the_order_of_the_file() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from harness.plugin.specs.reports import (
     ReportBatch,
     passed_report,
     pytest_runtest_logreport,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 PLACE = ("a_spec.sh", 1, "x")
 
@@ -24,20 +25,18 @@ def a_batch(*starts: float) -> ReportBatch:
     return batch
 
 
-@pytest.mark.parametrize(
-    ("starts", "is_due"),
-    [
+def test_batch_of_reports_is_due_when_it_is_full_or_its_oldest_report_has_waited_long_enough() -> (
+    None
+):
+    rows: list[tuple[list[float], bool]] = [
         ([], False),
         ([99.9, 99.95], False),
         ([99.7, 99.95], True),
         ([100.0] * 49, False),
         ([100.0] * 50, True),
-    ],
-)
-def test_batch_of_reports_is_due_when_it_is_full_or_its_oldest_report_has_waited_long_enough(
-    starts: list[float], *, is_due: bool
-) -> None:
-    assert a_batch(*starts).is_due(100.0) is is_due
+    ]
+    for starts, is_due in rows:
+        assert a_batch(*starts).is_due(100.0) is is_due, starts
 
 
 def test_controller_reports_each_waiting_example_once() -> None:

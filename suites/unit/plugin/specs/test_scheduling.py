@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 from harness.plugin.specs.scheduling import SpecScheduling
 
 
@@ -54,13 +52,13 @@ def test_large_spec_file_is_split_between_its_groups() -> None:
     assert scheduling.send(7) == groups[0] + groups[1]
 
 
-@pytest.mark.parametrize(("size", "sent"), [(3, 6), (4, 4)])
-def test_spec_file_is_split_if_it_exceeds_half_of_a_workers_share(size: int, sent: int) -> None:
+def test_spec_file_is_split_if_it_exceeds_half_of_a_workers_share() -> None:
     """With 28 tests, the share of a worker is 14 tests."""
-    large = [*_file("a", size, "u"), *_file("a", size, "v")]
-    scheduling = _Scheduling([*large, *_file("b", 28 - len(large))])
+    for size, sent in ((3, 6), (4, 4)):
+        large = [*_file("a", size, "u"), *_file("a", size, "v")]
+        scheduling = _Scheduling([*large, *_file("b", 28 - len(large))])
 
-    assert scheduling.send(2) == large[:sent]
+        assert scheduling.send(2) == large[:sent], size
 
 
 def test_chunk_of_tests_may_end_after_any_python_test() -> None:
@@ -69,14 +67,12 @@ def test_chunk_of_tests_may_end_after_any_python_test() -> None:
     assert len(scheduling.send(7)) == 7
 
 
-@pytest.mark.parametrize("pattern", ["*.spec.bash", "*/tests/*"])
-def test_spec_files_that_match_the_shellspec_pattern_are_not_split(
-    tmp_path: Path, pattern: str
-) -> None:
-    (tmp_path / ".shellspec").write_text(f"--pattern '{pattern}'\n")
-    files = [
-        [f"tests/{name}.spec.bash::g::{number}" for number in range(5)] for name in "abcdefgh"
-    ]
-    scheduling = _Scheduling([nodeid for ids in files for nodeid in ids], tmp_path)
+def test_spec_files_that_match_the_shellspec_pattern_are_not_split(tmp_path: Path) -> None:
+    for pattern in ("*.spec.bash", "*/tests/*"):
+        (tmp_path / ".shellspec").write_text(f"--pattern '{pattern}'\n")
+        files = [
+            [f"tests/{name}.spec.bash::g::{number}" for number in range(5)] for name in "abcdefgh"
+        ]
+        scheduling = _Scheduling([nodeid for ids in files for nodeid in ids], tmp_path)
 
-    assert scheduling.send(7) == files[0] + files[1]
+        assert scheduling.send(7) == files[0] + files[1], pattern

@@ -26,30 +26,22 @@ _CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("line", "numbers"),
-    [(2, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (1, {0, 1, 2, 3})],
-)
-def test_line_in_an_argument_selects_the_example_at_that_line_or_the_group_that_begins_there(
-    line: int, numbers: set[int]
-) -> None:
-    assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers
+def test_line_in_an_argument_selects_the_example_at_that_line_or_the_group_that_begins_there() -> (
+    None
+):
+    for line, numbers in ((2, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (1, {0, 1, 2, 3})):
+        assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers, line
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"),
-    [
+def test_name_in_an_argument_selects_the_group_or_example_of_that_name() -> None:
+    for name, numbers in (
         ("outer::first", {0}),
         ("outer", {0, 1, 2, 3}),
         ("outer::in [ner]", {3}),
         ("outer::in [ner]::last]", {3}),  # as pytest's summary shows it
         ("outer::rows", {1}),
-    ],
-)
-def test_name_in_an_argument_selects_the_group_or_example_of_that_name(
-    name: str, numbers: set[int]
-) -> None:
-    assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers
+    ):
+        assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers, name
 
 
 def test_selections_by_line_and_by_name_are_combined() -> None:
@@ -68,10 +60,10 @@ def test_line_of_a_file_without_examples_is_refused() -> None:
         Selection(lines={1}).chosen({}, "a_spec.sh")
 
 
-@pytest.mark.parametrize("name", ["outer::fir", "first", "outer::first::x"])
-def test_name_without_an_example_is_refused(name: str) -> None:
-    with pytest.raises(BadInputError, match=f"no group or example '{name}'"):
-        Selection(names={name}).chosen(_CASES, "a_spec.sh")
+def test_name_without_an_example_is_refused() -> None:
+    for name in ("outer::fir", "first", "outer::first::x"):
+        with pytest.raises(BadInputError, match=f"no group or example '{name}'"):
+            Selection(names={name}).chosen(_CASES, "a_spec.sh")
 
 
 def _config(folder: Path, *arguments: str) -> pytest.Config:
@@ -103,25 +95,25 @@ def test_spec_file_is_collected_once_for_all_arguments_that_name_parts_of_it(
     assert selection_of(config, spec) == Selection({3, 7, 9}, {"g [x]::n"})
 
 
-@pytest.mark.parametrize("whole", ["spec", ".", "spec/a_spec.sh"])
 def test_file_argument_without_a_line_overrides_selections_by_line(
-    tmp_path: Path, spec: Path, whole: str
+    tmp_path: Path, spec: Path
 ) -> None:
-    config = _config(tmp_path, "spec/a_spec.sh:3", whole)
+    for whole in ("spec", ".", "spec/a_spec.sh"):
+        config = _config(tmp_path, "spec/a_spec.sh:3", whole)
 
-    take_selections(config)
+        take_selections(config)
 
-    assert selection_of(config, spec) is None
+        assert selection_of(config, spec) is None, whole
 
 
-@pytest.mark.parametrize("argument", ["spec/b_spec.sh:3", "spec:3", "test_a.py:3"])
 def test_line_number_of_anything_but_an_existing_shellspec_file_is_left_to_pytest(
-    tmp_path: Path, spec: Path, argument: str
+    tmp_path: Path, spec: Path
 ) -> None:
-    (tmp_path / "test_a.py").touch()
-    config = _config(tmp_path, argument, argument)
+    for argument in ("spec/b_spec.sh:3", "spec:3", "test_a.py:3"):
+        (tmp_path / "test_a.py").touch()
+        config = _config(tmp_path, argument, argument)
 
-    take_selections(config)
+        take_selections(config)
 
-    assert config.args == [argument, argument]
-    assert selection_of(config, spec) is None
+        assert config.args == [argument, argument], argument
+        assert selection_of(config, spec) is None, argument
