@@ -45,33 +45,32 @@ def run(*words: str) -> int:
     return exit_code_of(lambda: arguments.run(arguments), command="harness bench")
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--samples", "0"), ("--resets", "-1"), ("--quantile", "1.5"), ("--margin", "nan")],
-)
-def test_time_to_gpu_refuses_invalid_numbers(
-    option: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parsed("time-to-gpu", option, value)
+def test_time_to_gpu_refuses_invalid_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, value in (
+        ("--samples", "0"),
+        ("--resets", "-1"),
+        ("--quantile", "1.5"),
+        ("--margin", "nan"),
+    ):
+        with pytest.raises(SystemExit):
+            parsed("time-to-gpu", option, value)
 
-    assert f"'{value}'" in capsys.readouterr().err
+        assert f"'{value}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("differing", "never_passed", "status"),
-    [({}, [], 0), ({"a": ["passed", "failed"]}, [], 1), ({}, ["a"], 1)],
-)
 def test_exit_code_is_1_if_runs_under_load_differ_or_an_example_never_passes(
-    differing: dict[str, list[str]],
-    never_passed: list[str],
-    status: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = RepeatedRuns(runs=2, examples=1, differing=differing, never_passed=never_passed)
-    monkeypatch.setattr("harness.cli.bench.repeat_under_load", lambda _: runs)
+    rows: list[tuple[dict[str, list[str]], list[str], int]] = [
+        ({}, [], 0),
+        ({"a": ["passed", "failed"]}, [], 1),
+        ({}, ["a"], 1),
+    ]
+    for differing, never_passed, status in rows:
+        runs = RepeatedRuns(runs=2, examples=1, differing=differing, never_passed=never_passed)
+        monkeypatch.setattr("harness.cli.bench.repeat_under_load", lambda _, runs=runs: runs)
 
-    assert run("shell", "--repeat-under-load", "2") == status
+        assert run("shell", "--repeat-under-load", "2") == status, differing
 
 
 @pytest.fixture
@@ -136,47 +135,40 @@ def test_gpu_and_shell_benches_use_the_requested_numbers_of_runs_and_seconds_and
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_benchmark_of_opening_gpus_is_refused_without_gsp_emulation_before_a_lab_is_opened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[tuple[list[str], str]] = [
         ([], "only with --gpu-emulation=gsp"),
         (["--gpu-emulation=identity"], "only with --gpu-emulation=gsp"),
         (["--gpu-emulation=gsp", "--model=v100-pcie-16gb"], "has no key 'gsp'"),
-    ],
-)
-def test_benchmark_of_opening_gpus_is_refused_without_gsp_emulation_before_a_lab_is_opened(
-    options: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    ]
+    for options, message in rows:
+
+        def open_lab(*_: object) -> None:
+            pytest.fail("a lab was opened")
+
+        monkeypatch.setattr("harness.cli.bench.Lab.open", open_lab)
+
+        assert run("gpu", "--open", *options) != 0
+
+        assert message in capsys.readouterr().err
+
+
+def test_payload_option_that_conflicts_with_the_quick_or_image_option_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def open_lab(*_: object) -> None:
-        pytest.fail("a lab was opened")
-
-    monkeypatch.setattr("harness.cli.bench.Lab.open", open_lab)
-
-    assert run("gpu", "--open", *options) != 0
-
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    for options, message in (
         (["--payload=nvidia", "--quick"], "takes longer than '--quick' allows"),
         (
             ["--payload=nvidia", "--image=debian-13"],
             "measures the image 'debian-12-nvidia-identity'",
         ),
         (["--image=debian-12-nvidia-identity"], "write '--payload=nvidia' instead"),
-    ],
-)
-def test_payload_option_that_conflicts_with_the_quick_or_image_option_is_refused(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("time-to-gpu", *options) == 2
+    ):
+        assert run("time-to-gpu", *options) == 2
 
-    assert message in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def planned(*options: str) -> Options:
@@ -203,40 +195,40 @@ def test_option_value_of_0_is_not_replaced_by_a_default() -> None:
     assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)
 
 
-def test_run_with_nvidias_driver_has_no_time_limit_by_default() -> None:
-    assert planned("--payload=nvidia").minutes == math.inf
-    assert planned("--payload=nvidia", "--minutes=90").minutes == 90
-
-
-def test_plan_for_nvidias_driver_has_3_samples_and_no_resets_by_default() -> None:
+def test_plan_for_nvidias_driver_has_3_samples_and_no_resets_and_no_time_limit_by_default() -> (
+    None
+):
     found = planned("--payload=nvidia")
 
     assert (found.samples, found.resets, found.trims, found.teardowns) == (3, 0, 0, 0)
     assert list(found.modes) == [Mode.PREBAKED]
+    assert found.minutes == math.inf
+    assert planned("--payload=nvidia", "--minutes=90").minutes == 90
     assert planned("--payload=nvidia", "--samples=1", "--resets=2").resets == 2
 
 
-@pytest.mark.parametrize("plan", [[], ["--quick"], ["--payload=nvidia"]])
-def test_every_plan_has_the_requested_number_of_vcpus(plan: Sequence[str]) -> None:
-    assert planned(*plan).cpus == 1
-    assert planned(*plan, "--cpus=2").cpus == 2
+def test_every_plan_has_the_requested_number_of_vcpus() -> None:
+    rows: list[Sequence[str]] = [[], ["--quick"], ["--payload=nvidia"]]
+    for plan in rows:
+        assert planned(*plan).cpus == 1, plan
+        assert planned(*plan, "--cpus=2").cpus == 2, plan
 
 
-@pytest.mark.parametrize(("factor", "code"), [(1.05, 0), (2.0, 1)])
 def test_exit_code_of_the_compare_command_is_1_on_a_regression(
-    factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {}
-    for name, times in (("before", 1.0), ("after", factor)):
-        waits = [wait * times for wait in PREBAKED]
-        measured = benchmark(
-            {(Experiment.SCALE_UP, Mode.PREBAKED.value): waits}, is_emulated=False
-        )
-        files[name] = tmp_path / name
-        files[name].write_text(json.dumps(to_document(figures_of(measured))))
+    for factor, code in ((1.05, 0), (2.0, 1)):
+        files = {}
+        for name, times in (("before", 1.0), ("after", factor)):
+            waits = [wait * times for wait in PREBAKED]
+            measured = benchmark(
+                {(Experiment.SCALE_UP, Mode.PREBAKED.value): waits}, is_emulated=False
+            )
+            files[name] = tmp_path / name
+            files[name].write_text(json.dumps(to_document(figures_of(measured))))
 
-    assert run("compare", str(files["before"]), str(files["after"])) == code
-    assert ("REGRESSION" in capsys.readouterr().out) is bool(code)
+        assert run("compare", str(files["before"]), str(files["after"])) == code
+        assert ("REGRESSION" in capsys.readouterr().out) is bool(code)
 
 
 def test_error_of_the_compare_command_has_the_path_of_a_file_without_results(

@@ -44,27 +44,24 @@ if TYPE_CHECKING:
 FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
+def test_exit_code_is_1_for_a_node_error_and_2_for_a_harness_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows: list[tuple[BaseException, int]] = [
         (ExpectationError("wrong kernel"), 1),
         (HarnessError("QEMU died"), 2),
         (CommandError("Making it", FAILED), 2),
         (WaitTimeoutError("Waited 3 s."), 2),
         (OSError(28, "No space left on device"), 2),
         (KeyboardInterrupt(), 130),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
-)
-def test_exit_code_is_1_for_a_node_error_and_2_for_a_harness_error(
-    error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code_of(_raising(error), command="harness doctor") == code
+    ]
+    for error, code in rows:
+        assert exit_code_of(_raising(error), command="harness doctor") == code
 
-    streams = capsys.readouterr()
-    assert streams.err.startswith("harness: ")
-    assert str(error) in streams.err
-    assert streams.out == ""
+        streams = capsys.readouterr()
+        assert streams.err.startswith("harness: ")
+        assert str(error) in streams.err
+        assert streams.out == ""
 
 
 def _raising(error: BaseException) -> Callable[[], int]:
@@ -74,34 +71,32 @@ def _raising(error: BaseException) -> Callable[[], int]:
     return act
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_lack_of_memory_or_threads_is_reported_in_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows: list[Exception] = [
         MemoryError(),
         RuntimeError("can't start new thread"),
         ImportError("/a/select.so: failed to map segment from shared object"),
-    ],
-)
-def test_lack_of_memory_or_threads_is_reported_in_a_sentence(
-    error: Exception, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code_of(_raising(error), command="harness doctor") == 2
+    ]
+    for error in rows:
+        assert exit_code_of(_raising(error), command="harness doctor") == 2
 
-    said = capsys.readouterr().err
-    assert said.startswith(
-        "harness: This host, or a limit of this process, has no memory or no thread"
-    )
-    assert "`harness doctor`" in said
+        said = capsys.readouterr().err
+        assert said.startswith(
+            "harness: This host, or a limit of this process, has no memory or no thread"
+        )
+        assert "`harness doctor`" in said
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("dictionary changed size"), ImportError("No module named 'x'")]
-)
-def test_other_interpreter_error_is_not_reported_as_lack_of_memory_or_threads(
-    error: Exception,
-) -> None:
-    with pytest.raises(type(error), match=str(error)):
-        exit_code_of(_raising(error), command="harness doctor")
+def test_other_interpreter_error_is_not_reported_as_lack_of_memory_or_threads() -> None:
+    rows: list[Exception] = [
+        RuntimeError("dictionary changed size"),
+        ImportError("No module named 'x'"),
+    ]
+    for error in rows:
+        with pytest.raises(type(error), match=str(error)):
+            exit_code_of(_raising(error), command="harness doctor")
 
 
 def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
@@ -131,20 +126,20 @@ def test_command_whose_cache_has_no_known_folder_reports_that(
     assert "XDG_CACHE_HOME: The home folder in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [[], ["image"], ["doctor", "--accelerator=xen"]])
-def test_exit_code_is_2_for_an_invalid_command_line(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
+def test_exit_code_is_2_for_an_invalid_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[list[str]] = [[], ["image"], ["doctor", "--accelerator=xen"]]
+    for argv in rows:
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+
+        assert caught.value.code == 2, argv
+        assert "usage: harness" in capsys.readouterr().err, argv
+
+
+def test_invalid_option_value_is_reported_in_a_sentence(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-
-    assert caught.value.code == 2
-    assert "usage: harness" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
+    for command, sentence in (
         ("bench clone --runs=x", "--runs: a whole number of at least 1 is expected, but got 'x'."),
         (
             "bench clone --cold-runs=0",
@@ -163,16 +158,12 @@ def test_exit_code_is_2_for_an_invalid_command_line(
             "checkpoints gc --limit-mib=x",
             "--limit-mib: 'x' is not a size; give a whole number of MiB",
         ),
-    ],
-)
-def test_invalid_option_value_is_reported_in_a_sentence(
-    command: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(command.split())
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(command.split())
 
-    assert caught.value.code == 2
-    assert f"error: argument {sentence}" in capsys.readouterr().err
+        assert caught.value.code == 2
+        assert f"error: argument {sentence}" in capsys.readouterr().err
 
 
 def test_migrate_command_prints_a_shellspec_file_that_is_not_utf8_in_an_ascii_locale(
@@ -304,41 +295,32 @@ class FakeCache:
         return [SimpleNamespace(path=self.name, size_mib=1.0, reason="it is old.")]
 
 
-@pytest.mark.parametrize("damaged", [0, 2])
 def test_image_verify_and_image_gc_process_all_image_caches(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damaged: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[dt.timedelta] = []
-    names = ["built", "fetched", "derived"]
-    names[damaged] = "damaged"
-    stores = ("ImageStore", "CloudImageStore", "DerivedStore")
-    for store, name in zip(stores, names, strict=True):
-        monkeypatch.setattr(images, store, lambda _folder, name=name: FakeCache(name, asked))
+    for damaged in (0, 2):
+        asked: list[dt.timedelta] = []
+        names = ["built", "fetched", "derived"]
+        names[damaged] = "damaged"
+        stores = ("ImageStore", "CloudImageStore", "DerivedStore")
+        for store, name in zip(stores, names, strict=True):
+            monkeypatch.setattr(
+                images, store, lambda _folder, name=name, asked=asked: FakeCache(name, asked)
+            )
 
-    assert main(["image", "verify"]) == 2
-    streams = capsys.readouterr()
-    assert main(["image", "gc", "--unused-days=0.5"]) == 0
+        assert main(["image", "verify"]) == 2
+        streams = capsys.readouterr()
+        assert main(["image", "gc", "--unused-days=0.5"]) == 0
 
-    sound = [f"{name} 0123456789abcdef: ok" for name in names if name != "damaged"]
-    assert streams.out.splitlines() == sound
-    assert streams.err == "harness: It is damaged.\n"
-    assert re.findall("Removed '([a-z]+)'", capsys.readouterr().out) == names
-    assert asked == [dt.timedelta(hours=12)] * 3
+        sound = [f"{name} 0123456789abcdef: ok" for name in names if name != "damaged"]
+        assert streams.out.splitlines() == sound
+        assert streams.err == "harness: It is damaged.\n"
+        assert re.findall("Removed '([a-z]+)'", capsys.readouterr().out) == names
+        assert asked == [dt.timedelta(hours=12)] * 3
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], FetchOptions(is_offline=False, is_renewal=False, mirrors=[])),
-        (["--update"], FetchOptions(is_offline=False, is_renewal=True, mirrors=[])),
-        (
-            ["--offline", "--mirror=file:///a", "--mirror=file:///b"],
-            FetchOptions(is_offline=True, is_renewal=False, mirrors=["file:///a", "file:///b"]),
-        ),
-    ],
-)
 def test_image_fetch_passes_its_update_and_offline_and_mirror_options_to_the_image_store(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: FetchOptions
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[FetchOptions] = []
 
@@ -347,31 +329,38 @@ def test_image_fetch_passes_its_update_and_offline_and_mirror_options_to_the_ima
         raise HarnessError("enough")
 
     monkeypatch.setattr("harness.cli.images.CloudImageStore.ensure", ensure)
+    for words in ([], ["--update"], ["--offline", "--mirror=file:///a", "--mirror=file:///b"]):
+        assert main(["image", "fetch", "--image=ubuntu-24.04", *words]) == 2
 
-    assert main(["image", "fetch", "--image=ubuntu-24.04", *words]) == 2
+    assert asked == [
+        FetchOptions(is_offline=False, is_renewal=False, mirrors=[]),
+        FetchOptions(is_offline=False, is_renewal=True, mirrors=[]),
+        FetchOptions(is_offline=True, is_renewal=False, mirrors=["file:///a", "file:///b"]),
+    ]
 
-    assert asked == [expected]
 
-
-@pytest.mark.parametrize("words", [[], ["--refresh"]])
 def test_qemu_is_unpacked_again_only_with_the_refresh_option(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ensure(_cache: object, _runner: object, *, refresh: bool, report: object) -> object:
-        assert callable(report)
-        return SimpleNamespace(program=Path("/qemu"), version="11.0" if refresh else "10.2")
+    rows: list[list[str]] = [[], ["--refresh"]]
+    for words in rows:
 
-    monkeypatch.setattr(qemu, "ensure_sid_qemu", ensure)
+        def ensure(_cache: object, _runner: object, *, refresh: bool, report: object) -> object:
+            assert callable(report)
+            return SimpleNamespace(program=Path("/qemu"), version="11.0" if refresh else "10.2")
 
-    assert main(["qemu", "sid", "--json", *words]) == 0
+        monkeypatch.setattr(qemu, "ensure_sid_qemu", ensure)
 
-    version = "11.0" if words else "10.2"
-    assert json.loads(capsys.readouterr().out) == {"program": "/qemu", "version": version}
+        assert main(["qemu", "sid", "--json", *words]) == 0
+
+        version = "11.0" if words else "10.2"
+        assert json.loads(capsys.readouterr().out) == {"program": "/qemu", "version": version}
 
 
-@pytest.mark.parametrize(
-    ("options", "refusal"),
-    [
+def test_bake_with_an_invalid_image_or_driver_or_output_is_refused_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, refusal in (
         (
             ["--image=debian-12", "--output={taken}"],
             "'{taken}' exists; give the path of a new file",
@@ -382,18 +371,13 @@ def test_qemu_is_unpacked_again_only_with_the_refresh_option(
             "the driver that the recipe of 'debian-12' names",
         ),
         (["--image=windows"], "There is no image 'windows'"),
-    ],
-    ids=["output-taken", "output-without-folder", "driver-of-a-recipe", "unknown"],
-)
-def test_bake_with_an_invalid_image_or_driver_or_output_is_refused_before_it_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], refusal: str
-) -> None:
-    taken = tmp_path / "taken.qcow2"
-    taken.touch()
+    ):
+        taken = tmp_path / "taken.qcow2"
+        taken.touch()
 
-    assert main(["image", "bake", *(option.format(taken=taken) for option in options)]) == 2
+        assert main(["image", "bake", *(option.format(taken=taken) for option in options)]) == 2
 
-    assert refusal.format(taken=taken) in capsys.readouterr().err
+        assert refusal.format(taken=taken) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("image", "has_output"), [("debian-12", False), ("ubuntu-24.04", True)])
@@ -554,18 +538,18 @@ def test_demo_command_keeps_the_evidence_of_a_node_that_does_not_meet_an_expecta
     assert f"{tmp_path}/demo/one" in streams.err.replace("\n", "")
 
 
-@pytest.mark.parametrize(("failure", "code"), [(None, 0), ("Expected [/x] but saw [bold].", 1)])
 def test_demo_table_shows_the_number_of_met_expectations_and_escapes_markup(
-    failure: str | None, code: int, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    verdict = Verdict(title="node", expectation="compiles [nothing]", failure=failure)
+    for unmet, code in ((None, 0), ("Expected [/x] but saw [bold].", 1)):
+        verdict = Verdict(title="node", expectation="compiles [nothing]", failure=unmet)
 
-    assert demo._show([verdict]) == code
+        assert demo._show([verdict]) == code
 
-    output = capsys.readouterr().out
-    assert "compiles [nothing]" in output
-    assert f"{1 - code} of 1 expectations met" in output
-    assert failure is None or "[/x]" in output
+        output = capsys.readouterr().out
+        assert "compiles [nothing]" in output
+        assert f"{1 - code} of 1 expectations met" in output
+        assert unmet is None or "[/x]" in output
 
 
 def test_progress_events_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -605,9 +589,19 @@ def test_help_mentions_every_command_that_has_a_parser(capsys: pytest.CaptureFix
     assert sorted(capsys.readouterr().out.split()) == sorted(build_parser().format_help().split())
 
 
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
+def test_rerun_and_shell_commands_replace_their_process_with_pytest_for_the_given_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    became: list[list[str]] = []
+
+    def become(program: str, argv: list[str]) -> NoReturn:
+        assert program == argv[0] == sys.executable
+        assert argv[1:6] == ["-m", "pytest", "a.py::b[c]", "-n", "0"]
+        became.append(argv[6:])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "execv", become)
+    for words, options in (
         ("rerun a.py::b[c]", ["--machine-start=clone"]),
         ("rerun --from cold a.py::b[c] -- -x", ["--machine-start=cold", "-x"]),
         ("shell --test a.py::b[c]", ["--machine-shell=instead", "-rs"]),
@@ -615,25 +609,15 @@ def test_help_mentions_every_command_that_has_a_parser(capsys: pytest.CaptureFix
             "shell --test a.py::b[c] -- ls -l /a;b",
             ["--machine-shell=instead", "--machine-shell-command=ls -l '/a;b'", "-rs"],
         ),
-    ],
-)
-def test_rerun_and_shell_commands_replace_their_process_with_pytest_for_the_given_test(
-    words: str, options: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def become(program: str, argv: list[str]) -> NoReturn:
-        assert program == argv[0] == sys.executable
-        assert argv[1:] == ["-m", "pytest", "a.py::b[c]", "-n", "0", *options]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "execv", become)
-
-    assert main(words.split()) == 130
+    ):
+        assert main(words.split()) == 130
+        assert became.pop() == options
 
 
-@pytest.mark.parametrize("words", [["rerun", ""], ["shell", "--test", ""], ["shell", "--test="]])
 def test_empty_node_id_is_refused_since_pytest_would_run_all_tests(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(words) == 2
+    for words in (["rerun", ""], ["shell", "--test", ""], ["shell", "--test="]):
+        assert main(words) == 2
 
-    assert "NODEID: '' is not a test" in capsys.readouterr().err
+        assert "NODEID: '' is not a test" in capsys.readouterr().err

@@ -7,9 +7,8 @@ import pytest
 from harness.cli import build_parser
 
 
-@pytest.mark.parametrize(
-    ("line", "words", "options"),
-    [
+def test_arguments_after_two_dashes_are_passed_to_the_started_program() -> None:
+    rows: list[tuple[str, list[str], dict[str, object]]] = [
         ("resume DIR", [], {}),
         ("resume DIR -- ls -l", ["ls", "-l"], {}),
         ("resume DIR ls", ["ls"], {}),
@@ -19,15 +18,12 @@ from harness.cli import build_parser
         ("resume DIR -- sh -- x", ["sh", "--", "x"], {}),
         ("rerun a.py::b --from cold -- -x -k c", ["-x", "-k", "c"], {"start": "cold"}),
         ("shell --machine m --", [], {"machine": "m"}),
-    ],
-)
-def test_arguments_after_two_dashes_are_passed_to_the_started_program(
-    line: str, words: list[str], options: dict[str, object]
-) -> None:
-    parsed = build_parser(line.split(maxsplit=1)[0]).parse_args(line.split())
+    ]
+    for line, words, options in rows:
+        parsed = build_parser(line.split(maxsplit=1)[0]).parse_args(line.split())
 
-    assert parsed.argv == words
-    assert {name: getattr(parsed, name) for name in options} == options
+        assert parsed.argv == words, line
+        assert {name: getattr(parsed, name) for name in options} == options, line
 
 
 def test_argument_after_two_dashes_is_a_positional_argument_of_the_logs_command() -> None:
@@ -36,11 +32,11 @@ def test_argument_after_two_dashes_is_a_positional_argument_of_the_logs_command(
     assert parsed.machine == "-m"
 
 
-@pytest.mark.parametrize("line", ["resume -- DIR", "resume DIR --nope -- ls"])
 def test_missing_folder_or_unknown_option_before_two_dashes_is_refused(
-    line: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(line.split())
+    for line in ("resume -- DIR", "resume DIR --nope -- ls"):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(line.split())
 
-    assert "usage: harness" in capsys.readouterr().err
+        assert "usage: harness" in capsys.readouterr().err, line

@@ -147,29 +147,25 @@ def test_each_missing_program_is_reported_with_its_package(host: Host, settings:
     ]
 
 
-@pytest.mark.parametrize(("user", "command"), [(1000, "sudo apt-get"), (0, "apt-get")])
 def test_doctor_prints_one_command_that_installs_all_missing_packages(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    user: int,
-    command: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two requirements may need the same package."""
-    found = [
-        RequirementCheck(requirement="x", is_met=False, found="", package=package)
-        for package in ("qemu-utils", None, "e2fsprogs", "qemu-utils")
-    ]
-    monkeypatch.setattr(doctor, "examine", lambda *_: found)
-    monkeypatch.setattr("os.geteuid", lambda: user)
+    for user, command in ((1000, "sudo apt-get"), (0, "apt-get")):
+        found = [
+            RequirementCheck(requirement="x", is_met=False, found="", package=package)
+            for package in ("qemu-utils", None, "e2fsprogs", "qemu-utils")
+        ]
+        monkeypatch.setattr(doctor, "examine", lambda *_, found=found: found)
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
 
-    assert main(["doctor"]) == 2
+        assert main(["doctor"]) == 2
 
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == (
-        f"To install all that is missing: {command} install --no-install-recommends "
-        "qemu-utils e2fsprogs"
-    )
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == (
+            f"To install all that is missing: {command} install --no-install-recommends "
+            "qemu-utils e2fsprogs"
+        )
 
 
 def test_user_who_is_not_root_needs_user_namespaces(
@@ -199,20 +195,19 @@ def test_checks_that_depend_on_qemu_are_skipped_if_qemu_is_missing(
     assert all(each.remedy for each in found.values())
 
 
-@pytest.mark.parametrize(
-    ("code", "timed_out"), [(-6, False), (126, False), (127, False), (1, True)]
-)
 def test_requirement_is_not_met_by_a_program_that_does_not_run(
-    host: Host, settings: Settings, code: int, *, timed_out: bool
+    host: Host, settings: Settings
 ) -> None:
-    host.exit_codes["mmdebstrap"] = code
-    host.timed_out = {"mmdebstrap"} if timed_out else set()
+    for code, timed_out in ((-6, False), (126, False), (127, False), (1, True)):
+        host.exit_codes["mmdebstrap"] = code
+        host.timed_out = {"mmdebstrap"} if timed_out else set()
 
-    found = missing(examine(settings, host))
+        found = missing(examine(settings, host))
 
-    assert (
-        f"ended with exit code {code}: cannot open shared object file" in found["mmdebstrap"].found
-    )
+        assert (
+            f"ended with exit code {code}: cannot open shared object file"
+            in found["mmdebstrap"].found
+        ), code
 
 
 def test_requested_but_unusable_accelerator_is_reported(
@@ -229,21 +224,16 @@ def test_requested_but_unusable_accelerator_is_reported(
     assert found["accelerator"].found == "KVM was requested, but there is no '/dev/kvm'."
 
 
-@pytest.mark.parametrize(
-    ("image", "sentence"),
-    [
+def test_unavailable_image_is_reported(host: Host, settings: Settings) -> None:
+    for image, sentence in (
         ("nope", "There is no image 'nope' in the catalogue, only 'debian-12"),
         ("nope.qcow2", "nope.qcow2: This file does not exist."),
         ("debian-12-nvidia", "--accept-licence=nvidia-debian-non-free"),
-    ],
-)
-def test_unavailable_image_is_reported(
-    host: Host, settings: Settings, image: str, sentence: str
-) -> None:
-    found = missing(examine(replace(settings, image=f"debian-12,{image}"), host))
+    ):
+        found = missing(examine(replace(settings, image=f"debian-12,{image}"), host))
 
-    assert list(found) == ["image"]
-    assert sentence in found["image"].found
+        assert list(found) == ["image"]
+        assert sentence in found["image"].found
 
 
 def test_requirement_for_images_is_met_by_a_recipe_and_a_cloud_image_and_a_file_and_a_url(
@@ -331,32 +321,28 @@ def test_libvirt_is_not_required_by_the_qemu_driver(
     assert missing(examine(settings, host)) == {}
 
 
-@pytest.mark.parametrize(
-    ("findings", "code", "shown"),
-    [
+def test_exit_code_of_the_doctor_is_2_if_the_host_does_not_meet_a_needed_requirement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[tuple[list[tuple[bool, bool]], int, set[str]]] = [
         ([(True, True)], 0, {"ok"}),
         ([(False, False), (True, True), (True, False)], 0, {"ok", "optional"}),
         ([(True, True), (False, True), (True, True)], 2, {"ok", "missing"}),
-    ],
-)
-def test_exit_code_of_the_doctor_is_2_if_the_host_does_not_meet_a_needed_requirement(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    findings: list[tuple[bool, bool]],
-    code: int,
-    shown: set[str],
-) -> None:
-    checks = [
-        RequirementCheck(requirement="x", is_met=is_met, found="", is_needed=is_needed)
-        for is_met, is_needed in findings
     ]
-    monkeypatch.setattr(doctor, "examine", lambda *_: checks)
+    for findings, code, shown in rows:
+        checks = [
+            RequirementCheck(requirement="x", is_met=is_met, found="", is_needed=is_needed)
+            for is_met, is_needed in findings
+        ]
+        monkeypatch.setattr(doctor, "examine", lambda *_, checks=checks: checks)
 
-    assert main(["doctor"]) == code
-    assert {*capsys.readouterr().out.split()} & {"ok", "optional", "missing"} == shown
-    assert main(["doctor", "--json"]) == code
-    documents = json.loads(capsys.readouterr().out)
-    assert [(each["is_met"], each["is_needed"]) for each in documents] == findings
+        assert main(["doctor"]) == code, findings
+        assert {*capsys.readouterr().out.split()} & {"ok", "optional", "missing"} == shown, (
+            findings
+        )
+        assert main(["doctor", "--json"]) == code, findings
+        documents = json.loads(capsys.readouterr().out)
+        assert [(each["is_met"], each["is_needed"]) for each in documents] == findings, findings
 
 
 def test_doctor_escapes_markup_in_its_table(

@@ -19,15 +19,19 @@ MAIN = (
 LIBRARY = "check() {\n  [ -e /etc/region ]\n}\n"
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    scripts = tmp_path / "ops/scripts"
+def a_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    scripts = folder / "ops/scripts"
     scripts.mkdir(parents=True)
     (scripts / "provision.sh").write_text(MAIN)
     (scripts / "provision.sh").chmod(0o755)
     (scripts / "library.sh").write_text(LIBRARY)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return a_project(tmp_path, monkeypatch)
 
 
 def test_init_writes_a_provisioner_and_tests_for_the_scripts(project: Path) -> None:
@@ -149,19 +153,21 @@ def test_folders_with_shellspec_files_are_in_the_testpaths(project: Path) -> Non
     assert shlex.split(line) == ["tests", "ops/it's spec", "ops/scripts", "ops/spec"]
 
 
-@pytest.mark.parametrize(
-    ("first", "program"), [("", "bash"), ("#!/bin/dash\n", "dash"), ("#! /usr/bin/env sh\n", "sh")]
-)
 def test_script_that_is_not_executable_is_run_by_the_shell_of_its_first_line_or_bash(
-    project: Path, first: str, program: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / "ops/scripts/provision.sh").unlink()
-    (project / "ops/scripts/library.sh").write_text(first + LIBRARY)
+    for number, (first, program) in enumerate(
+        (("", "bash"), ("#!/bin/dash\n", "dash"), ("#! /usr/bin/env sh\n", "sh"))
+    ):
+        folder = tmp_path / str(number)
+        project = a_project(folder, monkeypatch)
+        (project / "ops/scripts/provision.sh").unlink()
+        (project / "ops/scripts/library.sh").write_text(first + LIBRARY)
 
-    main(["init", "--provisioner", "ops/scripts"])
+        main(["init", "--provisioner", "ops/scripts"])
 
-    provisioner = read_provisioner(project / "provisioner.yaml")
-    assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
+        provisioner = read_provisioner(project / "provisioner.yaml")
+        assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
 
 
 def test_project_made_in_its_scripts_folder_has_the_name_of_that_folder_and_tests_only_there(
@@ -227,18 +233,20 @@ def test_script_whose_name_only_contains_a_known_word_is_not_the_program_to_run(
     assert list(provisioner.run) == ["/opt/scripts/provision.sh"]
 
 
-@pytest.mark.parametrize("name", ["gpu-setup", "node_installer.sh", "setUp.sh", "run-all.sh"])
 def test_init_takes_an_executable_script_of_a_usual_name_as_the_program(
-    project: Path, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each, mode in (("provision.sh", 0o644), ("library.sh", 0o755), (name, 0o755)):
-        path = project / "ops/scripts" / each
-        path.write_text("#!/bin/sh\n")
-        path.chmod(mode)
+    for number, name in enumerate(("gpu-setup", "node_installer.sh", "setUp.sh", "run-all.sh")):
+        folder = tmp_path / str(number)
+        project = a_project(folder, monkeypatch)
+        for each, mode in (("provision.sh", 0o644), ("library.sh", 0o755), (name, 0o755)):
+            path = project / "ops/scripts" / each
+            path.write_text("#!/bin/sh\n")
+            path.chmod(mode)
 
-    main(["init", "--provisioner", "ops/scripts"])
+        main(["init", "--provisioner", "ops/scripts"])
 
-    assert list(read_provisioner(project / "provisioner.yaml").run) == [f"/opt/scripts/{name}"]
+        assert list(read_provisioner(project / "provisioner.yaml").run) == [f"/opt/scripts/{name}"]
 
 
 def test_docstrings_of_generated_tests_name_any_folder_and_script(project: Path) -> None:
@@ -257,20 +265,22 @@ def test_docstrings_of_generated_tests_name_any_folder_and_script(project: Path)
     ]
 
 
-@pytest.mark.parametrize("name", ["a\nb.sh", "a\udcff.sh", "a\udcff/b.sh", "a\u202e/b_spec.sh"])
 def test_name_that_files_of_a_project_can_not_contain_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = project / "ops/scripts" / name
-    if "spec" in name:
-        path = project / "ops" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(LIBRARY)
+    for number, name in enumerate(("a\nb.sh", "a\udcff.sh", "a\udcff/b.sh", "a\u202e/b_spec.sh")):
+        folder = tmp_path / str(number)
+        project = a_project(folder, monkeypatch)
+        path = project / "ops/scripts" / name
+        if "spec" in name:
+            path = project / "ops" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LIBRARY)
 
-    assert main(["init", "--provisioner", "ops/scripts"]) == 2
+        assert main(["init", "--provisioner", "ops/scripts"]) == 2
 
-    assert "has a character that is not printable, or bytes" in capsys.readouterr().err
-    assert not (project / "pytest.ini").exists()
+        assert "has a character that is not printable, or bytes" in capsys.readouterr().err
+        assert not (project / "pytest.ini").exists()
 
 
 def test_invalid_scripts_folder_or_script_is_refused_and_no_file_is_written(

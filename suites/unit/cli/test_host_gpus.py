@@ -108,19 +108,16 @@ def test_inventory_of_the_host_is_read_without_an_option(
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for arguments, message in (
         ([f"--address={GPU}", f"--address={SECOND}"], "The firmware chose it for the console"),
         (["--count=2"], "2 GPUs are requested together"),
-    ],
-)
-def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
-    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["gpu", "host", "run", *arguments, "--", "true"]) == 2
+    ):
+        assert main(["gpu", "host", "run", *arguments, "--", "true"]) == 2
 
-    assert message in capfd.readouterr().err
+        assert message in capfd.readouterr().err
 
 
 def test_lease_waits_for_a_held_gpu_for_the_requested_time(
@@ -212,14 +209,14 @@ def test_quarantined_gpu_is_listed_and_released(
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("address", [GPU, "gpu0"])
 def test_release_is_refused_for_a_gpu_that_is_not_quarantined(
-    address: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["gpu", "host", "release", address]) == 2
+    for address in (GPU, "gpu0"):
+        assert main(["gpu", "host", "release", address]) == 2, address
 
-    error = capsys.readouterr().err
-    assert "is not quarantined" in error or "is not a PCI address" in error
+        error = capsys.readouterr().err
+        assert "is not quarantined" in error or "is not a PCI address" in error, address
 
 
 @pytest.mark.usefixtures("kernel")
@@ -238,24 +235,24 @@ def test_gpus_of_a_dead_holder_are_restored(
     assert host.driver_of(GPU) == "nvidia"
 
 
-@pytest.mark.parametrize(("restored", "code"), [([], 0), ([True, False], 2), ([False, True], 2)])
 def test_restore_command_exits_with_0_only_if_each_gpu_is_restored(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    restored: list[bool],
-    code: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = [
-        SimpleNamespace(is_restored=each, sentence=f"GPU {number} \x1b[2J")
-        for number, each in enumerate(restored)
-    ]
-    pool = SimpleNamespace(restore_abandoned=lambda: done, strange_files=list)
-    monkeypatch.setattr("harness.cli.host_gpus.open_gpu_pool", lambda _settings: pool)
+    rows: list[tuple[list[bool], int]] = [([], 0), ([True, False], 2), ([False, True], 2)]
+    for restored, code in rows:
+        done = [
+            SimpleNamespace(is_restored=each, sentence=f"GPU {number} \x1b[2J")
+            for number, each in enumerate(restored)
+        ]
+        pool = SimpleNamespace(restore_abandoned=lambda done=done: done, strange_files=list)
+        monkeypatch.setattr(
+            "harness.cli.host_gpus.open_gpu_pool", lambda _settings, pool=pool: pool
+        )
 
-    assert main(["gpu", "host", "restore"]) == code
+        assert main(["gpu", "host", "restore"]) == code
 
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"GPU {number} \\x1b[2J" for number, _ in enumerate(restored)]
+        lines = capsys.readouterr().out.splitlines()
+        assert lines == [f"GPU {number} \\x1b[2J" for number, _ in enumerate(restored)]
 
 
 def test_exit_code_is_2_if_a_gpu_cannot_be_restored(

@@ -79,63 +79,72 @@ def test_workflow_of_a_new_project_installs_a_pinned_harness_version(tmp_path: P
     assert any("gpu-node-harness==" in step.get("run", "") for step in steps)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("pytest.ini", "file"), ("tests/README.md", "link"), ("scripts/prepare_node.sh", "folder")],
-)
 def test_init_writes_nothing_if_a_path_of_the_project_exists(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "file":
-        path.write_text("ours")
-    elif kind == "link":
-        path.symlink_to("gone")
-    else:
-        path.mkdir()
-    before = sorted(tmp_path.rglob("*"))
+    for number, (name, kind) in enumerate(
+        (
+            ("pytest.ini", "file"),
+            ("tests/README.md", "link"),
+            ("scripts/prepare_node.sh", "folder"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "file":
+            path.write_text("ours")
+        elif kind == "link":
+            path.symlink_to("gone")
+        else:
+            path.mkdir()
+        before = sorted(folder.rglob("*"))
 
-    assert main(["init", str(tmp_path)]) == 2
+        assert main(["init", str(folder)]) == 2, name
 
-    assert f"'{name}'" in capsys.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before
+        assert f"'{name}'" in capsys.readouterr().err, name
+        assert sorted(folder.rglob("*")) == before, name
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-q'\n"),
-        ("pyproject.toml", "[tool.pytest]\n"),
-        ("tox.ini", "[tox]\n\n[pytest]\n"),
-        ("setup.cfg", "[tool:pytest]\n"),
-        ("pytest.toml", ""),
-    ],
-)
 def test_init_refuses_a_folder_with_configuration_that_pytest_would_ignore(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / name).write_text(text)
+    for number, (name, text) in enumerate(
+        (
+            ("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-q'\n"),
+            ("pyproject.toml", "[tool.pytest]\n"),
+            ("tox.ini", "[tox]\n\n[pytest]\n"),
+            ("setup.cfg", "[tool:pytest]\n"),
+            ("pytest.toml", ""),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_text(text)
 
-    assert main(["init", str(tmp_path)]) == 2
+        assert main(["init", str(folder)]) == 2, name
 
-    assert f"{tmp_path / name}: This file configures pytest" in capsys.readouterr().err
-    assert files_below(tmp_path) == {name: text.encode()}
+        assert f"{folder / name}: This file configures pytest" in capsys.readouterr().err, name
+        assert files_below(folder) == {name: text.encode()}, name
 
 
-@pytest.mark.parametrize("name", ["project", "project/tests"])
 def test_init_refuses_a_file_in_place_of_a_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("ours")
+    for number, name in enumerate(("project", "project/tests")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("ours")
 
-    assert main(["init", str(tmp_path / "project")]) == 2
+        assert main(["init", str(folder / "project")]) == 2, name
 
-    assert f"{path}: This is a file" in capsys.readouterr().err
-    assert files_below(tmp_path) == {name: b"ours"}
-    assert [one for one in tmp_path.rglob("*") if one.is_dir()] == [*{path.parent} - {tmp_path}]
+        assert f"{path}: This is a file" in capsys.readouterr().err, name
+        assert files_below(folder) == {name: b"ours"}, name
+        assert [one for one in folder.rglob("*") if one.is_dir()] == [*{path.parent} - {folder}], (
+            name
+        )
 
 
 def test_failed_write_leaves_no_file_of_the_project(tmp_path: Path) -> None:

@@ -34,33 +34,29 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "least", "code"),
-    [
+@pytest.mark.usefixtures("requests")
+def test_exit_code_is_1_if_fewer_defects_are_noticed_than_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows: list[tuple[list[Outcome], str | None, int]] = [
         ([Outcome.SURVIVED], None, 0),
         ([Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_TRIED], "50", 0),
         ([Outcome.KILLED, Outcome.SURVIVED, Outcome.NOT_REACHED], "50", 1),
         ([Outcome.NOT_TRIED], "0", 1),
         ([], "80", 0),
-    ],
-)
-def test_exit_code_is_1_if_fewer_defects_are_noticed_than_required(
-    requests: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    outcomes: list[Outcome],
-    least: str | None,
-    code: int,
-) -> None:
-    del requests
-    script, text = Path("a.sh"), b"rm a\n"
-    (mutant, *_) = mutants_of(text)
-    results = [Result(script=script, mutant=mutant, outcome=each) for each in outcomes]
-    report = Report(
-        results=results, texts={script: text}, tests=1, unfit={}, left_out=0, seconds=1.0
-    )
-    monkeypatch.setattr("harness.mutate.run.run", lambda _: report)
+    ]
+    for outcomes, least, code in rows:
+        script, text = Path("a.sh"), b"rm a\n"
+        (mutant, *_) = mutants_of(text)
+        results = [Result(script=script, mutant=mutant, outcome=each) for each in outcomes]
+        report = Report(
+            results=results, texts={script: text}, tests=1, unfit={}, left_out=0, seconds=1.0
+        )
+        monkeypatch.setattr("harness.mutate.run.run", lambda _, report=report: report)
 
-    assert main(["mutate", "a.sh", *([f"--fail-under={least}"] if least else [])]) == code
+        assert main(["mutate", "a.sh", *([f"--fail-under={least}"] if least else [])]) == code, (
+            outcomes
+        )
 
 
 def test_options_are_passed_to_the_mutation_run_and_each_requested_report_is_written(
@@ -104,9 +100,10 @@ def test_log_has_a_line_of_progress_every_ten_seconds(
     assert capsys.readouterr().err == "at 110\nat 121\n"
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
+def test_wrong_number_or_report_path_is_refused_before_anything_runs(
+    requests: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, message in (
         ("--minutes=0", "The number must be greater than 0."),
         ("--minutes=nan", "The number must be greater than 0."),
         ("--workers=0", "The number must be greater than 0."),
@@ -116,12 +113,8 @@ def test_log_has_a_line_of_progress_every_ten_seconds(
         ("--html=.", "'.' is a folder"),
         ("--sarif=", "'.' is a folder"),
         ("--markdown=a.sh/a", "'a.sh/a' is a folder, or is in a folder that does not exist"),
-    ],
-)
-def test_wrong_number_or_report_path_is_refused_before_anything_runs(
-    requests: list[Any], capsys: pytest.CaptureFixture[str], option: str, message: str
-) -> None:
-    assert main(["mutate", "a.sh", option]) == 2
+    ):
+        assert main(["mutate", "a.sh", option]) == 2, option
 
-    assert f"{option.partition('=')[0]}: {message}" in capsys.readouterr().err
-    assert requests == []
+        assert f"{option.partition('=')[0]}: {message}" in capsys.readouterr().err, option
+        assert requests == [], option

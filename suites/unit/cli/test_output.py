@@ -6,8 +6,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-import pytest
-
 from harness.cli import doctor, main, migrate, payload
 from harness.errors import HarnessError
 from harness.provisioning.command import CommandError, CommandResult
@@ -15,6 +13,8 @@ from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\udce9"
 ERRORS = [
@@ -32,47 +32,43 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(doctor, "examine", fail)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_control_characters_in_an_error_are_escaped(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing(monkeypatch, error)
+    for error in ERRORS:
+        failing(monkeypatch, error)
 
-    main(["doctor"])
+        main(["doctor"])
 
-    said = capsys.readouterr().err
-    assert "\\x1b]0;owned" in said
-    assert said.replace("\n", "").isprintable()
+        said = capsys.readouterr().err
+        assert "\\x1b]0;owned" in said
+        assert said.replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_long_error_is_shortened_on_stderr_and_saved_whole_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[Exception] = [
         HarnessError(EVIL + "y" * 20_000),
         CommandError(
             "It", CommandResult(argv=("x",), exit_code=1, stdout="y\n" * 10_000, stderr="")
         ),
         WaitTimeoutError("\0" * 20_000),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_long_error_is_shortened_on_stderr_and_saved_whole_in_a_file(
-    error: Exception,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    failing(monkeypatch, error)
+    ]
+    for number, error in enumerate(rows):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        failing(monkeypatch, error)
 
-    main(["doctor"])
+        main(["doctor"])
 
-    said = capsys.readouterr().err
-    (kept,) = (tmp_path / "gpu-node-harness/messages").iterdir()
-    assert len(said) < 9000
-    assert f"The whole text is in '{kept}'." in said
-    assert kept.stat().st_size >= 20_000
-    assert kept.parent.stat().st_mode & 0o777 == 0o700
+        said = capsys.readouterr().err
+        (kept,) = (folder / "gpu-node-harness/messages").iterdir()
+        assert len(said) < 9000
+        assert f"The whole text is in '{kept}'." in said
+        assert kept.stat().st_size >= 20_000
+        assert kept.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_long_error_that_can_not_be_saved_is_shortened_on_stderr(

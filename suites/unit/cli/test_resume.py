@@ -37,36 +37,29 @@ def settings_for(
     return resume._settings_for(bundle, settings, uri)
 
 
-@pytest.mark.parametrize(
-    ("driver", "option", "uri"),
-    [
+def test_uri_option_overrides_the_uri_setting(saved: MachineBundle) -> None:
+    """A machine that ran without libvirt has no URI, whatever the environment variable says."""
+    for driver, option, uri in (
         ("libvirt", OTHER, OTHER),
         ("libvirt", None, OWN),
         ("qemu", None, None),
-    ],
-)
-def test_uri_option_overrides_the_uri_setting(
-    saved: MachineBundle, driver: str, option: str | None, uri: str | None
-) -> None:
-    """A machine that ran without libvirt has no URI, whatever the environment variable says."""
-    settings = Settings(machine_driver=MachineDriver.LIBVIRT, machine_uri=OWN)
+    ):
+        settings = Settings(machine_driver=MachineDriver.LIBVIRT, machine_uri=OWN)
 
-    found = settings_for(saved, settings, driver=driver, uri=option)
+        found = settings_for(saved, settings, driver=driver, uri=option)
 
-    assert (found.machine_driver, found.machine_uri) == (MachineDriver(driver), uri)
+        assert (found.machine_driver, found.machine_uri) == (MachineDriver(driver), uri), driver
 
 
-@pytest.mark.parametrize("accelerator", Accelerator)
-def test_resume_command_uses_the_accelerator_that_ran_the_machine(
-    saved: MachineBundle, accelerator: Accelerator
-) -> None:
-    spec = dataclasses.replace(saved.spec, accelerator=accelerator)
-    other = Settings(accelerator=AcceleratorOption.AUTO, qemu="my-qemu")
+def test_resume_command_uses_the_accelerator_that_ran_the_machine(saved: MachineBundle) -> None:
+    for accelerator in Accelerator:
+        spec = dataclasses.replace(saved.spec, accelerator=accelerator)
+        other = Settings(accelerator=AcceleratorOption.AUTO, qemu="my-qemu")
 
-    found = settings_for(dataclasses.replace(saved, spec=spec), other, driver="qemu")
+        found = settings_for(dataclasses.replace(saved, spec=spec), other, driver="qemu")
 
-    assert found.accelerator is AcceleratorOption(accelerator.accel)
-    assert found.qemu == "my-qemu"
+        assert found.accelerator is AcceleratorOption(accelerator.accel), accelerator
+        assert found.qemu == "my-qemu", accelerator
 
 
 @pytest.fixture
@@ -124,15 +117,15 @@ def test_held_machine_is_kept_until_its_deadline_or_until_it_ends(
     assert capsys.readouterr().out.endswith("node-1\n")
 
 
-@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e9"])
 def test_machine_is_not_held_for_a_time_without_an_end(
-    tmp_path: Path, held: list[object], capsys: pytest.CaptureFixture[str], hours: str
+    tmp_path: Path, held: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`harness ps` and `harness gc` print the end."""
-    assert main(["resume", str(tmp_path / "node"), f"--hold={hours}"]) == 2
+    for hours in ("nan", "inf", "-1", "1e9"):
+        assert main(["resume", str(tmp_path / "node"), f"--hold={hours}"]) == 2, hours
 
-    assert "--hold: " in capsys.readouterr().err
-    assert held == []
+        assert "--hold: " in capsys.readouterr().err, hours
+        assert held == [], hours
 
 
 def test_resumed_machine_is_entered_and_ends_with_the_command(

@@ -106,9 +106,10 @@ ENTERED, COMMAND = ("shell-1", ()), ("shell-1", ["id", "-u"])
 THERE = "GPUs are there"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+def test_gpus_are_plugged_after_an_interactive_shell_starts_but_before_a_command_starts(
+    done: list[object],
+) -> None:
+    rows: list[tuple[str, list[object]]] = [
         ("shell", [CLONE, ENTERED, H100, THERE]),
         ("shell -- id -u", [CLONE, H100, THERE, COMMAND]),
         ("shell --gpu none -- id -u", [CLONE, THERE, COMMAND]),
@@ -123,14 +124,12 @@ THERE = "GPUs are there"
         ("shell --state provisioned", [[H100], "provisioned", ("shell-1", [])]),
         ("shell --state provisioned --gpu none -- id -u", [[], "provisioned", COMMAND]),
         ("shell --machine one -- id -u", [("found one", ["id", "-u"])]),
-    ],
-)
-def test_gpus_are_plugged_after_an_interactive_shell_starts_but_before_a_command_starts(
-    done: list[object], words: str, expected: list[object]
-) -> None:
-    assert main(words.split()) == 7
+    ]
+    for words, expected in rows:
+        done.clear()
+        assert main(words.split()) == 7, words
 
-    assert done == expected
+        assert done == expected, words
 
 
 def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_a_machine_starts(
@@ -145,17 +144,15 @@ def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_a_m
     assert done == [CLONE, ENTERED, "x100", THERE]
 
 
-@pytest.mark.parametrize(
-    "words", ["--machine=a --test=b", "--test=b --bundle=c", "--bundle=c --machine=a"]
-)
 def test_shell_enters_only_one_machine(
-    done: list[object], capsys: pytest.CaptureFixture[str], words: str
+    done: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(["shell", *words.split()])
+    for words in ("--machine=a --test=b", "--test=b --bundle=c", "--bundle=c --machine=a"):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main(["shell", *words.split()])
 
-    assert "not allowed with argument" in capsys.readouterr().err
-    assert done == []
+        assert "not allowed with argument" in capsys.readouterr().err, words
+        assert done == [], words
 
 
 @pytest.mark.usefixtures("done")
@@ -184,10 +181,10 @@ def test_ssh_command_is_quoted_for_the_shell_of_the_guest(
     assert capsys.readouterr().out == f"ssh -p 2222{quoted}\n"
 
 
-@pytest.mark.parametrize("name", ["booted", "cloud-init-done"])
-def test_saved_state_has_a_slot_for_each_requested_gpu(name: str) -> None:
+def test_saved_state_has_a_slot_for_each_requested_gpu() -> None:
     """With 4 slots, a fifth `--gpu` failed: 'All 4 root ports of machine 'shell' are in use'."""
-    lab = cast("Any", LabWithAnImage([]))
+    for name in ("booted", "cloud-init-done"):
+        lab = cast("Any", LabWithAnImage([]))
 
-    assert saved_state_of(lab, name, 8).slots == 8
-    assert saved_state_of(lab, name, 1).slots == 4
+        assert saved_state_of(lab, name, 8).slots == 8, name
+        assert saved_state_of(lab, name, 1).slots == 4, name

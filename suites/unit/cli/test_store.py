@@ -117,20 +117,18 @@ def stored(
     )
 
 
-@pytest.mark.parametrize(
-    ("names", "images", "checkpoints"),
-    [
+def test_push_selects_artifacts_by_the_start_of_their_name(caches: Caches) -> None:
+    rows: list[tuple[list[str], list[str], list[str]]] = [
         ([], ["debian-12-0123", "debian-12-4567", "ubuntu-24.04-0123"], ["booted-0123"]),
         (["debian-12"], ["debian-12-0123", "debian-12-4567"], []),
         (["debian-12-4567", "boo"], ["debian-12-4567"], ["booted-0123"]),
-    ],
-)
-def test_push_selects_artifacts_by_the_start_of_their_name(
-    caches: Caches, names: list[str], images: list[str], checkpoints: list[str]
-) -> None:
-    assert main(["store", "push", URL, *names]) == 0
+    ]
+    for names, images, checkpoints in rows:
+        caches.images.pushed.clear()
+        caches.checkpoints.pushed.clear()
+        assert main(["store", "push", URL, *names]) == 0, names
 
-    assert (caches.images.pushed, caches.checkpoints.pushed) == (images, checkpoints)
+        assert (caches.images.pushed, caches.checkpoints.pushed) == (images, checkpoints), names
 
 
 def test_push_reports_artifacts_that_the_store_already_has(
@@ -172,17 +170,17 @@ def test_pull_selects_artifacts_by_the_start_of_their_name(caches: Caches) -> No
     assert FORMAT.read(caches.folder / "images/rhel-9-2").key == "k"
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
 def test_pull_of_a_damaged_or_removed_artifact_adds_nothing_to_the_cache(
-    caches: Caches, capsys: pytest.CaptureFixture[str], *, is_gone: bool
+    caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caches.images.stored, caches.images.is_damaged = [stored("rhel-9-1")], True
-    caches.images.is_gone = is_gone
+    for is_gone in (False, True):
+        caches.images.stored, caches.images.is_damaged = [stored("rhel-9-1")], True
+        caches.images.is_gone = is_gone
 
-    assert main(["store", "pull", URL]) == 2
+        assert main(["store", "pull", URL]) == 2
 
-    assert not (caches.folder / "images/rhel-9-1").exists()
-    assert ("removed from the store" in capsys.readouterr().err) == is_gone
+        assert not (caches.folder / "images/rhel-9-1").exists()
+        assert ("removed from the store" in capsys.readouterr().err) == is_gone
 
 
 def test_damaged_artifact_of_the_cache_is_pulled_again(caches: Caches) -> None:
@@ -197,30 +195,35 @@ def test_damaged_artifact_of_the_cache_is_pulled_again(caches: Caches) -> None:
     assert disk.read_bytes() == whole
 
 
-@pytest.mark.parametrize(
-    ("days", "removed"), [("7", ["old"]), ("6.5", ["old"]), ("0", ["old", "new"]), ("10", [])]
-)
 def test_gc_removes_old_artifacts_and_keeps_artifacts_without_a_push_time(
-    caches: Caches, capsys: pytest.CaptureFixture[str], days: str, removed: list[str]
+    caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = dt.datetime.now(tz=dt.timezone.utc)
-    ages = {"old": dt.timedelta(days=7, minutes=1), "new": dt.timedelta(days=6)}
-    caches.images.stored = [stored(tag, now - age) for tag, age in ages.items()]
-    caches.checkpoints.stored = [stored("undated", pushed=None)]
+    rows: list[tuple[str, list[str]]] = [
+        ("7", ["old"]),
+        ("6.5", ["old"]),
+        ("0", ["old", "new"]),
+        ("10", []),
+    ]
+    for days, removed in rows:
+        caches.images.removed.clear()
+        now = dt.datetime.now(tz=dt.timezone.utc)
+        ages = {"old": dt.timedelta(days=7, minutes=1), "new": dt.timedelta(days=6)}
+        caches.images.stored = [stored(tag, now - age) for tag, age in ages.items()]
+        caches.checkpoints.stored = [stored("undated", pushed=None)]
 
-    assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 0
+        assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 0, days
 
-    assert (caches.images.removed, caches.checkpoints.removed) == (removed, [])
-    assert "Kept images/undated" in capsys.readouterr().out
+        assert (caches.images.removed, caches.checkpoints.removed) == (removed, []), days
+        assert "Kept images/undated" in capsys.readouterr().out, days
 
 
-@pytest.mark.parametrize("days", ["nan", "-1", "36501"])
-def test_no_artifact_is_removed_if_the_age_is_invalid(caches: Caches, days: str) -> None:
-    caches.images.stored = [stored("a")]
+def test_no_artifact_is_removed_if_the_age_is_invalid(caches: Caches) -> None:
+    for days in ("nan", "-1", "36501"):
+        caches.images.stored = [stored("a")]
 
-    assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 2
+        assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 2, days
 
-    assert caches.images.removed == []
+        assert caches.images.removed == [], days
 
 
 def test_pull_skips_artifacts_that_the_cache_has(caches: Caches) -> None:
@@ -231,28 +234,28 @@ def test_pull_skips_artifacts_that_the_cache_has(caches: Caches) -> None:
     assert caches.images.pulled == []
 
 
-@pytest.mark.parametrize("names", [["13"], ["debian-13", "13"], [""]])
 def test_pull_of_a_name_that_the_store_lacks_is_an_error(
-    caches: Caches, capsys: pytest.CaptureFixture[str], names: list[str]
+    caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caches.images.stored = [stored("debian-13-1")]
+    for names in (["13"], ["debian-13", "13"], [""]):
+        caches.images.stored = [stored("debian-13-1")]
 
-    assert main(["store", "pull", URL, *names]) == 2
+        assert main(["store", "pull", URL, *names]) == 2, names
 
-    assert caches.images.pulled == []
-    error = capsys.readouterr().err
-    assert "registry.example" in error
-    assert f"'{names[-1]}'" in error
+        assert caches.images.pulled == [], names
+        error = capsys.readouterr().err
+        assert "registry.example" in error, names
+        assert f"'{names[-1]}'" in error, names
 
 
-@pytest.mark.parametrize("names", [["0123"], ["debian-12", "debian-21"], [""]])
 def test_push_of_a_name_that_the_cache_lacks_is_an_error(
-    caches: Caches, capsys: pytest.CaptureFixture[str], names: list[str]
+    caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["store", "push", URL, *names]) == 2
+    for names in (["0123"], ["debian-12", "debian-21"], [""]):
+        assert main(["store", "push", URL, *names]) == 2, names
 
-    assert caches.images.pushed == []
-    assert f"'{names[-1]}'" in capsys.readouterr().err
+        assert caches.images.pushed == [], names
+        assert f"'{names[-1]}'" in capsys.readouterr().err, names
 
 
 def test_store_ls_with_json_has_each_artifact(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from harness.cli import main, timeline
 from harness.timeline import Gap, Lane, Span, Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @pytest.fixture(autouse=True)
@@ -71,46 +68,43 @@ def test_timeline_of_a_bundle_with_several_machines_or_of_three_bundles_is_refus
     assert readings == []
 
 
-@pytest.mark.parametrize(
-    ("bundles", "titles"),
-    [
+def test_timelines_of_machines_with_the_same_name_have_their_paths_as_titles() -> None:
+    for bundles, titles in (
         (("/e/run-1/node", "/e/run-2/node"), ["run-1/node", "run-2/node"]),
         (("/e/node", "/e/node"), ["node", "node"]),
         (("/e", "/e/node"), ["node", "node"]),
-    ],
-)
-def test_timelines_of_machines_with_the_same_name_have_their_paths_as_titles(
-    bundles: Sequence[str], titles: list[str]
-) -> None:
-    both = [Timeline(title="node", end_s=1.0, spans=())] * 2
+    ):
+        both = [Timeline(title="node", end_s=1.0, spans=())] * 2
 
-    told = timeline._told_apart(both, [Path(each) for each in bundles])
+        told = timeline._told_apart(both, [Path(each) for each in bundles])
 
-    assert [each.title for each in told] == titles
+        assert [each.title for each in told] == titles, bundles
 
 
-@pytest.mark.parametrize(
-    ("suffix", "scheme", "content"),
-    [
-        (".svg", "light", b"light svg"),
-        (".png", "dark", b"dark png"),
-        (".html", "dark", b"page"),
-    ],
-)
 def test_picture_has_the_format_of_its_file_suffix_and_the_requested_colours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, scheme: str, content: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline, "render_page", lambda _: "page")
-    monkeypatch.setattr(
-        timeline, "render_timelines", lambda _, colours, form: f"{colours.name} {form}".encode()
-    )
-    output = tmp_path / f"out{suffix}"
+    for number, (suffix, scheme, content) in enumerate(
+        (
+            (".svg", "light", b"light svg"),
+            (".png", "dark", b"dark png"),
+            (".html", "dark", b"page"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        monkeypatch.setattr(timeline, "render_page", lambda _: "page")
+        monkeypatch.setattr(
+            timeline,
+            "render_timelines",
+            lambda _, colours, form: f"{colours.name} {form}".encode(),
+        )
+        output = folder / f"out{suffix}"
 
-    bundle = str(a_bundle(tmp_path / "b", "."))
-    assert main(["timeline", bundle, f"--output={output}", f"--scheme={scheme}"]) == 0
+        bundle = str(a_bundle(folder / "b", "."))
+        assert main(["timeline", bundle, f"--output={output}", f"--scheme={scheme}"]) == 0, suffix
 
-    assert output.read_bytes() == content
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", output.name]
+        assert output.read_bytes() == content, suffix
+        assert sorted(path.name for path in folder.iterdir()) == ["b", output.name], suffix
 
 
 def test_failed_write_of_a_picture_keeps_the_earlier_picture(

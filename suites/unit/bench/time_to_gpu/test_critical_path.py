@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.bench.time_to_gpu.critical_path import (
@@ -40,30 +42,32 @@ def test_wait_continues_if_a_restart_of_the_kubelet_cleared_the_capacity() -> No
     assert moments_of(events[:-1]) is None
 
 
-def test_wait_ends_when_a_capacity_that_disappeared_returns() -> None:
-    events = events_of(
-        *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
-        *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
-        ("allocated", 24.2),
-    )
+def test_wait_ends_at_the_last_return_of_the_capacity_after_the_last_start_of_the_kubelet() -> (
+    None
+):
+    begin = events_of(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0))
+    for events, capacity_s, allocated_s in (
+        (
+            [
+                *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
+                ("allocated", 24.2),
+            ],
+            24.0,
+            24.2,
+        ),
+        (
+            [
+                *(("capacity", 20.0, 1), ("allocated", 20.1)),
+                *(("kubelet-started", 30.0), ("capacity", 31.0, 1), ("allocated", 31.5)),
+            ],
+            31.0,
+            31.5,
+        ),
+    ):
+        moments = moments_of([*begin, *events_of(*events)])
 
-    moments = moments_of(events)
-
-    assert moments is not None
-    assert (moments.capacity_s, moments.allocated_s) == (24.0, 24.2)
-
-
-def test_wait_ends_at_the_first_capacity_after_the_last_start_of_the_kubelet() -> None:
-    events = events_of(
-        *(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0)),
-        *(("capacity", 20.0, 1), ("allocated", 20.1)),
-        *(("kubelet-started", 30.0), ("capacity", 31.0, 1), ("allocated", 31.5)),
-    )
-
-    moments = moments_of(events)
-
-    assert moments is not None
-    assert (moments.capacity_s, moments.allocated_s) == (31.0, 31.5)
+        assert moments is not None
+        assert (moments.capacity_s, moments.allocated_s) == (capacity_s, allocated_s)
 
 
 def test_wait_is_not_over_before_the_provisioner_has_ended() -> None:
@@ -97,9 +101,11 @@ def _events_of_a_refusal(name: str) -> list[dict[str, object]]:
     return events
 
 
-def test_gpu_that_the_stand_in_driver_cannot_open_is_an_error_of_the_node() -> None:
+def test_gpu_that_the_driver_cannot_open_is_an_error_of_the_node() -> None:
     with pytest.raises(ExpectationError, match=r"'/dev/nvidia0'.*answered EIO"):
         moments_of(_events_of_a_refusal("EIO"))
+    with pytest.raises(ExpectationError, match="answered ENXIO"):
+        moments_of(_events_of_a_refusal("ENXIO"), Payload.NVIDIA)
 
 
 def test_wait_ends_when_the_capacity_appears_if_nvidias_driver_refuses_the_emulated_gpu() -> None:
@@ -107,11 +113,6 @@ def test_wait_ends_when_the_capacity_appears_if_nvidias_driver_refuses_the_emula
     assert moments_of(_events_of_a_refusal("EIO"), Payload.NVIDIA) == Moments(
         ready_s=10.0, ready_wall_s=1010.0, ended_s=19.0, capacity_s=20.0, allocated_s=None
     )
-
-
-def test_refusal_of_a_gpu_with_an_unexpected_error_is_an_expectation_error() -> None:
-    with pytest.raises(ExpectationError, match="answered ENXIO"):
-        moments_of(_events_of_a_refusal("ENXIO"), Payload.NVIDIA)
 
 
 def test_parts_of_the_critical_path_add_up_to_the_wait() -> None:
@@ -223,12 +224,5 @@ def test_units_are_in_the_order_in_which_they_were_ready() -> None:
         "kubelet": 0.9,
     }
     assert list(found) == ["containerd", "kubelet"]
-
-
-def test_sample_without_a_wait_has_no_shares_of_units() -> None:
-    unit = UnitTimes(name="kubelet", started_s=0.0, ready_s=0.0)
-    sample = Sample(
-        experiment=Experiment.SCALE_UP, variant="x", wait_s=0.0, allocated_s=0.0, units=(unit,)
-    )
-
-    assert unit_shares([sample]) == {}
+    # A sample without a wait has no shares.
+    assert unit_shares([replace(sample, wait_s=0.0)]) == {}

@@ -50,38 +50,22 @@ def test_shift_ratio_is_the_median_of_the_ratios_of_all_pairs() -> None:
     assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
 
 
-QUANTILES = {
-    0.0: 1.0,
-    0.2: 1.0,
-    0.21: 2.0,
-    0.95: 5.0,
-    1.0: 5.0,
-}
-
-
 def test_quantile_is_one_of_the_samples() -> None:
     samples = [5.0, 3.0, 1.0, 2.0, 4.0]
-    assert {share: quantile(samples, share) for share in QUANTILES} == QUANTILES
+    quantiles = {0.0: 1.0, 0.2: 1.0, 0.21: 2.0, 0.95: 5.0, 1.0: 5.0}
 
-
-CONFIDENCES = {
-    1: 0.0,
-    3: 0.75,
-    5: 0.9375,
-    9: 0.95,
-}
+    assert {share: quantile(samples, share) for share in quantiles} == quantiles
 
 
 def test_interval_of_few_samples_has_less_confidence() -> None:
-    assert {n: reached_confidence(n) for n in CONFIDENCES} == CONFIDENCES
+    confidences = {1: 0.0, 3: 0.75, 5: 0.9375, 9: 0.95}
+
+    assert {n: reached_confidence(n) for n in confidences} == confidences
 
 
-def test_estimate_is_refused_if_there_are_no_samples() -> None:
+def test_estimate_without_samples_and_ratio_to_a_time_of_zero_are_refused() -> None:
     with pytest.raises(ValueError, match="without samples"):
         median_of([])
-
-
-def test_ratio_to_a_time_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         ratio_of([1.0], [0.0])
 

@@ -188,37 +188,34 @@ def test_steps_of_a_log_become_segments_in_the_order_of_the_log(tmp_path: Path) 
     assert nodes.requests[0].provisioner is mine
 
 
-@pytest.mark.parametrize(
-    ("mode", "action", "reason", "step", "is_right"),
-    [
-        (Mode.PREBAKED, "install-skip-build", "ok", "", True),
-        (Mode.PREBAKED, "install", "no_record", "install-driver", False),
-        (Mode.BUILD, "install-skip-build", "ok", "install-driver", False),
-        (Mode.BUILD, "install", "no_record", "other", False),
-        (Mode.OTHER_KERNEL, "install", "kernel", "install-driver", True),
-        (Mode.OTHER_KERNEL, "install-skip-build", "ok", "install-driver", False),
-        (Mode.NEAR, "install", "no_record", "install-precompiled-driver", True),
-        (Mode.NEAR, "install", "no_record", "install-driver", False),
-        (Mode.FAR, "install", "no_record", "install-driver", False),
-    ],
-)
-def test_node_that_installed_its_driver_in_another_way_is_an_error(
-    tmp_path: Path, mode: Mode, action: str, reason: str, step: str, *, is_right: bool
-) -> None:
+def test_node_that_installed_its_driver_in_another_way_is_an_error(tmp_path: Path) -> None:
     """The log also has the step of the other way to install the driver, but this step was skipped."""
-    names = {"install-driver", "install-precompiled-driver"}
-    steps = [(name, "done" if name == step else "skipped", 1.0, None) for name in sorted(names)]
-    result = result_of(tmp_path / "node", action, *steps, reason=reason)
-    nodes = ScriptedNodes(events=[DONE], results=[result])
-    plan = replace(NOTHING, scale_ups=1, modes=[mode])
+    for number, (mode, action, reason, step, is_right) in enumerate(
+        (
+            (Mode.PREBAKED, "install-skip-build", "ok", "", True),
+            (Mode.PREBAKED, "install", "no_record", "install-driver", False),
+            (Mode.BUILD, "install-skip-build", "ok", "install-driver", False),
+            (Mode.BUILD, "install", "no_record", "other", False),
+            (Mode.OTHER_KERNEL, "install", "kernel", "install-driver", True),
+            (Mode.OTHER_KERNEL, "install-skip-build", "ok", "install-driver", False),
+            (Mode.NEAR, "install", "no_record", "install-precompiled-driver", True),
+            (Mode.NEAR, "install", "no_record", "install-driver", False),
+            (Mode.FAR, "install", "no_record", "install-driver", False),
+        )
+    ):
+        names = ("install-driver", "install-precompiled-driver")
+        steps = [(name, "done" if name == step else "skipped", 1.0, None) for name in names]
+        result = result_of(tmp_path / str(number), action, *steps, reason=reason)
+        nodes = ScriptedNodes(events=[DONE], results=[result])
+        plan = replace(NOTHING, scale_ups=1, modes=[mode])
 
-    if is_right:
-        assert len(measured(nodes, plan)[0].samples) == 1
-        return
-    with pytest.raises(ExpectationError) as caught:
-        measured(nodes, plan)
-    assert caught.value.evidence is not None
-    assert not nodes.is_running
+        if is_right:
+            assert len(measured(nodes, plan)[0].samples) == 1
+        else:
+            with pytest.raises(ExpectationError) as caught:
+                measured(nodes, plan)
+            assert caught.value.evidence is not None
+            assert not nodes.is_running
 
 
 def test_each_teardown_is_timed_and_its_node_is_compared_once(tmp_path: Path) -> None:

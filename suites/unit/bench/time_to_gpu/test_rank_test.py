@@ -46,9 +46,12 @@ def test_many_samples_use_the_normal_approximation() -> None:
     assert found.p == pytest.approx(math.erfc((450 - 0.5) / deviation / math.sqrt(2)))
 
 
-def test_rank_test_refuses_an_empty_group() -> None:
+def test_rank_test_refuses_an_empty_group_and_nan() -> None:
+    """Every comparison with NaN is false, so the test would find a difference."""
     with pytest.raises(ValueError, match="Two groups"):
         rank_test([], [1.0])
+    with pytest.raises(ValueError, match="NaN"):
+        rank_test([math.nan] * 5, [1, 2, 3, 4, 5])
 
 
 @given(
@@ -63,9 +66,3 @@ def test_order_of_the_groups_does_not_change_the_p_value(
     assert forward.p == pytest.approx(backward.p)
     assert forward.superiority == pytest.approx(1.0 - backward.superiority)
     assert 0.0 < forward.p <= 1.0
-
-
-def test_nan_is_refused_because_it_has_no_rank() -> None:
-    """Every comparison with NaN is false, so the test would find a difference."""
-    with pytest.raises(ValueError, match="NaN"):
-        rank_test([math.nan] * 5, [1, 2, 3, 4, 5])
