@@ -12,7 +12,4 @@ def test_median_and_95th_percentile_of_20_runs_are_interpolated() -> None:
 
     assert (spread.median, spread.runs) == (10.5, 20)
     assert spread.p95 == pytest.approx(19.05)
-
-
-def test_median_and_95th_percentile_of_a_single_run_equal_the_result_of_that_run() -> None:
     assert Spread.of([0.5]) == Spread(median=0.5, p95=0.5, runs=1)

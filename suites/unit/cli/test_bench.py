@@ -175,24 +175,17 @@ def planned(*options: str) -> Options:
     return _options(parsed("time-to-gpu", *options))
 
 
-def test_plan_for_the_stand_in_driver_has_a_limit_of_14_minutes_and_a_registry() -> None:
+def test_plan_for_the_stand_in_driver_has_the_requested_values_or_its_own_defaults() -> None:
     assert (planned().minutes, planned().has_registry) == (14, True)
     assert not planned("--no-registry").has_registry
     assert not planned("--payload=nvidia").has_registry
-
-
-def test_time_to_gpu_plan_has_each_mode_that_the_command_line_names() -> None:
+    # A value of 0 is not replaced by a default.
+    found = planned("--resets=0", "--trims=0", "--teardowns=0", "--padding-mib=0")
+    assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)
     modes = [Mode.NEAR, Mode.PREBAKED]
     words = [f"--mode={mode.value}" for mode in modes]
-
     assert list(planned(*words).modes) == modes
     assert list(planned(*words, "--payload=nvidia").modes) == modes
-
-
-def test_option_value_of_0_is_not_replaced_by_a_default() -> None:
-    found = planned("--resets=0", "--trims=0", "--teardowns=0", "--padding-mib=0")
-
-    assert (found.resets, found.trims, found.teardowns, found.padding_mib) == (0, 0, 0, 0)
 
 
 def test_plan_for_nvidias_driver_has_3_samples_and_no_resets_and_no_time_limit_by_default() -> (

@@ -27,12 +27,9 @@ def test_page_is_found_by_its_name_or_the_last_part_of_the_name() -> None:
     assert {word: choose_page(word, NAMES) for word in names} == names
 
 
-def test_ambiguous_last_part_of_a_page_name_is_refused() -> None:
+def test_error_for_an_unknown_or_ambiguous_page_suggests_the_most_similar_page_name() -> None:
     with pytest.raises(BadInputError, match="There is no page 'a'"):
         choose_page("a", ("x/a", "y/a"))
-
-
-def test_error_for_an_unknown_page_suggests_the_most_similar_page_name() -> None:
     with pytest.raises(
         BadInputError,
         match=r"There is no page 'own-projekt'. Is it 'own-project'\? 'harness docs' lists",

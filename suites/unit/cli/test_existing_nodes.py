@@ -30,43 +30,35 @@ if TYPE_CHECKING:
 MET, NOT_MET, UNKNOWN = VerdictState.MET, VerdictState.NOT_MET, VerdictState.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("states", "code"),
-    [
+def test_exit_code_is_1_for_a_failed_verdict_even_beside_an_unknown_verdict() -> None:
+    for states, code in (
         ([MET, MET], 0),
         ([MET, NOT_MET], 1),
         ([MET, UNKNOWN], 2),
         ([UNKNOWN, NOT_MET], 1),
-    ],
-)
-def test_exit_code_is_1_for_a_failed_verdict_even_beside_an_unknown_verdict(
-    states: list[VerdictState], code: int
+    ):
+        verdicts = [
+            NodeVerdict(expectation=NODE_EXPECTATIONS[0], state=state, sentence="…")
+            for state in states
+        ]
+
+        assert exit_code_of(verdicts) == code, states
+
+
+def test_exit_code_is_2_for_an_invalid_address_or_expectation_before_evidence_is_gathered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdicts = [
-        NodeVerdict(expectation=NODE_EXPECTATIONS[0], state=state, sentence="…")
-        for state in states
-    ]
-
-    assert exit_code_of(verdicts) == code
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+    for arguments, words in (
         (["http://box"], "URI: 'http://box' is not the address of a node"),
         (
             ["--only=gpus"],
             "--only: 'gpus' is not an expectation on a node; the known expectations are 'gpu'",
         ),
-    ],
-)
-def test_exit_code_is_2_for_an_invalid_address_or_expectation_before_evidence_is_gathered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    assert main(["node", "judge", *arguments, f"--evidence-dir={tmp_path}/e"]) == 2
+    ):
+        assert main(["node", "judge", *arguments, f"--evidence-dir={tmp_path}/e"]) == 2
 
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "e").exists()
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "e").exists()
 
 
 @pytest.fixture

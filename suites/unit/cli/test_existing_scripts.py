@@ -34,7 +34,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return a_project(tmp_path, monkeypatch)
 
 
-def test_init_writes_a_provisioner_and_tests_for_the_scripts(project: Path) -> None:
+def test_init_writes_a_provisioner_and_tests_for_the_scripts_and_names_the_shipped_image(
+    project: Path,
+) -> None:
     assert main(["init", "--provisioner", "ops/scripts"]) == 0
 
     provisioner = read_provisioner(project / "provisioner.yaml")
@@ -53,20 +55,14 @@ def test_init_writes_a_provisioner_and_tests_for_the_scripts(project: Path) -> N
     assert "declare -F 'check'" in unit_test
     for text in (machine_test, unit_test):
         ast.parse(text)
-    assert not (project / "scripts").exists()
-    assert not (project / "tests/e2e/test_first_node.py").exists()
-
-
-def test_init_uses_the_shipped_image_if_the_scripts_need_no_further_tools(
-    project: Path,
-) -> None:
-    main(["init", "--provisioner", "ops/scripts"])
-
+    # The scripts need no further tools.
     assert not (project / "images").exists()
     ini = (project / "pytest.ini").read_text()
     assert "--image=debian-12 " in ini
     assert "image=node" not in ini
     assert "images_dir" not in ini
+    assert not (project / "scripts").exists()
+    assert not (project / "tests/e2e/test_first_node.py").exists()
 
 
 def test_generated_image_has_the_packages_of_the_tools_that_scripts_start(project: Path) -> None:

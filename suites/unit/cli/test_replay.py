@@ -78,7 +78,7 @@ def test_replay_of_several_machines_requires_the_folder_of_one_machine(
     assert main(["replay", str(test / "other/none")]) == 2
 
 
-@pytest.mark.parametrize("speed", ["-1", "nan", "fast", "1e-300"])
-def test_invalid_replay_speed_is_refused(speed: str) -> None:
-    with pytest.raises(SystemExit):
-        main(["replay", f"--speed={speed}", "x"])
+def test_invalid_replay_speed_is_refused() -> None:
+    for speed in ("-1", "nan", "fast", "1e-300"):
+        with pytest.raises(SystemExit):
+            main(["replay", f"--speed={speed}", "x"])

@@ -183,8 +183,10 @@ def test_pull_of_a_damaged_or_removed_artifact_adds_nothing_to_the_cache(
         assert ("removed from the store" in capsys.readouterr().err) == is_gone
 
 
-def test_damaged_artifact_of_the_cache_is_pulled_again(caches: Caches) -> None:
+def test_artifact_that_the_cache_has_is_pulled_again_only_if_it_is_damaged(caches: Caches) -> None:
     caches.images.stored = [stored("debian-12-0123")]
+    assert main(["store", "pull", URL]) == 0
+    assert caches.images.pulled == []
     disk = caches.folder / "images/debian-12-0123" / DISK
     whole = disk.read_bytes()
     disk.write_bytes(whole[:-1] + b"!")
@@ -226,14 +228,6 @@ def test_no_artifact_is_removed_if_the_age_is_invalid(caches: Caches) -> None:
         assert caches.images.removed == [], days
 
 
-def test_pull_skips_artifacts_that_the_cache_has(caches: Caches) -> None:
-    caches.images.stored = [stored("debian-12-0123")]
-
-    assert main(["store", "pull", URL]) == 0
-
-    assert caches.images.pulled == []
-
-
 def test_pull_of_a_name_that_the_store_lacks_is_an_error(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,29 +252,21 @@ def test_push_of_a_name_that_the_cache_lacks_is_an_error(
         assert f"'{names[-1]}'" in capsys.readouterr().err, names
 
 
-def test_store_ls_with_json_has_each_artifact(
+def test_store_ls_has_each_artifact_as_text_and_as_json(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]
 
+    assert main(["store", "ls", URL]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["KIND", "NAME", "MIB", "PUSHED", "NEEDS"],
+        ["images", "a", "1", "2026-08-21", "12:00", "-"],
+        ["images", "b", "1", "-", "a"],
+    ]
     assert main(["store", "ls", URL, "--json"]) == 0
 
     usual = {"kind": "images", "digest": "sha256:1", "mib": 1.5}
     assert json.loads(capsys.readouterr().out) == [
         {**usual, "name": "a", "pushed": "2026-08-21T12:00:00+00:00", "needs": None},
         {**usual, "name": "b", "pushed": None, "needs": "a"},
-    ]
-
-
-def test_store_ls_has_a_row_for_each_artifact(
-    caches: Caches, capsys: pytest.CaptureFixture[str]
-) -> None:
-    caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]
-
-    assert main(["store", "ls", URL]) == 0
-
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["KIND", "NAME", "MIB", "PUSHED", "NEEDS"],
-        ["images", "a", "1", "2026-08-21", "12:00", "-"],
-        ["images", "b", "1", "-", "a"],
     ]

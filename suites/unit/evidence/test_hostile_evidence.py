@@ -144,8 +144,9 @@ def test_link_in_evidence_does_not_read_a_file_of_this_host(tmp_path: Path) -> N
         assert "{'secret'" not in said, kind
 
 
-def test_hostile_outcome_raises_a_harness_error(tmp_path: Path) -> None:
+def test_malformed_or_hostile_outcome_raises_a_harness_error(tmp_path: Path) -> None:
     for text in (
+        *("", "{", "[]", "null", "{}", '{"steps": 1}'),
         "[" * 100_000,
         '{"exit_code": ' + "9" * 5000 + "}",
         '{"exit_code": "' + "9" * 5000 + '"}',

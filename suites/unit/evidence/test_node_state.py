@@ -79,7 +79,7 @@ def test_dkms_status_is_read_in_both_of_its_forms() -> None:
         ]
 
 
-def test_unknown_line_of_dkms_status_raises_an_error() -> None:
+def test_unknown_line_or_error_of_dkms_status_raises_an_error() -> None:
     for line in (
         "nvidia 580.126.09 6.1 x86_64 installed",
         "nvidia/580.126.09, 6.1, x86_64: Installed",
@@ -94,6 +94,14 @@ def test_unknown_line_of_dkms_status_raises_an_error() -> None:
             HarnessError, match=r"DKMS reports an error|a line of an unknown format"
         ):
             parse_dkms_status(f"iser/24.10, 6.1, x86_64: installed\n{line}\n")
+    for line in ("find: '/var/lib/dkms': Permission denied", "Killed", "\0"):
+        with pytest.raises(HarnessError, match="'dkms status' has a line of an unknown format"):
+            parse_dkms_status(f"Deprecated feature: REMAKE_INITRD (/etc)\n{line}\n")
+    for text in ("Error! a\n", "nvidia/580.1: added\nnvidia-fs/2: added\nError! a"):
+        with pytest.raises(
+            HarnessError, match="DKMS reports an error, so its list may lack modules"
+        ):
+            parse_dkms_status(text)
 
 
 def test_pci_functions_are_read_with_their_driver() -> None:
@@ -133,12 +141,6 @@ def test_output_of_lspci_without_a_known_line_raises_an_error() -> None:
     for text in ("zz\n", "<html>504</html>\n", "\0\0\n", "pcilib: x\nKilled\n"):
         with pytest.raises(HarnessError, match="'lspci' shows no PCI function, only unknown text"):
             parse_lspci(text)
-
-
-def test_output_of_dkms_status_without_a_known_line_raises_an_error() -> None:
-    for line in ("find: '/var/lib/dkms': Permission denied", "Killed", "\0"):
-        with pytest.raises(HarnessError, match="'dkms status' has a line of an unknown format"):
-            parse_dkms_status(f"Deprecated feature: REMAKE_INITRD (/etc)\n{line}\n")
 
 
 def test_path_may_contain_unusual_line_separators() -> None:
@@ -367,6 +369,7 @@ def test_unknown_line_of_systemctl_raises_an_error() -> None:
         "b.service loaded",
         "*",
         "\0",
+        "a." * 200_000 + "!",
     ):
         with pytest.raises(HarnessError, match="'systemctl list-units' has a line of an unknown"):
             parse_units(f"a.service loaded active running A\n{line}\n")
@@ -411,26 +414,18 @@ def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
         assert [text for text in texts if parse_lspci(text) != parse_lspci(GPU)] == []
 
 
-def test_text_between_a_pci_function_and_its_details_is_refused() -> None:
+def test_long_line_and_text_between_a_pci_function_and_its_details_are_refused() -> None:
     for error in ("cat: read error\n", "x" * 5000 + "\n"):
         with pytest.raises(HarnessError, match="a PCI function in an unknown format") as caught:
             parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
 
         assert len(str(caught.value)) < 600
-
-
-def test_long_line_of_lspci_is_refused() -> None:
     with pytest.raises(HarnessError, match="a PCI function in an unknown format"):
         parse_lspci(f"01:00.0 {'[0302]: ' * 200_000}\n")
 
 
 def test_many_empty_lines_of_lspci_do_not_delay_the_parser() -> None:
     assert len(parse_lspci(GPU + "\n" * 200_000 + "\tx\n")) == 1
-
-
-def test_long_line_of_systemctl_is_refused() -> None:
-    with pytest.raises(HarnessError, match="'systemctl list-units' has a line of an unknown"):
-        parse_units("a." * 200_000 + "!\n")
 
 
 def test_line_of_lspci_in_an_unknown_form_raises_an_error() -> None:
@@ -589,11 +584,3 @@ def test_holders_of_a_module_are_read_as_a_list() -> None:
             # A kernel that cannot unload modules does not count references.
             "fixed": LoadedModule(name="fixed", references=0, holders=()),
         }
-
-
-def test_error_of_dkms_is_found_in_any_line() -> None:
-    for text in ("Error! a\n", "nvidia/580.1: added\nnvidia-fs/2: added\nError! a"):
-        with pytest.raises(
-            HarnessError, match="DKMS reports an error, so its list may lack modules"
-        ):
-            parse_dkms_status(text)

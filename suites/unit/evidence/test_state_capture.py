@@ -352,16 +352,16 @@ def test_part_of_a_state_is_unknown_if_the_output_of_its_tool_is_malformed() -> 
         assert {each.kind for each in node.state().unknown} == kinds, tool
 
 
-def test_contents_of_an_unreadable_folder_are_unknown(node: FakeNode) -> None:
-    node.answers["find /dev"] = (1, "", "find: '/dev/secret': Permission denied\n")
+def test_paths_are_unknown_if_a_folder_is_unreadable_or_find_gives_no_reason(
+    node: FakeNode,
+) -> None:
+    for said, name, reason in (
+        ("find: '/dev/secret': Permission denied\n", "/dev/secret", "Permission denied"),
+        ("", "*", "find: exit code 1"),
+    ):
+        node.answers["find /dev"] = (1, "", said)
 
-    assert node.state().unknown == (Unknown(StateKind.PATHS, "/dev/secret", "Permission denied"),)
-
-
-def test_paths_are_unknown_if_find_fails_without_a_reason(node: FakeNode) -> None:
-    node.answers["find /dev"] = (1, "", "")
-
-    assert node.state().unknown == (Unknown(StateKind.PATHS, "*", "find: exit code 1"),)
+        assert node.state().unknown == (Unknown(StateKind.PATHS, name, reason),)
 
 
 def test_paths_of_a_file_system_that_is_not_ext4_are_unknown(node: FakeNode) -> None:

@@ -83,34 +83,24 @@ def test_root_ports_reserve_address_space_only_if_the_platform_has_apertures() -
         assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected), apertures_gib
 
 
-def test_emulated_guest_gets_the_rate_of_its_time_stamp_counter() -> None:
-    """On a busy host, a guest would measure a wrong rate, and its clock would be wrong."""
+def test_kernel_that_the_harness_chooses_gets_arguments_for_its_clock_and_its_interrupts() -> None:
+    """On a busy host, a guest would measure a wrong rate, and its clock would be wrong.
+
+    A guest without interrupts polls on the tick of IRQ 0, which the local APIC timer would replace.
+    """
     told = replace(a_platform(), tsc_khz=2_596_000)
-
-    assert a_description(FOLDER, platform=told).spec.extra_append == ("tsc_early_khz=2596000",)
-    assert a_description(FOLDER).spec.extra_append == ()
-
-
-def test_guest_polls_if_it_gets_no_interrupts_from_its_gpu() -> None:
-    """The kernel polls on the tick of IRQ 0, which the local APIC timer would replace."""
     polling = replace(a_platform(), lacks_gpu_interrupts=True)
+    added = {
+        platform: a_description(FOLDER, platform=platform).spec.extra_append
+        for platform in (told, polling, a_platform())
+    }
+    assert list(added.values()) == [("tsc_early_khz=2596000",), ("irqpoll", "nolapic_timer"), ()]
 
-    assert a_description(FOLDER, platform=polling).spec.extra_append == (
-        "irqpoll",
-        "nolapic_timer",
-    )
-
-
-def test_no_argument_is_added_to_the_kernel_command_line_of_a_boot_loader() -> None:
-    told = replace(a_platform(), tsc_khz=2_596_000)
     kernel = CloudImageKernel(
         version="6.8", vmlinuz=Path("/vmlinuz"), initrd=Path("/initrd"), command_line=("ro",)
     )
-
-    described = a_description(
-        FOLDER, platform=told, source=replace(a_booting_source(), kernel_image=kernel)
-    )
-
+    source = replace(a_booting_source(), kernel_image=kernel)
+    described = a_description(FOLDER, platform=told, source=source)
     assert described.spec.kernel_command_line == "ro"
 
 

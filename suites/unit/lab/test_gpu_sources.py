@@ -141,18 +141,11 @@ def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unpl
     assert (pool.held, gpus.plugged) == ([], ())
 
 
-def test_end_of_a_machine_returns_its_host_gpus(tmp_path: Path) -> None:
-    gpus, pool = machine_gpus(tmp_path, GpuSource.HOST, "0000:65:00.0", "0000:66:00.0")
-    gpus.provide([ANY], report=lambda _: None)
-    gpus.provide([ANY], report=lambda _: None)
-
-    gpus.close()
-
-    assert (len(pool.holders), pool.held) == (2, [])
-
-
-def test_host_and_emulated_gpu_in_one_machine_have_their_own_device_ids(tmp_path: Path) -> None:
-    gpus, pool = machine_gpus(tmp_path, GpuSource.EMULATED, ADDRESS)
+def test_host_and_emulated_gpus_of_one_machine_have_their_own_device_ids_until_its_end(
+    tmp_path: Path,
+) -> None:
+    second = GpuChoice(address="0000:66:00.0")
+    gpus, pool = machine_gpus(tmp_path, GpuSource.EMULATED, ADDRESS, "0000:66:00.0")
 
     emulated, host = gpus.provide([a_model(), BY_ADDRESS], report=lambda _: None)
 
@@ -163,8 +156,10 @@ def test_host_and_emulated_gpu_in_one_machine_have_their_own_device_ids(tmp_path
         RequirementError, match=r"'gpu1'.*belongs to the host.*--gpu-source=emulated"
     ):
         gpus.gpu("gpu1")
+    gpus.provide([second], report=lambda _: None)
+    assert len(pool.held) == 2
     gpus.close()
-    assert pool.held == []
+    assert (len(pool.holders), pool.held) == (2, [])
 
 
 def test_fault_script_for_a_host_gpu_is_refused_and_no_gpu_stays_leased(tmp_path: Path) -> None:

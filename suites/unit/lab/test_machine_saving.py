@@ -292,30 +292,23 @@ def test_hanging_guest_with_a_gpu_cannot_be_saved(
     assert bundles == []
 
 
-def test_machine_that_has_ended_can_not_be_saved(
-    stage: Stage, bundles: list[dict[str, Any]]
+def test_machine_that_has_ended_or_whose_vm_driver_cannot_save_machines_is_not_saved(
+    stage: Stage, bundles: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stage.machine() as machine:
         stage.driver.vms[0].is_running = False
-
         with pytest.raises(
             HarnessError, match=r"^Machine 'node' has ended, and its memory is gone"
         ):
             machine.save_bundle(Path("/bundle"), purpose="test_boots")
 
-    assert bundles == []
-
-
-def test_error_says_that_the_vm_driver_cannot_save_machines(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stage.machine() as machine:
         monkeypatch.setattr(machine, "_vm", SimpleNamespace(spec=machine.spec))
-
         with pytest.raises(
             HarnessError, match=r"^The VM driver of machine 'node' can't save running machines\.$"
         ):
             machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+    assert bundles == []
 
 
 # -- saved as a checkpoint -----------------------------------------------------------------------

@@ -291,42 +291,26 @@ def test_saved_state_is_looked_up_again_after_each_change(
         assert clones.described[-1].checkpoint == clones.checkpoint
 
 
-def test_saved_state_is_looked_up_again_after_a_reboot_of_the_host(
-    clones: Clones, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clones.clone()
-
-    (clones.folder / "boot_id").write_text("another")
-    monkeypatch.setattr(recent_clones, "BOOT_ID", clones.folder / "boot_id")
-
-    assert clones.clone() == 2
-
-
-def test_saved_state_is_looked_up_again_after_a_package_was_installed(
+def test_saved_state_is_looked_up_again_after_a_reboot_and_an_installation_and_an_edit(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = clones.folder / "site-packages"
     site.mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    clones.clone()
-
-    (site / "package").mkdir()
-
-    assert clones.clone() == 2
-
-
-def test_saved_state_is_looked_up_again_after_the_harness_was_edited_but_not_compiled(
-    clones: Clones, monkeypatch: pytest.MonkeyPatch
-) -> None:
     package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
     clones.clone()
+    # Python compiles the harness.
     files_in(package / "__pycache__", "lab.cpython-311.pyc")
     assert clones.clone() == 1
 
     _append(package / "lab.py")
-
-    assert clones.clone() == 2
+    assert [clones.clone(), clones.clone()] == [2, 2]
+    (site / "package").mkdir()
+    assert [clones.clone(), clones.clone()] == [3, 3]
+    (clones.folder / "boot_id").write_text("another")
+    monkeypatch.setattr(recent_clones, "BOOT_ID", clones.folder / "boot_id")
+    assert clones.clone() == 4
 
 
 def test_image_that_a_provisioner_made_is_looked_up_for_each_clone(clones: Clones) -> None:

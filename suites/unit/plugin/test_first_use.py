@@ -94,15 +94,16 @@ def test_only_one_worker_announces_the_first_use() -> None:
         def lines(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
             return ["first", "second"]
 
+    told: list[ProgressEvent] = []
     for config, speaks in (
         (SimpleNamespace(), False),
         (SimpleNamespace(workerinput={"workerid": "gw0"}), True),
         (SimpleNamespace(workerinput={"workerid": "gw1"}), False),
     ):
-        told: list[ProgressEvent] = []
+        told.clear()
         session: Any = SimpleNamespace(config=config, items=[])
 
-        Announcing(Settings(), lambda told=told: told.append).pytest_collection_finish(session)
+        Announcing(Settings(), lambda: told.append).pytest_collection_finish(session)
 
         assert [(each.stage, each.message) for each in told] == [
             (Stage.PLAN, "first\nsecond")
@@ -124,9 +125,6 @@ def test_announcement_has_each_item_and_the_total_time() -> None:
         "  saved state b  about 60 s",
         "  Progress is shown meanwhile; later runs take these items from '/cache'.",
     ]
-
-
-def test_nothing_is_announced_if_all_is_cached() -> None:
     assert render([], cache="/cache") == []
 
 

@@ -46,25 +46,16 @@ def test_wait_ends_at_the_last_return_of_the_capacity_after_the_last_start_of_th
     None
 ):
     begin = events_of(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0))
-    for events, capacity_s, allocated_s in (
-        (
-            [
-                *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
-                ("allocated", 24.2),
-            ],
-            24.0,
-            24.2,
-        ),
-        (
-            [
-                *(("capacity", 20.0, 1), ("allocated", 20.1)),
-                *(("kubelet-started", 30.0), ("capacity", 31.0, 1), ("allocated", 31.5)),
-            ],
-            31.0,
-            31.5,
-        ),
-    ):
-        moments = moments_of([*begin, *events_of(*events)])
+    disappeared = events_of(
+        *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
+        ("allocated", 24.2),
+    )
+    restarted = events_of(
+        *(("capacity", 20.0, 1), ("allocated", 20.1)),
+        *(("kubelet-started", 30.0), ("capacity", 31.0, 1), ("allocated", 31.5)),
+    )
+    for events, capacity_s, allocated_s in ((disappeared, 24.0, 24.2), (restarted, 31.0, 31.5)):
+        moments = moments_of([*begin, *events])
 
         assert moments is not None
         assert (moments.capacity_s, moments.allocated_s) == (capacity_s, allocated_s)

@@ -24,23 +24,23 @@ def _python_test() -> pytest.Item:
 
 def test_example_is_selected_by_tags_and_names_and_focus() -> None:
     rows: list[tuple[set[str], bool, dict[str, Any], dict[str, Any], bool]] = [
-        ({}, False, {}, {}, True),
+        (set(), False, {}, {}, True),
         # An example needs a tag of the command line or of the project.
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("b:1",)}, True),
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("a",)}, True),
         ({"a"}, False, {"tags": ("b",)}, {"all_tags": ("c",)}, False),
         ({"b:2"}, False, {}, {"all_tags": ("b:1", "b:3")}, False),
         # A pattern matches the name of an example, or the name of any group that contains the example.
-        ({}, False, {"examples": ("no", "out*")}, {}, True),
-        ({}, False, {"examples": ("inner",)}, {}, True),
-        ({}, False, {"examples": ("exa?ple",)}, {}, True),
-        ({}, False, {"examples": ("other",)}, {}, False),
+        (set(), False, {"examples": ("no", "out*")}, {}, True),
+        (set(), False, {"examples": ("inner",)}, {}, True),
+        (set(), False, {"examples": ("exa?ple",)}, {}, True),
+        (set(), False, {"examples": ("other",)}, {}, False),
         ({"a"}, False, {"examples": ("outer",)}, {}, False),
         # A focused example passes any filter; in a focused run, no other example runs.
         ({"a"}, False, {"examples": ("other",)}, {"is_focused": True}, True),
-        ({}, True, {}, {"is_focused": True}, True),
-        ({}, True, {}, {}, False),
-        ({}, False, {"focus": True}, {}, False),
+        (set(), True, {}, {"is_focused": True}, True),
+        (set(), True, {}, {}, False),
+        (set(), False, {"focus": True}, {}, False),
     ]
     for tags, focus, project, case, is_wanted in rows:
         options = SimpleNamespace(**{"tags": (), "examples": (), "focus": False, **project})
