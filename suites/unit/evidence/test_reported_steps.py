@@ -55,15 +55,12 @@ def test_event_is_nested_in_the_step_that_contains_its_time(tmp_path: Path) -> N
     assert start.error == "start failed"
 
 
-def test_events_of_a_run_without_an_outcome_are_steps(tmp_path: Path) -> None:
+def test_events_of_a_run_without_an_outcome_or_with_a_damaged_outcome_are_steps(
+    tmp_path: Path,
+) -> None:
     write_event(tmp_path, "AKS.CSE.dkms", 12, 14)
-
     assert [each.title for each in inner_steps(Evidence(tmp_path))] == ["AKS.CSE.dkms"]
 
-
-def test_events_are_reported_even_if_the_outcome_is_damaged(tmp_path: Path) -> None:
-    write_event(tmp_path, "AKS.CSE.dkms", 12, 14)
     (tmp_path / OUTCOME).parent.mkdir(parents=True)
     (tmp_path / OUTCOME).write_text("{")
-
     assert [each.title for each in inner_steps(Evidence(tmp_path))] == ["AKS.CSE.dkms"]

@@ -96,7 +96,9 @@ def test_new_bundle_has_a_later_time_than_bundles_made_while_the_clock_was_ahead
     assert made_after([], 3.0) == 3.0
 
 
-def test_folder_with_versions_json_and_its_archive_are_one_bundle(tmp_path: Path) -> None:
+def test_folder_with_versions_json_and_its_archive_are_one_bundle_and_removed_together(
+    tmp_path: Path,
+) -> None:
     for name in ("new", "old"):
         (tmp_path / name / "node").mkdir(parents=True)
         (tmp_path / name / "node/versions.json").write_text(VERSIONS)
@@ -110,37 +112,25 @@ def test_folder_with_versions_json_and_its_archive_are_one_bundle(tmp_path: Path
     assert old.parts == (tmp_path / "old", tmp_path / "old.tar.zst")
     folder_bytes = (tmp_path / "old/node/versions.json").stat().st_blocks * 512
     assert old.size_bytes >= folder_bytes + 1000
+    old.remove()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.tar.zst"]
 
 
-def test_foreign_archives_and_folders_are_not_listed_as_bundles(tmp_path: Path) -> None:
+def test_foreign_archives_and_files_of_passed_tests_are_not_listed_as_bundles(
+    tmp_path: Path,
+) -> None:
     """A bundle may be removed, but a foreign file must be kept."""
     (tmp_path / "backup.tar.gz").touch()
     (tmp_path / "project/package").mkdir(parents=True)
     (tmp_path / "project/package/versions.json").write_text('{"schema": 1}')
     (tmp_path / "broken/node").mkdir(parents=True)
     (tmp_path / "broken/node/versions.json").write_text("{")
-
-    assert bundles_in(tmp_path) == []
-
-
-def test_files_of_a_passed_test_are_not_a_bundle(tmp_path: Path) -> None:
-    """This covers `--evidence=always`, evidence of bakes, and the part of an archive."""
+    # This covers `--evidence=always`, evidence of bakes, and the part of an archive.
     (tmp_path / "passed/node/host").mkdir(parents=True)
     (tmp_path / ".x.tar.zst.part").touch()
-    (tmp_path / "notes.txt").touch()
 
     assert bundles_in(tmp_path) == []
     assert bundles_in(tmp_path / "absent") == []
-
-
-def test_folder_and_archive_of_a_bundle_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "t/node").mkdir(parents=True)
-    (tmp_path / "t/node/versions.json").write_text(VERSIONS)
-    (tmp_path / "t.tar.gz").touch()
-
-    bundles_in(tmp_path)[0].remove()
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_negative_or_nan_bundle_limit_is_refused() -> None:

@@ -78,33 +78,29 @@ def opened(stage: Stage, door: Door, folder: Path) -> Iterator[FakeVm]:
         yield vm
 
 
-def test_machine_is_listed_while_it_runs(stage: Stage, door: Door, tmp_path: Path) -> None:
+def test_machine_is_listed_with_its_gpus_while_it_runs(
+    stage: Stage, door: Door, tmp_path: Path
+) -> None:
     with opened(stage, door, tmp_path) as vm:
         (listed,) = door.listed
         assert (listed.id, listed.name, listed.gpus) == ("node-0123", "node", ("h100",))
         assert (listed.process, listed.user, listed.until) == (os.getpid(), PID, 12.5)
         assert (listed.memory_mib, listed.folder) == (1536, tmp_path / "node-0123")
-        assert listed.purpose.endswith("::test_machine_is_listed_while_it_runs")
+        assert listed.purpose.endswith("::test_machine_is_listed_with_its_gpus_while_it_runs")
         assert listed.since > 0
         assert door.folder == tmp_path / "node-0123"
         assert (door.enterable.name, door.enterable.agent) == ("node", vm.agent)
         assert door.enterable.console is vm.console
         assert len(vm.console.taps) == 1
 
+        assert door.listing is not None
+        door.listing.show_gpus(["h100", "l4"])
+        (listed,) = door.listed
+        assert (listed.id, listed.gpus, listed.until) == ("node-0123", ("h100", "l4"), 12.5)
+
     assert door.listed == []
     assert door.enterable is None
     assert vm.console.taps == []
-
-
-def test_list_of_machines_shows_the_gpus_of_a_machine_after_a_change(
-    stage: Stage, door: Door, tmp_path: Path
-) -> None:
-    with opened(stage, door, tmp_path):
-        assert door.listing is not None
-        door.listing.show_gpus(["h100", "l4"])
-
-        (listed,) = door.listed
-        assert (listed.id, listed.gpus, listed.until) == ("node-0123", ("h100", "l4"), 12.5)
 
 
 def test_machine_of_a_command_is_listed_with_its_command_line(

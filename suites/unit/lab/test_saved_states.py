@@ -91,7 +91,9 @@ def test_state_has_a_default_number_of_slots_unless_more_slots_are_requested() -
     assert booted(an_image(), slots=9).slots == 9
 
 
-def test_derived_state_refers_to_its_parent_and_the_source_of_its_function() -> None:
+def test_derived_state_refers_to_its_parent_and_to_the_given_parts_or_its_functions_source() -> (
+    None
+):
     below = booted(an_image())
 
     above = below.derive("ready", do_nothing)
@@ -103,11 +105,8 @@ def test_derived_state_refers_to_its_parent_and_the_source_of_its_function() -> 
         "make": "do_nothing",
         "module_sha256": hashlib.sha256(source).hexdigest(),
     }
-
-
-def test_derived_state_has_the_given_key_parts_instead_of_the_functions_source() -> None:
     for parts in ({"files": "1"}, {}):
-        assert booted(an_image()).derive("ready", do_nothing, parts).parts == parts
+        assert below.derive("ready", do_nothing, parts).parts == parts
 
 
 def test_function_without_a_source_file_is_refused() -> None:

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from harness.lab.registry import Registry
 
 
-def test_node_that_builds_its_driver_at_boot_needs_no_bake() -> None:
+def test_node_that_builds_its_driver_or_has_nvidias_driver_needs_no_bake() -> None:
     """A bake of NVIDIA's own driver takes an hour under emulation."""
-    fleet = a_fleet()
+    for payload, mode in (
+        (Payload.STAND_IN, Mode.BUILD),
+        (Payload.NVIDIA, Mode.PREBAKED),
+    ):
+        fleet = a_fleet(payload)
 
-    request = fleet.request(Mode.BUILD)
+        request = fleet.request(mode)
 
-    assert request.image is fleet.node_image
-    assert request.before == []
+        assert request.image is fleet.node_image
+        assert request.before == []
 
 
 def test_each_mode_has_its_image_and_kernel_and_provisioner_and_registry_distance(
@@ -85,15 +89,6 @@ def test_reset_removes_the_driver_but_keeps_what_the_image_contains() -> None:
     without = replace(fleet, own=replace(own, teardown=None))
     assert not without.can_reset(Mode.OWN)
     assert teardown not in without.reset_commands(Mode.OWN)
-
-
-def test_prebaked_mode_boots_an_image_with_nvidias_driver_without_a_bake() -> None:
-    fleet = a_fleet(Payload.NVIDIA)
-
-    request = fleet.request(Mode.PREBAKED)
-
-    assert request.image is fleet.node_image
-    assert request.before == []
 
 
 def test_prebuilt_nvidia_module_is_removed_if_the_node_has_to_build_the_module() -> None:
