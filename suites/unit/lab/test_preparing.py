@@ -539,6 +539,8 @@ def test_image_is_written_to_a_temporary_file_and_then_renamed(
     assert bakes.write_standalone(an_image(), tmp_path / "mine.qcow2") == tmp_path / "mine.qcow2"
 
     assert seen == [(tmp_path / ".mine.qcow2.part", 0o600, False)]
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "mine.qcow2": b"a disk"
-    }
+    # A killed run left a part of another image.
+    (tmp_path / ".other.qcow2.part").write_bytes(b"half a disk")
+    bakes.write_standalone(an_image(), tmp_path / "other.qcow2")
+    images = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert images == dict.fromkeys(("mine.qcow2", "other.qcow2"), b"a disk")

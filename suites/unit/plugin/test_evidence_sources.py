@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from typing_extensions import override
@@ -164,7 +164,7 @@ def test_first_evidence_of_a_failed_test_replaces_the_evidence_of_an_earlier_run
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_unreachable_machine_leaves_the_reason_and_the_host_evidence(
+def test_evidence_of_a_machine_is_completed_with_the_error_of_the_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     completed: list[tuple[object, Path, object]] = []
@@ -173,29 +173,17 @@ def test_unreachable_machine_leaves_the_reason_and_the_host_evidence(
         completed.append((machine, folder, error))
         return folder
 
-    def refuse() -> NoReturn:
-        raise HarnessError("It did not answer a ping.")
-
+    fresh = EvidenceFolder(tmp_path / "fresh").file("/a.txt", "").evidence
     monkeypatch.setattr("harness.plugin.evidence_sources.completed", complete)
-    (tmp_path / "clone1").mkdir()
-    vm = SimpleNamespace(logs={}, events=())
-    machine: Any = SimpleNamespace(
-        name="clone1",
-        folder=tmp_path / "clone1",
-        vm=vm,
-        gpu_traces=dict,
-        require_answer=refuse,
-        busy_host=str,
-        time_stretch=float,
-    )
-    source, kept, error = MachineEvidenceSource(machine), tmp_path / "kept", HarnessError("x")
+    monkeypatch.setattr("harness.plugin.evidence_sources.collect_available", lambda _: fresh)
+    machine: Any = SimpleNamespace(name="clone1", folder=tmp_path / "clone1")
+    source, error = MachineEvidenceSource(machine), HarnessError("x")
+    place = tmp_path / "kept" / source.name
 
-    moved = dict(source.gather(kept / source.name, error))
+    assert dict(source.gather(place, error)) == {fresh.folder: place}
 
-    ((origin, place),) = moved.items()
-    assert (origin.parent, place) == (machine.folder, kept / "clone1")
-    assert (place / "not-collected.txt").read_text() == "It did not answer a ping.\n"
-    assert (place / "host/qmp-events.json").is_file()
+    assert source.name == "clone1"
+    assert (place / "files/a.txt").is_file()
     assert completed == [(machine, place, error)]
 
 
