@@ -58,7 +58,7 @@ def test_init_writes_into_the_current_folder_by_default(
     assert (tmp_path / "README.md").read_text() == "ours"
 
 
-def test_image_and_provisioner_of_a_new_project_are_valid(tmp_path: Path) -> None:
+def test_image_and_provisioner_and_workflow_of_a_new_project_are_valid(tmp_path: Path) -> None:
     main(["init", str(tmp_path)])
 
     image = load_catalogue(tmp_path / "images").get("node")
@@ -68,11 +68,6 @@ def test_image_and_provisioner_of_a_new_project_are_valid(tmp_path: Path) -> Non
     assert "jq" in image.file.packages
     assert "cloud-init" in image.file.packages
     assert provisioner.outcome.exit_codes == {0: "ready", 3: "no-gpu"}
-
-
-def test_workflow_of_a_new_project_installs_a_pinned_harness_version(tmp_path: Path) -> None:
-    main(["init", str(tmp_path)])
-
     text = (tmp_path / ".github/workflows/gpu-nodes.yml").read_text()
     steps = yaml.safe_load(text)["jobs"]["test"]["steps"]
     assert "@VERSION@" not in text

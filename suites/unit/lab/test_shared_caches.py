@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 VERSION = "QEMU emulator version 7.2.22 (Debian)"
 
 
-def test_run_without_a_store_has_no_shared_caches(tmp_path: Path) -> None:
-    assert open_shared_caches(Settings(cache=tmp_path)) == {}
-
-
-def test_shared_caches_have_the_address_and_write_permission_of_the_settings(
+def test_shared_caches_have_the_address_and_write_permission_of_the_settings_if_it_is_valid(
     tmp_path: Path,
 ) -> None:
     for is_writable in (False, True):
@@ -42,9 +38,7 @@ def test_shared_caches_have_the_address_and_write_permission_of_the_settings(
         assert {cache.client.address for cache in caches.values()} == {
             Address.parse("http://127.0.0.1:5000/harness")
         }, is_writable
-
-
-def test_invalid_address_of_a_store_is_refused(tmp_path: Path) -> None:
+    assert open_shared_caches(Settings(cache=tmp_path)) == {}
     with pytest.raises(BadInputError):
         open_shared_caches(Settings(cache=tmp_path, store="not an address"))
 
