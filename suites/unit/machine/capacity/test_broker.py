@@ -56,18 +56,18 @@ def test_released_reservation_leaves_no_file_and_frees_its_capacity(host: FakeHo
         pass
 
 
-@pytest.mark.parametrize("content", ['{"who": 1}', None])
 def test_reservation_file_of_a_dead_process_is_removed_whatever_it_contains(
-    host: FakeHost, content: str | None
+    host: FakeHost,
 ) -> None:
     with at_once(host.broker(), "a", mib(4000)):
         (file,) = host.folder.iterdir()
         kept = file.read_text()
-    file.write_text(kept if content is None else content, encoding="latin-1")
+    for content in ('{"who": 1}', kept):
+        file.write_text(content, encoding="latin-1")
 
-    with at_once(host.broker(), "b", mib(4000)):
-        assert whos(host.broker()) == ["b"]
-        assert not file.exists()
+        with at_once(host.broker(), "b", mib(4000)):
+            assert whos(host.broker()) == ["b"]
+            assert not file.exists()
 
 
 def test_error_has_the_path_of_a_held_reservation_that_cannot_be_parsed(host: FakeHost) -> None:
@@ -94,25 +94,17 @@ def test_foreign_files_in_the_folder_are_not_touched(host: FakeHost) -> None:
     assert [path.name for path in host.folder.iterdir()] == ["notes"]
 
 
-@pytest.mark.parametrize(
-    ("demand", "words"),
-    [
+def test_demand_beyond_the_whole_host_is_refused_at_once(host: FakeHost) -> None:
+    for demand, words in (
         (mib(4001), "4001 MiB of memory are requested, but this host has only 4000"),
         (mib(1, cpus=9), "9 vCPUs are requested, but this host has only 8"),
         (mib(1, ports=11), "11 ports are requested, but this host has only 10"),
-    ],
-)
-def test_demand_beyond_the_whole_host_is_refused_at_once(
-    host: FakeHost, demand: Demand, words: str
-) -> None:
-    with (
-        pytest.raises(RequirementError) as caught,
-        host.broker().reserve("a", demand, deadline=Deadline.after(1e9)),
     ):
-        pass
-    assert str(caught.value) == (
-        f"{words} for all machines together; request less, or use a larger host."
-    )
+        with (
+            pytest.raises(RequirementError, match=f"^{words} .*; request less"),
+            host.broker().reserve("a", demand, deadline=Deadline.after(1e9)),
+        ):
+            pass
     assert not host.folder.exists()
 
 
@@ -171,17 +163,6 @@ def test_reserved_memory_that_its_process_already_uses_is_subtracted_only_once(
             pass
 
 
-def test_no_memory_is_kept_for_a_process_that_uses_more_than_it_reserved(
-    host: FakeHost,
-) -> None:
-    host.touches(4711, 1600)
-    host.has(available_mib=1000)
-    with contextlib.ExitStack() as reservations:
-        reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
-
-        reservations.enter_context(at_once(host.broker(2), "b", mib(1000)))
-
-
 def test_memory_that_is_kept_for_one_process_is_not_reserved_by_another_process(
     host: FakeHost,
 ) -> None:
@@ -200,30 +181,21 @@ def test_memory_that_is_kept_for_one_process_is_not_reserved_by_another_process(
         reservations.enter_context(at_once(host.broker(3), "c", mib(400)))
 
 
-def test_ended_process_is_assumed_to_use_no_memory(host: FakeHost) -> None:
+def test_process_that_has_ended_or_has_no_memory_figures_is_assumed_to_use_no_memory(
+    host: FakeHost,
+) -> None:
+    (host.proc / "4712").mkdir()
+    (host.proc / "4712" / "status").write_text("Name: kthread\n")
     host.has(available_mib=1000)
-    with contextlib.ExitStack() as reservations:
-        reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
+    for process in (4711, 4712):
+        with at_once(host.broker(1), "a", mib(500)) as reservation:
+            reservation.used_by(process)
 
-        with (
-            pytest.raises(HarnessError, match="of which 500 MiB are kept"),
-            at_once(host.broker(2), "b", mib(501)),
-        ):
-            pass
-
-
-def test_process_without_memory_figures_is_assumed_to_use_no_memory(host: FakeHost) -> None:
-    (host.proc / "4711").mkdir()
-    (host.proc / "4711" / "status").write_text("Name: kthread\n")
-    host.has(available_mib=1000)
-    with contextlib.ExitStack() as reservations:
-        reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
-
-        with (
-            pytest.raises(HarnessError, match="of which 500 MiB are kept"),
-            at_once(host.broker(2), "b", mib(501)),
-        ):
-            pass
+            with (
+                pytest.raises(HarnessError, match="of which 500 MiB are kept"),
+                at_once(host.broker(2), "b", mib(501)),
+            ):
+                pass
 
 
 def test_setting_the_process_of_an_ended_reservation_writes_nothing(
@@ -242,23 +214,7 @@ def test_setting_the_process_of_an_ended_reservation_writes_nothing(
     assert list(host.folder.iterdir()) == []
 
 
-def test_full_disk_is_reported_and_leaves_no_reservation(
-    host: FakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("os.pwrite", fail)
-
-    with (
-        pytest.raises(HarnessError, match=r"'a' can't be written \(No space left"),
-        at_once(host.broker(), "a", mib(1)),
-    ):
-        pass
-    assert list(host.folder.iterdir()) == []
-
-
-def test_full_disk_leaves_the_reservation_as_it_was(
+def test_full_disk_is_reported_and_leaves_the_reservation_as_it_was(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -266,7 +222,7 @@ def test_full_disk_leaves_the_reservation_as_it_was(
 
     with at_once(host.broker(), "a", mib(1)) as reservation:
         monkeypatch.setattr("os.pwrite", fail)
-        with pytest.raises(HarnessError, match="can't be written"):
+        with pytest.raises(HarnessError, match=r"'a' can't be written \(No space left"):
             reservation.used_by(4711)
 
         assert whos(host.broker()) == ["a"]
@@ -360,34 +316,29 @@ def test_reservation_folder_and_files_are_private(host: FakeHost) -> None:
     assert modes == [0o700, 0o600]
 
 
-@pytest.mark.parametrize("place", ["link", "dangling", "file", "below a file", "open", "other's"])
 def test_reservation_folder_that_is_not_private_to_this_user_is_refused(
-    host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = tmp_path / "ours"
     ours.mkdir(mode=0o700)
-    if place in {"link", "dangling"}:
-        host.folder.symlink_to(ours if place == "link" else tmp_path / "absent")
-    elif place == "file":
-        host.folder.touch()
-    elif place == "below a file":
-        (tmp_path / "file").touch()
-        host.folder = tmp_path / "file" / "reservations"
-    else:
-        host.folder.mkdir(mode=0o700)
-    if place == "open":
-        host.folder.chmod(0o770)
-    if place == "other's":
-        monkeypatch.setattr("os.geteuid", lambda: 4711)
+    (tmp_path / "link").symlink_to(ours)
+    (tmp_path / "dangling").symlink_to(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o770)
 
-    with (
-        pytest.raises(
-            RequirementError,
-            match=rf"^The broker's folder '{host.folder}' must be private to user .*remove it",
-        ),
-        at_once(host.broker(), "a", mib(1)),
-    ):
-        pass
+    for name in ("link", "dangling", "file", "file/reservations", "open", "ours"):
+        if name == "ours":
+            monkeypatch.setattr("os.geteuid", lambda: 4711)
+        host.folder = tmp_path / name
+        with (
+            pytest.raises(
+                RequirementError,
+                match=rf"^The broker's folder '{host.folder}' must be private to user .*remove it",
+            ),
+            at_once(host.broker(), "a", mib(1)),
+        ):
+            pass
     assert list(ours.iterdir()) == []
 
 

@@ -190,32 +190,30 @@ def test_process_that_holds_a_reservation_is_served_before_the_queue(host: FakeH
 # -- other load: CAPACITY is that of a host with two processors ------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("load", "said"),
-    [
+def test_machine_does_not_start_beside_a_machine_of_another_process_on_a_busy_host(
+    host: FakeHost,
+) -> None:
+    busy: tuple[tuple[dict[str, float], str], ...] = (
         ({"load": 9, "cpu": 99}, r"about 7 other tasks share its 2 processors.*99 % of the time"),
         ({"load": 0.5, "memory": 21}, r"memory is short for 21 % of the time"),
         ({"load": 0.5, "io": 81}, r"all work waits for the disk for 81 % of the time"),
-    ],
-)
-def test_machine_does_not_start_beside_a_machine_of_another_process_on_a_busy_host(
-    host: FakeHost, load: dict[str, float], said: str
-) -> None:
-    host.is_busy(**load)
-    reports: list[str] = []
-    clock = FakeClock(on_sleep=in_turn(lambda: host.is_busy(load=0.5)))
+    )
+    for load, said in busy:
+        host.is_busy(**load)
+        reports: list[str] = []
+        clock = FakeClock(on_sleep=in_turn(lambda: host.is_busy(load=0.5)))
 
-    with (
-        at_once(host.broker(7), "node-a", mib(100)),
-        host.broker(8).reserve(
-            "node-b", mib(100), deadline=Deadline.after(900, clock), report=reports.append
-        ),
-    ):
-        assert whos(host.broker()) == ["node-a", "node-b"]
+        with (
+            at_once(host.broker(7), "node-a", mib(100)),
+            host.broker(8).reserve(
+                "node-b", mib(100), deadline=Deadline.after(900, clock), report=reports.append
+            ),
+        ):
+            assert whos(host.broker()) == ["node-a", "node-b"]
 
-    (line,) = reports
-    assert re.search(rf"'node-b' waits for .*: {said}.*; held by 'node-a'", line)
-    assert clock.elapsed_s < 1
+        (line,) = reports
+        assert re.search(rf"'node-b' waits for .*: {said}.*; held by 'node-a'", line)
+        assert clock.elapsed_s < 1
 
 
 def _unasked(
@@ -230,35 +228,32 @@ def _unasked(
     return host.broker(process).reserve(who, demand, deadline=deadline, report=told)
 
 
-@pytest.mark.parametrize(
-    "load",
-    [
+def test_machine_starts_beside_another_machine_if_only_machines_load_the_host(
+    host: FakeHost,
+) -> None:
+    loads: tuple[dict[str, float], ...] = (
         {"load": 9, "cpu": 49},
         {"load": 6, "cpu": 99},
         {"load": 0.5, "cpu": 99, "memory": 20, "io": 80},
-    ],
-)
-def test_machine_starts_beside_another_machine_if_only_machines_load_the_host(
-    host: FakeHost, load: dict[str, float]
-) -> None:
-    host.is_busy(**load)
+    )
+    for load in loads:
+        host.is_busy(**load)
 
-    with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 8, "node-b", mib(100)):
-        assert whos(host.broker()) == ["node-a", "node-b"]
+        with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 8, "node-b", mib(100)):
+            assert whos(host.broker()) == ["node-a", "node-b"]
 
 
-@pytest.mark.parametrize("cpus", [[4], [2, 1]], ids=["one", "two"])
 def test_load_is_attributed_to_running_machines_by_the_number_of_their_vcpus(
-    host: FakeHost, cpus: list[int]
+    host: FakeHost,
 ) -> None:
     host.is_busy(load=9.0, cpu=99)
 
-    with contextlib.ExitStack() as machines:
-        for count in cpus:
-            machines.enter_context(at_once(host.broker(7), "node-a", mib(100, cpus=count)))
-        machines.enter_context(_unasked(host, 8, "node-b", mib(100)))
-
-        assert whos(host.broker()) == ["node-a"] * len(cpus) + ["node-b"]
+    with (
+        at_once(host.broker(7), "node-a", mib(100, cpus=2)),
+        at_once(host.broker(7), "node-a", mib(100, cpus=1)),
+        _unasked(host, 8, "node-b", mib(100)),
+    ):
+        assert whos(host.broker()) == ["node-a", "node-a", "node-b"]
 
 
 def test_load_delays_neither_the_first_machine_nor_later_machines_of_the_same_process(
@@ -277,28 +272,32 @@ def test_load_delays_neither_the_first_machine_nor_later_machines_of_the_same_pr
         assert whos(host.broker()) == ["node-a", "other", "node-b"]
 
 
-@pytest.mark.parametrize(("limit_s", "delay_s"), [(900, 30), (20, 10)])
-def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(
-    host: FakeHost, limit_s: float, delay_s: float
-) -> None:
+def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(host: FakeHost) -> None:
+    def slow_clock() -> FakeClock:
+        """Return a clock by which each look at the load takes some seconds."""
+        clock = FakeClock(on_sleep=lambda: clock.advance(2.7))
+        return clock
+
     host.is_busy(load=90, cpu=99)
-    # Each look at the load takes most of a second.
-    clock = FakeClock(on_sleep=lambda: clock.advance(0.7))
+    for limit_s, delay_s in ((900, 30), (20, 10)):
+        clock = slow_clock()
+        with (
+            at_once(host.broker(7), "node-a", mib(100)),
+            host.broker(8).reserve("node-b", mib(100), deadline=Deadline.after(limit_s, clock)),
+        ):
+            assert delay_s <= clock.elapsed_s < delay_s + 3
 
-    with (
-        at_once(host.broker(7), "node-a", mib(100)),
-        host.broker(8).reserve("node-b", mib(100), deadline=Deadline.after(limit_s, clock)),
+
+def test_tasks_share_the_processors_only_of_a_busy_host(host: FakeHost) -> None:
+    for load, cpu, running, tasks in (
+        (40.0, 99, 3, 20.0),
+        (0.5, 99, 40, 20.0),
+        (40.0, 50, 3, 1.0),
+        (4.0, 99, 3, 1.0),
     ):
-        assert delay_s <= clock.elapsed_s < delay_s + 1
+        host.is_busy(load=load, cpu=cpu, running=running)
 
-
-@pytest.mark.parametrize(("load", "running"), [(40.0, 3), (0.5, 40)], ids=["lasting", "new"])
-def test_tasks_share_the_processors_of_a_busy_host(
-    host: FakeHost, load: float, running: float
-) -> None:
-    host.is_busy(load=load, cpu=99, running=running)
-
-    assert host.broker().tasks_per_processor() == 20.0
+        assert host.broker().tasks_per_processor() == tasks
 
 
 def test_tasks_of_a_busy_host_with_one_processor_share_that_processor(host: FakeHost) -> None:
@@ -308,30 +307,17 @@ def test_tasks_of_a_busy_host_with_one_processor_share_that_processor(host: Fake
     assert host.broker(capacity=capacity).tasks_per_processor() == 3.0
 
 
-@pytest.mark.parametrize(
-    "load", [{"load": 40.0, "cpu": 50.0}, {"load": 4.0, "cpu": 99.0}], ids=["idle", "few"]
-)
-def test_other_tasks_of_a_host_that_is_not_busy_do_not_count(
-    host: FakeHost, load: dict[str, float]
-) -> None:
-    host.is_busy(**load)
-
-    assert host.broker().tasks_per_processor() == 1.0
-
-
-@pytest.mark.parametrize(
-    ("waited_s", "elapsed_s", "tasks"), [(3.1, 6, 20.0), (2.9, 6, 1.0), (9.0, 10, 1.0)]
-)
 def test_load_that_began_before_the_run_counts_before_the_average_of_the_pressure_shows_it(
-    host: FakeHost, waited_s: float, elapsed_s: float, tasks: float
+    host: FakeHost,
 ) -> None:
-    host.is_busy(load=0.5, cpu=20, waited_s=700)
-    clock = FakeClock()
-    broker = host.broker(clock=clock)
-    clock.advance(elapsed_s)
-    host.is_busy(load=0.5, cpu=20, running=40, waited_s=700 + waited_s)
+    for waited_s, elapsed_s, tasks in ((3.1, 6, 20.0), (2.9, 6, 1.0), (9.0, 10, 1.0)):
+        host.is_busy(load=0.5, cpu=20, waited_s=700)
+        clock = FakeClock()
+        broker = host.broker(clock=clock)
+        clock.advance(elapsed_s)
+        host.is_busy(load=0.5, cpu=20, running=40, waited_s=700 + waited_s)
 
-    assert broker.tasks_per_processor() == tasks
+        assert broker.tasks_per_processor() == tasks
 
 
 def test_running_machines_alone_do_not_keep_the_host_busy(host: FakeHost) -> None:
@@ -341,13 +327,11 @@ def test_running_machines_alone_do_not_keep_the_host_busy(host: FakeHost) -> Non
         assert host.broker().tasks_per_processor() == 1.0
 
 
-@pytest.mark.parametrize("content", ["some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"])
-def test_pressure_file_in_an_unknown_format_delays_no_machine(
-    host: FakeHost, content: str
-) -> None:
+def test_pressure_file_in_an_unknown_format_delays_no_machine(host: FakeHost) -> None:
     host.is_busy(load=90)
-    for name in ("cpu", "memory", "io"):
-        (host.proc / "pressure" / name).write_text(content)
+    for content in ("some\n", "some avg10=x\nfull avg10\n", "some avg60=99\n"):
+        for name in ("cpu", "memory", "io"):
+            (host.proc / "pressure" / name).write_text(content)
 
-    with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 8, "node-b", mib(100)):
-        assert whos(host.broker()) == ["node-a", "node-b"]
+        with at_once(host.broker(7), "node-a", mib(100)), _unasked(host, 8, "node-b", mib(100)):
+            assert whos(host.broker()) == ["node-a", "node-b"]

@@ -84,16 +84,6 @@ def test_agent_with_an_unknown_protocol_is_refused(
         agent.wait_until_ready(soon())
 
 
-def test_answer_to_an_earlier_client_is_ignored(guest: PlayedGuest, agent: Agent) -> None:
-    guest.theirs.sendall(b"half a frame")
-    guest.theirs.sendall(frames.SYNC_FRAME)
-    guest.says(frames.RESULT, 1, {"session": "another", "protocol": PROTOCOL})
-    guest.says(frames.ERROR, 2, {"message": "for another"})
-    guest.starts()
-
-    assert agent.ping(soon()) < 20
-
-
 def test_answer_before_the_welcome_is_ignored(guest: PlayedGuest, agent: Agent) -> None:
     """A restored agent may still answer requests of the template's host, with the same numbers."""
     hello: list[tuple[int, bytes]] = []
@@ -228,28 +218,33 @@ def test_command_within_its_limit_of_guest_time_is_not_cancelled(
     assert "cancel" not in guest.kinds()
 
 
-def test_host_sends_at_most_one_window_of_unread_stdin(guest: PlayedGuest, ready: Agent) -> None:
+def test_host_sends_at_most_one_window_of_unread_stdin_and_reports_the_known_reason_of_a_delay(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
+    ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_module, "_GRACE_S", 0.05)
-        with pytest.raises(HarnessError, match="took too long over the command 'cat'"):
+        with pytest.raises(
+            HarnessError,
+            match=r"took too long over the command 'cat'.*Meanwhile, its emulated GPU 'gpu0' is stuck\.",
+        ):
             ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
 
     sent = sum(len(payload) for kind, _, payload in guest.seen if kind == frames.DATA)
     assert sent == frames.STDIN_WINDOW
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_exception_of_a_callback_is_raised_and_ends_the_command(
-    guest: PlayedGuest, ready: Agent, error: type[BaseException]
+    guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.RUN] = says((frames.STDOUT, b"x"))
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
 
     def refuse(_chunk: bytes) -> None:
-        raise error("not this")
+        raise KeyboardInterrupt("not this")
 
-    with pytest.raises(error, match="not this"):
+    with pytest.raises(KeyboardInterrupt, match="not this"):
         ready.stream(["tool"], timeout_s=5, on_stdout=refuse)
     assert guest.kinds()[-1] == "cancel"
 
@@ -272,15 +267,6 @@ def test_answer_longer_than_the_limit_is_refused(
         ready.remember("nonce", soon())
 
 
-def test_timeout_error_has_the_known_reason_of_a_delay(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
-    ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_module, "_GRACE_S", 0.05)
-        with pytest.raises(HarnessError, match=r"Meanwhile, its emulated GPU 'gpu0' is stuck\."):
-            ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
-
-
 def test_guest_that_does_not_read_its_channel_blocks_no_caller(
     guest: PlayedGuest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,11 +275,11 @@ def test_guest_that_does_not_read_its_channel_blocks_no_caller(
     session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
     welcome(guest, 1, frames.to_json({"session": session}))
     agent.wait_until_ready(soon())
-    monkeypatch.setattr(agent_link, "_CANCEL_S", 0.02)
+    monkeypatch.setattr(agent_link, "_CANCEL_S", 0.01)
     started = time.monotonic()
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(HarnessError, match="took too long"):
-            agent.write_bytes("/file", bytes(4 << 20), soon(0.02))
+            agent.write_bytes("/file", bytes(1 << 20), soon(0.01))
 
     assert time.monotonic() - started < 15
 

@@ -150,49 +150,49 @@ def test_short_command_needs_only_one_request(guest: PlayedGuest, ready: Agent) 
     assert guest.kinds() == ["hello", "run"]
 
 
-@pytest.mark.parametrize("size", [0, _INLINE])
-def test_short_input_is_part_of_the_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
-    content = b"x" * size
+def test_short_input_is_part_of_the_request(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = says((frames.RESULT, ENDED))
+    for content in (b"", b"x" * _INLINE):
+        guest.seen.clear()
 
-    ready.stream(["cat"], timeout_s=5, stdin=content)
+        ready.stream(["cat"], timeout_s=5, stdin=content)
 
-    head, _, body = guest.payloads(frames.RUN)[0].partition(b"\n")
-    assert json.loads(head)["stdin"] == "all"
-    assert body == content
-    assert guest.kinds() == ["hello", "run"]
+        head, _, body = guest.payloads(frames.RUN)[0].partition(b"\n")
+        assert json.loads(head)["stdin"] == "all"
+        assert body == content
+        assert guest.kinds() == ["run"]
 
 
-@pytest.mark.parametrize("size", [_INLINE + 1, frames.STDIN_WINDOW])
-def test_long_input_is_sent_after_the_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
+def test_long_input_is_sent_after_the_request(guest: PlayedGuest, ready: Agent) -> None:
     """Input within the window of the guest needs no credit, and neither does its end."""
-    content = b"x" * size
     guest.answers[frames.DATA_END] = says((frames.RESULT, ENDED))
+    for size in (_INLINE + 1, frames.STDIN_WINDOW):
+        guest.seen.clear()
+        content = b"x" * size
 
-    ready.stream(["cat"], timeout_s=5, stdin=content)
+        ready.stream(["cat"], timeout_s=5, stdin=content)
 
-    (asked,) = guest.payloads(frames.RUN)
-    assert json.loads(asked)["stdin"] == "more"
-    assert asked.endswith(b"}\n")
-    assert b"".join(guest.payloads(frames.DATA)) == content
-    # The answer to the ping shows that nothing is under way.
-    kinds = [kind for kind, _ in itertools.groupby(guest.kinds())]
-    assert kinds == ["hello", "run", "data", "data-end", "ping"]
+        (asked,) = guest.payloads(frames.RUN)
+        assert json.loads(asked)["stdin"] == "more"
+        assert asked.endswith(b"}\n")
+        assert b"".join(guest.payloads(frames.DATA)) == content
+        # The answer to the ping shows that nothing is under way.
+        kinds = [kind for kind, _ in itertools.groupby(guest.kinds())]
+        assert kinds == ["run", "data", "data-end", "ping"]
 
 
-@pytest.mark.parametrize("kind", [frames.STDOUT, frames.STDERR], ids=["stdout", "stderr"])
-def test_host_gives_credit_for_long_output_in_steps(
-    guest: PlayedGuest, ready: Agent, kind: int
-) -> None:
-    guest.answers[frames.RUN] = says(*[(kind, bytes(_CHUNK))] * 12)
+def test_host_gives_credit_for_long_output_in_steps(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CREDIT] = lambda guest, request, _: (
         guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
     )
+    for kind in (frames.STDOUT, frames.STDERR):
+        guest.seen.clear()
+        guest.answers[frames.RUN] = says(*[(kind, bytes(_CHUNK))] * 12)
 
-    ready.stream(["flood"], timeout_s=5)
+        ready.stream(["flood"], timeout_s=5)
 
-    assert guest.payloads(frames.CREDIT) == [_STEP.to_bytes(4, "big")] * 3
-    assert guest.kinds() == ["hello", "run", "credit", "credit", "credit", "ping"]
+        assert guest.payloads(frames.CREDIT) == [_STEP.to_bytes(4, "big")] * 3
+        assert guest.kinds() == ["run", "credit", "credit", "credit", "ping"]
 
 
 def test_guest_sends_a_long_file_in_steps_for_which_the_host_gives_credit(
@@ -212,23 +212,23 @@ def test_guest_sends_a_long_file_in_steps_for_which_the_host_gives_credit(
     assert guest.kinds() == ["hello", "read", "credit", "credit", "credit", "ping"]
 
 
-@pytest.mark.parametrize("kind", [frames.STDOUT, frames.STDERR], ids=["stdout", "stderr"])
 def test_command_output_over_the_limit_is_refused(
-    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch, kind: int
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_COMMAND_OUTPUT_MIB", "1")
-    whole = [(kind, bytes(_CHUNK))] * 16
     guest.answers[frames.CANCEL] = _CANCELLED
-    guest.answers[frames.RUN] = says(*whole, (frames.RESULT, ENDED))
-    result = ready.run(["yes", "no"], timeout_s=20)
-    assert len(result.stdout + result.stderr) == _MIB
-    guest.answers[frames.RUN] = says(*whole, (kind, b"x"))
+    for kind in (frames.STDOUT, frames.STDERR):
+        whole = [(kind, bytes(_CHUNK))] * 16
+        guest.answers[frames.RUN] = says(*whole, (frames.RESULT, ENDED))
+        result = ready.run(["yes", "no"], timeout_s=20)
+        assert len(result.stdout + result.stderr) == _MIB
+        guest.answers[frames.RUN] = says(*whole, (kind, b"x"))
 
-    with pytest.raises(
-        HarnessError,
-        match=r"'yes no' in machine 'node'.*1 MiB.*'command-output-mib'.*HARNESS_LIMIT_COMMAND_OUTPUT_MIB",
-    ):
-        ready.run(["yes", "no"], timeout_s=20)
+        with pytest.raises(
+            HarnessError,
+            match=r"'yes no' in machine 'node'.*1 MiB.*'command-output-mib'.*HARNESS_LIMIT_COMMAND_OUTPUT_MIB",
+        ):
+            ready.run(["yes", "no"], timeout_s=20)
 
 
 def test_file_over_the_size_limit_is_refused(
@@ -248,16 +248,17 @@ def test_file_over_the_size_limit_is_refused(
         ready.read_bytes("/var/log/x", soon())
 
 
-@pytest.mark.parametrize("size", [0, _INLINE])
-def test_short_file_is_written_by_one_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
+def test_short_file_is_written_by_one_request(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.WRITE] = says((frames.RESULT, {}))
+    for content in (b"", b"x" * _INLINE):
+        guest.seen.clear()
 
-    ready.write_bytes("/etc/x", b"x" * size, soon())
+        ready.write_bytes("/etc/x", content, soon())
 
-    head, _, content = guest.payloads(frames.WRITE)[0].partition(b"\n")
-    assert json.loads(head) == {"path": "/etc/x", "mode": 0o644, "has_more": False}
-    assert content == b"x" * size
-    assert guest.kinds() == ["hello", "write"]
+        head, _, body = guest.payloads(frames.WRITE)[0].partition(b"\n")
+        assert json.loads(head) == {"path": "/etc/x", "mode": 0o644, "has_more": False}
+        assert body == content
+        assert guest.kinds() == ["write"]
 
 
 def test_long_file_is_sent_after_the_request_as_fast_as_the_guest_takes_it(
@@ -281,27 +282,23 @@ def test_long_file_is_sent_after_the_request_as_fast_as_the_guest_takes_it(
     assert [len(part) for part in sent] == [_CHUNK] * 4 + [1] * 3
 
 
-def test_request_to_wait_for_a_file_has_its_path(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.WAIT_FILE] = says((frames.RESULT, {}))
-
-    ready.wait_for_file("/run/x", soon())
-
-    (asked,) = guest.payloads(frames.WAIT_FILE)
-    assert json.loads(asked) == {"path": "/run/x"}
-
-
-def test_request_to_wait_for_a_unit_has_its_name_and_state(
+def test_request_to_wait_for_a_file_or_a_unit_names_the_file_or_the_unit_and_its_state(
     guest: PlayedGuest, ready: Agent
 ) -> None:
+    guest.answers[frames.WAIT_FILE] = says((frames.RESULT, {}))
     guest.answers[frames.WAIT_UNIT] = says(
         (frames.DATA, {"ActiveState": "activating"}), (frames.RESULT, {"ActiveState": "inactive"})
     )
 
+    ready.wait_for_file("/run/x", soon())
     status = ready.wait_for_unit("a.service", soon(), "inactive")
 
     assert status == UnitStatus(active="inactive", sub="", result="", load="")
-    (asked,) = guest.payloads(frames.WAIT_UNIT)
-    assert json.loads(asked) == {"unit": "a.service", "active": "inactive"}
+    asked = guest.payloads(frames.WAIT_FILE) + guest.payloads(frames.WAIT_UNIT)
+    assert [json.loads(each) for each in asked] == [
+        {"path": "/run/x"},
+        {"unit": "a.service", "active": "inactive"},
+    ]
 
 
 def test_unit_in_an_unknown_state_is_reported_as_not_active(

@@ -153,11 +153,13 @@ def test_replay_of_a_folder_with_several_machines_is_refused(
     assert "several machines" in capsys.readouterr().err
 
 
-def test_error_for_a_malformed_line_has_its_number_and_text(recording: Path) -> None:
+def test_error_for_a_malformed_line_has_its_number_and_the_start_of_its_text(
+    recording: Path,
+) -> None:
     before = recording.read_text()
-    for line in ("5", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'):
+    for line in ("5", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]', f"[{'1' * 100}]"):
         recording.write_text(f"{before}{line}\n")
-        expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
+        expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line[:80]!r}."
         with pytest.raises(BadInputError, match=f"^{re.escape(expected)}$"):
             list(read_recording(recording))
 
@@ -167,13 +169,6 @@ def test_too_long_line_is_not_taken_for_a_truncated_end(recording: Path) -> None
         file.write('[5.0, "o", "' + "x" * (1 << 20) + '"]\n')
 
     with pytest.raises(BadInputError, match="at most 1 MiB"):
-        list(read_recording(recording))
-
-
-def test_error_shows_only_the_start_of_a_long_invalid_line(recording: Path) -> None:
-    recording.write_text(f"{recording.read_text()}[{'1' * 100}]\n")
-
-    with pytest.raises(BadInputError, match=rf"this one is '\[{'1' * 79}'\.$"):
         list(read_recording(recording))
 
 

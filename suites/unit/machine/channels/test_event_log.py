@@ -38,23 +38,20 @@ def test_wait_ends_at_the_first_matching_event_from_the_start_position(log: Even
     assert event == log.events[1]
 
 
-@pytest.mark.parametrize(
-    ("why", "words"), [("", "ended during"), ("crashed", r"ended \(crashed\)")]
-)
-def test_error_of_a_wait_shows_the_events_so_far_if_qemu_has_exited(
-    log: EventLog, why: str, words: str
-) -> None:
-    log.add(an_event("FIRST"))
-    for _ in range(50):
-        log.add(an_event("RESET"))
-    log.end(why)
-    log.end("later")
+def test_error_of_a_wait_shows_the_events_so_far_if_qemu_has_exited() -> None:
+    for why, words in (("", "ended during"), ("crashed", r"ended \(crashed\)")):
+        log = EventLog("node", advice="Look there.")
+        log.add(an_event("FIRST"))
+        for _ in range(50):
+            log.add(an_event("RESET"))
+        log.end(why)
+        log.end("later")
 
-    with pytest.raises(
-        HarnessError,
-        match=rf"'node' {words}.* its stop; events seen: 1 earlier, RESET(, RESET)+\. Look there",
-    ):
-        log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
+        with pytest.raises(
+            HarnessError,
+            match=rf"'node' {words}.* its stop; events seen: 1 earlier, RESET(, RESET)+\. Look there",
+        ):
+            log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
 
 
 def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None:
@@ -107,10 +104,4 @@ def test_error_for_a_failed_disk_write_has_the_reason_and_the_folder() -> None:
         "of '/runs/node'"
     )
     assert disk_failure(events[:1], Path("/runs/node")) is None
-
-
-def test_failed_disk_write_is_reported_without_a_reason_from_qemu() -> None:
-    assert disk_failure([an_event("BLOCK_IO_ERROR")], Path("/runs/node")) == (
-        "QEMU could not write its disk (no reason given); free space on the file system of "
-        "'/runs/node'"
-    )
+    assert "(no reason given)" in str(disk_failure([an_event("BLOCK_IO_ERROR")], Path("/runs")))

@@ -49,15 +49,6 @@ def test_command_has_the_time_limit_and_input_and_environment_of_its_caller() ->
         Guest("node", runner).run("cat", timeout_s=2.5, stdin="text", env=environment)
 
 
-def test_wait_for_a_pci_function_has_the_time_limit_of_its_caller() -> None:
-    script = ScriptedRunner().expect(
-        ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "2"], timeout_s=2.5
-    )
-
-    with script as runner:
-        Guest("node", runner).wait_for_pci("10de:2330", count=2, timeout_s=2.5)
-
-
 def test_report_of_cloud_init_comes_from_its_status_file() -> None:
     status = {"v1": {"init": {"errors": ["no such module"], "recoverable_errors": {}}}}
     script = ScriptedRunner().expect(
@@ -83,35 +74,25 @@ def test_output_of_a_failed_command_is_refused() -> None:
         Guest("node", runner).output_of("uname", "-r")
 
 
-def test_content_of_a_file_is_returned_unchanged() -> None:
-    with ScriptedRunner().expect(["sh", "-c", READ, "read", "/a b"], stdout="x\n") as runner:
-        assert Guest("node", runner).read_text("/a b") == "x\n"
+def test_content_of_a_file_is_returned_unchanged_and_only_a_missing_file_is_none() -> None:
+    read = ["sh", "-c", READ, "read", "/a b"]
+    script = ScriptedRunner().expect(read, stdout="x\n").expect(read, exit_code=44)
+    with script.expect(read, exit_code=124) as runner:
+        guest = Guest("node", runner)
+
+        assert [guest.read_text("/a b"), guest.read_text("/a b")] == ["x\n", None]
+        with pytest.raises(HarnessError, match="'/a b' could not be read"):
+            guest.read_text("/a b")
 
 
-def test_missing_file_is_read_as_none() -> None:
-    with ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=44) as runner:
-        assert Guest("node", runner).read_text("/x") is None
-
-
-@pytest.mark.parametrize("exit_code", [124])
-def test_file_that_cannot_be_read_is_not_taken_for_absent(exit_code: int) -> None:
-    script = ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=exit_code)
-    with script as runner, pytest.raises(HarnessError, match="'/x' could not be read"):
-        Guest("node", runner).read_text("/x")
-
-
-def test_text_of_a_written_file_is_sent_through_stdin() -> None:
-    script = ScriptedRunner().expect(["sh", "-c", WRITE, "write", "/a/b"], stdin="it's\n")
-    with script as runner:
+def test_text_of_a_written_file_is_sent_through_stdin_and_a_failure_is_reported() -> None:
+    write = ["sh", "-c", WRITE, "write", "/a/b"]
+    script = ScriptedRunner().expect(write, stdin="it's\n")
+    with script.expect(write, exit_code=1, stderr="Read-only file system") as runner:
         Guest("node", runner).write_text("/a/b", "it's\n")
 
-
-def test_text_that_cannot_be_written_is_refused() -> None:
-    script = ScriptedRunner().expect(
-        ["sh", "-c", WRITE, "write", "/a"], exit_code=1, stderr="Read-only file system"
-    )
-    with script as runner, pytest.raises(HarnessError, match="Read-only file system"):
-        Guest("node", runner).write_text("/a", "x")
+        with pytest.raises(HarnessError, match="Read-only file system"):
+            Guest("node", runner).write_text("/a/b", "x")
 
 
 def test_result_of_cloud_init_is_awaited_and_parsed() -> None:
@@ -148,14 +129,12 @@ def test_error_for_a_missing_cloud_init_result_mentions_the_log() -> None:
         Guest("node", runner).wait_for_cloud_init_result(deadline)
 
 
-def test_error_for_a_missing_pci_function_shows_the_bus() -> None:
-    script = (
-        ScriptedRunner()
-        .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"], is_timed_out=True)
-        .expect("lspci -nn", stdout="00:00.0 Host bridge\n")
-    )
+def test_error_for_a_missing_pci_function_at_the_time_limit_of_the_caller_shows_the_bus() -> None:
+    wait = ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "2"]
+    script = ScriptedRunner().expect(wait, is_timed_out=True, timeout_s=2.5)
+    script.expect("lspci -nn", stdout="00:00.0 Host bridge\n")
     with script as runner, pytest.raises(HarnessError, match=r"lists:\n00:00\.0 Host bridge"):
-        Guest("node", runner).wait_for_pci("10de:2330")
+        Guest("node", runner).wait_for_pci("10de:2330", count=2, timeout_s=2.5)
 
 
 def test_power_off_that_closes_the_connection_is_not_an_error() -> None:

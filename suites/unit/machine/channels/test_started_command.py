@@ -73,6 +73,8 @@ def ends_with(guest: PlayedGuest, code: object) -> None:
 def test_start_request_has_arguments_and_environment_and_limit_and_the_input_stays_open(
     guest: PlayedGuest,
 ) -> None:
+    """The agent of an older harness runs a command without a terminal too."""
+    guest.protocol = OLDEST_PROTOCOL
     ends_with(guest, 7)
 
     with started(guest, "cat", "a file", limit_s=12.5) as command:
@@ -89,11 +91,14 @@ def test_start_request_has_arguments_and_environment_and_limit_and_the_input_sta
     assert body.endswith(b"\n")
 
 
-def test_terminal_of_a_command_has_its_size_and_can_be_resized(guest: PlayedGuest) -> None:
+def test_terminal_of_a_command_has_its_size_and_can_be_resized_and_signalled(
+    guest: PlayedGuest,
+) -> None:
     ends_with(guest, 0)
 
     with started(guest, "bash", terminal=(24, 80), fallback=["sh", "-i"]) as command:
         command.resize(50, 132)
+        command.signal(15)
         command.feed_end()
         command.wait(lambda *_: None)
 
@@ -102,6 +107,7 @@ def test_terminal_of_a_command_has_its_size_and_can_be_resized(guest: PlayedGues
     assert (head["terminal"], head["fallback"]) == ({"rows": 24, "columns": 80}, ["sh", "-i"])
     (size,) = said_by(guest, frames.RESIZE)
     assert json.loads(size) == {"rows": 50, "columns": 132}
+    assert said_by(guest, frames.SIGNAL) == [b"15"]
 
 
 def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None:
@@ -122,15 +128,6 @@ def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None
     assert said_by(guest, frames.RUN) == []
 
 
-def test_agent_of_an_older_harness_runs_commands_without_a_terminal(guest: PlayedGuest) -> None:
-    guest.protocol = OLDEST_PROTOCOL
-    ends_with(guest, 7)
-
-    with started(guest) as command:
-        command.feed_end()
-        assert command.wait(lambda *_: None) == 7
-
-
 def test_cancelled_command_has_no_exit_code(guest: PlayedGuest) -> None:
     def end(played: PlayedGuest, request: int, _: bytes) -> None:
         played.says(frames.RESULT, request, {**ENDED, "exit_code": None})
@@ -140,17 +137,6 @@ def test_cancelled_command_has_no_exit_code(guest: PlayedGuest) -> None:
     with started(guest) as command:
         command.cancel()
         assert command.wait(lambda *_: None) is None
-
-
-def test_signal_is_sent_to_the_command_as_a_number(guest: PlayedGuest) -> None:
-    ends_with(guest, 0)
-
-    with started(guest) as command:
-        command.signal(15)
-        command.feed_end()
-        command.wait(lambda *_: None)
-
-    assert said_by(guest, frames.SIGNAL) == [b"15"]
 
 
 def test_stdout_and_stderr_are_passed_on_as_they_arrive(guest: PlayedGuest) -> None:

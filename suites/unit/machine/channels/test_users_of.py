@@ -21,32 +21,23 @@ def test_error_is_raised_if_the_guest_cannot_list_the_processes_that_use_a_file(
         Guest("node", runner).users_of("/dev/nvidia[0-9]*")
 
 
-def test_process_name_with_tabs_is_kept_whole() -> None:
+def test_process_name_with_tabs_and_path_with_blanks_are_shown_whole_and_once() -> None:
     with ScriptedRunner().expect(
-        ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout="7\t/dev/nvidia0\todd\tname\n"
-    ) as runner:
-        users = Guest("node", runner).users_of("/dev/nvidia0")
-
-    assert users == ["'odd\tname' (PID 7) has '/dev/nvidia0' open"]
-
-
-@pytest.mark.parametrize("line", ["7\t/dev/nvidia0", ""])
-def test_malformed_line_is_reported_in_a_sentence(line: str) -> None:
-    """The path of an open file may contain a line break."""
-    said = f"7\t/dev/nvidia0\tcat\n{line}x\n"
-    with (
-        ScriptedRunner().expect(
-            ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout=said
-        ) as runner,
-        pytest.raises(HarnessError, match="has a line of an unknown format"),
-    ):
-        Guest("node", runner).users_of("/dev/nvidia0")
-
-
-def test_path_with_blanks_is_shown_whole() -> None:
-    with ScriptedRunner().expect(
-        ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\tcat\n" * 2
+        ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\todd\tname\n" * 2
     ) as runner:
         users = Guest("node", runner).users_of("/mnt/*")
 
-    assert users == ["'cat' (PID 7) has '/mnt/a file' open"]
+    assert users == ["'odd\tname' (PID 7) has '/mnt/a file' open"]
+
+
+def test_malformed_line_is_reported_in_a_sentence() -> None:
+    """The path of an open file may contain a line break."""
+    for line in ("7\t/dev/nvidia0x", "x"):
+        script = ScriptedRunner().expect(
+            ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout=f"7\t/dev/nvidia0\tcat\n{line}\n"
+        )
+        with (
+            script as runner,
+            pytest.raises(HarnessError, match="has a line of an unknown format"),
+        ):
+            Guest("node", runner).users_of("/dev/nvidia0")
