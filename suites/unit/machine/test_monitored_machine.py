@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("error", [HarnessError("no QEMU"), KeyboardInterrupt("Ctrl-C")], ids=type)
-def test_machine_that_does_not_start_is_closed(tmp_path: Path, error: BaseException) -> None:
+def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
-    machine.start_error = error
+    machine.start_error = KeyboardInterrupt("Ctrl-C")
 
-    with pytest.raises(type(error), match=str(error)), machine:
+    with pytest.raises(KeyboardInterrupt, match=r"Ctrl-C"), machine:
         pass
 
     assert machine.steps == ["close"]
@@ -57,17 +55,11 @@ def test_time_limit_for_plugging_a_gpu_of_the_host_includes_locking_the_guests_m
     monitor = FakeMonitor()
     machine = a_machine(tmp_path, monitor)
 
+    machine.plug(an_attachment("emulated"))
+    assert monitor.limits_s["device_add"] == COMMAND_S
     machine.plug(HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1")))
 
     assert monitor.limits_s["device_add"] == COMMAND_S + machine.spec.memory_mib / 16
-
-
-def test_emulated_gpu_is_plugged_within_the_usual_time(tmp_path: Path) -> None:
-    monitor = FakeMonitor()
-
-    a_machine(tmp_path, monitor).plug(an_attachment("gpu0"))
-
-    assert monitor.limits_s["device_add"] == COMMAND_S
 
 
 def test_unplugged_device_frees_its_port(tmp_path: Path) -> None:
@@ -81,17 +73,6 @@ def test_unplugged_device_frees_its_port(tmp_path: Path) -> None:
 
     assert machine._ports.free() == 0
     assert monitor.deadlines == [deadline]
-
-
-def test_removal_event_of_another_device_does_not_end_an_unplug(tmp_path: Path) -> None:
-    other = an_event("DEVICE_DELETED", device="gpu1")
-    machine = a_machine(tmp_path, FakeMonitor(events={"device_del": other}))
-    machine.plug(an_attachment("gpu0"))
-
-    with pytest.raises(HarnessError, match="the removal of device 'gpu0' was not reported"):
-        machine.unplug("gpu0", soon())
-
-    assert machine._ports.free() == 1
 
 
 def test_seed_is_unplugged_only_if_a_seed_is_plugged(tmp_path: Path) -> None:
@@ -125,26 +106,23 @@ def test_failed_plug_or_unplug_of_a_seed_can_be_repeated(tmp_path: Path) -> None
     assert machine.steps[2:] == ["detach seed", "detach seed"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "ending", "described"),
-    [
+def test_error_for_a_machine_that_did_not_power_off_has_the_last_console_lines(
+    tmp_path: Path,
+) -> None:
+    for reason, ending, described in (
         ("guest-reset", None, "by 'guest-reset'"),
         ("guest-shutdown", "crashed", "as 'crashed' by 'guest-shutdown'"),
-    ],
-)
-def test_error_for_a_machine_that_did_not_power_off_has_the_last_console_lines(
-    tmp_path: Path, reason: str, ending: str | None, described: str
-) -> None:
-    monitor = FakeMonitor()
-    monitor.recorded.append(an_event("SHUTDOWN", reason=reason))
-    machine = a_machine(tmp_path, monitor)
-    machine.ending = ending
-
-    with pytest.raises(
-        HarnessError,
-        match=rf"ended {re.escape(described)}\. The last lines of its console:\nReached target Power-Off",
     ):
-        machine.wait_for_power_off(soon())
+        monitor = FakeMonitor()
+        monitor.recorded.append(an_event("SHUTDOWN", reason=reason))
+        machine = a_machine(tmp_path, monitor)
+        machine.ending = ending
+
+        with pytest.raises(
+            HarnessError,
+            match=rf"ended {described}\. The last lines of its console:\nReached target Power-Off",
+        ):
+            machine.wait_for_power_off(soon())
 
 
 def test_power_off_is_complete_when_qemu_has_ended(tmp_path: Path) -> None:
@@ -220,9 +198,12 @@ def test_qemu_gets_no_descriptor_for_a_device_whose_socket_it_opens_itself(tmp_p
     assert monitor.calls == [("device_add", device)]
 
 
-def test_earlier_removal_event_of_a_device_does_not_end_a_later_unplug(tmp_path: Path) -> None:
+def test_removal_event_of_another_device_or_of_an_earlier_removal_does_not_end_an_unplug(
+    tmp_path: Path,
+) -> None:
     """A device with the same id may have been unplugged before."""
-    monitor = FakeMonitor()
+    other = an_event("DEVICE_DELETED", device="gpu1")
+    monitor = FakeMonitor(events={"device_del": other})
     monitor.recorded.append(an_event("DEVICE_DELETED", device="gpu0"))
     machine = a_machine(tmp_path, monitor)
     machine.plug(an_attachment("gpu0"))
@@ -231,6 +212,7 @@ def test_earlier_removal_event_of_a_device_does_not_end_a_later_unplug(tmp_path:
         machine.unplug("gpu0", soon())
 
     assert monitor.arguments["device_del"] == {"id": "gpu0"}
+    assert machine._ports.free() == 1
 
 
 def a_large_attachment(*, window_mib: int, aperture_mib: int = 0) -> GpuAttachment:
@@ -246,6 +228,7 @@ def test_port_of_a_removed_device_is_free_again() -> None:
     ports = RootPorts(a_machine_spec(root_ports=2))
     ports.take("gpu0", "rp0")
     ports.take("gpu1", "rp1")
+    ports.release("without a port")
     with pytest.raises(HarnessError, match="All 2 root ports of machine 'node'"):
         ports.free()
 
@@ -254,39 +237,20 @@ def test_port_of_a_removed_device_is_free_again() -> None:
     assert ports.free() == 0
 
 
-def test_removal_of_a_device_without_a_port_frees_no_port() -> None:
-    ports = RootPorts(a_machine_spec(root_ports=2), [an_attachment("gpu0")])
-
-    ports.release("gpu1")
-
-    assert ports.free() == 1
-
-
-def test_device_that_exactly_fills_the_window_and_aperture_of_its_port_is_accepted() -> None:
+def test_device_that_is_too_large_for_a_window_or_an_aperture_is_refused_with_both_sizes() -> None:
     ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
 
     assert ports.choose(a_large_attachment(window_mib=64, aperture_mib=256)) == "rp0"
-
-
-def test_device_that_is_too_large_for_a_window_is_refused_with_both_sizes() -> None:
-    ports = RootPorts(a_machine_spec(root_port_window_mib=64))
-
     with pytest.raises(
         HarnessError,
         match="reserve 64 MiB, but device 'gpu0' needs 65; raise 'root_port_window_mib'",
     ):
         ports.choose(a_large_attachment(window_mib=65))
-
-
-def test_device_that_is_too_large_for_an_aperture_is_refused_with_both_sizes() -> None:
-    ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
-
     with pytest.raises(
         HarnessError,
         match=r"reserve 256 MiB .* device 'gpu0' needs 257; raise 'root_port_aperture_mib'",
     ):
         ports.choose(a_large_attachment(window_mib=64, aperture_mib=257))
-
     with pytest.raises(HarnessError, match="reserve 0 MiB for 64-bit BARs"):
         RootPorts(a_machine_spec()).choose(a_large_attachment(window_mib=64, aperture_mib=1))
 

@@ -121,14 +121,13 @@ def test_folder_of_the_machine_list_does_not_depend_on_the_environment(
 def test_purpose_of_a_machine_is_the_current_test_or_the_command_if_no_test_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PYTEST_CURRENT_TEST", "suites/a.py::test_b[x y] (call)")
-    assert purpose_of_process(["harness", "shell"]) == "suites/a.py::test_b[x y]"
-
+    """A purpose can't control the terminal that shows it."""
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "suites/a.py::test_b[x (y)] (setup)")
     assert purpose_of_process(["harness", "shell"]) == "suites/a.py::test_b[x (y)]"
 
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     assert purpose_of_process(["/usr/bin/harness", "shell"]) == "harness shell"
+    assert purpose_of_process(["harness", "run", "a\x1b[2J\nb"]) == "harness run a?[2J?b"
 
 
 def test_long_command_is_truncated_so_that_its_entry_can_be_read(
@@ -141,22 +140,12 @@ def test_long_command_is_truncated_so_that_its_entry_can_be_read(
         assert [each.purpose for each in roster.machines()] == [purpose]
 
 
-@pytest.mark.parametrize("field", ["process", "user"])
-@pytest.mark.parametrize("process", ["-1", "0", "true", '"7"'])
-def test_machine_entry_with_an_invalid_process_or_user_id_is_refused(
-    field: str, process: str
-) -> None:
+def test_machine_entry_with_an_invalid_process_or_user_id_is_refused() -> None:
     """`harness gc` sends it a signal, and -1 means every process of the user."""
     text = replace(a_machine("a"), user=1).to_json()
-    text = text.replace(f'"{field}": 1,', f'"{field}": {process},')
+    for field in ("process", "user"):
+        for process in ("-1", "0", "true", '"7"'):
+            changed = text.replace(f'"{field}": 1,', f'"{field}": {process},')
 
-    with pytest.raises((ValueError, TypeError, OverflowError)):
-        RunningMachine.from_json(text)
-
-
-def test_purpose_of_a_machine_cannot_control_the_terminal_that_shows_the_purpose(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-
-    assert purpose_of_process(["harness", "run", "a\x1b[2J\nb"]) == "harness run a?[2J?b"
+            with pytest.raises((ValueError, TypeError, OverflowError)):
+                RunningMachine.from_json(changed)
