@@ -71,22 +71,21 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
-def test_damaged_checkpoint_is_reported_and_refused_and_made_again(
-    cache: Cache, damage: Callable[[Checkpoint], None], reason: str
-) -> None:
-    damage(cache.have())
-    (info,) = cache.store.verify()
+def test_damaged_checkpoint_is_reported_and_refused_and_made_again(cache: Cache) -> None:
+    checkpoint = cache.have()
+    for made, (damage, reason) in enumerate(DAMAGES, start=2):
+        cache.events.clear()
+        damage(checkpoint)
+        (info,) = cache.store.verify()
 
-    with cache.use() as checkpoint:
-        assert content_of(checkpoint) == "disk 2"
+        with cache.use() as checkpoint:
+            assert content_of(checkpoint) == f"disk {made}"
 
-    (sentence,) = cache.said(Stage.REFUSED)
-    assert str(checkpoint.folder) in sentence
-    assert info.damage is not None
-    assert re.search(f"{reason}$", info.damage)
-    assert sentence == f"{info.damage} The damaged checkpoint is made again."
-    assert cache.made == 2
+        (sentence,) = cache.said(Stage.REFUSED)
+        assert str(checkpoint.folder) in sentence
+        assert info.damage is not None
+        assert re.search(f"{reason}$", info.damage)
+        assert sentence == f"{info.damage} The damaged checkpoint is made again."
 
 
 def test_all_files_of_a_checkpoint_are_verified_again_after_the_host_has_rebooted(

@@ -177,11 +177,13 @@ def test_checkpoint_that_was_removed_at_the_last_moment_is_made_again(
     assert cache.said(Stage.REFUSED) == []
 
 
-def test_removal_of_a_checkpoint_also_removes_its_descendants(cache: Cache) -> None:
+def test_removal_of_a_checkpoint_also_removes_its_descendants_unless_they_are_in_use(
+    cache: Cache,
+) -> None:
     parent, child = cache.have_two()
-    other = cache.have("other")
 
-    removals = cache.store.remove([parent.folder])
+    with cache.use("other") as other:
+        removals = cache.store.remove([parent.folder, other.folder])
 
     assert [(removal.path, removal.reason) for removal in removals] == [
         (child.folder, "it was named, or an image or checkpoint below it was named."),
@@ -189,10 +191,3 @@ def test_removal_of_a_checkpoint_also_removes_its_descendants(cache: Cache) -> N
     ]
     assert cache.names() == ["other"]
     assert other.ram.exists()
-
-
-def test_checkpoint_in_use_is_not_removed_on_request(cache: Cache) -> None:
-    with cache.use() as checkpoint:
-        assert cache.store.remove([checkpoint.folder]) == []
-
-    assert cache.names() == ["booted"]

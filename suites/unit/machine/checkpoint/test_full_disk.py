@@ -13,7 +13,6 @@ from harness.errors import HarnessError, RequirementError
 from suites.unit.machine.checkpoint.builders import MIB, PLENTY, Cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from harness.machine.checkpoint.store import CheckpointPlace
@@ -24,27 +23,21 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
 
-@pytest.mark.parametrize("free_mib", [0, 2 * 1024 + 511])
-def test_too_little_space_is_reported_with_figures_and_a_remedy(
-    cache: Cache, free_mib: int
-) -> None:
-    cache.free_bytes = free_mib * MIB
+def test_too_little_space_is_reported_with_figures_and_a_remedy(cache: Cache) -> None:
+    for free_mib in (0, 2 * 1024 + 511):
+        cache.free_bytes = free_mib * MIB
 
-    with (
-        pytest.raises(
-            RequirementError,
-            match=rf"2560 MiB of free space in '{cache.folder}'.* {free_mib} MiB are free.*harness checkpoints gc",
-        ),
-        cache.use(),
-    ):
-        pass
+        with (
+            pytest.raises(
+                RequirementError,
+                match=rf"2560 MiB of free space in '{cache.folder}'.* {free_mib} MiB are free.*harness checkpoints gc",
+            ),
+            cache.use(),
+        ):
+            pass
 
     assert cache.made == 0
-
-
-def test_checkpoint_is_made_with_exactly_enough_space(cache: Cache) -> None:
     cache.free_bytes = (2 * 1024 + 512) * MIB
-
     cache.have()
 
 
@@ -67,18 +60,16 @@ def _wrapped(place: CheckpointPlace) -> None:
         raise HarnessError("The machine died.") from error
 
 
-@pytest.mark.parametrize("fail", [_no_space, _wrapped])
-def test_disk_that_becomes_full_leaves_no_partial_checkpoint(
-    cache: Cache, fail: Callable[[CheckpointPlace], None]
-) -> None:
-    cache.meanwhile = fail
+def test_disk_that_becomes_full_leaves_no_partial_checkpoint(cache: Cache) -> None:
+    for fail in (_no_space, _wrapped):
+        cache.meanwhile = fail
 
-    with pytest.raises(RequirementError) as caught, cache.use():
-        pass
+        with pytest.raises(RequirementError) as caught, cache.use():
+            pass
 
-    assert str(caught.value) == became_full(cache, left_mib=PLENTY // MIB)
-    assert cache.names() == []
-    assert list((cache.folder / ".work").iterdir()) == []
+        assert str(caught.value) == became_full(cache, left_mib=PLENTY // MIB)
+        assert cache.names() == []
+        assert list((cache.folder / ".work").iterdir()) == []
 
 
 def test_failure_on_a_full_disk_is_attributed_to_the_disk(cache: Cache) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import string
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.errors import BadInputError
 from harness.machine.description.spec import (
@@ -41,7 +38,7 @@ def test_plain_machine_names_are_accepted() -> None:
 
 def test_names_that_would_break_a_command_line_or_a_path_are_refused() -> None:
     accepted = []
-    for name in ("", "-n", "a b", "a,b", "é", "n\n", "a" * 64):
+    for name in ("", ".", "..", "-n", "a b", "a,b", "a=b", "é", "n\n", "n\0", "a" * 64):
         with contextlib.suppress(BadInputError):
             accepted.append(a_spec(name))
 
@@ -50,38 +47,20 @@ def test_names_that_would_break_a_command_line_or_a_path_are_refused() -> None:
         a_spec("a/b")
 
 
-@given(st.text(string.printable + "é\0", max_size=70))
-def test_accepted_name_is_valid_as_a_file_name_and_as_one_word_for_qemu(name: str) -> None:
-    try:
-        a_spec(name)
-    except BadInputError:
-        return
-    assert not set(name) & set(",/= \n\0")
-    assert name not in {"", ".", ".."}
-
-
-@pytest.mark.parametrize(
-    ("key", "least"),
-    [
+def test_machine_value_that_is_too_small_is_refused() -> None:
+    for key, least in (
         ("memory_mib", 128),
         ("cpus", 1),
         ("root_ports", 0),
         ("root_port_window_mib", 2),
         ("root_port_aperture_mib", 0),
-    ],
-)
-def test_machine_value_that_is_too_small_is_refused(key: str, least: int) -> None:
-    with pytest.raises(
-        BadInputError, match=rf"key '{key}': {least - 1} is too small; use {least} or more"
     ):
-        a_spec(**{key: least - 1})
+        with pytest.raises(
+            BadInputError, match=rf"key '{key}': {least - 1} is too small; use {least} or more"
+        ):
+            a_spec(**{key: least - 1})
 
-    assert getattr(a_spec(**{key: least}), key) == least
-
-
-@pytest.mark.parametrize(("cpus", "threads"), [(1, "tcg,thread=single"), (2, "tcg,thread=multi")])
-def test_several_vcpus_of_a_machine_without_kvm_run_in_parallel(cpus: int, threads: str) -> None:
-    assert Accelerator.TCG.to_qemu(cpus) == threads
+        assert getattr(a_spec(**{key: least}), key) == least
 
 
 def test_extra_kernel_arguments_are_refused_with_a_boot_loader() -> None:
@@ -108,11 +87,13 @@ def test_verbatim_kernel_command_line_has_no_arguments_of_the_accelerator() -> N
     assert spec.kernel_command_line == "root=/dev/sda1 ro debug"
 
 
-def test_kernel_command_line_of_a_machine_with_an_iommu_enables_the_iommu() -> None:
+def test_kernel_command_line_enables_the_iommu_and_ends_with_the_extra_arguments() -> None:
     kernel = replace(KERNEL, append=("quiet",))
     spec = replace(a_spec(), accelerator=Accelerator.KVM, kernel=kernel, has_iommu=True)
 
-    assert spec.kernel_command_line == "quiet intel_iommu=on"
+    assert replace(spec, extra_append=("debug",)).kernel_command_line == (
+        "quiet intel_iommu=on debug"
+    )
 
 
 def test_kernel_of_an_emulated_machine_does_not_check_its_timer() -> None:
@@ -122,19 +103,10 @@ def test_kernel_of_an_emulated_machine_does_not_check_its_timer() -> None:
     assert "no_timer_check" in spec.kernel_command_line.split()
 
 
-@pytest.mark.parametrize(
-    ("kernel", "expected"),
-    [
-        (KERNEL, False),
-        (replace(KERNEL, may_reboot=True), True),
-        (Firmware(), True),
-    ],
-    ids=["kernel", "kernel that may reboot", "firmware"],
-)
-def test_machine_may_reboot_only_if_its_kernel_is_loaded_again(
-    kernel: DirectKernel | Firmware, *, expected: bool
-) -> None:
-    assert replace(a_spec(), kernel=kernel).may_reboot is expected
+def test_machine_may_reboot_only_if_its_kernel_is_loaded_again() -> None:
+    kernels = (KERNEL, replace(KERNEL, may_reboot=True), Firmware())
+
+    assert [replace(a_spec(), kernel=each).may_reboot for each in kernels] == [False, True, True]
 
 
 OF_ONE_RUN = replace(
@@ -145,30 +117,11 @@ OF_ONE_RUN = replace(
     is_restored=True,
     host_ports=(HostPort(host_port=41000, guest_port=443),),
 )
-OF_ANOTHER_RUN = replace(a_spec("node-8"), disk=Path("/runs/8/disk"))
 
 
 def _flash(run: int) -> Firmware:
     folder = Path(f"/runs/{run}")
     return Firmware(flash=Flash(code=folder / "CODE.fd", variables=folder / "VARS.fd"))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "same_kernel_elsewhere"),
-    [
-        (KERNEL, replace(KERNEL, vmlinuz=Path("/other/k"), initrd=Path("/other/i"))),
-        (_flash(7), _flash(8)),
-        (Firmware(), Firmware()),
-    ],
-    ids=["kernel", "flash", "firmware"],
-)
-def test_specs_of_two_runs_with_the_same_devices_are_equal_after_removal_of_paths(
-    kernel: DirectKernel | Firmware, same_kernel_elsewhere: DirectKernel | Firmware
-) -> None:
-    one = replace(OF_ONE_RUN, kernel=kernel)
-    other = replace(OF_ANOTHER_RUN, kernel=same_kernel_elsewhere)
-
-    assert without_paths(one) == without_paths(other)
 
 
 def test_facts_of_one_run_do_not_change_the_key_of_a_checkpoint() -> None:

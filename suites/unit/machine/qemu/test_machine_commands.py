@@ -106,28 +106,22 @@ def test_guest_stops_before_it_is_saved_whole_and_continues_afterwards(
     assert monitor.commands == ["stop", "save", "cont"]
 
 
-@pytest.mark.parametrize(
-    ("printed", "quoted"),
-    [
+def test_error_of_a_failed_restore_ends_with_the_last_stderr_of_qemu(tmp_path: Path) -> None:
+    failed = an_event("MIGRATION", status="failed")
+    machine = QemuMachine(a_machine_spec(), tmp_path)
+    (tmp_path / "state").touch()
+    for printed, quoted in (
         (b"", "nothing"),
         (b"bad byte \xff", "bad byte \N{REPLACEMENT CHARACTER}"),
         (b"first" + b"x" * 2000, "x" * 2000),
-    ],
-    ids=["nothing", "no UTF-8", "much"],
-)
-def test_error_of_a_failed_restore_ends_with_the_last_stderr_of_qemu(
-    tmp_path: Path, printed: bytes, quoted: str
-) -> None:
-    failed = an_event("MIGRATION", status="failed")
-    machine = QemuMachine(a_machine_spec(), tmp_path)
-    _with_monitor(machine, FakeMonitor(events={"migrate-incoming": failed}))
-    machine.stderr_log.write_bytes(printed)
-    (tmp_path / "state").touch()
+    ):
+        _with_monitor(machine, FakeMonitor(events={"migrate-incoming": failed}))
+        machine.stderr_log.write_bytes(printed)
 
-    with pytest.raises(HarnessError) as caught:
-        machine.restore(tmp_path / "state")
+        with pytest.raises(HarnessError) as caught:
+            machine.restore(tmp_path / "state")
 
-    assert str(caught.value).endswith(f"It ended as 'failed'. Its stderr ends with: {quoted}")
+        assert str(caught.value).endswith(f"It ended as 'failed'. Its stderr ends with: {quoted}")
 
 
 @pytest.mark.parametrize("is_at_start", [True, False])
