@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from harness.machine.libvirt.daemon_layout import (
     DaemonKind,
@@ -14,6 +13,9 @@ from harness.machine.libvirt.daemon_layout import (
     render_libvirtd_conf,
     render_qemu_conf,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 FOLDER = Path("/runs/a b")
 SYSTEM = DaemonLayout(folder=FOLDER, kind=DaemonKind.SYSTEM)
@@ -47,10 +49,10 @@ def test_all_folders_of_a_session_daemon_are_in_one_mount() -> None:
     assert SESSION.socket == FOLDER / "state/run/libvirt/libvirt-sock"
 
 
-@pytest.mark.parametrize("layout", [SYSTEM, SESSION])
-def test_no_libvirt_daemon_connects_to_the_hosts_message_bus(layout: DaemonLayout) -> None:
+def test_no_libvirt_daemon_connects_to_the_hosts_message_bus() -> None:
     """Systemd-machined would look up PIDs of another namespace in the host's namespace."""
-    assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
+    for layout in (SYSTEM, SESSION):
+        assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
 
 
 def test_only_the_owner_of_a_socket_may_connect() -> None:
@@ -64,6 +66,9 @@ def test_only_the_owner_of_a_socket_may_connect() -> None:
 
 def test_machines_of_root_run_as_root_and_change_the_owner_of_no_file() -> None:
     """The user of QEMU can then always open /dev/kvm, and files keep their owner."""
+    session = {"security_driver": '"none"', "stdio_handler": '"file"'}
+
+    assert settings(render_qemu_conf(DaemonKind.SESSION)) == session
     assert settings(render_qemu_conf(DaemonKind.SYSTEM)) == {
         "user": '"root"',
         "group": '"root"',
@@ -71,15 +76,7 @@ def test_machines_of_root_run_as_root_and_change_the_owner_of_no_file() -> None:
         "remember_owner": "0",
         "namespaces": "[]",
         "cgroup_controllers": "[]",
-        "security_driver": '"none"',
-        "stdio_handler": '"file"',
-    }
-
-
-def test_configuration_of_a_session_daemon_sets_no_user() -> None:
-    assert settings(render_qemu_conf(DaemonKind.SESSION)) == {
-        "security_driver": '"none"',
-        "stdio_handler": '"file"',
+        **session,
     }
 
 
@@ -97,18 +94,16 @@ def test_system_daemon_has_no_user_namespace() -> None:
     ]
 
 
-@pytest.mark.parametrize(("user", "seen_as"), [(0, 1000), (1234, 1234)])
-def test_session_of_root_runs_as_an_ordinary_user(
-    monkeypatch: pytest.MonkeyPatch, user: int, seen_as: int
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: user)
+def test_session_of_root_runs_as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user, seen_as in ((0, 1000), (1234, 1234)):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
 
-    argv = holder_argv([], DaemonKind.SESSION)
+        argv = holder_argv([], DaemonKind.SESSION)
 
-    assert argv[1:5] == [
-        *("--user", f"--map-user={seen_as}", f"--map-group={seen_as}"),
-        "--keep-caps",
-    ]
+        assert argv[1:5] == [
+            *("--user", f"--map-user={seen_as}", f"--map-group={seen_as}"),
+            "--keep-caps",
+        ]
 
 
 def test_session_is_entered_with_the_credentials_of_its_user_namespace() -> None:

@@ -107,30 +107,22 @@ def test_security_models_are_read_from_the_capabilities_of_libvirt() -> None:
     assert parse_security_models("<capabilities><host/></capabilities>") == ()
 
 
-@pytest.mark.parametrize(
-    ("uri", "own", "logs"),
-    [
-        ("qemu:///system", "log/qemu", "/var/log/libvirt/qemu"),
-        ("qemu:///session", "state/cache/libvirt/qemu/log", "/cache/libvirt/qemu/log"),
-    ],
-)
 def test_qemu_logs_are_in_the_folder_of_their_libvirtd(
-    libvirt: FakeLibvirt,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    uri: str,
-    own: str,
-    logs: str,
+    libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    libvirt.connects.append(FakeConnect())
-    with Connection.open(uri, deadline=Deadline.after(LONG_S)) as connection:
-        assert qemu_logs(connection, tmp_path) == Path(logs)
+    for uri, own, logs in (
+        ("qemu:///system", "log/qemu", "/var/log/libvirt/qemu"),
+        ("qemu:///session", "state/cache/libvirt/qemu/log", "/cache/libvirt/qemu/log"),
+    ):
+        libvirt.connects.append(FakeConnect())
+        with Connection.open(uri, deadline=Deadline.after(LONG_S)) as connection:
+            assert qemu_logs(connection, tmp_path) == Path(logs)
 
-        (tmp_path / "d").mkdir()
+            (tmp_path / "d").mkdir()
 
-        assert qemu_logs(connection, tmp_path) == tmp_path / "d" / own
+            assert qemu_logs(connection, tmp_path) == tmp_path / "d" / own
+            (tmp_path / "d").rmdir()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-import pytest
-
 from harness.errors import RequirementError
 from harness.machine.libvirt.errors import (
     Code,
@@ -29,22 +27,15 @@ def _connecting(uri: str, message: str, *, code: int = Code.SYSTEM_ERROR, number
     return str(error)
 
 
-def test_host_without_a_daemon_is_reported_with_the_remedy() -> None:
-    said = _connecting(
-        "qemu:///system", "Failed to connect socket to '/s': No such file", number=errno.ENOENT
-    )
+def test_host_without_a_daemon_is_reported_with_the_remedy_for_its_uri() -> None:
+    message = "Failed to connect socket to '/s': No such file"
 
-    assert said == (
+    assert _connecting("qemu:///system", message, number=errno.ENOENT) == (
         "No libvirtd answers at 'qemu:///system' (Failed to connect socket to '/s': No such "
         "file); start it by `systemctl start libvirtd`, or without systemd `virtlogd -d` and "
         "`libvirtd -d`, or name another libvirtd by --machine-uri."
     )
-
-
-def test_remedy_for_a_missing_session_daemon_tells_the_user_to_start_it() -> None:
-    said = _connecting("qemu:///session", "nobody.", number=errno.ECONNREFUSED)
-
-    assert said == (
+    assert _connecting("qemu:///session", "nobody.", number=errno.ECONNREFUSED) == (
         "No libvirtd answers at 'qemu:///session' (nobody); start it by `libvirtd -d` as this user, or "
         "name another libvirtd by --machine-uri."
     )
@@ -73,25 +64,20 @@ def test_error_for_a_user_without_permission_mentions_the_group_to_join() -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
+def test_error_for_a_call_that_libvirt_lacks_says_that_libvirt_is_too_old() -> None:
+    for code, message in (
         (Code.NO_SUPPORT, "this function is not supported by the connection driver"),
         (Code.RPC, "unknown procedure: 447"),
-    ],
-)
-def test_error_for_a_call_that_libvirt_lacks_says_that_libvirt_is_too_old(
-    code: Code, message: str
-) -> None:
-    error = refused_call(
-        "the save of 'x'", "u", ErrorContext(code=code, origin=7, message=f"{message}.")
-    )
+    ):
+        error = refused_call(
+            "the save of 'x'", "u", ErrorContext(code=code, origin=7, message=f"{message}.")
+        )
 
-    assert isinstance(error, LibvirtError)
-    assert error.code == code
-    assert str(error) == (
-        f"libvirt at 'u' is too old for the save of 'x': {message}. Use a newer libvirt."
-    )
+        assert isinstance(error, LibvirtError)
+        assert error.code == code
+        assert str(error) == (
+            f"libvirt at 'u' is too old for the save of 'x': {message}. Use a newer libvirt."
+        )
 
 
 def test_error_for_a_user_with_read_only_access_has_the_remedy() -> None:
@@ -107,22 +93,19 @@ def test_error_for_a_user_with_read_only_access_has_the_remedy() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
+def test_error_of_a_refused_call_keeps_libvirts_message_and_code() -> None:
+    for code, message in (
         (Code.OPERATION_FAILED, "domain 'x' exists"),
         (Code.RPC, "unexpected message"),
         (Code.OPERATION_FAILED, "unknown procedure of the guest"),
-    ],
-)
-def test_error_of_a_refused_call_keeps_libvirts_message_and_code(code: Code, message: str) -> None:
-    context = ErrorContext(code=code, origin=10, message=f"{message}.")
+    ):
+        context = ErrorContext(code=code, origin=10, message=f"{message}.")
 
-    error = refused_call("the start of 'x'", "u", context)
+        error = refused_call("the start of 'x'", "u", context)
 
-    assert isinstance(error, LibvirtError)
-    assert str(error) == f"libvirt at 'u' failed the start of 'x': {message}."
-    assert error.code == code
+        assert isinstance(error, LibvirtError)
+        assert str(error) == f"libvirt at 'u' failed the start of 'x': {message}."
+        assert error.code == code
 
 
 def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy() -> None:

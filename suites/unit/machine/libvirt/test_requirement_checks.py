@@ -180,48 +180,39 @@ def test_device_node_is_read_with_its_owner(tmp_path: Path) -> None:
     assert Device.read(tmp_path / "none") is None
 
 
-@pytest.mark.parametrize(
-    ("attributes", "has_acl"),
-    [
-        (["security.selinux", "system.posix_acl_access"], True),
-        (["security.selinux"], False),
-        (None, False),
-    ],
-    ids=["access list", "another attribute", "no attributes"],
-)
 def test_access_control_list_of_a_device_node_is_found(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    attributes: list[str] | None,
-    *,
-    has_acl: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attributes_of(path: Path) -> list[str]:
-        if attributes is None or path != tmp_path:
-            raise OSError("This file system has no attributes.")
-        return attributes
+    found = []
+    for attributes in (
+        ["security.selinux", "system.posix_acl_access"],
+        ["security.selinux"],
+        None,
+    ):
 
-    monkeypatch.setattr("os.listxattr", attributes_of)
+        def attributes_of(path: Path, shown: list[str] | None = attributes) -> list[str]:
+            if shown is None or path != tmp_path:
+                raise OSError("This file system has no attributes.")
+            return shown
 
-    device = Device.read(tmp_path)
+        monkeypatch.setattr("os.listxattr", attributes_of)
+        device = Device.read(tmp_path)
+        assert device is not None
+        found.append(device.has_acl)
 
-    assert device is not None
-    assert device.has_acl is has_acl
+    assert found == [True, False, False]
 
 
 def test_user_of_qemu_is_read_from_the_base_labels_of_the_dac_model() -> None:
     labels = "<baselabel type='qemu'>+1:+2</baselabel><baselabel type='kvm'>+3:+4</baselabel>"
     assert parse_qemu_user(CAPABILITIES) == USER
-    assert parse_qemu_user(
-        f"<capabilities><host><secmodel><model>dac</model>{labels}</secmodel></host></capabilities>"
-    ) == (3, 4)
-
-
-@pytest.mark.parametrize(
-    "inside", ["", "<host/>", "<host><secmodel><model>dac</model></secmodel></host>"]
-)
-def test_user_of_qemu_is_none_if_the_capabilities_have_no_base_labels(inside: str) -> None:
-    assert parse_qemu_user(f"<capabilities>{inside}</capabilities>") is None
+    for inside, user in (
+        (f"<host><secmodel><model>dac</model>{labels}</secmodel></host>", (3, 4)),
+        ("", None),
+        ("<host/>", None),
+        ("<host><secmodel><model>dac</model></secmodel></host>", None),
+    ):
+        assert parse_qemu_user(f"<capabilities>{inside}</capabilities>") == user
 
 
 def test_emulator_and_its_machine_type_are_read_from_the_capabilities() -> None:
@@ -244,17 +235,17 @@ def test_only_the_kvm_check_fails_if_only_root_may_open_dev_kvm(
     ]
 
 
-@pytest.mark.parametrize("uri", [None, "qemu:///session"])
 def test_check_says_that_each_run_starts_a_private_libvirtd(
-    asked: Callable[..., list[RequirementCheck]], uri: str | None
+    asked: Callable[..., list[RequirementCheck]],
 ) -> None:
-    findings = asked(Host(), uri, is_private=True)
+    for uri in (None, "qemu:///session"):
+        findings = asked(Host(), uri, is_private=True)
 
-    assert (findings[1].requirement, findings[1].is_met) == ("libvirtd", True)
-    assert findings[1].found == (
-        "No libvirtd answers at 'qemu:///session', so each run starts a private libvirtd: libvirt "
-        "9.0.0."
-    )
+        assert (findings[1].requirement, findings[1].is_met) == ("libvirtd", True)
+        assert findings[1].found == (
+            "No libvirtd answers at 'qemu:///session', so each run starts a private libvirtd: libvirt "
+            "9.0.0."
+        )
 
 
 def test_kvm_permissions_are_not_checked_for_a_session(
@@ -286,80 +277,62 @@ def test_other_checks_are_done_if_libvirt_refuses_to_show_its_capabilities(
     )
 
 
-@pytest.mark.parametrize(
-    ("accel", "kind"),
-    [(Accelerator.TCG, "qemu"), (Accelerator.KVM, "kvm"), (None, "qemu")],
-)
-def test_emulator_is_queried_with_the_machine_type_and_accelerator_of_machines(
-    asked: Callable[..., list[RequirementCheck]], accel: Accelerator | None, kind: str
-) -> None:
-    raw = Host()
-
-    asked(raw, "qemu:///system", accel=accel)
-
-    assert f"capabilities ('/usr/bin/qemu', 'x86_64', 'q35', '{kind}', 0)" in raw.calls
-
-
-@pytest.mark.parametrize(
-    ("qemu", "path"), [("mine", "/opt/mine"), ("absent", "absent")], ids=["found", "not found"]
-)
-def test_emulator_is_looked_up_in_the_search_path(
-    asked: Callable[..., list[RequirementCheck]],
-    monkeypatch: pytest.MonkeyPatch,
-    qemu: str,
-    path: str,
+def test_emulator_is_queried_by_its_path_with_the_machine_type_and_accelerator_of_machines(
+    asked: Callable[..., list[RequirementCheck]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", {"mine": "/opt/mine"}.get)
-    raw = Host()
+    for accel, kind, qemu, path in (
+        (Accelerator.TCG, "qemu", "mine", "/opt/mine"),
+        (Accelerator.KVM, "kvm", "mine", "/opt/mine"),
+        (None, "qemu", "absent", "absent"),
+    ):
+        raw = Host()
 
-    asked(raw, qemu=qemu)
+        asked(raw, "qemu:///system", accel=accel, qemu=qemu)
 
-    assert f"capabilities ('{path}', 'x86_64', 'q35', 'qemu', 0)" in raw.calls
+        assert f"capabilities ('{path}', 'x86_64', 'q35', '{kind}', 0)" in raw.calls
 
 
-@pytest.mark.parametrize(
-    ("accel", "end"),
-    [(Accelerator.KVM, ", or use --accelerator=tcg."), (Accelerator.TCG, ".")],
-)
 def test_emulator_that_libvirt_refuses_is_reported(
-    asked: Callable[..., list[RequirementCheck]], accel: Accelerator, end: str
+    asked: Callable[..., list[RequirementCheck]],
 ) -> None:
-    raw = Host()
-    raw.emulator = FakeLibvirtError("unsupported emulator", code=Code.OPERATION_FAILED)
+    for accel, end in (
+        (Accelerator.KVM, ", or use --accelerator=tcg."),
+        (Accelerator.TCG, "."),
+    ):
+        raw = Host()
+        raw.emulator = FakeLibvirtError("unsupported emulator", code=Code.OPERATION_FAILED)
 
-    finding = asked(raw, "qemu:///system", accel=accel)[3]
+        finding = asked(raw, "qemu:///system", accel=accel)[3]
 
-    assert finding == RequirementCheck(
-        requirement="libvirt's emulator",
-        is_met=False,
-        found=(
-            "libvirt at 'qemu:///system' failed the query of the capabilities of '/usr/bin/qemu': "
-            "unsupported emulator."
-        ),
-        remedy=(
-            "Run `apt-get install --no-install-recommends qemu-system-x86`, and see "
-            f"whether libvirt's QEMU user may execute the emulator{end}"
-        ),
-    )
+        assert finding == RequirementCheck(
+            requirement="libvirt's emulator",
+            is_met=False,
+            found=(
+                "libvirt at 'qemu:///system' failed the query of the capabilities of '/usr/bin/qemu': "
+                "unsupported emulator."
+            ),
+            remedy=(
+                "Run `apt-get install --no-install-recommends qemu-system-x86`, and see "
+                f"whether libvirt's QEMU user may execute the emulator{end}"
+            ),
+        )
 
 
-@pytest.mark.parametrize(
-    ("uri", "named"),
-    [("qemu:///system", "qemu:///system"), (None, "qemu:///session")],
-    ids=["named", "default"],
-)
 def test_check_finds_libvirtd_even_if_libvirtd_refuses_the_user(
-    asked: Callable[..., list[RequirementCheck]], uri: str | None, named: str
+    asked: Callable[..., list[RequirementCheck]],
 ) -> None:
-    findings = asked(FakeLibvirtError("denied by policy", code=Code.AUTH_FAILED), uri)
+    denied = FakeLibvirtError("denied by policy", code=Code.AUTH_FAILED)
+    for uri, named in (("qemu:///system", "qemu:///system"), (None, "qemu:///session")):
+        findings = asked(denied, uri)
 
-    assert [(each.requirement, each.is_met) for each in findings] == [
-        ("libvirt's Python binding", True),
-        ("libvirtd", True),
-        ("permission for libvirt", False),
-    ]
-    assert findings[1].found == f"It answers at '{named}'."
-    assert "usermod --append --groups libvirt" in findings[-1].found
+        assert [(each.requirement, each.is_met) for each in findings] == [
+            ("libvirt's Python binding", True),
+            ("libvirtd", True),
+            ("permission for libvirt", False),
+        ]
+        assert findings[1].found == f"It answers at '{named}'."
+        assert "usermod --append --groups libvirt" in findings[-1].found
 
 
 def test_checks_that_need_libvirtd_are_skipped_if_libvirtd_does_not_answer(

@@ -22,28 +22,24 @@ def test_session_uri_and_system_uri_are_distinguished() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
+def test_invalid_uri_is_refused_with_examples() -> None:
+    for text, why in (
         ("xen:///system", "its scheme is not 'qemu'"),
         ("qemu:///sytem", "its path '/sytem' is not one of /system, /session"),
         ("qemu+ssh://[::1/system", "Invalid IPv6 URL"),
-    ],
-)
-def test_invalid_uri_is_refused_with_examples(text: str, why: str) -> None:
-    with pytest.raises(BadInputError, match=rf"^--machine-uri: .*{re.escape(why)}"):
-        HostUri.parse(text)
+    ):
+        with pytest.raises(BadInputError, match=rf"^--machine-uri: .*{re.escape(why)}"):
+            HostUri.parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_error_for_the_uri_of_another_host_says_how_to_use_several_hosts() -> None:
+    for text in (
         "qemu://far/system",
         "qemu+ssh://root@far/system",
         "qemu+unix://far/system",
         "qemu+ext:///system?command=/bin/way",
-    ],
-)
-def test_error_for_the_uri_of_another_host_says_how_to_use_several_hosts(text: str) -> None:
-    with pytest.raises(BadInputError, match=r"^--machine-uri: .* one shard of the tests on each"):
-        HostUri.parse(text)
+    ):
+        with pytest.raises(
+            BadInputError, match=r"^--machine-uri: .* one shard of the tests on each"
+        ):
+            HostUri.parse(text)
