@@ -13,32 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda a: fakes.Containerd(a("nginx:1")), r"fakes\.Containerd.*images.*'nginx:1'.*a list, each item a text"),
-        (lambda a: fakes.Containerd(a([1])), "images.*list.*each item a text"),
-        (lambda a: fakes.Containerd(registry=a(7)), "registry.*type int"),
-        (lambda a: fakes.Containerd(namespace=a(None)), "namespace.*a text was expected"),
-        (lambda a: fakes.Systemd(a(["gpu"])), r"units.*mapping of names, each to a fakes\.Unit"),
-        (lambda a: fakes.Systemd(a({"gpu": "unit"})), r"units.*each to a fakes\.Unit"),
-        (lambda a: fakes.Unit(start_failures=a("2")), r"fakes\.Unit.*start_failures.*'2'.*a number"),
-        (lambda a: fakes.Unit(is_active=a("no")), "is_active.*True or False"),
-        (lambda a: fakes.Dkms(a([fakes.Module()])), r"sources.*each item a fakes\.Source"),
-        (lambda a: fakes.Dkms(kernels=a([])), "kernels.*empty"),
-        (lambda a: fakes.Module(needs=a("drm")), "needs.*'drm'.*a list"),
-        (lambda a: fakes.Module(size=a(True)), "size.*a number"),
-        (lambda a: fakes.Packages(installed=a(["make"])), r"installed.*each item a fakes\.Package"),
-        (lambda a: fakes.Package(name="a", version=a(1)), r"fakes\.Package.*version.*a text"),
-        (lambda a: fakes.InstanceMetadata(a("{}")), "document"),
-        (lambda a: fakes.InstanceMetadata.with_tags(Skip=a(True)), "with_tags.*Skip.*a text"),
-    ],
-)  # fmt: skip
-def test_argument_without_the_declared_type_is_refused(
-    make: Callable[[Callable[[Any], Any]], object], message: str
-) -> None:
-    with pytest.raises(BadInputError, match=f"(?s){message}"):
-        make(lambda value: value)
+def test_argument_without_the_declared_type_is_refused() -> None:
+    refusals: list[tuple[Callable[[Callable[[Any], Any]], object], str]] = [
+    (lambda a: fakes.Containerd(a("nginx:1")), r"fakes\.Containerd.*images.*'nginx:1'.*a list, each item a text"),
+    (lambda a: fakes.Containerd(a([1])), "images.*list.*each item a text"),
+    (lambda a: fakes.Containerd(registry=a(7)), "registry.*type int"),
+    (lambda a: fakes.Containerd(namespace=a(None)), "namespace.*a text was expected"),
+    (lambda a: fakes.Systemd(a(["gpu"])), r"units.*mapping of names, each to a fakes\.Unit"),
+    (lambda a: fakes.Systemd(a({"gpu": "unit"})), r"units.*each to a fakes\.Unit"),
+    (lambda a: fakes.Unit(start_failures=a("2")), r"fakes\.Unit.*start_failures.*'2'.*a number"),
+    (lambda a: fakes.Unit(is_active=a("no")), "is_active.*True or False"),
+    (lambda a: fakes.Dkms(a([fakes.Module()])), r"sources.*each item a fakes\.Source"),
+    (lambda a: fakes.Dkms(kernels=a([])), "kernels.*empty"),
+    (lambda a: fakes.Module(needs=a("drm")), "needs.*'drm'.*a list"),
+    (lambda a: fakes.Module(size=a(True)), "size.*a number"),
+    (lambda a: fakes.Packages(installed=a(["make"])), r"installed.*each item a fakes\.Package"),
+    (lambda a: fakes.Package(name="a", version=a(1)), r"fakes\.Package.*version.*a text"),
+    (lambda a: fakes.InstanceMetadata(a("{}")), "document"),
+    (lambda a: fakes.InstanceMetadata.with_tags(Skip=a(True)), "with_tags.*Skip.*a text"),
+    ]  # fmt: skip
+    for make, message in refusals:
+        with pytest.raises(BadInputError, match=f"(?s){message}"):
+            make(lambda value: value)
 
 
 def test_arguments_of_the_declared_types_are_accepted() -> None:

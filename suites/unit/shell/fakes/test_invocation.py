@@ -46,25 +46,20 @@ def test_posix_options_end_at_the_first_operand() -> None:
     assert syntax.parse(a_call("tool", "-q", "sub", "-z")).operands == ("sub", "-z")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_unknown_option_is_refused_and_so_is_a_missing_or_extra_value() -> None:
+    refusals: list[tuple[list[str], str]] = [
         (["--loud"], "does not know the option '--loud' here; it knows: -q,--quiet"),
         (["-qz"], "does not know the option '-z'"),
         (["--name"], "the option '--name' needs a value"),
         (["--flag=1"], "the option '--flag' takes no value"),
-    ],
-)
-def test_unknown_option_is_refused_and_so_is_a_missing_or_extra_value(
-    words: list[str], message: str
-) -> None:
-    with pytest.raises(fakes.UnknownInvocationError, match=message):
-        SYNTAX.parse(a_call("tool", *words))
+    ]
+    for words, message in refusals:
+        with pytest.raises(fakes.UnknownInvocationError, match=message):
+            SYNTAX.parse(a_call("tool", *words))
 
 
-@pytest.mark.parametrize(
-    ("fake", "line", "message"),
-    [
+def test_unknown_use_of_a_fake_is_named_in_the_error() -> None:
+    uses: list[tuple[fakes.Fake, list[str], str]] = [
         (fakes.Systemd(), ["systemctl", "kexec"], "does not know the subcommand 'kexec'"),
         (fakes.Systemd(), ["systemctl", "--user", "start", "x"], "the option '--user'"),
         (fakes.Systemd(), ["systemctl", "show", "-p", "NRestarts", "x"], "property 'NRestarts'"),
@@ -85,14 +80,10 @@ def test_unknown_option_is_refused_and_so_is_a_missing_or_extra_value(
             "the metadata service",
         ),
         (fakes.InstanceMetadata({}), ["curl", "http://169.254.169.254/"], "needs '--silent'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_unknown_use_of_a_fake_is_named_in_the_error(
-    fake: fakes.Fake, line: list[str], message: str
-) -> None:
-    with pytest.raises(fakes.UnknownInvocationError, match=message):
-        fake.answer(a_call(*line))
+    ]
+    for fake, line, message in uses:
+        with pytest.raises(fakes.UnknownInvocationError, match=message):
+            fake.answer(a_call(*line))
 
 
 def test_fake_refuses_to_change_files_of_the_host() -> None:

@@ -28,9 +28,9 @@ def run(fake: fakes.Fake, line: str) -> Answer:
 # systemd
 
 
-@pytest.mark.parametrize(
-    ("line", "exit_code", "active"),
-    [
+def test_command_with_several_units_fails_if_one_unit_fails() -> None:
+    """The other units are started anyway; the exit code comes from the last failure."""
+    lines: list[tuple[str, int, list[str]]] = [
         ("start missing masked a", 1, ["a", "running"]),
         ("start masked missing a", 5, ["a", "running"]),
         ("start failing a", 1, ["a", "running"]),
@@ -42,24 +42,20 @@ def run(fake: fakes.Fake, line: str) -> Answer:
         ("status a running", 3, ["running"]),
         ("stop masked running", 0, []),
         ("is-active a running", 0, ["running"]),
-    ],
-)
-def test_command_with_several_units_fails_if_one_unit_fails(
-    line: str, exit_code: int, active: list[str]
-) -> None:
-    """The other units are started anyway; the exit code comes from the last failure."""
-    units = {
-        "a": fakes.Unit(),
-        "failing": fakes.Unit(start_failures=1),
-        "masked": fakes.Unit(is_masked=True),
-        "reloading": fakes.Unit(text="[Service]\nExecReload=/bin/true\n"),
-        "running": fakes.Unit(is_active=True),
-    }
+    ]
+    for line, exit_code, active in lines:
+        units = {
+            "a": fakes.Unit(),
+            "failing": fakes.Unit(start_failures=1),
+            "masked": fakes.Unit(is_masked=True),
+            "reloading": fakes.Unit(text="[Service]\nExecReload=/bin/true\n"),
+            "running": fakes.Unit(is_active=True),
+        }
 
-    answer = run(fakes.Systemd(units), f"systemctl {line}")
+        answer = run(fakes.Systemd(units), f"systemctl {line}")
 
-    assert answer.exit_code == exit_code, answer
-    assert [name for name, unit in units.items() if unit.is_active] == active
+        assert answer.exit_code == exit_code, line
+        assert [name for name, unit in units.items() if unit.is_active] == active, line
 
 
 def test_units_that_are_enabled_now_are_started_and_a_failed_start_is_the_exit_code(
@@ -86,23 +82,19 @@ def test_starting_a_unit_calls_its_on_start_hook(tmp_path: Path) -> None:
     assert unit.starts == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "is_active"),
-    [
+def test_oneshot_unit_stays_active_with_each_word_that_systemd_reads_as_true() -> None:
+    settings: list[tuple[str, bool]] = [
         ("Type=oneshot\nRemainAfterExit=on\n", True),
         ("Type = oneshot\nRemainAfterExit = True\n", True),
         ("Type=oneshot\n#RemainAfterExit=yes\n", False),
         ("Type=oneshot\nRemainAfterExit=yes\nRemainAfterExit=no\n", False),
-    ],
-)
-def test_oneshot_unit_stays_active_with_each_word_that_systemd_reads_as_true(
-    text: str, *, is_active: bool
-) -> None:
-    unit = fakes.Unit(text=f"[Service]\n{text}")
+    ]
+    for text, is_active in settings:
+        unit = fakes.Unit(text=f"[Service]\n{text}")
 
-    run(fakes.Systemd({"a": unit}), "systemctl start a")
+        run(fakes.Systemd({"a": unit}), "systemctl start a")
 
-    assert unit.is_active is is_active
+        assert unit.is_active is is_active, text
 
 
 def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
@@ -158,9 +150,8 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
     assert "Nice=5" in systemd.unit("a").running_text
 
 
-@pytest.mark.parametrize(
-    ("lines", "codes"),
-    [
+def test_state_of_a_unit_lasts_until_a_command_changes_it(tmp_path: Path) -> None:
+    dialogues: list[tuple[list[str], list[int]]] = [
         (["enable a a", "disable a missing", "is-enabled static a"], [0, 1, 0]),
         (["enable static", "is-enabled a static", "is-enabled a"], [0, 0, 1]),
         (["start bad", "is-failed a bad", "reset-failed", "is-failed a bad"], [1, 0, 0, 1]),
@@ -172,16 +163,19 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
         (["mask a", "unmask a", "start a", "is-active a"], [0, 0, 0, 0]),
         (["restart worn", "is-failed worn", "reset-failed worn", "is-active worn"], [1, 0, 0, 3]),
         (["is-enabled static", "mask static", "is-enabled static"], [0, 0, 1]),
-    ],
-)
-def test_state_of_a_unit_lasts_until_a_command_changes_it(
-    tmp_path: Path, lines: list[str], codes: list[int]
-) -> None:
-    units = {"a": fakes.Unit(), "bad": fakes.Unit(start_failures=1), "static": fakes.Unit(text="")}
-    units["worn"] = fakes.Unit(is_active=True, start_failures=1)
-    systemd = fakes.Systemd(units).use_root(tmp_path)
+    ]
+    for number, (lines, codes) in enumerate(dialogues):
+        root = tmp_path / str(number)
+        root.mkdir()
+        units = {
+            "a": fakes.Unit(),
+            "bad": fakes.Unit(start_failures=1),
+            "static": fakes.Unit(text=""),
+        }
+        units["worn"] = fakes.Unit(is_active=True, start_failures=1)
+        systemd = fakes.Systemd(units).use_root(root)
 
-    assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
+        assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
 
 
 def test_drop_ins_apply_in_the_order_of_their_names_and_etc_hides_a_file_of_the_same_name_in_usr(
@@ -261,9 +255,8 @@ def test_hyphens_and_underscores_name_the_same_module() -> None:
     assert modules.loaded == ("drm_kms", "nvidia_uvm")
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "loaded"),
-    [
+def test_modules_are_loaded_and_removed_with_their_dependencies() -> None:
+    lines: list[tuple[str, int, list[str]]] = [
         ("rmmod absent user", 1, ["drm", "kms", "nvidia", "uvm"]),
         ("rmmod drm", 1, ["drm", "kms", "nvidia", "uvm", "user"]),
         ("rmmod held user", 1, ["drm", "kms", "nvidia", "uvm"]),
@@ -276,25 +269,22 @@ def test_hyphens_and_underscores_name_the_same_module() -> None:
         ("modprobe uvm", 0, ["drm", "kms", "nvidia", "uvm", "user"]),
         ("modinfo -n -k 9 nvidia", 1, ["drm", "kms", "nvidia", "uvm", "user"]),
         ("modprobe -r using", 0, ["drm", "kms", "nvidia", "uvm", "user", "held"]),
-    ],
-)
-def test_modules_are_loaded_and_removed_with_their_dependencies(
-    line: str, code: int, loaded: list[str]
-) -> None:
-    needs = {"drm": [], "kms": ["drm"], "nvidia": ["kms"], "uvm": ["nvidia"], "user": ["kms"]}
-    known = {name: fakes.Module(needs=each) for name, each in needs.items()}
-    known |= {"other": fakes.Module(), "held": fakes.Module(users=1)}
-    known["using"] = fakes.Module(needs=["held"])
-    modules = fakes.KernelModules(known, loaded=["uvm", "user"])
-    if "held" in line:
-        modules.load("held")
-        loaded = [*loaded, "held"]
-    if "using" in line:
-        modules.load("using")
+    ]
+    for line, code, loaded in lines:
+        needs = {"drm": [], "kms": ["drm"], "nvidia": ["kms"], "uvm": ["nvidia"], "user": ["kms"]}
+        known = {name: fakes.Module(needs=each) for name, each in needs.items()}
+        known |= {"other": fakes.Module(), "held": fakes.Module(users=1)}
+        known["using"] = fakes.Module(needs=["held"])
+        modules = fakes.KernelModules(known, loaded=["uvm", "user"])
+        if "held" in line:
+            modules.load("held")
+            loaded.append("held")
+        if "using" in line:
+            modules.load("using")
 
-    assert run(modules, line).exit_code == code
+        assert run(modules, line).exit_code == code, line
 
-    assert sorted(modules.loaded) == sorted(loaded)
+        assert sorted(modules.loaded) == sorted(loaded), line
 
 
 def test_proc_modules_shows_the_loaded_modules_and_how_often_each_is_in_use(
@@ -596,51 +586,53 @@ def test_query_for_no_particular_package_shows_all_packages() -> None:
     assert run(fakes.Packages(), "dpkg-query -W").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("lines", "codes", "left"),
-    [
-        (["apt-get install -y -o Dpkg::Options::=--force-confold base"], [0], "base=10"),
-        (["apt-get install top", "apt-get install lib"], [1, 0], "base=9 lib=1"),
-        (["apt-get remove base", "apt-get remove -y base"], [1, 0], ""),
-        (["apt-get install -y newest"], [100], "base=9"),
-        (["apt-get install -y top", "apt-get autoremove -y"], [0, 0], "base=9 lib=1 mid=1 tool=1 top=1"),
-        (["apt-get install -y tool", "apt-get install -y lib", "apt-get remove -y tool", "apt-get autoremove -y"],
-         [0, 0, 0, 0], "base=9 lib=1"),
-        (["apt-get install -y lib", "dpkg -r lib", "dpkg -s lib"], [0, 0, 1], "base=9"),
-        (["dpkg -i /lib.deb /absent.deb"], [2], "base=9"),
-        (["dpkg -l absent base", "dpkg -l base absent", "dpkg-query -W absent base"], [1, 1, 1], "base=9"),
-        (["dpkg -r absent base"], [0], ""),
-        (["apt-get install -y tool", "dpkg -r tool", "dpkg -r mid lib"], [0, 0, 0], "base=9"),
-        (["apt-get install -y tool", "dpkg -r tool", "dpkg -s tool", "apt-get purge -y tool", "dpkg -s tool"],
-         [0, 0, 0, 0, 1], "base=9 lib=1 mid=1"),
-        (["apt-get install -y tool", "apt-get remove -y --purge tool", "dpkg -s tool"], [0, 0, 1], "base=9 lib=1 mid=1"),
-        (["apt-get install -y top", "apt-get remove -y top", "apt-get autoremove -y --purge", "dpkg -s tool"],
-         [0, 0, 0, 1], "base=9"),
-        (["apt-get install -y top", "apt-get remove -y top", "apt-get autoremove -y", "dpkg -s tool"],
-         [0, 0, 0, 0], "base=9"),
-    ],
-)  # fmt: skip
 def test_commands_exit_with_the_expected_codes_and_leave_the_expected_packages(
-    tmp_path: Path, lines: list[str], codes: list[int], left: str
+    tmp_path: Path,
 ) -> None:
     """The package top needs tool, which has configuration; tool needs mid, and mid needs lib."""
-    lib, base, newer = (
-        Package(name=name, version=version)
-        for name, version in (("lib", "1"), ("base", "9"), ("base", "10"))
-    )
-    mid = Package(name="mid", version="1", depends=["lib"])
-    tool = Package(name="tool", version="1", depends=["mid"], configuration={"/etc/tool": ""})
-    top = Package(name="top", version="1", depends=["tool"])
-    newest = Package(name="newest", version="1", depends=["base (>= 11)"])
-    packages = fakes.Packages(
-        installed=[base], repository=[lib, mid, tool, top, base, newer, newest], archives={"/lib.deb": lib}
-    ).use_root(tmp_path)  # fmt: skip
+    dialogues: list[tuple[list[str], list[int], str]] = [
+    (["apt-get install -y -o Dpkg::Options::=--force-confold base"], [0], "base=10"),
+    (["apt-get install top", "apt-get install lib"], [1, 0], "base=9 lib=1"),
+    (["apt-get remove base", "apt-get remove -y base"], [1, 0], ""),
+    (["apt-get install -y newest"], [100], "base=9"),
+    (["apt-get install -y top", "apt-get autoremove -y"], [0, 0], "base=9 lib=1 mid=1 tool=1 top=1"),
+    (["apt-get install -y tool", "apt-get install -y lib", "apt-get remove -y tool", "apt-get autoremove -y"],
+     [0, 0, 0, 0], "base=9 lib=1"),
+    (["apt-get install -y lib", "dpkg -r lib", "dpkg -s lib"], [0, 0, 1], "base=9"),
+    (["dpkg -i /lib.deb /absent.deb"], [2], "base=9"),
+    (["dpkg -l absent base", "dpkg -l base absent", "dpkg-query -W absent base"], [1, 1, 1], "base=9"),
+    (["dpkg -r absent base"], [0], ""),
+    (["apt-get install -y tool", "dpkg -r tool", "dpkg -r mid lib"], [0, 0, 0], "base=9"),
+    (["apt-get install -y tool", "dpkg -r tool", "dpkg -s tool", "apt-get purge -y tool", "dpkg -s tool"],
+     [0, 0, 0, 0, 1], "base=9 lib=1 mid=1"),
+    (["apt-get install -y tool", "apt-get remove -y --purge tool", "dpkg -s tool"], [0, 0, 1], "base=9 lib=1 mid=1"),
+    (["apt-get install -y top", "apt-get remove -y top", "apt-get autoremove -y --purge", "dpkg -s tool"],
+     [0, 0, 0, 1], "base=9"),
+    (["apt-get install -y top", "apt-get remove -y top", "apt-get autoremove -y", "dpkg -s tool"],
+     [0, 0, 0, 0], "base=9"),
+    ]  # fmt: skip
+    for number, (lines, codes, left) in enumerate(dialogues):
+        root = tmp_path / str(number)
+        root.mkdir()
+        lib, base, newer = (
+            Package(name=name, version=version)
+            for name, version in (("lib", "1"), ("base", "9"), ("base", "10"))
+        )
+        mid = Package(name="mid", version="1", depends=["lib"])
+        tool = Package(name="tool", version="1", depends=["mid"], configuration={"/etc/tool": ""})
+        top = Package(name="top", version="1", depends=["tool"])
+        newest = Package(name="newest", version="1", depends=["base (>= 11)"])
+        packages = fakes.Packages(
+            installed=[base], repository=[lib, mid, tool, top, base, newer, newest], archives={"/lib.deb": lib}
+        ).use_root(root)  # fmt: skip
 
-    assert [run(packages, line).exit_code for line in lines] == codes
+        assert [run(packages, line).exit_code for line in lines] == codes, lines
 
-    names = ("base", "lib", "mid", "newest", "tool", "top")
-    found = [f"{name}={packages.version(name)}" for name in names if packages.is_installed(name)]
-    assert " ".join(found) == left
+        names = ("base", "lib", "mid", "newest", "tool", "top")
+        found = [
+            f"{name}={packages.version(name)}" for name in names if packages.is_installed(name)
+        ]
+        assert " ".join(found) == left, lines
 
 
 def test_apt_without_package_lists_finds_no_version_before_an_update(tmp_path: Path) -> None:
@@ -694,29 +686,31 @@ def test_manually_installed_package_stays_manual_when_a_dependent_upgrades_it(
     assert packages.version("lib") == "2"
 
 
-@pytest.mark.parametrize(
-    ("upgrade", "is_kept"),
-    [
+def test_autoremove_keeps_a_dependency_only_if_it_was_later_installed_explicitly(
+    tmp_path: Path,
+) -> None:
+    upgrades: list[tuple[str, bool]] = [
         ("apt-get install -y /lib.deb", True),
         ("dpkg -i /lib.deb", True),
         ("apt-get install -y other", False),
-    ],
-)
-def test_autoremove_keeps_a_dependency_only_if_it_was_later_installed_explicitly(
-    tmp_path: Path, upgrade: str, *, is_kept: bool
-) -> None:
-    old, new = (Package(name="lib", version=version) for version in ("1", "2"))
-    tool, other = (Package(name=name, version="1", depends=["lib"]) for name in ("tool", "other"))
-    packages = fakes.Packages(repository=[old, tool, other], archives={"/lib.deb": new}).use_root(
-        tmp_path
-    )
-    run(packages, "apt-get install -y tool")
+    ]
+    for number, (upgrade, is_kept) in enumerate(upgrades):
+        root = tmp_path / str(number)
+        root.mkdir()
+        old, new = (Package(name="lib", version=version) for version in ("1", "2"))
+        tool, other = (
+            Package(name=name, version="1", depends=["lib"]) for name in ("tool", "other")
+        )
+        packages = fakes.Packages(
+            repository=[old, tool, other], archives={"/lib.deb": new}
+        ).use_root(root)
+        run(packages, "apt-get install -y tool")
 
-    assert run(packages, upgrade).exit_code == 0
-    run(packages, "apt-get remove -y tool other")
-    run(packages, "apt-get autoremove -y")
+        assert run(packages, upgrade).exit_code == 0
+        run(packages, "apt-get remove -y tool other")
+        run(packages, "apt-get autoremove -y")
 
-    assert packages.is_installed("lib") is is_kept
+        assert packages.is_installed("lib") is is_kept
 
 
 def test_upgraded_package_stays_held_and_keeps_its_configuration(tmp_path: Path) -> None:
