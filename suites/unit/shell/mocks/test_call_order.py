@@ -16,9 +16,8 @@ def calls(*lines: str) -> list[Call]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("seen", "expected", "why"),
-    [
+def test_each_line_of_assert_order_needs_a_separate_recorded_call() -> None:
+    orders: list[tuple[tuple[str, ...], tuple[str, ...], str | None]] = [
         (("a x", "b", "a x"), ("a x", "a x"), None),
         (
             ("a x", "b"),
@@ -34,22 +33,18 @@ def calls(*lines: str) -> list[Call]:
         (("a x y",), ("a x",), "'a x', but there was none.\n"),
         (("a x y", "a x"), ("a x ...", "a x ..."), None),
         (("a",), ("a x ...",), "'a x ...', but there was none.\n"),
-    ],
-)
-def test_each_line_of_assert_order_needs_a_separate_recorded_call(
-    seen: tuple[str, ...], expected: tuple[str, ...], why: str | None
-) -> None:
-    if why is None:
-        assert_order(calls(*seen), expected)
-        return
-    with pytest.raises(ExpectationError) as refused:
-        assert_order(calls(*seen), expected)
-    assert f"Expected a call {why}" in str(refused.value)
+    ]
+    for seen, expected, why in orders:
+        if why is None:
+            assert_order(calls(*seen), expected)
+            continue
+        with pytest.raises(ExpectationError) as refused:
+            assert_order(calls(*seen), expected)
+        assert f"Expected a call {why}" in str(refused.value), expected
 
 
-@pytest.mark.parametrize(
-    ("seen", "expected", "is_met"),
-    [
+def test_line_of_dots_matches_any_number_of_recorded_calls() -> None:
+    orders: list[tuple[tuple[str, ...], tuple[str, ...], bool]] = [
         (("a", "b", "c"), ("...",), True),
         (("a", "b", "a", "c"), ("a", "...", "a", "c"), True),
         (("a", "c"), ("a", "...", "c"), True),
@@ -64,13 +59,10 @@ def test_each_line_of_assert_order_needs_a_separate_recorded_call(
         (("a",), ("a", "a"), False),
         ((), ("...",), True),
         ((), ("a",), False),
-    ],
-)
-def test_line_of_dots_matches_any_number_of_recorded_calls(
-    seen: tuple[str, ...], expected: tuple[str, ...], *, is_met: bool
-) -> None:
-    if is_met:
-        assert_calls(calls(*seen), expected)
-        return
-    with pytest.raises(ExpectationError, match="differ from the expected ones"):
-        assert_calls(calls(*seen), expected)
+    ]
+    for seen, expected, is_met in orders:
+        if is_met:
+            assert_calls(calls(*seen), expected)
+            continue
+        with pytest.raises(ExpectationError, match="differ from the expected ones"):
+            assert_calls(calls(*seen), expected)

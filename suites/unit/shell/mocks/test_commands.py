@@ -27,9 +27,8 @@ def said(registry: MockRegistry, line: str) -> str:
     return registry.answer(name, tuple(words), "/", None, "").stdout
 
 
-@pytest.mark.parametrize(
-    ("pattern", "matching", "others"),
-    [
+def test_rule_matches_calls_by_its_arguments() -> None:
+    rules: list[tuple[tuple[Argument, ...], list[tuple[str, ...]], list[tuple[str, ...]]]] = [
         ((), [()], [("a",)]),
         (("a",), [("a",)], [(), ("b",), ("a", "b")]),
         (("a", ...), [("a",), ("a", "b", "c")], [(), ("b", "a")]),
@@ -38,23 +37,19 @@ def said(registry: MockRegistry, line: str) -> str:
         ((Like("*.deb"), ...), [("a.deb",), ("a.deb", "b")], [("a.rpm",), ()]),
         ((Like("[ab]?"),), [("ax",)], [("cx",), ("a",), ("Ax",)]),
         (("*",), [("*",)], [("a",)]),
-    ],
-)
-def test_rule_matches_calls_by_its_arguments(
-    registry: MockRegistry,
-    curl: MockedCommand,
-    pattern: tuple[Argument, ...],
-    matching: list[tuple[str, ...]],
-    others: list[tuple[str, ...]],
-) -> None:
-    curl.when(*pattern).answers("yes")
+    ]
+    for pattern, matching, others in rules:
+        registry = MockRegistry()
+        curl = MockedCommand("curl", registry.calls, reads_stdin=False)
+        registry.add(curl)
+        curl.when(*pattern).answers("yes")
 
-    for words in matching:
-        assert registry.answer("curl", words, "/", None, "").stdout == "yes"
-    assert registry.violations == []
-    for words in others:
-        assert registry.answer("curl", words, "/", None, "").exit_code == 127
-    assert len(registry.violations) == len(others)
+        for words in matching:
+            assert registry.answer("curl", words, "/", None, "").stdout == "yes"
+        assert registry.violations == []
+        for words in others:
+            assert registry.answer("curl", words, "/", None, "").exit_code == 127
+        assert len(registry.violations) == len(others)
 
 
 def test_answer_comes_from_the_first_matching_rule_or_else_from_the_default(
@@ -149,20 +144,16 @@ def test_second_default_answer_is_refused(curl: MockedCommand) -> None:
         curl.fails(1)
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
+def test_impossible_exit_code_or_duration_of_an_answer_is_refused() -> None:
+    answers: list[tuple[dict[str, float], str]] = [
         ({"exit_code": -1}, "from 0 to 255, not -1"),
         ({"exit_code": 256}, "from 0 to 255, not 256"),
         ({"takes_s": -0.5}, r"can't run for -0\.5 s"),
-    ],
-)
-def test_impossible_exit_code_or_duration_of_an_answer_is_refused(
-    fields: dict[str, float], why: str
-) -> None:
-    with pytest.raises(BadInputError, match=why):
-        Answer(**fields)  # type: ignore[arg-type]
-    assert Answer(exit_code=255).exit_code == 255
+    ]
+    for fields, why in answers:
+        with pytest.raises(BadInputError, match=why):
+            Answer(**fields)  # type: ignore[arg-type]
+        assert Answer(exit_code=255).exit_code == 255
 
 
 def test_assertions_compare_whole_recorded_calls_and_count_calls_of_one_command(

@@ -47,19 +47,19 @@ def test_unchanged_environment_of_calls_is_stored_once(registry: MockRegistry) -
     assert registry.calls[0].env == {"A": "x" * 100_000}
 
 
-@pytest.mark.parametrize("optional", [False, True])
-def test_unused_rules_of_replaced_mocks_are_reported_once(optional: bool) -> None:
-    registry = MockRegistry()
-    for rule in ("a", "b"):
-        mock = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
-        registry.add(mock)
-        mock.when(rule).answers("x\n")
-    registry.add(MockedCommand("curl", registry.calls, reads_stdin=False))
+def test_unused_rules_of_replaced_mocks_are_reported_once() -> None:
+    for optional in (False, True):
+        registry = MockRegistry()
+        for rule in ("a", "b"):
+            mock = MockedCommand("curl", registry.calls, reads_stdin=False, optional=optional)
+            registry.add(mock)
+            mock.when(rule).answers("x\n")
+        registry.add(MockedCommand("curl", registry.calls, reads_stdin=False))
 
-    assert [rule.partition(" (")[0] for rule in registry.take_unused_rules()] == (
-        [] if optional else ["curl a", "curl b"]
-    )
-    assert registry.take_unused_rules() == []
+        assert [rule.partition(" (")[0] for rule in registry.take_unused_rules()] == (
+            [] if optional else ["curl a", "curl b"]
+        )
+        assert registry.take_unused_rules() == []
 
 
 def test_mock_of_a_path_takes_precedence_over_a_mock_of_the_last_part_of_the_path() -> None:

@@ -62,20 +62,20 @@ def test_error_of_the_test_is_raised_although_scripted_commands_did_not_run() ->
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("later", [None, ZeroDivisionError])
-@pytest.mark.parametrize("swallowed", [Exception, BaseException])
-def test_refusal_that_the_tested_code_has_caught_is_raised_at_the_end(
-    swallowed: type[BaseException], later: type[Exception] | None
-) -> None:
-    def forgiving(runner: ScriptedRunner) -> None:
+def test_refusal_that_the_tested_code_has_caught_is_raised_at_the_end() -> None:
+    def forgiving(
+        runner: ScriptedRunner, swallowed: type[BaseException], later: type[Exception] | None
+    ) -> None:
         with suppress(swallowed):
             runner.run(("b",), timeout_s=1)
         if later is not None:
             raise later
 
-    refused = pytest.raises(ScriptViolationError, match=r"^The command 'b'")
-    with refused, ScriptedRunner().expect("a") as runner:
-        forgiving(runner)
+    for swallowed in (Exception, BaseException):
+        for later in (None, ZeroDivisionError):
+            refused = pytest.raises(ScriptViolationError, match=r"^The command 'b'")
+            with refused, ScriptedRunner().expect("a") as runner:
+                forgiving(runner, swallowed, later)
 
 
 def test_every_command_after_a_refusal_is_refused() -> None:
@@ -87,31 +87,28 @@ def test_every_command_after_a_refusal_is_refused() -> None:
         runner.run(("a",), timeout_s=1)
 
 
-@pytest.mark.parametrize(
-    ("timeout_s", "env", "stdin", "shown"),
-    [
+def test_time_limit_and_environment_and_input_are_compared_if_the_script_gives_them() -> None:
+    calls: list[tuple[float, dict[str, str] | None, str, str]] = [
         (2.0, {"A": "b c"}, "in", "+A='b c' x <<< in  # limit 2 s"),
         (1.0, {"A": "b"}, "in", "+A=b x <<< in  # limit 1 s"),
         (1.0, {"A": "b c"}, "out", "+A='b c' x <<< out  # limit 1 s"),
         (1.0, None, "in", "+x <<< in  # limit 1 s"),
-    ],
-)
-def test_time_limit_and_environment_and_input_are_compared_if_the_script_gives_them(
-    timeout_s: float, env: dict[str, str] | None, stdin: str, shown: str
-) -> None:
-    runner = ScriptedRunner().expect("x", timeout_s=1, env={"A": "b c"}, stdin="in")
+    ]
+    for timeout_s, env, stdin, shown in calls:
+        runner = ScriptedRunner().expect("x", timeout_s=1, env={"A": "b c"}, stdin="in")
 
-    with pytest.raises(ScriptViolationError) as refusal:
-        runner.run(("x",), timeout_s=timeout_s, env=env, stdin=stdin)
+        with pytest.raises(ScriptViolationError) as refusal:
+            runner.run(("x",), timeout_s=timeout_s, env=env, stdin=stdin)
 
-    assert f"-A='b c' x <<< in  # limit 1 s\n{shown}\n" in str(refusal.value)
+        assert f"-A='b c' x <<< in  # limit 1 s\n{shown}\n" in str(refusal.value)
 
 
-@pytest.mark.parametrize(("env", "stdin"), [({"A": "b"}, ""), ({}, "in")])
-def test_empty_environment_and_empty_input_are_compared(env: dict[str, str], stdin: str) -> None:
-    with ScriptedRunner().expect("x", env={}, stdin="") as runner:
-        runner.run(("x",), timeout_s=1, stdin="")
+def test_empty_environment_and_empty_input_are_compared() -> None:
+    calls: list[tuple[dict[str, str], str]] = [({"A": "b"}, ""), ({}, "in")]
+    for env, stdin in calls:
+        with ScriptedRunner().expect("x", env={}, stdin="") as runner:
+            runner.run(("x",), timeout_s=1, stdin="")
 
-    runner = ScriptedRunner().expect("x", env={}, stdin="")
-    with pytest.raises(ScriptViolationError):
-        runner.run(("x",), timeout_s=1, env=env, stdin=stdin)
+        runner = ScriptedRunner().expect("x", env={}, stdin="")
+        with pytest.raises(ScriptViolationError):
+            runner.run(("x",), timeout_s=1, env=env, stdin=stdin)
