@@ -50,9 +50,8 @@ def test_options_about_reports_and_coverage_change_nothing(tmp_path: Path) -> No
     assert options(tmp_path, text) == SpecOptions()
 
 
-@pytest.mark.parametrize(
-    ("text", "field", "value"),
-    [
+def test_option_in_an_options_file_sets_its_field(tmp_path: Path) -> None:
+    settings: list[tuple[str, str, object]] = [
         ("-P a -P b", "pattern", "b"),
         ("-E a -Eb --example 'c d'", "examples", ("a", "b", "c d")),
         ("-e A=b -eC=d", "env", (("A", "b"), ("C", "d"))),
@@ -63,14 +62,11 @@ def test_options_about_reports_and_coverage_change_nothing(tmp_path: Path) -> No
         ("--no-warning-as-failure -w", "warning_as_failure", True),
         ("-s /bin/bash", "shell", find_shell("/bin/bash", source="", line=None)),
         ("--env-from .shellspec-local", "env_from", ".shellspec-local"),
-    ],
-)
-def test_option_in_an_options_file_sets_its_field(
-    tmp_path: Path, text: str, field: str, value: object
-) -> None:
-    assert getattr(options(tmp_path, text), field) == value
-    (tmp_path / ".shellspec").rename(tmp_path / ".shellspec-local")
-    assert getattr(read_options(tmp_path), field) == value
+    ]
+    for text, field, value in settings:
+        assert getattr(options(tmp_path, text), field) == value
+        (tmp_path / ".shellspec").rename(tmp_path / ".shellspec-local")
+        assert getattr(read_options(tmp_path), field) == value
 
 
 def options(folder: Path, text: str, local: str = "") -> SpecOptions:
@@ -110,22 +106,18 @@ def test_variables_in_options_are_expanded_and_substitutions_are_refused(
             options(tmp_path, f'-I "{code}"\n')
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "why"),
-    [
+def test_invalid_option_is_refused_with_its_line(tmp_path: Path) -> None:
+    refusals: list[tuple[str, int, str]] = [
         ("--tag x\n--frobnicate\n", 2, "There is no option '--frobnicate'"),
         ("--tag\n", 1, "'--tag' needs a value"),
         ("\n\n--tag 'x\n", 3, "No closing quotation"),
         ("--env-from absent.env\n", 1, "'--env-from absent.env' names no file"),
-    ],
-)
-def test_invalid_option_is_refused_with_its_line(
-    tmp_path: Path, text: str, line: int, why: str
-) -> None:
-    with pytest.raises(BadInputError, match=why) as refused:
-        options(tmp_path, text)
+    ]
+    for text, line, why in refusals:
+        with pytest.raises(BadInputError, match=why) as refused:
+            options(tmp_path, text)
 
-    assert refused.value.line == line
+        assert refused.value.line == line
 
 
 def test_pattern_of_the_nearest_project_decides_which_files_are_specs(tmp_path: Path) -> None:
@@ -144,28 +136,26 @@ def test_pattern_of_the_nearest_project_decides_which_files_are_specs(tmp_path: 
     assert {name: is_spec(tmp_path / name) for name in specs} == specs
 
 
-@pytest.mark.parametrize(
-    ("option", "place"),
-    [
+def test_spec_runs_in_the_directory_of_its_project(tmp_path: Path) -> None:
+    places: list[tuple[str, str]] = [
         ("@project", ""),
         ("@project/a", "a"),
         ("@specfile", "spec/deep"),
         ("@specfile/b", "spec/deep/b"),
         ("@basedir", "spec"),
         ("@basedir/b", "spec/b"),
-    ],
-)
-def test_spec_runs_in_the_directory_of_its_project(
-    tmp_path: Path, option: str, place: str
-) -> None:
-    project = Project(root=tmp_path, options=options(tmp_path, f"--execdir {option}\n"))
-    (tmp_path / "spec/deep").mkdir(parents=True)
-    (tmp_path / "spec/.shellspec-basedir").touch()
+    ]
+    for number, (option, place) in enumerate(places):
+        root = tmp_path / str(number)
+        root.mkdir()
+        project = Project(root=root, options=options(root, f"--execdir {option}\n"))
+        (root / "spec/deep").mkdir(parents=True)
+        (root / "spec/.shellspec-basedir").touch()
 
-    assert project.exec_dir(tmp_path / "spec/deep/a_spec.sh") == tmp_path / place
-    (tmp_path / "spec/deep/.shellspec").touch()
-    if option == "@basedir":
-        assert project.exec_dir(tmp_path / "spec/deep/a_spec.sh") == tmp_path / "spec/deep"
+        assert project.exec_dir(root / "spec/deep/a_spec.sh") == root / place
+        (root / "spec/deep/.shellspec").touch()
+        if option == "@basedir":
+            assert project.exec_dir(root / "spec/deep/a_spec.sh") == root / "spec/deep"
 
 
 def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path: Path) -> None:
@@ -187,12 +177,13 @@ def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path:
     assert "HX_PATH" not in env
 
 
-@pytest.mark.parametrize(("option", "path"), [("", ""), ("--sandbox-path /opt:/x\n", ":/opt:/x")])
 def test_sandbox_option_sets_path_to_the_support_folder_and_the_sandbox_path(
-    tmp_path: Path, option: str, path: str
+    tmp_path: Path,
 ) -> None:
-    project = Project(root=tmp_path, options=options(tmp_path, f"--sandbox\n{option}"))
+    paths: list[tuple[str, str]] = [("", ""), ("--sandbox-path /opt:/x\n", ":/opt:/x")]
+    for option, path in paths:
+        project = Project(root=tmp_path, options=options(tmp_path, f"--sandbox\n{option}"))
 
-    env = environment(project, tmp_path / "a_spec.sh", tmp_path, tmp_path, tmp_path)
+        env = environment(project, tmp_path / "a_spec.sh", tmp_path, tmp_path, tmp_path)
 
-    assert env["HX_PATH"] == f"{tmp_path}/spec/support/bin{path}"
+        assert env["HX_PATH"] == f"{tmp_path}/spec/support/bin{path}"

@@ -126,9 +126,8 @@ def test_sentence_is_satisfied_and_its_negation_is_not_satisfied() -> None:
     assert [each for each in HOLDING if not holds(each) or holds(turned(each))] == []
 
 
-@pytest.mark.parametrize(
-    ("sentence", "why"),
-    [
+def test_invalid_sentence_is_refused() -> None:
+    refusals: list[tuple[str, str]] = [
         ("output should", "ends where a matcher was expected"),
         ("output", "ends where a subject was expected"),
         ("should equal a", "no subject or modifier 'should'"),
@@ -144,11 +143,10 @@ def test_sentence_is_satisfied_and_its_negation_is_not_satisfied() -> None:
         ("output should equal a b", "'equal' takes 1 argument, but 2 were given"),
         ("output should be blank a", "'be blank' takes no arguments, but 1 were given"),
         ("output should satisfy", "'satisfy' needs the name of a function"),
-    ],
-)
-def test_invalid_sentence_is_refused(sentence: str, why: str) -> None:
-    with pytest.raises(SentenceError, match=why):
-        parse_sentence(tuple(sentence.split()))
+    ]
+    for sentence, why in refusals:
+        with pytest.raises(SentenceError, match=why):
+            parse_sentence(tuple(sentence.split()))
 
 
 def test_matcher_that_does_not_fit_its_subject_is_refused() -> None:

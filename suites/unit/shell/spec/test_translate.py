@@ -129,9 +129,8 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
     assert _translate("Describe\tx\n").script.startswith("Describe\tx\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
+def test_misplaced_construct_is_refused_with_its_line() -> None:
+    refusals: list[tuple[str, int, str]] = [
         ("Describe 'x'\n", 1, "'Describe' is not closed"),
         ("End\n", 1, "'End' closes nothing"),
         ("It 'x'\nIt 'y'\nEnd\nEnd\n", 2, "'It' is not allowed inside an example"),
@@ -160,14 +159,13 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
         ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' is not allowed inside 'Mock'"),
         ("Mock\nEnd\n", 1, "'Mock' takes one name"),
         ("Describe 'x'\n%const A: 1\nEnd\n", 2, "'%const' is not allowed inside a block"),
-    ],
-)
-def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, message: str) -> None:
-    with pytest.raises(BadInputError) as caught:
-        _translate(text)
+    ]
+    for text, line, message in refusals:
+        with pytest.raises(BadInputError) as caught:
+            _translate(text)
 
-    assert caught.value.line == line
-    assert message in str(caught.value)
+        assert caught.value.line == line, text
+        assert message in str(caught.value)
 
 
 def test_example_runs_for_no_row_if_code_generates_no_rows() -> None:
@@ -182,10 +180,11 @@ def test_example_runs_for_no_row_if_code_generates_no_rows() -> None:
     assert [case.name for case in spec.cases] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["''", "..", "../x", "/usr/bin/", "$'a\\nb'", "/a/../b"])
-def test_impossible_name_of_a_mock_block_is_refused_with_its_line(name: str) -> None:
-    with pytest.raises(BadInputError, match=r"^a_spec.sh:3: A mock can't be called"):
-        _translate(f"Describe 'x'\nIt 'y'\nMock {name}\n  echo x\nEnd\nEnd\nEnd\n")
+def test_impossible_name_of_a_mock_block_is_refused_with_its_line() -> None:
+    names: list[str] = ["''", "..", "../x", "/usr/bin/", "$'a\\nb'", "/a/../b"]
+    for name in names:
+        with pytest.raises(BadInputError, match=r"^a_spec.sh:3: A mock can't be called"):
+            _translate(f"Describe 'x'\nIt 'y'\nMock {name}\n  echo x\nEnd\nEnd\nEnd\n")
 
 
 def test_only_blocks_with_mocked_paths_restore_paths_at_their_end() -> None:

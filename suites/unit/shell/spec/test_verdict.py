@@ -6,8 +6,6 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from harness.shell.spec.record_handlers import EVENTS, FACTS
 from harness.shell.spec.sentences import Facts
 from harness.shell.spec.spec_file import Case, SpecFile
@@ -68,9 +66,8 @@ def verdict(
     return judge(_SPEC, _CASE, reported, replace(_QUIET, **streams))
 
 
-@pytest.mark.parametrize(
-    ("reports", "streams", "outcome"),
-    [
+def test_records_of_an_example_decide_its_outcome() -> None:
+    outcomes: list[tuple[list[Sequence[str] | str], dict[str, Any], Outcome]] = [
         ([], {}, Outcome.PENDING),
         ([_CALLED, _HOLDS], {"stdout_bytes": 2}, Outcome.SUCCEEDED),
         ([_CALLED, _HOLDS], {"stdout_bytes": 2, "stderr_bytes": 2}, Outcome.WARNED),
@@ -122,12 +119,9 @@ def verdict(
         ([_CALLED, _FAILS, ("pending", "y"), _HOLDS], {}, Outcome.FAILED),
         ([_CALLED, _HOLDS, ("pending", "y"), _FAILS], {}, Outcome.PENDING),
         ([("pending", "x"), _CALLED, _FAILS, ("pending", "y")], {}, Outcome.PENDING),
-    ],
-)
-def test_records_of_an_example_decide_its_outcome(
-    reports: list[Sequence[str] | str], streams: dict[str, Any], outcome: Outcome
-) -> None:
-    assert verdict(*reports, **streams).outcome is outcome
+    ]
+    for reports, streams, outcome in outcomes:
+        assert verdict(*reports, **streams).outcome is outcome, (reports, streams)
 
 
 def test_verdict_has_the_reason_of_the_skipped_or_pending_example() -> None:
@@ -157,22 +151,18 @@ def test_long_text_is_shortened_in_the_middle() -> None:
     assert len(shown) < 4100
 
 
-@pytest.mark.parametrize(
-    ("exit_status", "end_message", "shown"),
-    [
+def test_exit_code_is_taken_for_a_signal_only_if_the_shell_names_the_signal() -> None:
+    endings: list[tuple[int, str, str]] = [
         (128 + signal.SIGKILL, "line 3: 77 Killed", "killed by signal 9"),
         (128 + signal.SIGKILL, "", "ended with exit code 137"),
         (255, "Killed", "ended with exit code 255"),
-    ],
-)
-def test_exit_code_is_taken_for_a_signal_only_if_the_shell_names_the_signal(
-    exit_status: int, end_message: str, shown: str
-) -> None:
-    found = verdict(
-        _CALLED, _HOLDS, ("unfinished",), exit_status=exit_status, end_message=end_message
-    )
+    ]
+    for exit_status, end_message, shown in endings:
+        found = verdict(
+            _CALLED, _HOLDS, ("unfinished",), exit_status=exit_status, end_message=end_message
+        )
 
-    assert shown in found.render(_SPEC, _CASE)
+        assert shown in found.render(_SPEC, _CASE)
 
 
 def test_result_modifier_is_unset_if_its_function_failed() -> None:
