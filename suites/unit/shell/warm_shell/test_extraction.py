@@ -60,9 +60,8 @@ def test_last_definition_of_a_function_is_extracted_with_its_line(tmp_path: Path
         extract_function(script, "ff", Bash())
 
 
-@pytest.mark.parametrize(
-    "definition",
-    [
+def test_function_is_extracted_in_each_syntax(tmp_path: Path) -> None:
+    definitions: list[str] = [
         "f.x() { a; }",
         "f.x ()\n{\n  a\n}",
         "function f.x {\n  a\n}",
@@ -71,19 +70,19 @@ def test_last_definition_of_a_function_is_extracted_with_its_line(tmp_path: Path
         "  f.x() {\nif a; then { b\n}; fi\n  }",
         "f.x() { a # why\n  b; }",
         "f.x() { a\n  b; } 2>/dev/null",
-    ],
-)
-@pytest.mark.parametrize(
-    ("before", "after"), [("", ""), ("a || ", " || a"), ("e() { a; }; ", "; f.x")]
-)
-def test_function_is_extracted_in_each_syntax(
-    tmp_path: Path, definition: str, before: str, after: str
-) -> None:
-    script = tmp_path / "a.sh"
-    line = f"{before}{definition}{after}"
-    script.write_text(f"a\n{line}\nf.x a\nfunction f.xy {{\n a\n}}\nf-x() {{ a; }}\n")
+    ]
+    surroundings: list[tuple[str, str]] = [
+        ("", ""),
+        ("a || ", " || a"),
+        ("e() { a; }; ", "; f.x"),
+    ]
+    for definition in definitions:
+        for before, after in surroundings:
+            script = tmp_path / "a.sh"
+            line = f"{before}{definition}{after}"
+            script.write_text(f"a\n{line}\nf.x a\nfunction f.xy {{\n a\n}}\nf-x() {{ a; }}\n")
 
-    assert extract_function(script, "f.x", Bash()) == (definition.strip(), 2)
+            assert extract_function(script, "f.x", Bash()) == (definition.strip(), 2), line
 
 
 OPTIONS = {
