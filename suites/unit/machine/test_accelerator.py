@@ -270,17 +270,16 @@ def test_verdict_is_not_cached_if_qemu_did_not_start(cache: Path, device: Path) 
     assert choose(ProofRunner(PROVED), cache, device).accelerator is Accelerator.KVM
 
 
-def test_damaged_cache_file_is_ignored(cache: Path, device: Path) -> None:
+def test_damaged_or_unwritable_cache_file_is_ignored(cache: Path, device: Path) -> None:
     cache.mkdir()
+    kept = cache / "accelerator.json"
     for content in ("{half", "[]"):
-        (cache / "accelerator.json").write_text(content)
+        kept.write_text(content)
 
         assert choose(ProofRunner(PROVED), cache, device).accelerator is Accelerator.KVM
 
-
-def test_unwritable_cache_file_is_ignored(cache: Path, device: Path) -> None:
-    (cache / "accelerator.json").mkdir(parents=True)
-
+    kept.unlink()
+    kept.mkdir()
     assert choose(ProofRunner(PROVED), cache, device).accelerator is Accelerator.KVM
     assert [path.name for path in cache.iterdir()] == ["accelerator.json"]
 

@@ -84,16 +84,6 @@ def test_error_has_the_path_of_a_held_reservation_that_cannot_be_parsed(host: Fa
                 pass
 
 
-def test_foreign_files_in_the_folder_are_not_touched(host: FakeHost) -> None:
-    host.folder.mkdir(mode=0o700)
-    (host.folder / "notes").write_text("x")
-
-    with at_once(host.broker(), "a", mib(1)):
-        pass
-
-    assert [path.name for path in host.folder.iterdir()] == ["notes"]
-
-
 def test_demand_beyond_the_whole_host_is_refused_at_once(host: FakeHost) -> None:
     for demand, words in (
         (mib(4001), "4001 MiB of memory are requested, but this host has only 4000"),

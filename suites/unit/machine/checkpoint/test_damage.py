@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import lease
-from harness.artifact_cache import manifest
 from harness.artifact_cache.store import ArtifactStore
 from harness.errors import HarnessError
 from harness.image.formats.qcow2 import backing_name
-from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
 from harness.progress import Stage
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 from suites.fakes.clock import FakeClock
@@ -86,24 +84,6 @@ def test_damaged_checkpoint_is_reported_and_refused_and_made_again(cache: Cache)
         assert info.damage is not None
         assert re.search(f"{reason}$", info.damage)
         assert sentence == f"{info.damage} The damaged checkpoint is made again."
-
-
-def test_all_files_of_a_checkpoint_are_verified_again_after_the_host_has_rebooted(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = cache.have()
-    _flip_a_byte(checkpoint)
-    stamp = manifest.stat_fingerprint(
-        checkpoint.folder, CHECKPOINT_FORMAT.read(checkpoint.folder).files
-    )
-    manifest.write_stamp(checkpoint.folder, stamp)
-    assert cache.have() == checkpoint, "The stamp says that nothing has changed."
-
-    (tmp_path / "boot_id").write_text("another boot\n")
-    monkeypatch.setattr(manifest, "BOOT_ID", tmp_path / "boot_id")
-
-    assert content_of(cache.have()) == "disk 2"
-    assert "has the digest" in cache.said(Stage.REFUSED)[0]
 
 
 def test_checkpoint_under_a_foreign_name_is_refused(cache: Cache) -> None:

@@ -49,29 +49,6 @@ def became_full(cache: Cache, *, left_mib: int) -> str:
     )
 
 
-def _no_space(_place: CheckpointPlace) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _wrapped(place: CheckpointPlace) -> None:
-    try:
-        _no_space(place)
-    except OSError as error:
-        raise HarnessError("The machine died.") from error
-
-
-def test_disk_that_becomes_full_leaves_no_partial_checkpoint(cache: Cache) -> None:
-    for fail in (_no_space, _wrapped):
-        cache.meanwhile = fail
-
-        with pytest.raises(RequirementError) as caught, cache.use():
-            pass
-
-        assert str(caught.value) == became_full(cache, left_mib=PLENTY // MIB)
-        assert cache.names() == []
-        assert list((cache.folder / ".work").iterdir()) == []
-
-
 def test_failure_on_a_full_disk_is_attributed_to_the_disk(cache: Cache) -> None:
     def die(_place: CheckpointPlace) -> None:
         cache.free_bytes = 3 * MIB

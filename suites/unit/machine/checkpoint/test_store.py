@@ -45,7 +45,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
 
-def test_checkpoint_is_made_once(cache: Cache) -> None:
+def test_checkpoint_is_made_once_and_leaves_no_temporary_files(cache: Cache) -> None:
     with cache.use() as first, cache.use() as second:
         assert first == second
         assert content_of(first) == "disk 1"
@@ -57,7 +57,11 @@ def test_checkpoint_is_made_once(cache: Cache) -> None:
 
     assert cache.made == 1
     assert cache.copy.copied == ["ram"]
-    assert not list(cache.folder.rglob("*.sparse"))
+    assert list((cache.folder / ".work").iterdir()) == []
+    assert not list((cache.folder / ".locks").glob("*.holder"))
+    assert {path.name for path in first.folder.iterdir()} == {
+        *("disk.qcow2", "manifest.json", "ram", "state", "used", "verified.json")
+    }
 
 
 def test_manifest_records_the_inputs_of_a_checkpoint(cache: Cache) -> None:
@@ -189,21 +193,6 @@ def test_folders_and_files_of_checkpoints_are_private(cache: Cache) -> None:
         assert stat.S_IMODE(checkpoint.folder.stat().st_mode) == 0o700
         assert {stat.S_IMODE(p.stat().st_mode) for p in checkpoint.folder.iterdir()} == {0o600}
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
-
-
-def test_making_a_checkpoint_leaves_no_temporary_files(cache: Cache) -> None:
-    checkpoint = cache.have()
-
-    assert list((cache.folder / ".work").iterdir()) == []
-    assert not list((cache.folder / ".locks").glob("*.holder"))
-    assert sorted(path.name for path in checkpoint.folder.iterdir()) == [
-        "disk.qcow2",
-        "manifest.json",
-        "ram",
-        "state",
-        "used",
-        "verified.json",
-    ]
 
 
 def test_checkpoint_is_made_even_if_the_cp_command_does_not_start(cache: Cache) -> None:
@@ -357,54 +346,20 @@ def test_wait_for_another_maker_ends_when_the_checkpoint_is_not_wanted_any_more(
     assert len(waiting.said(Stage.WAIT)) == 1
 
 
-def test_cancelled_checkpoint_is_not_made(cache: Cache) -> None:
-    cache.cancelled = lambda: "Nobody wants it."
-
-    with pytest.raises(HarnessError, match=r"^Nobody wants it\.$"), cache.use():
-        pass
-
-    assert cache.made == 0
-
-
-def half_made(cache: Cache) -> Path:
-    """Leave the files of a killed maker: its work folder, and a lock that nobody holds."""
+def test_leftovers_of_a_killed_maker_are_removed(cache: Cache) -> None:
     checkpoint = cache.have()
     work = cache.folder / ".work" / checkpoint.folder.name
-    (work / "content").mkdir(parents=True)
+    doomed = cache.folder / ".work/booted-0.abcd.doomed"
+    for folder in (work / "content", doomed):
+        folder.mkdir(parents=True)
     (work / "content/ram").write_bytes(b"half" * (MIB // 4))
     shutil.rmtree(checkpoint.folder)
-    return work
-
-
-def test_checkpoint_of_a_killed_maker_is_made_by_the_next_user(cache: Cache) -> None:
-    work = half_made(cache)
-
-    with cache.use() as checkpoint:
-        assert content_of(checkpoint) == "disk 2"
-
-    assert not work.exists()
-
-
-def test_leftovers_of_a_killed_maker_are_removed(cache: Cache) -> None:
-    work = half_made(cache)
-    doomed = cache.folder / ".work/booted-0.abcd.doomed"
-    doomed.mkdir()
 
     removals = cache.store.gc()
 
     assert {(removal.path, removal.size_mib) for removal in removals} == {(work, 1), (doomed, 0)}
     assert not work.exists()
     assert not doomed.exists()
-
-
-def test_staging_folder_of_a_running_process_is_kept(cache: Cache) -> None:
-    def collect(place: CheckpointPlace) -> None:
-        assert Cache(cache.folder.parent).store.gc(0) == []
-        assert place.ram.exists()
-
-    cache.meanwhile = collect
-
-    assert content_of(cache.have()) == "disk 1"
 
 
 def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache) -> None:

@@ -203,13 +203,6 @@ def test_refused_deregistration_is_reported(
         watched.close()
 
 
-def test_wait_ends_as_soon_as_qemu_has_exited(one: DomainMonitor) -> None:
-    one.note_end("stopped")
-
-    with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) during the wait for it"):
-        one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
-
-
 def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> None:
     raw.break_down()
 
