@@ -143,8 +143,9 @@ def test_domain_is_ended_through_a_restarted_libvirtd(
 
 
 def test_domain_whose_libvirtd_has_ended_is_reported_as_maybe_running(
-    domain: Domain, host: FakeHost, libvirt: FakeLibvirt
+    domain: Domain, host: FakeHost, libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection_module, "_INTERVAL_S", 2.0)
     start(domain)
     no_daemon = FakeLibvirtError("No such file or directory", code=38, errno=2)
     libvirt.connects.extend([no_daemon] * 100)
