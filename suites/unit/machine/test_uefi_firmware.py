@@ -153,7 +153,7 @@ def test_firmware_that_machines_cannot_use_is_skipped_and_listed_in_the_error(
         ({"features": ["enrolled-keys"]}, "it has Secure Boot keys enrolled"),
         ({"interface_types": ["bios"]}, "it is not UEFI"),
         (
-            {"targets": [{"architecture": "aarch64", "machines": ["virt-*"]}]},
+            {"targets": [{"architecture": "aarch64", "machines": ["pc-q35-*"]}]},
             "it is not for q35 of x86_64",
         ),
         ({"targets": [no_q35]}, "it is not for q35 of x86_64"),
