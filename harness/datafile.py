@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import pydantic
+import pydantic_core
 import yaml
 from typing_extensions import override
 from yaml.composer import Composer
@@ -66,9 +67,9 @@ class Document:
 
         Raises BadInputError.
         """
-        adapter: pydantic.TypeAdapter[T] = _adapter(cast("Hashable", shape))
+        validator = _validator(cast("Hashable", shape))
         try:
-            return adapter.validate_python(self.data)
+            return cast("T", validator.validate_python(self.data))
         except pydantic.ValidationError as error:
             raise _as_bad_input(error, self, _schema(cast("Hashable", shape))) from error
 
@@ -153,6 +154,29 @@ def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -
 @functools.cache
 def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(shape)
+
+
+@functools.cache
+def _validator(shape: Any) -> pydantic_core.SchemaValidator:
+    return pydantic_core.SchemaValidator(_exact(_adapter(shape).core_schema))
+
+
+def _exact(schema: Any) -> Any:
+    """Return a core schema of pydantic that accepts only numbers as numbers, and booleans as booleans.
+
+    pydantic itself would read `yes` and `"1"` as the number 1. Its strict mode would refuse each
+    list for a tuple, and each text for a member of an enum.
+    """
+    if isinstance(schema, dict):
+        exact = {key: _exact(value) for key, value in schema.items()}
+        if schema.get("type") in ("int", "float", "bool"):
+            exact["strict"] = True
+        if schema.get("type") == "float":
+            exact["allow_inf_nan"] = False
+        return exact
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(map(_exact, schema))
+    return schema
 
 
 @functools.cache

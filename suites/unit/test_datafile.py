@@ -35,6 +35,8 @@ class _Bicycle:
     name: str
     wheels: tuple[_Wheel, ...] = ()
     by_gear: dict[int, _Wheel] | None = None
+    weight_kg: float = 10
+    is_sold: bool = False
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -56,7 +58,7 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "words"),
     [
-        ("name: a\nwheles: []\n", 2, "wheles", "known keys are 'name', 'wheels', 'by_gear'"),
+        ("name: a\nwheles: []\n", 2, "wheles", "known keys are 'name', 'wheels', 'by_gear',"),
         ("\nwheels: []\n", 2, "name", "missing"),
         (
             "name: a\nwheels:\n- inches: 28\n- inch: 28\nby_gear: 1\n",
@@ -65,6 +67,13 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
             "known keys are 'inches'",
         ),
         ("name: a\nwheels:\n- inches: 0\n", 3, "wheels.0.inches", "the file has 0"),
+        ("name: a\nwheels:\n- inches: yes\n", 3, "wheels.0.inches", "the file has True"),
+        ('name: a\nwheels:\n- inches: "28"\n', 3, "wheels.0.inches", "the file has '28'"),
+        ("name: a\nby_gear: {yes: {inches: 28}}\n", 2, "by_gear.1", "the file has True"),
+        ("name: a\nweight_kg: yes\n", 2, "weight_kg", "the file has True"),
+        ("name: a\nweight_kg: .nan\n", 2, "weight_kg", "finite number, but the file has nan"),
+        ("name: a\nweight_kg: .inf\n", 2, "weight_kg", "finite number, but the file has inf"),
+        ("name: a\nis_sold: 1\n", 2, "is_sold", "the file has 1"),
         ("name: a\nwheels:\n- inches: 28\n- 28\n", 4, "wheels.1", "the file has 28"),
         ("name: a\nwheels:\n- inches: 28\n- {}\n", 4, "wheels.1.inches", "missing"),
         ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known keys are 'inches'"),
