@@ -1,43 +1,45 @@
 """Parses JSON from guests, bundles, servers and other people's files.
 
-Unlike Python's own parser, this module limits the nesting, and refuses `NaN` and numbers that are
-too large for a float.
+Unlike Python's own parser, this module limits the nesting, and refuses `NaN`, numbers that are too
+large for a float, and an object with a key twice: Python would use the last value, and another
+program may use the first.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from harness.limits import DATA_DIGITS, DATA_LEVELS, JSON
+from harness.visible_text import shortened
 
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from harness.limits import Limit
 
+#: The size limit of a key in a message.
+_SHOWN_BYTES = 200
+
 
 class ForeignJsonError(ValueError):
     """A text is not JSON, or exceeds a limit; the message names the limit."""
 
 
-def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
-    """Parse one JSON document, which may begin with a byte order mark; raises ForeignJsonError.
-
-    With `has_unique_keys`, refuse an object that contains a key twice: Python uses the last value,
-    and another program may use the first.
-    """
+def parse_json(content: str | bytes, *, limit: Limit = JSON) -> Any:
+    """Parse one JSON document, which may begin with a byte order mark; raises ForeignJsonError."""
     raw = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
-    if len(raw) > JSON.bytes:
-        raise _beyond(JSON)
+    if len(raw) > limit.bytes:
+        raise _beyond(limit)
     try:
         value = json.loads(
             content.removeprefix("\ufeff") if isinstance(content, str) else content,
             parse_int=_integer,
             parse_float=_number,
             parse_constant=_refuse_constant,
-            object_pairs_hook=_unique if has_unique_keys else None,
+            object_pairs_hook=_unique,
         )
     except RecursionError:
         raise _beyond(DATA_LEVELS) from None
@@ -47,9 +49,9 @@ def parse_json(content: str | bytes, *, has_unique_keys: bool = False) -> Any:
     return value
 
 
-def parse_json_object(content: str | bytes, *, has_unique_keys: bool = False) -> dict[str, Any]:
+def parse_json_object(content: str | bytes, *, limit: Limit = JSON) -> dict[str, Any]:
     """Parse one JSON object; raises ForeignJsonError for any other text, even for another JSON value."""
-    value = parse_json(content, has_unique_keys=has_unique_keys)
+    value = parse_json(content, limit=limit)
     if not isinstance(value, dict):
         raise ForeignJsonError("it is not a JSON object")
     return value
@@ -99,5 +101,8 @@ def _refuse_constant(text: str) -> NoReturn:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ForeignJsonError("an object has a key twice")
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ForeignJsonError(
+            f"an object has the key {shortened(repr(twice), _SHOWN_BYTES)} twice"
+        )
     return fields

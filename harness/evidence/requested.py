@@ -53,7 +53,7 @@ def unrequested(folder: Path, kind: Kind, wanted: Sequence[str]) -> list[str]:
     if not file.is_file():
         return []
     try:
-        document = parse_json(read_plain(file, limit=JSON), has_unique_keys=True)
+        document = parse_json(read_plain(file, limit=JSON))
         patterns = [str(each) for each in document[kind]]
         schema = document["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:

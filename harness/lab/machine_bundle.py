@@ -201,7 +201,7 @@ def read_bundle(folder: Path) -> MachineBundle:
     folder = _folder_of(folder)
     path = folder / _DESCRIPTION
     try:
-        fields = parse_json_object(read_plain(path, limit=JSON), has_unique_keys=True)
+        fields = parse_json_object(read_plain(path, limit=JSON))
         if fields["schema"] != SCHEMA:
             raise BadInputError(
                 f"Schema {fields['schema']!r} was found, but this harness reads {SCHEMA}; use the "

@@ -16,6 +16,7 @@ from typing import Annotated
 import pydantic
 
 from harness.errors import BadInputError, RequirementError
+from harness.foreign_json import parse_json
 
 _SYSTEM_FOLDERS = (Path("/usr/share/qemu/firmware"), Path("/etc/qemu/firmware"))
 _ARCHITECTURE = "x86_64"
@@ -116,14 +117,18 @@ def _read(file: Path) -> bytes:
 
 def _parse(file: Path, content: bytes) -> _Descriptor:
     try:
+        parse_json(content)
         return _Descriptor.model_validate_json(content)
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
+    except ValueError as error:
+        said, key = str(error), None
+        if isinstance(error, pydantic.ValidationError):
+            first = error.errors(include_url=False)[0]
+            said, key = first["msg"], ".".join(map(str, first["loc"])) or None
         raise BadInputError(
-            f"The firmware descriptor is invalid: {first['msg']}. Correct it, or hide it by an empty "
-            f"file '{descriptor_folders()[-1] / file.name}'.",
+            f"The firmware descriptor is invalid: {said}. Correct it, or hide it by an empty file "
+            f"'{descriptor_folders()[-1] / file.name}'.",
             source=str(file),
-            key=".".join(map(str, first["loc"])) or None,
+            key=key,
         ) from error
 
 

@@ -10,6 +10,7 @@ import pydantic
 
 from harness.errors import BadInputError, HarnessError, listed
 from harness.foreign_files import read_plain
+from harness.foreign_json import ForeignJsonError, parse_json
 from harness.limits import JSON
 from harness.provisioner import gpu_node
 from harness.provisioner.outcome import FORBID, OutcomeDeclaration
@@ -126,10 +127,12 @@ def read_declaration(folder: Path) -> Declaration:
     """
     file = folder / DECLARATION_NAME
     try:
-        return _adapter().validate_json(read_plain(file, limit=JSON))
+        content = read_plain(file, limit=JSON)
+        parse_json(content)
+        return _adapter().validate_json(content, strict=True)
     except FileNotFoundError:
         return GPU_NODE
-    except (OSError, pydantic.ValidationError) as error:
+    except (OSError, ForeignJsonError, pydantic.ValidationError) as error:
         raise HarnessError(
             f"'{file}' does not say how the provisioner's result is read ({error}); collect the "
             "evidence again, or judge it with the harness version that collected it."

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from harness.debian_packages import ensure_unpacked
 from harness.errors import HarnessError
+from harness.foreign_json import parse_json
 from harness.lease import make_private_folder
 from harness.provisioning.command import LocalRunner, end, spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
@@ -177,11 +178,11 @@ def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
     try:
         blobs = _read_archive(archive)
         # An image with several names is listed once for each name.
-        digests = list({str(each["digest"]) for each in json.loads(blobs[""])["manifests"]})
+        digests = list({str(each["digest"]) for each in parse_json(blobs[""])["manifests"]})
         if len(digests) != 1:
             raise _no_archive(f"it has {len(digests)} images, but one was expected")
         digest = digests[0]
-        manifest = json.loads(blobs[digest])
+        manifest = parse_json(blobs[digest])
         if "manifests" in manifest:
             raise _no_archive("it has an index of several platforms; export one platform")
         named = [

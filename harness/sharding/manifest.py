@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from harness.errors import BadInputError
+from harness.foreign_json import ForeignJsonError, parse_json
+from harness.limits import REPORT_FILE_MIB
 from harness.sharding import MOST_SHARDS
 from harness.sharding.report_file import read_report, write_report
 from harness.visible_text import shortened
@@ -96,8 +98,12 @@ def read_manifest(folder: Path) -> ShardManifest:
             else f"There is no '{MANIFEST}' here; give folders that `pytest --report-dir` wrote.",
             source=str(folder),
         )
+    content = read_report(path)
     try:
-        return _adapter().validate_json(read_report(path))
+        parse_json(content, limit=REPORT_FILE_MIB)
+        return _adapter().validate_json(content, strict=True)
+    except ForeignJsonError as error:
+        raise BadInputError(f"The file is not JSON: {error}.", source=str(path)) from error
     except pydantic.ValidationError as error:
         slips = error.errors(include_url=False)
         slip = next((each for each in slips if each["loc"] == ("schema",)), slips[0])

@@ -19,7 +19,9 @@ import pydantic
 from typing_extensions import NotRequired, TypedDict
 
 from harness.artifact_cache import MANIFEST, STAMP, USED, FileFact
+from harness.foreign_json import ForeignJsonError, parse_json
 from harness.limits import (
+    STORE_ANSWER_MIB,
     STORE_ARTIFACT_FILES,
     STORE_ARTIFACT_MIB,
     STORE_OTHER_MIB,
@@ -139,7 +141,11 @@ def _shown(value: object) -> str:
 def read_object(raw: bytes, problem: str) -> dict[str, Any]:
     """Parse a JSON object; raises StoreError, whose message begins with `problem`."""
     try:
+        parse_json(raw, limit=STORE_ANSWER_MIB)
+        # pydantic also refuses half of a surrogate pair.
         found: dict[str, Any] = _adapter(dict[str, Any]).validate_json(raw)
+    except ForeignJsonError as error:
+        raise StoreError(f"{problem}: {visible_line(str(error))}.") from error
     except pydantic.ValidationError as error:
         raise StoreError(f"{problem}: {_slip(error)}.") from error
     return found

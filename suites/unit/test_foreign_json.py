@@ -43,6 +43,7 @@ def test_json_is_read_as_python_reads_it(value: object) -> None:
         ("1e400", "is too large for a number"),
         ("NaN", "not a JSON number"),
         ("-Infinity", "not a JSON number"),
+        ('{"a": {"b": 1, "c": 2, "b": 3}}', "the key 'b' twice"),
         ("", "Expecting value"),
         ("{} {}", "Extra data"),
     ],
@@ -72,14 +73,6 @@ def test_limits_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
     assert parse_json("[" * 101 + "]" * 101)
     assert parse_json("9" * 400) == int("9" * 400)
-
-
-def test_duplicate_key_is_refused_only_on_request() -> None:
-    twice = '{"a": {"b": 1, "b": 2}}'
-
-    assert parse_json(twice) == {"a": {"b": 2}}
-    with pytest.raises(ForeignJsonError, match="a key twice"):
-        parse_json(twice, has_unique_keys=True)
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "null", '"x"'])

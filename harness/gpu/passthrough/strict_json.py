@@ -7,10 +7,10 @@ these seconds.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.foreign_json import parse_json
 from harness.gpu.passthrough import is_address, is_driver_name
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ class Value:
 
     @classmethod
     def parse(cls, content: str | bytes) -> Value:
-        try:
-            return cls(json.loads(content))
-        except RecursionError:
-            raise ValueError("its values are nested too deeply") from None
+        return cls(parse_json(content))
 
     def __getitem__(self, key: str) -> Value:
         if not isinstance(self.value, dict):

@@ -780,6 +780,8 @@ def test_endless_list_of_tags_is_refused_at_its_limit(
             ),
             r"answered 403 \x1b[2J",
         ),
+        (lambda request: request.reply(200, b'{"layers": [], "layers": []}'), "'layers' twice"),
+        (lambda request: request.reply(200, b'{"x": NaN}'), "NaN is not a JSON number"),
         (lambda request: request.wfile.write(b"SSH-2.0\r\n"), "SSH-2.0"),
         (
             lambda request: request.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200),

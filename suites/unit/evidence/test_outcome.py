@@ -110,6 +110,7 @@ def test_malformed_outcome_is_refused_with_the_reason() -> None:
         ("[]", "it is not a JSON object"),
         ('{"steps": {}}', "'/steps' is not a list"),
         ('{"steps": [{}]}', "it has no '/id'"),
+        ('{"steps": [], "steps": []}', "an object has the key 'steps' twice"),
     ):
         file = OutcomeFile(path="/o.json", steps=StepList(at="/steps", name="/id"))
 

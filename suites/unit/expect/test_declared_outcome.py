@@ -477,6 +477,7 @@ def a_declaration(*, step: str) -> str:
 def test_damaged_declaration_raises_a_harness_error(tmp_path: Path) -> None:
     for text in (
         *("{", "{}", '{"schema": 2, "name": "x"}', "[" * 100_000),
+        a_declaration(step="(x)").replace('"name":', '"name": "w", "name":'),
         *(a_declaration(step="(" * 1000), a_declaration(step="(a{99999999999})")),
     ):
         (tmp_path / DECLARATION_NAME).write_text(text)

@@ -121,7 +121,7 @@ def test_malformed_or_oversized_description_of_a_saved_machine_is_refused(tmp_pa
     for content, words in (
         ("[" * 100_000, "'data-levels'"),
         ('{"schema": ' + "9" * 5000 + "}", "'data-digits'"),
-        ('{"schema": 1, "schema": 1}', "a key twice"),
+        ('{"schema": 1, "schema": 1}', "the key 'schema' twice"),
         ("[]", "not a JSON object"),
         ("\0", "does not describe a saved machine"),
         ("{", "does not describe a saved machine"),

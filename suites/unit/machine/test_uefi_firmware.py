@@ -207,6 +207,18 @@ def test_error_for_an_invalid_descriptor_has_its_file_and_key_and_says_how_to_hi
             find(general)
 
 
+def test_error_has_the_path_of_a_descriptor_that_is_not_json(general: Folder) -> None:
+    file = general.path / "50-edk2.json"
+    for text in ("{", '{"features": [], "features": []}'):
+        file.write_text(text)
+
+        with pytest.raises(
+            BadInputError,
+            match=rf"^{file}: The firmware descriptor is invalid: (Expecting|.* twice)",
+        ):
+            find(general)
+
+
 def test_error_has_the_path_of_an_unreadable_descriptor(general: Folder) -> None:
     file = general.path / "50-edk2.json"
     file.write_text("{")

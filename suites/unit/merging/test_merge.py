@@ -972,7 +972,8 @@ def test_large_file_is_refused_before_it_is_read(
     ("key", "value"),
     [("start", "-1"), ("start", "1" + "0" * 30), ("seconds", "Infinity"),
      ("number", "2"), ("number", "0"), ("count", "999999999"),
-     ("collected", "-1"), ("first_test_s", "NaN"), ("exit_status", '"../../x"')],
+     ("collected", "-1"), ("first_test_s", "NaN"), ("exit_status", '"../../x"'),
+     ("exit_status", "false"), ("exit_status", '1, "exit_status": 0')],
 )  # fmt: skip
 def test_record_with_an_impossible_number_is_refused(tmp_path: Path, key: str, value: str) -> None:
     write_manifest(tmp_path, a_record())

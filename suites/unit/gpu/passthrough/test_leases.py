@@ -53,8 +53,10 @@ def test_lease_is_read_back_from_its_file() -> None:
         text = lease.to_json().replace('"process": 3', f'"process": {process}')
         with pytest.raises(ValueError, match="a process was expected"):
             GpuLease.from_json(text)
-    for text in ("", "[]", '{"who": "x"}', '{"wanted": 3}'):
-        with pytest.raises(ValueError, match=r"Expecting value|a mapping was expected|it has no"):
+    for text in ("", "[]", '{"who": "x"}', '{"wanted": 3}', '{"who": "x", "who": "y"}'):
+        with pytest.raises(
+            ValueError, match=r"Expecting value|a mapping was expected|it has no|twice"
+        ):
             GpuLease.from_json(text)
 
 
