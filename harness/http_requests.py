@@ -6,12 +6,15 @@ before a deadline. Redirects are followed only to http and https, and never from
 
 from __future__ import annotations
 
+import contextlib
+
 # `socket` imports this codec at the first connection; by then, there may be no memory left for it.
 import encodings.idna  # noqa: F401
 import functools
 import http.client
 import io
 import re
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -23,7 +26,6 @@ from typing_extensions import override
 from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:
-    import socket
     from http.client import HTTPMessage
     from typing import IO
 
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _PORTS = {"http": 80, "https": 443}
+#: Answers that a server may send before the answer itself: 102 Processing, and 103 Early Hints.
+_INTERIM = frozenset({102, 103})
+#: How long an address of a host may take to connect if the host has further addresses.
+_CONNECT_S = 5.0
 #: The characters of a URL on the wire (RFC 3986); urllib would drop other characters or send them.
 _URL = re.compile(r"[!-~]{1,8192}")
 #: The user and the password in the URL of a server or a proxy.
@@ -185,6 +191,14 @@ class _PacedResponse(http.client.HTTPResponse):
         self.fp.close()
         self.fp = io.BufferedReader(_PacedSocket(sock, pace))
 
+    @override
+    def begin(self) -> None:
+        super().begin()
+        # http.client skips only the interim answer 100. 101 would be the last answer in HTTP.
+        while self.status in _INTERIM:
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
+
 
 class _HttpConnection(http.client.HTTPConnection):
     """A connection on which a server may answer with an error before it has received the request."""
@@ -216,7 +230,33 @@ def _paced(
 ) -> http.client.HTTPConnection:
     connection = kind(host, **more)  # type: ignore[arg-type]
     connection.response_class = functools.partial(_PacedResponse, pace=pace)  # type: ignore[assignment]
+    connection._create_connection = functools.partial(_connected, pace)  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
     return connection
+
+
+def _connected(
+    pace: Pace, address: tuple[str, int], timeout: float, _source: object
+) -> socket.socket:
+    """Return a socket that is connected to the first address of a host that accepts the connection.
+
+    `socket.create_connection` would wait for `timeout` at each address, even beyond the deadline.
+    """
+    *others, last = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    for one in others:
+        with contextlib.suppress(OSError):
+            return _connected_to(one, min(_CONNECT_S, pace.seconds), timeout)
+    return _connected_to(last, pace.seconds, timeout)
+
+
+def _connected_to(found: tuple[Any, ...], within_s: float, timeout: float) -> socket.socket:
+    family, kind, protocol, _, place = found
+    with contextlib.ExitStack() as unless_connected:
+        sock = unless_connected.enter_context(socket.socket(family, kind, protocol))
+        sock.settimeout(within_s)
+        sock.connect(place)
+        sock.settimeout(timeout)
+        unless_connected.pop_all()
+    return sock
 
 
 class _HttpHandler(urllib.request.HTTPHandler):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import sys
 import threading
 import time
+import urllib.parse
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,6 +125,60 @@ def test_body_without_a_length_ends_at_the_limit(
     assert "more than 2 MiB, which is the limit 'download-unknown-mib'" in said
     assert not download.part.exists()
     assert len(download.server.requests) == 1, "Another try gives the same."
+
+
+@pytest.mark.parametrize("interim", [b"102 Processing", b"103 Early Hints"])
+def test_interim_answers_are_skipped(download: Download, interim: bytes) -> None:
+    head = b"HTTP/1.1 " + interim + b"\r\nLink: </x>\r\n\r\n"
+    body = b"Content-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT
+    download.server.fail_with(FILE, sending(head + head + OK + body))
+
+    urls = [download.server.url(FILE)]
+    download.downloader.to_file(urls, download.part, deadline=Deadline.after(60.0))
+
+    assert download.part.read_bytes() == CONTENT
+
+
+@pytest.fixture
+def silent_port(server: ImageServer) -> Iterator[int]:
+    """Return the server's port, which never accepts a connection at another address."""
+    port = urllib.parse.urlsplit(server.url(FILE)).port
+    assert port is not None
+    with contextlib.ExitStack() as opened:
+        silent = opened.enter_context(socket.socket())
+        silent.bind(("127.0.0.2", port))
+        silent.listen(0)
+        for _ in range(3):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.2", port))
+        yield port
+
+
+@pytest.mark.parametrize("has_live_one", [True, False])
+def test_dead_address_of_a_host_delays_a_download_only_a_little(
+    download: Download, silent_port: int, monkeypatch: pytest.MonkeyPatch, *, has_live_one: bool
+) -> None:
+    """IPv6 may be dead on a host whose IPv4 works."""
+    resolve = socket.getaddrinfo
+    addresses = ["127.0.0.2"] * 30 + ["127.0.0.1"] * has_live_one
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda _host, *rest, **more: [resolve(each, *rest, **more)[0] for each in addresses],
+    )
+    monkeypatch.setattr("harness.http_requests._CONNECT_S", 0.02)
+    begun = time.monotonic()
+
+    with contextlib.nullcontext() if has_live_one else pytest.raises(ImageFetchError):
+        download.downloader.to_file(
+            [f"http://images.test:{silent_port}/images/{FILE}"],
+            download.part,
+            deadline=Deadline.after(60.0),
+        )
+
+    assert time.monotonic() - begun < 20 * QUICK.stall_s
+    assert download.part.exists() == has_live_one
 
 
 def test_next_location_is_tried_after_an_endless_download(
