@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import zlib
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from harness.timeline.waits import with_blockers, with_critical_path
 from harness.visible_text import visible_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _Found = TypeVar("_Found")
@@ -151,19 +152,22 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
         title=_plain(title or folder.name),
         # A machine may have ended after its evidence was gathered.
         end_s=max([end_s, *(moment.at_s for moment in moments)]),
-        spans=tuple(map(_with_plain_words, with_critical_path(spans, since_s=continued_s or 0.0))),
+        spans=tuple(_with_plain_words(with_critical_path(spans, since_s=continued_s or 0.0))),
         moments=tuple(moments),
         gaps=tuple(replace(gap, reason=_plain(gap.reason)) for gap in reader.gaps),
     )
 
 
-def _with_plain_words(span: Span) -> Span:
-    return replace(
-        span,
-        name=_plain(span.name),
-        detail=None if span.detail is None else _plain(span.detail),
-        blockers=tuple(map(_plain, span.blockers)),
-    )
+def _with_plain_words(spans: Iterable[Span]) -> Iterator[Span]:
+    # A unit may be the blocker of all others.
+    plain = functools.cache(_plain)
+    for span in spans:
+        yield replace(
+            span,
+            name=plain(span.name),
+            detail=None if span.detail is None else _plain(span.detail),
+            blockers=tuple(map(plain, span.blockers)),
+        )
 
 
 def _plain(text: str) -> str:

@@ -45,22 +45,20 @@ def shown_units(timeline: Timeline) -> set[str]:
 def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
     """Return the rows, sorted by when each row's work began in the first timeline with such work."""
     units = set().union(*(shown_units(each) for each in timelines))
-    keys: dict[tuple[Lane, str], None] = {}
-    for timeline in timelines:
+    found: dict[tuple[Lane, str], list[list[Span]]] = {}
+    for number, timeline in enumerate(timelines):
         for span in timeline.spans:
             if span.lane is not Lane.UNITS or span.name in units:
-                keys.setdefault((span.lane, span.name))
+                row = found.setdefault((span.lane, span.name), [[] for _ in timelines])
+                row[number].append(span)
     rows = [
         Row(
             lane=lane,
             name=name,
-            spans=tuple(
-                tuple(span for span in each.spans if (span.lane, span.name) == (lane, name))
-                for each in timelines
-            ),
+            spans=tuple(map(tuple, spans)),
             reasons=(None,) * len(timelines),
         )
-        for lane, name in keys
+        for (lane, name), spans in found.items()
     ]
     rows.sort(key=_beginning)
     gaps = dict.fromkeys(gap.what for each in timelines for gap in each.gaps)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.timeline import Lane, Span, SpanState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from harness.evidence.history import UnitTimes
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _DISPATCH_S = 3.0
 #: The targets that end a boot, the last target first.
 _GOALS = ("cloud-init.target", "graphical.target", "multi-user.target")
+_OPEN = frozenset({SpanState.RUNNING, SpanState.WAITING})
 _INSIDE = (Lane.STEPS, Lane.DKMS, Lane.CONTAINERS)
 #: Timestamps of files and logs are rounded by up to this number of seconds.
 _ROUNDING_S = 1.5
@@ -46,8 +48,8 @@ def with_blockers(
 
 def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
     if span.state is SpanState.WAITING:
-        holding = [each for each in before if each.state in {SpanState.RUNNING, SpanState.WAITING}]
-        others = [each.end_s for each in before if each not in holding]
+        holding = [each for each in before if each.state in _OPEN]
+        others = [each.end_s for each in before if each.state not in _OPEN]
         running = [each for each in holding if each.state is SpanState.RUNNING] or holding
         return replace(
             span,
@@ -94,8 +96,13 @@ def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[S
         critical.update(steps)
     for lane in _INSIDE:
         outer = [spans[index] for index in critical if spans[index].lane.name in _OUTER[lane]]
+        by_end = sorted(
+            (index for index, span in enumerate(spans) if span.lane is lane),
+            key=lambda index: (spans[index].end_s, -index),
+        )
+        ends = [spans[index].end_s for index in by_end]
         for each in outer:
-            critical |= _chain_inside(spans, lane, each)
+            critical.update(_chain_inside(spans, by_end, ends, each))
     return sorted(
         (replace(span, is_critical=index in critical) for index, span in enumerate(spans)),
         key=lambda span: (span.start_s, span.end_s),
@@ -110,11 +117,7 @@ _OUTER: Mapping[Lane, frozenset[str]] = {
 
 
 def _goal(spans: Sequence[Span], units: Mapping[str, int]) -> int | None:
-    open_units = [
-        index
-        for index in units.values()
-        if spans[index].state in {SpanState.WAITING, SpanState.RUNNING}
-    ]
+    open_units = [index for index in units.values() if spans[index].state in _OPEN]
     if open_units:
         goals = [units[name] for name in _GOALS if units.get(name) in open_units]
         return goals[0] if goals else min(open_units, key=lambda index: spans[index].start_s)
@@ -124,20 +127,18 @@ def _goal(spans: Sequence[Span], units: Mapping[str, int]) -> int | None:
     return max(units.values(), key=lambda index: spans[index].end_s, default=None)
 
 
-def _chain_inside(spans: Sequence[Span], lane: Lane, outer: Span) -> set[int]:
-    """Return a chain of a lane's spans within `outer`, without overlaps, built from the end of `outer`."""
-    inside = [
-        index
-        for index, span in enumerate(spans)
-        if span.lane is lane
-        and span is not outer
-        and span.start_s >= outer.start_s - _ROUNDING_S
-        and span.end_s <= outer.end_s + _ROUNDING_S
-    ]
-    found: set[int] = set()
-    now = outer.end_s + _ROUNDING_S
-    for index in sorted(inside, key=lambda each: spans[each].end_s, reverse=True):
-        if spans[index].end_s <= now:
-            found.add(index)
-            now = spans[index].start_s + _ROUNDING_S
-    return found
+def _chain_inside(
+    spans: Sequence[Span], by_end: Sequence[int], ends: Sequence[float], outer: Span
+) -> Iterator[int]:
+    """Yield a chain of spans within `outer`, without overlaps, built from the end of `outer`.
+
+    `by_end` has the indexes of a lane's spans, sorted by the ends of the spans, which are `ends`.
+    """
+    earliest_s = outer.start_s - _ROUNDING_S
+    at = bisect.bisect_right(ends, outer.end_s + _ROUNDING_S)
+    while at and ends[at - 1] >= earliest_s:
+        at -= 1
+        span = spans[by_end[at]]
+        if span is not outer and span.start_s >= earliest_s:
+            yield by_end[at]
+            at = min(at, bisect.bisect_right(ends, span.start_s + _ROUNDING_S))
