@@ -221,11 +221,6 @@ def test_error_has_the_path_of_a_descriptor_that_is_not_json(general: Folder) ->
 
 def test_error_has_the_path_of_an_unreadable_descriptor(general: Folder) -> None:
     file = general.path / "50-edk2.json"
-    file.write_text("{")
-    with pytest.raises(BadInputError, match=rf"^{file}: .*Invalid JSON"):
-        find(general)
-
-    file.unlink()
     file.mkdir()
     with pytest.raises(BadInputError, match=rf"^{file}: .*Is a directory"):
         find(general)
