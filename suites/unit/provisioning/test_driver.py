@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.cdi import Engine
 from harness.provisioning.command import CommandResult
@@ -36,45 +34,43 @@ TABLE = load_recording("nvidia-smi/580.159.04-h100-table").text
 MISMATCH = "The driver's programs and its loaded module have different versions"
 
 
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "exit_code", "words"),
-    [
-        ("WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", "", 0, CORRUPT),
-        ("", "", 14, CORRUPT),
-        ("infoROM is corrupted", "", 15, CORRUPT),
-        ("GPU is lost", "", 14, LOST),
-        ("", "GPU is lost.  Reboot the system\n", 255, LOST),
-        ("Unknown Error of a new kind\n", "", 15, LOST),
-        ("Failed to initialize NVML: ...\n", "", 18, MISMATCH),
-        ("No devices were found\n", "", 0, NO_GPU),
-        (TABLE, "", 0, None),
-        (TABLE.replace("33C", "ERR!"), "", 0, NO_ANSWER),
-        (TABLE.replace("NVIDIA H100 80GB HBM3", "ERR!                 "), "", 0, NO_ANSWER),
-        (TABLE.replace("70W /  700W", "Unknown Error"), "", 0, NO_ANSWER),
-        (TABLE.replace("  No running processes", "  0  9  C  ./ERR! GPU is lost"), "", 0, None),
-        (f"{TABLE}WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", "", 0, CORRUPT),
-        ("No devices were found\n", "", 6, None),
-        ("No devices were found\n", "", 9, None),
-        ("Failed to initialize NVML: No supported GPUs were found\n", "", 255, None),
-        ("words that nobody knows\n", "", 77, None),
-    ],
-)
 def test_nvidia_smi_is_not_tried_again_after_a_failure_that_waiting_does_not_repair(
-    tmp_path: Path, stdout: str, stderr: str, exit_code: int, words: str | None
+    tmp_path: Path,
 ) -> None:
     """The message of the tool is preferred to its exit code."""
-    result = CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr=stderr)
+    node = make_node(ScriptedRunner(), tmp_path)
+    rows = {
+        ("WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", "", 0): CORRUPT,
+        ("", "", 14): CORRUPT,
+        ("infoROM is corrupted", "", 15): CORRUPT,
+        ("GPU is lost", "", 14): LOST,
+        ("", "GPU is lost.  Reboot the system\n", 255): LOST,
+        ("Unknown Error of a new kind\n", "", 15): LOST,
+        ("Failed to initialize NVML: ...\n", "", 18): MISMATCH,
+        ("No devices were found\n", "", 0): NO_GPU,
+        (TABLE, "", 0): None,
+        (TABLE.replace("33C", "ERR!"), "", 0): NO_ANSWER,
+        (TABLE.replace("NVIDIA H100 80GB HBM3", "ERR!                 "), "", 0): NO_ANSWER,
+        (TABLE.replace("70W /  700W", "Unknown Error"), "", 0): NO_ANSWER,
+        (TABLE.replace("  No running processes", "  0  9  C  ./ERR! GPU is lost"), "", 0): None,
+        (f"{TABLE}WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", "", 0): CORRUPT,
+        ("No devices were found\n", "", 6): None,
+        ("No devices were found\n", "", 9): None,
+        ("Failed to initialize NVML: No supported GPUs were found\n", "", 255): None,
+        ("words that nobody knows\n", "", 77): None,
+    }
 
-    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), result)
+    for (stdout, stderr, exit_code), words in rows.items():
+        verdict = judge_gpu(
+            node,
+            CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr=stderr),
+        )
 
-    if words is None:
-        assert verdict is None
-        return
-    assert verdict is not None
-    assert verdict.message.startswith(words)
-    assert verdict.exit_code is (
-        ExitCode.GPU_INFO_ROM_CORRUPTED if words is CORRUPT else ExitCode.GPU_DRIVERS_START_FAIL
-    )
+        assert (verdict is None) == (words is None), (stdout, exit_code)
+        if verdict is not None and words is not None:
+            assert verdict.message.startswith(words)
+            assert (verdict.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED) == (words is CORRUPT)
+            assert words is CORRUPT or verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
 
 
 def test_nvidia_smi_is_run_from_path_or_from_the_drivers_folder() -> None:
@@ -84,20 +80,19 @@ def test_nvidia_smi_is_run_from_path_or_from_the_drivers_folder() -> None:
     assert run.fallback_program == "/usr/local/nvidia/bin/nvidia-smi"
 
 
-@pytest.mark.parametrize(
-    ("is_asked", "action", "is_configured_"),
-    [
-        (True, Action.INSTALL, True),
-        (False, Action.INSTALL_SKIP_BUILD, False),
-        (False, Action.TEARDOWN_INSTALL, True),
-    ],
-)
-def test_driver_is_configured_on_request_or_after_a_teardown(
-    action: Action, *, is_asked: bool, is_configured_: bool
-) -> None:
-    configuration = Configuration(config_gpu_driver_if_needed=is_asked)
+def test_driver_is_configured_on_request_or_after_a_teardown() -> None:
+    rows = {
+        (True, Action.INSTALL): True,
+        (False, Action.INSTALL_SKIP_BUILD): False,
+        (False, Action.TEARDOWN_INSTALL): True,
+    }
 
-    assert is_configured(configuration, Decision(action=action)) is is_configured_
+    assert {
+        (is_asked, action): is_configured(
+            Configuration(config_gpu_driver_if_needed=is_asked), Decision(action=action)
+        )
+        for is_asked, action in rows
+    } == rows
 
 
 def test_plan_of_validation_contains_only_checks() -> None:
@@ -130,31 +125,23 @@ def test_validation_of_a_node_with_cri_o_does_not_check_containerd() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("resident", "exit_code", "words"),
-    [
-        (
-            OTHER_VERSION,
-            1,
-            f"The driver {OTHER_VERSION} is loaded, so {VERSION} cannot be loaded; end the ",
-        ),
-        (VERSION, 1, "A GPU has fallen off the bus"),
-        (None, 1, "A GPU has fallen off the bus"),
-        (VERSION, 0, None),
-    ],
-)
-def test_another_loaded_driver_version_is_reported_before_kernel_messages(
-    tmp_path: Path, resident: str | None, exit_code: int, words: str | None
-) -> None:
-    if resident is not None:
-        NodeFiles(tmp_path).write("/sys/module/nvidia/version", f"{resident}\n")
+def test_another_loaded_driver_version_is_reported_before_kernel_messages(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
     runner = ScriptedRunner()
-    runner.expect("dmesg", stdout="NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n")
-
+    runner.expect("dmesg", stdout="NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n", times=3)
     node = make_node(runner, tmp_path)
-    result = CommandResult(argv=("ctr",), exit_code=exit_code, stdout="", stderr="")
-    verdict = judge_install(node, result, version=VERSION)
+    rows = {
+        (None, 1): LOST,
+        (VERSION, 1): LOST,
+        (VERSION, 0): None,
+        (OTHER_VERSION, 1): f"The driver {OTHER_VERSION} is loaded, so {VERSION} cannot be loaded; end the ",
+    }  # fmt: skip
 
-    assert (verdict is None) == (words is None)
-    if verdict is not None and words is not None:
-        assert verdict.message.startswith(words)
+    for (resident, exit_code), words in rows.items():
+        if resident is not None:
+            files.write("/sys/module/nvidia/version", f"{resident}\n")
+        result = CommandResult(argv=("ctr",), exit_code=exit_code, stdout="", stderr="")
+        verdict = judge_install(node, result, version=VERSION)
+
+        assert (verdict is None) == (words is None), (resident, exit_code)
+        assert verdict is None or verdict.message.startswith(words or "")

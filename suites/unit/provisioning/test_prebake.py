@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import pytest
 
 from harness.provisioning.kernel_modules import (
     DkmsEntry,
@@ -45,7 +44,7 @@ def nobody_asks() -> ModuleProof:
     raise AssertionError("the record alone decides here")
 
 
-def test_record_is_read_by_key() -> None:
+def test_first_value_of_each_key_of_a_record_is_read() -> None:
     text = (
         f"future=1\nkernel={KERNEL}\n# comment\ndriver_version={VERSION}\n"
         "driver_kind=cuda\narch=x86_64\nkernel=second\n"
@@ -53,30 +52,21 @@ def test_record_is_read_by_key() -> None:
 
     assert parse_record(text) == RECORD
     assert not RECORD.is_corrupt
+    assert parse_record(f"kernel=\nkernel={KERNEL}\n").kernel is None
+    assert parse_record("kernel=a=b\n").kernel == "a=b"
+    assert parse_record(PROVISIONAL_RECORD) == Record()
 
 
-@pytest.mark.parametrize(
-    "line", ["", "{}=\n", "{}=a b\n", "{}=a\tb\n", "{}=a\r\n", "{}=\x1b[2J\n", " {}=a\n", "{}\n"]
-)
-def test_record_with_an_invalid_field_is_corrupt(line: str) -> None:
+def test_record_with_an_invalid_field_is_corrupt() -> None:
+    lines = ("", "{}=\n", "{}=a b\n", "{}=a\r\n", "{}=\x1b[2J\n", " {}=a\n", "{}\n")
     fields = RECORD.to_json()
-    for field in fields:
+    for line, field in itertools.product(lines, fields):
         others = "".join(f"{key}={value}\n" for key, value in fields.items() if key != field)
 
         record = parse_record(line.format(field) + others)
 
-        assert record == replace(RECORD, **{field: None})
-        assert record.is_corrupt
-
-
-def test_first_of_two_equal_keys_of_a_record_is_read_even_if_it_is_empty() -> None:
-    record = parse_record(f"kernel=\nkernel={KERNEL}\n")
-
-    assert record.kernel is None
-
-
-def test_value_of_a_record_may_contain_an_equals_sign() -> None:
-    assert parse_record("kernel=a=b\n").kernel == "a=b"
+        assert record == replace(RECORD, **{field: None}), line
+        assert record.is_corrupt, line
 
 
 def test_written_record_has_the_same_fields_when_it_is_read(tmp_path: Path) -> None:
@@ -101,81 +91,54 @@ def test_missing_record_is_read_as_none_and_a_folder_in_its_place_is_read_as_cor
     assert read_record(files, "/opt/folder") == Record()
 
 
-def test_record_of_an_unfinished_bake_is_corrupt() -> None:
-    assert parse_record(PROVISIONAL_RECORD) == Record()
+def test_decision_for_an_opted_out_node_is_a_teardown_if_there_is_a_record() -> None:
+    teardown = Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
 
-
-@pytest.mark.parametrize("record", [RECORD, Record()])
-def test_decision_for_an_opted_out_node_with_a_record_is_a_teardown(record: Record) -> None:
-    assert decide(None, record, nobody_asks) == Decision(
-        action=Action.TEARDOWN, reason=Reason.OPTED_OUT
-    )
-
-
-def test_decision_for_an_opted_out_node_without_a_record_is_to_do_nothing() -> None:
+    assert decide(None, RECORD, nobody_asks) == decide(None, Record(), nobody_asks) == teardown
     assert decide(None, None, nobody_asks) == Decision(action=Action.NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("record", "action", "reason"),
-    [
-        (None, Action.INSTALL, Reason.NO_RECORD),
-        (Record(), Action.TEARDOWN_INSTALL, Reason.CORRUPT),
-        (replace(RECORD, driver_kind=None), Action.TEARDOWN_INSTALL, Reason.CORRUPT),
-        (replace(RECORD, driver_version=None), Action.TEARDOWN_INSTALL, Reason.CORRUPT),
-        (
-            replace(RECORD, driver_kind="grid", driver_version=OTHER_VERSION),
-            Action.TEARDOWN_INSTALL,
-            Reason.KIND,
-        ),
-        (
-            replace(RECORD, driver_version=OTHER_VERSION, kernel=OTHER_KERNEL),
-            Action.TEARDOWN_INSTALL,
-            Reason.VERSION,
-        ),
-        (replace(RECORD, kernel=OTHER_KERNEL, arch=None), Action.INSTALL, Reason.KERNEL),
-        (replace(RECORD, kernel=None), Action.INSTALL, Reason.KERNEL),
-        (replace(RECORD, arch=None), Action.INSTALL, Reason.ARCH),
-        (replace(RECORD, arch="aarch64"), Action.INSTALL, Reason.ARCH),
-    ],
-)
-def test_decision_on_a_mismatched_record_runs_no_command(
-    record: Record | None, action: Action, reason: Reason
-) -> None:
-    assert decide(WANTED, record, nobody_asks) == Decision(action=action, reason=reason)
+def test_decision_on_a_mismatched_record_runs_no_command() -> None:
+    older = replace(RECORD, driver_version=OTHER_VERSION)
+    rows = {
+        None: (Action.INSTALL, Reason.NO_RECORD),
+        Record(): (Action.TEARDOWN_INSTALL, Reason.CORRUPT),
+        replace(RECORD, driver_kind=None): (Action.TEARDOWN_INSTALL, Reason.CORRUPT),
+        replace(RECORD, driver_version=None): (Action.TEARDOWN_INSTALL, Reason.CORRUPT),
+        replace(older, driver_kind="grid"): (Action.TEARDOWN_INSTALL, Reason.KIND),
+        replace(older, kernel=OTHER_KERNEL): (Action.TEARDOWN_INSTALL, Reason.VERSION),
+        replace(RECORD, kernel=OTHER_KERNEL, arch=None): (Action.INSTALL, Reason.KERNEL),
+        replace(RECORD, kernel=None): (Action.INSTALL, Reason.KERNEL),
+        replace(RECORD, arch=None): (Action.INSTALL, Reason.ARCH),
+        replace(RECORD, arch="aarch64"): (Action.INSTALL, Reason.ARCH),
+    }
+
+    decided = {record: decide(WANTED, record, nobody_asks) for record in rows}
+    assert {record: (each.action, each.reason) for record, each in decided.items()} == rows
 
 
-@pytest.mark.parametrize(
-    ("proof", "reason"),
-    [
-        (replace(PROOF, is_linker_ready=False), Reason.MODULE),
-        (replace(PROOF, file=None), Reason.MODULE),
-        (replace(PROOF, lost=("nvidia-uvm",)), Reason.MODULE),
-        (
-            replace(PROOF, file=ModuleFile(version=OTHER_VERSION, vermagic=OTHER_KERNEL), dkms=()),
-            Reason.MODULE,
-        ),
-        (replace(PROOF, file=replace(FILE, version=None)), Reason.MODULE),
-        (replace(PROOF, file=replace(FILE, vermagic=f"{OTHER_KERNEL} SMP")), Reason.VERMAGIC),
-        (replace(PROOF, file=replace(FILE, vermagic=f"{KERNEL}x SMP")), Reason.VERMAGIC),
-        (replace(PROOF, dkms=(replace(ENTRY, state=DkmsState.BUILT),)), Reason.DKMS),
-        (replace(PROOF, dkms=()), Reason.DKMS),
-        (
-            replace(PROOF, file=replace(FILE, vermagic="x"), dkms=()),
-            Reason.VERMAGIC,
-        ),
-    ],
-)
-def test_driver_is_built_again_if_its_module_is_not_proved(
-    proof: ModuleProof, reason: Reason
-) -> None:
-    assert decide(WANTED, RECORD, lambda: proof) == Decision(action=Action.INSTALL, reason=reason)
+def test_build_is_skipped_only_if_record_and_proof_match_the_node() -> None:
+    older = ModuleFile(version=OTHER_VERSION, vermagic=OTHER_KERNEL)
+    rows = {
+        replace(PROOF, is_linker_ready=False): Reason.MODULE,
+        replace(PROOF, file=None): Reason.MODULE,
+        replace(PROOF, lost=("nvidia-uvm",)): Reason.MODULE,
+        replace(PROOF, file=older, dkms=()): Reason.MODULE,
+        replace(PROOF, file=replace(FILE, version=None)): Reason.MODULE,
+        replace(PROOF, file=replace(FILE, vermagic=f"{OTHER_KERNEL} SMP")): Reason.VERMAGIC,
+        replace(PROOF, file=replace(FILE, vermagic=f"{KERNEL}x SMP")): Reason.VERMAGIC,
+        replace(PROOF, file=replace(FILE, vermagic="x"), dkms=()): Reason.VERMAGIC,
+        replace(PROOF, dkms=(replace(ENTRY, state=DkmsState.BUILT),)): Reason.DKMS,
+        replace(PROOF, dkms=()): Reason.DKMS,
+    }
 
+    def decision(proof: ModuleProof) -> Decision:
+        return decide(WANTED, RECORD, lambda: proof)
 
-def test_build_is_skipped_if_record_and_proof_match_the_node() -> None:
-    assert decide(WANTED, RECORD, lambda: PROOF) == Decision(
-        action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK
-    )
+    assert decision(PROOF) == Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)
+    assert {proof: decision(proof) for proof in rows} == {
+        proof: Decision(action=Action.INSTALL, reason=reason) for proof, reason in rows.items()
+    }
 
 
 def test_decision_is_rendered_as_a_line_and_as_an_object() -> None:

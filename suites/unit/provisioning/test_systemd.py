@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from harness.provisioning.command import CommandResult
 from harness.provisioning.systemd import (
     enqueue,
@@ -28,7 +26,7 @@ def test_started_unit_is_awaited_and_enabled() -> None:
     ]
 
 
-def test_enqueued_unit_is_not_awaited_and_its_failure_is_ignored() -> None:
+def test_failure_to_enqueue_or_stop_or_reset_a_unit_is_ignored() -> None:
     actions = enqueue("nvidia-dcgm", 30, "warning: no")
 
     assert plan_lines(*actions) == [
@@ -37,18 +35,10 @@ def test_enqueued_unit_is_not_awaited_and_its_failure_is_ignored() -> None:
         "systemctl enable nvidia-dcgm  # limit 25 s; failure ignored",
     ]
     assert [action.warning for action in actions] == [None, "warning: no", None]
-
-
-def test_stopped_unit_is_disabled_and_failures_are_ignored() -> None:
-    assert plan_lines(*stop("kubelet")) == [
+    assert plan_lines(*stop("kubelet"), reset_failed("a.service", "a.path")) == [
         "systemctl stop kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
         "systemctl disable kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
-    ]
-
-
-def test_failed_states_of_several_units_are_reset_by_one_systemctl_command() -> None:
-    assert plan_lines(reset_failed("a.service", "a.path")) == [
-        "systemctl reset-failed a.service a.path  # limit 25 s; failure ignored"
+        "systemctl reset-failed a.service a.path  # limit 25 s; failure ignored",
     ]
 
 
@@ -63,32 +53,38 @@ def test_existence_of_a_unit_is_queried_before_the_unit_is_changed() -> None:
     assert when.then == stop("a")
 
 
-@pytest.mark.parametrize(
-    ("stdout", "exit_code", "is_loaded"),
-    [
-        ("loaded\n", 0, True),
-        ("not-found\n", 0, False),
-        ("masked\n", 0, False),
-        ("loaded", 1, False),
-    ],
-)
-def test_unit_exists_only_if_systemctl_succeeds_and_prints_loaded(
-    stdout: str, exit_code: int, *, is_loaded: bool
-) -> None:
-    result = CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="")
+def test_unit_exists_only_if_systemctl_succeeds_and_prints_loaded() -> None:
+    rows = {
+        ("loaded\n", 0): True,
+        ("not-found\n", 0): False,
+        ("masked\n", 0): False,
+        ("loaded", 1): False,
+    }
 
-    assert says_loaded(result) is is_loaded
-    assert where_loaded("a").is_met(result) is is_loaded
+    for (stdout, exit_code), is_loaded in rows.items():
+        result = CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="")
+
+        assert says_loaded(result) is is_loaded, stdout
+        assert where_loaded("a").is_met(result) is is_loaded, stdout
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["", "a=b,c", "a  b ", 'a"b', "a'b", "$HOME", "`id`", "a\\ b", "a\\", "#", "a\nB=3"],
-)
-def test_variable_has_the_same_value_for_systemd_and_for_a_shell(value: str) -> None:
-    line = render_assignment("A", value)
+def test_variable_has_the_same_value_for_systemd_and_for_a_shell() -> None:
+    for value in (
+        "",
+        "a=b,c",
+        "a  b ",
+        'a"b',
+        "a'b",
+        "$HOME",
+        "`id`",
+        "a\\ b",
+        "a\\",
+        "#",
+        "a\nB=3",
+    ):
+        line = render_assignment("A", value)
 
-    read = [(each.name, each.value) for each in read_environment(f"X=1\n{line}\nY=2\n")]
-    assert read == [("X", "1"), ("A", value), ("Y", "2")]
-    # A shell replaces nothing in it, and ends its quotes at the end.
-    assert re.fullmatch(r'A=([a-z=,]*|"([^"\\$`]|\\["\\$`])*")', line)
+        read = [(each.name, each.value) for each in read_environment(f"X=1\n{line}\nY=2\n")]
+        assert read == [("X", "1"), ("A", value), ("Y", "2")]
+        # A shell replaces nothing in it, and ends its quotes at the end.
+        assert re.fullmatch(r'A=([a-z=,]*|"([^"\\$`]|\\["\\$`])*")', line), value
