@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import pytest
 
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.kernel_modules import (
@@ -39,22 +38,16 @@ INSTALLED = DkmsEntry(
 )
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"nvidia/{VERSION}, {KERNEL}, x86_64: installed",
+def test_line_of_dkms_status_is_parsed_in_the_form_of_each_release() -> None:
+    for line in (
         f"nvidia, {VERSION}, {KERNEL}, x86_64: installed",
         f"  nvidia/{VERSION},{KERNEL},x86_64:installed",
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (original_module exists)",
-        f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (WARNING! Diff between modules!)",
         # DKMS misses its own copy below /var/lib/dkms; the kernel's folder has the modules.
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (WARNING! Missing some built modules!)",
-        f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (Built modules are missing in the kernel)",
         f"nvidia/{VERSION}, {KERNEL}, x86_64: installedDeprecated feature: REMAKE_INITRD\n\n",
-    ],
-)
-def test_line_of_dkms_status_is_parsed_in_the_form_of_each_release(line: str) -> None:
-    assert parse_dkms_status(line) == (INSTALLED,)
+    ):
+        assert parse_dkms_status(line) == (INSTALLED,), line
 
 
 def test_states_in_the_output_of_dkms_are_distinguished() -> None:
@@ -80,7 +73,7 @@ def test_states_in_the_output_of_dkms_are_distinguished() -> None:
 def test_version_and_kernel_are_parsed_from_modinfo() -> None:
     file = parse_modinfo(
         "filename:       /lib/modules/x/nvidia.ko\n"
-        "version:        580.126.09\n"
+        "version:        1:580.126.09\n"
         "srcversion:     ABC:DEF\n"
         f"vermagic:       {KERNEL} SMP preempt mod_unload modversions \n"
         "version:        later\n"
@@ -88,13 +81,9 @@ def test_version_and_kernel_are_parsed_from_modinfo() -> None:
     )
 
     assert file == ModuleFile(
-        version="580.126.09", vermagic=f"{KERNEL} SMP preempt mod_unload modversions"
+        version="1:580.126.09", vermagic=f"{KERNEL} SMP preempt mod_unload modversions"
     )
     assert file.kernel == KERNEL
-
-
-def test_version_of_a_module_may_contain_a_colon() -> None:
-    assert parse_modinfo("version:        1:580.126.09\n").version == "1:580.126.09"
 
 
 def test_module_without_vermagic_has_no_kernel() -> None:
@@ -105,32 +94,22 @@ def test_module_without_vermagic_has_no_kernel() -> None:
     assert ModuleFile(version=None, vermagic=" ").kernel is None
 
 
-@pytest.mark.parametrize(
-    ("entry", "is_installed"),
-    [
-        ({}, True),
-        ({"module": "nvidia-fs"}, False),
-        ({"version": "1.2"}, False),
-        ({"kernel": "6.1"}, False),
-        ({"arch": "aarch64"}, False),
-        ({"state": DkmsState.BUILT}, False),
-        ({"state": DkmsState.ADDED, "kernel": None, "arch": None}, False),
-    ],
-)
-def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches(
-    entry: dict[str, object], *, is_installed: bool
-) -> None:
-    values = {
-        "module": "nvidia",
-        "version": VERSION,
-        "kernel": KERNEL,
-        "arch": "x86_64",
-        "state": DkmsState.INSTALLED,
-        **entry,
+def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches() -> None:
+    rows = {
+        INSTALLED: True,
+        replace(INSTALLED, module="nvidia-fs"): False,
+        replace(INSTALLED, version="1.2"): False,
+        replace(INSTALLED, kernel="6.1"): False,
+        replace(INSTALLED, arch="aarch64"): False,
+        replace(INSTALLED, state=DkmsState.BUILT): False,
     }
-    proof = ModuleProof(is_linker_ready=True, file=None, dkms=(DkmsEntry(**values),))  # type: ignore[arg-type]
 
-    assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64") is is_installed
+    assert {
+        entry: ModuleProof(is_linker_ready=True, file=None, dkms=(entry,)).is_installed(
+            version=VERSION, kernel=KERNEL, arch="x86_64"
+        )
+        for entry in rows
+    } == rows
 
 
 def test_proof_of_a_module_runs_each_tool_once(tmp_path: Path) -> None:
@@ -215,7 +194,7 @@ def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
     assert len(modules) == 6
 
 
-def test_modules_are_ordered_with_dependents_before_their_dependencies() -> None:
+def test_modules_are_ordered_with_dependents_before_their_dependencies(tmp_path: Path) -> None:
     modules = (
         *reversed(parse_proc_modules(PROC_MODULES)),
         LoadedModule(name="nvidia_peermem", references=0, holders=()),
@@ -228,6 +207,10 @@ def test_modules_are_ordered_with_dependents_before_their_dependencies() -> None
         "nvidia_peermem",
         "nvidia",
     ]
+    files = NodeFiles(tmp_path)
+    assert read_loaded(files) == ()
+    files.write("/proc/modules", PROC_MODULES)
+    assert read_loaded(files) == driver_modules(parse_proc_modules(PROC_MODULES))
 
 
 def _nvidia(references: int, *holders: str) -> tuple[LoadedModule, ...]:
@@ -254,20 +237,6 @@ def test_driver_is_busy_if_anything_except_its_own_modules_uses_it() -> None:
     }
 
     assert {modules: is_busy(modules) for modules in rows} == rows
-
-
-def test_loaded_modules_of_the_driver_are_read_from_the_node(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    assert read_loaded(files) == ()
-
-    files.write("/proc/modules", PROC_MODULES)
-
-    assert [module.name for module in read_loaded(files)] == [
-        "nvidia_uvm",
-        "nvidia_drm",
-        "nvidia_modeset",
-        "nvidia",
-    ]
 
 
 def test_driver_version_in_sys_is_preferred_to_the_version_in_proc(tmp_path: Path) -> None:
@@ -346,55 +315,38 @@ def test_versions_are_sorted_by_number() -> None:
 # -- as real tools print it ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("case", "states"),
-    [
-        ("added", [(None, DkmsState.ADDED)]),
-        ("built", [(KERNEL, DkmsState.BUILT)]),
-        ("installed", [(KERNEL, DkmsState.INSTALLED)]),
-        ("installed-and-built", [(OTHER_KERNEL, DkmsState.BUILT), (KERNEL, DkmsState.INSTALLED)]),
-    ],
-)
-def test_recorded_dkms_status_is_parsed(
-    case: str, states: list[tuple[str | None, DkmsState]]
-) -> None:
-    entries = parse_dkms_status(load_recording(f"dkms/3.0.10-{case}").text)
+def test_recorded_dkms_status_is_parsed() -> None:
+    rows: dict[str, list[tuple[str | None, DkmsState]]] = {
+        "added": [(None, DkmsState.ADDED)],
+        "built": [(KERNEL, DkmsState.BUILT)],
+        "installed": [(KERNEL, DkmsState.INSTALLED)],
+        "installed-and-built": [(OTHER_KERNEL, DkmsState.BUILT), (KERNEL, DkmsState.INSTALLED)],
+    }
 
-    assert [(entry.kernel, entry.state) for entry in entries] == states
-    assert {(entry.module, entry.version) for entry in entries} == {("nvidia", VERSION)}
+    for case, states in rows.items():
+        entries = parse_dkms_status(load_recording(f"dkms/3.0.10-{case}").text)
+        assert [(entry.kernel, entry.state) for entry in entries] == states, case
+        assert {(entry.module, entry.version) for entry in entries} == {("nvidia", VERSION)}
 
 
 def test_recorded_output_of_the_tools_proves_a_module(tmp_path: Path) -> None:
-    with (
-        ScriptedRunner()
-        .expect("ldconfig")
-        .expect("dkms status", stdout=load_recording("dkms/3.0.10-installed-and-built").text)
-        .expect(
-            f"modinfo -k {KERNEL} nvidia", stdout=load_recording("modinfo/30-module").text
-        ) as runner
+    """DKMS 3.0 and kmod 30 of Debian 12; DKMS 3.2, kmod 34 and a kernel with a plus sign of Debian 13."""
+    newer = "6.12.117+deb13-cloud-amd64"
+    for kernel, other, dkms, modinfo in (
+        (KERNEL, OTHER_KERNEL, "3.0.10-installed-and-built", "30-module"),
+        (newer, KERNEL, "3.2.2-installed", "34-module"),
     ):
-        proof = prove_module(runner, NodeFiles(tmp_path), KERNEL, is_read_only=False)
+        with (
+            ScriptedRunner()
+            .expect("ldconfig")
+            .expect("dkms status", stdout=load_recording(f"dkms/{dkms}").text)
+            .expect(
+                f"modinfo -k {kernel} nvidia", stdout=load_recording(f"modinfo/{modinfo}").text
+            ) as runner
+        ):
+            proof = prove_module(runner, NodeFiles(tmp_path), kernel, is_read_only=False)
 
-    assert proof.file is not None
-    assert (proof.file.version, proof.file.kernel) == (VERSION, KERNEL)
-    assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64")
-    assert not proof.is_installed(version=VERSION, kernel=OTHER_KERNEL, arch="x86_64")
-
-
-def test_recorded_output_of_the_tools_of_debian_13_proves_a_module(tmp_path: Path) -> None:
-    """DKMS 3.2, kmod 34, and a kernel with a plus sign in its name."""
-    kernel = "6.12.117+deb13-cloud-amd64"
-    with (
-        ScriptedRunner()
-        .expect("ldconfig")
-        .expect("dkms status", stdout=load_recording("dkms/3.2.2-installed").text)
-        .expect(
-            f"modinfo -k {kernel} nvidia", stdout=load_recording("modinfo/34-module").text
-        ) as runner
-    ):
-        proof = prove_module(runner, NodeFiles(tmp_path), kernel, is_read_only=False)
-
-    assert proof.file is not None
-    assert (proof.file.version, proof.file.kernel) == (VERSION, kernel)
-    assert proof.is_installed(version=VERSION, kernel=kernel, arch="x86_64")
-    assert not proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64")
+        assert proof.file is not None
+        assert (proof.file.version, proof.file.kernel) == (VERSION, kernel)
+        assert proof.is_installed(version=VERSION, kernel=kernel, arch="x86_64")
+        assert not proof.is_installed(version=VERSION, kernel=other, arch="x86_64")

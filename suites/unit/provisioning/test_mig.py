@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,14 +43,9 @@ def test_each_mig_profile_gives_the_ids_of_its_instances() -> None:
     }
 
 
-def test_unknown_mig_profile_is_refused() -> None:
-    with pytest.raises(UnknownProfileError) as error:
-        partition(ScriptedRunner(), "mig1g")
-
-    assert str(error.value) == "'mig1g' is not a valid GPU instance profile"
-
-
 def test_gpu_is_partitioned_after_mig_mode_is_enabled() -> None:
+    with pytest.raises(UnknownProfileError, match="'mig1g' is not a valid GPU instance profile"):
+        partition(ScriptedRunner(), "mig1g")
     with (
         ScriptedRunner()
         .expect("nvidia-smi -mig 1", timeout_s=120)
@@ -59,16 +55,19 @@ def test_gpu_is_partitioned_after_mig_mode_is_enabled() -> None:
         partition(runner, "MIG4g")
 
 
-def test_failed_creation_of_instances_ends_the_partitioning() -> None:
-    with (
-        ScriptedRunner()
-        .expect("nvidia-smi -mig 1")
-        .expect("nvidia-smi mig -cgi 5", exit_code=6) as runner,
-        pytest.raises(
-            CommandError, match=r"^Partitioning the GPU failed\.\ncommand: nvidia-smi mig"
-        ),
-    ):
-        partition(runner, "MIG4g")
+def test_failed_command_ends_the_partitioning() -> None:
+    for fails in (["nvidia-smi -mig 1"], ["nvidia-smi -mig 1", "nvidia-smi mig -cgi 5"]):
+        runner = ScriptedRunner()
+        for command in fails:
+            runner.expect(command, exit_code=int(command == fails[-1]) * 6)
+
+        with (
+            runner,
+            pytest.raises(
+                CommandError, match=rf"^Partitioning the GPU failed\.\ncommand: {fails[-1]}"
+            ),
+        ):
+            partition(runner, "MIG4g")
 
 
 def test_mig_unit_runs_a_program_whose_path_has_a_blank() -> None:
@@ -77,60 +76,42 @@ def test_mig_unit_runs_a_program_whose_path_has_a_blank() -> None:
     assert "ExecStart=/usr/bin/python3 -I -S '/opt/a b.pyz' mig-partition\n" in text
 
 
-@pytest.mark.parametrize("layout", ["x", None])
-def test_mig_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
-    configuration = Configuration(
-        gpu_instance_profile="MIG3g", mig_node=True, nvidia_mig_profile_layout=layout
-    )
-
-    assert render_profile(configuration) == (
-        "[Service]\n"
-        'Environment="GPU_INSTANCE_PROFILE=MIG3g"\n'
-        f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout or ""}"\n'
-    )
+def test_mig_unit_gets_its_profile_and_its_factor_for_time_limits_from_a_drop_in() -> None:
+    for layout in ("x", None):
+        assert render_profile(replace(CONFIGURATION, nvidia_mig_profile_layout=layout)) == (
+            "[Service]\n"
+            'Environment="GPU_INSTANCE_PROFILE=MIG3g"\n'
+            f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout or ""}"\n'
+        )
+    overloaded = replace(CONFIGURATION, time_limit_multiplier=6.5)
+    assert 'Environment="TIME_LIMIT_MULTIPLIER=6.5"\n' in render_profile(overloaded)
 
 
-def test_mig_unit_gets_the_factor_for_time_limits_on_an_overloaded_host() -> None:
-    configuration = Configuration(
-        gpu_instance_profile="MIG3g", mig_node=True, time_limit_multiplier=6.5
-    )
-
-    assert 'Environment="TIME_LIMIT_MULTIPLIER=6.5"\n' in render_profile(configuration)
-
-
-def test_failed_partitioning_only_prints_a_warning() -> None:
+def test_no_reboot_is_planned_for_a_mig_profile_that_does_not_exist() -> None:
     step, reboot = mig_steps(CONFIGURATION, PROGRAM)
+    (alone,) = mig_steps(replace(CONFIGURATION, gpu_instance_profile="MIG5g"), PROGRAM)
 
     assert reboot == reboot_step()
-
-    assert getattr(step.actions[3], "warning", None) == (
-        "mig-partition did not partition the GPU yet; it runs again at the next boot."
-    )
+    assert alone.name == step.name == "partition-gpu"
+    assert "it runs again at the next boot" in (getattr(step.actions[3], "warning", None) or "")
 
 
-@pytest.mark.parametrize(
-    ("stdout", "reboots"),
-    [
-        ("Enabled\nEnabled\n", False),
-        ("Enabled\nDisabled\n", True),
-        ("Disabled\n", True),
-        ("[N/A]\n", False),
-        ("N/A\n[Not Supported]\n[N/A]\nDisabled\nEnabled\n", True),
-        ("N/A\n[Not Supported]\n[N/A]\nEnabled\n", False),
-        (" Enabled \r\n\n Disabled\r\n\n", True),
-    ],
-)
-def test_reboot_is_scheduled_if_a_gpu_that_supports_mig_is_not_in_mig_mode(
-    stdout: str, *, reboots: bool
-) -> None:
+def test_reboot_is_scheduled_if_a_gpu_that_supports_mig_is_not_in_mig_mode() -> None:
     """The driver reports `[N/A]` for a GPU without MIG, such as an L4; a reboot does not help."""
     step = reboot_step()
     (when,) = step.actions
-
     assert isinstance(when, When)
-    result = CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")
-    assert when.is_met(result) is reboots
-    assert when.otherwise == "All GPUs that have MIG are in MIG mode."
+    rows = {
+        "Enabled\nEnabled\n": False,
+        "Enabled\nDisabled\n": True,
+        "Disabled\n": True,
+        "[N/A]\n": False,
+        "N/A\n[Not Supported]\n[N/A]\nDisabled\nEnabled\n": True,
+        "N/A\n[Not Supported]\n[N/A]\nEnabled\n": False,
+        " Enabled \r\n\n Disabled\r\n\n": True,
+    }
+
+    assert {stdout: when.is_met(modes(stdout)) for stdout in rows} == rows
     assert step.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
     assert when.describe() == (
         "nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader  # limit 30 s",
@@ -139,33 +120,20 @@ def test_reboot_is_scheduled_if_a_gpu_that_supports_mig_is_not_in_mig_mode(
     )
 
 
-@pytest.mark.parametrize(
-    ("stdout", "exit_code"),
-    [
-        ("\n", 0),
-        ("Enabled\nPartly\n", 0),
-        ("disabled\n", 0),
-        ("Disabled\n", 15),
-        ("Disabled\n[Unknown Error]\n", 0),
-    ],
-)
-def test_unknown_mig_mode_raises_an_error_and_schedules_no_reboot(
-    stdout: str, exit_code: int
-) -> None:
+def test_unknown_mig_mode_raises_an_error_and_schedules_no_reboot() -> None:
     (when,) = reboot_step().actions
-
     assert isinstance(when, When)
-    result = CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr="")
-    with pytest.raises(StepFailedError, match="It is unknown whether the GPUs are in MIG mode"):
-        when.is_met(result)
+
+    for result in (
+        *map(modes, ("\n", "Enabled\nPartly\n", "disabled\n", "Disabled\n[Unknown Error]\n")),
+        modes("Disabled\n", exit_code=15),
+    ):
+        with pytest.raises(StepFailedError, match="It is unknown whether the GPUs are in MIG"):
+            when.is_met(result)
 
 
-def test_no_reboot_is_planned_for_a_mig_profile_that_does_not_exist() -> None:
-    configuration = Configuration(gpu_instance_profile="MIG5g", mig_node=True)
-
-    (step,) = mig_steps(configuration, PROGRAM)
-
-    assert step.name == "partition-gpu"
+def modes(stdout: str, exit_code: int = 0) -> CommandResult:
+    return CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr="")
 
 
 @pytest.mark.parametrize(("modes", "is_last"), [("Disabled\n", True), ("Enabled\n[N/A]\n", False)])
@@ -178,11 +146,3 @@ def test_boot_schedules_a_reboot_only_if_a_gpu_is_not_in_mig_mode(
     assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
 
     assert (("shutdown", "-r", "1") in simulated.calls) is is_last
-
-
-def test_gpu_that_refuses_mig_mode_is_not_partitioned() -> None:
-    with (
-        ScriptedRunner().expect("nvidia-smi -mig 1", exit_code=3) as runner,
-        pytest.raises(CommandError, match=r"^Partitioning the GPU failed"),
-    ):
-        partition(runner, "MIG1g")
