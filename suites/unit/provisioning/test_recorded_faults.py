@@ -5,8 +5,6 @@ See `nvidia-module/550.163.01-*` in `fixtures/data/recordings/README.md`.
 
 from __future__ import annotations
 
-import pytest
-
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.driver_messages import DriverMessage, parse_messages
 from harness.provisioning.driver_words import Severity
@@ -32,26 +30,18 @@ def test_each_xid_has_its_severity() -> None:
     }
 
 
-def test_each_recorded_line_with_an_xid_is_known() -> None:
-    assert [each.line for each in _messages("xids") if each.words is None] == []
-
-
-@pytest.mark.parametrize(
-    ("case", "meaning"),
-    [
+def test_fault_is_recognised_from_the_output_of_the_driver() -> None:
+    for case, meaning in (
         ("hang", "Xid 119: A GPU does not work until it is reset."),
         ("hang", "The system processor (GSP) of a GPU does not answer."),
         ("off-the-bus", "Xid 79: A GPU has fallen off the bus"),
         ("off-the-bus-unopened", "The driver could not initialise a GPU."),
         ("wrong-boot42", "The GPU 0000:01:00.0 (10de:20b0) has no system processor (GSP)"),
-    ],
-)
-def test_fault_is_recognised_from_the_output_of_the_driver(case: str, meaning: str) -> None:
-    faults = [each.describe() for each in _messages(case) if _severity(each) is Severity.FAULT]
-
-    assert [each for each in faults if meaning in each] != [], faults
+    ):
+        faults = [each.describe() for each in _messages(case) if _severity(each) is Severity.FAULT]
+        assert [each for each in faults if meaning in each] != [], faults
 
 
-@pytest.mark.parametrize("case", ["off-the-bus-unopened", "wrong-boot42"])
-def test_every_line_of_a_failed_start_of_the_driver_is_known(case: str) -> None:
-    assert [each.line for each in _messages(case) if each.words is None] == []
+def test_every_recorded_line_of_a_failed_start_or_an_xid_is_known() -> None:
+    for case in ("xids", "off-the-bus-unopened", "wrong-boot42"):
+        assert [each.line for each in _messages(case) if each.words is None] == []
