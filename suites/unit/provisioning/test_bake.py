@@ -26,6 +26,7 @@ from .fakes import (
 from .simulation import DKMS, SimulatedNode, module_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from harness.provisioning.command import CommandResult
@@ -86,13 +87,7 @@ CUDA_LTS = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:*"
 TAG = f"{VERSION}-{SHA}"
 
 
-@pytest.mark.parametrize(
-    ("driver_type", "tags"),
-    [("cuda", ("1-a", "0-a")), ("cuda-lts", ("2-b",)), ("grid", ("3-c", "4-d")), ("gri", ())],
-)
-def test_listed_tags_of_an_image_are_found_by_the_images_whole_name(
-    driver_type: str, tags: tuple[str, ...]
-) -> None:
+def test_listed_tags_of_an_image_are_found_by_the_images_whole_name() -> None:
     """The name of one driver type may be a prefix of another."""
     registry = "mcr.microsoft.com/aks/aks-gpu-"
     document = json.loads(
@@ -103,79 +98,78 @@ def test_listed_tags_of_an_image_are_found_by_the_images_whole_name(
             component("other.example/aks-gpu-grid:*", previousLatestVersion="4-d"),
         )
     )
+    rows: dict[str, tuple[str, ...]] = {
+        "cuda": ("1-a", "0-a"),
+        "cuda-lts": ("2-b",),
+        "grid": ("3-c", "4-d"),
+        "gri": (),
+    }
 
-    assert listed_tags(document, driver_type) == tags
+    assert {driver_type: listed_tags(document, driver_type) for driver_type in rows} == rows
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        (component(CUDA_LTS, latestVersion="1-2", previousLatestVersion=TAG),),
-        (component("localhost:5000/aks/aks-gpu-cuda-lts:*", latestVersion=TAG),),
-        ({"downloadURL": 7}, "x", component(CUDA_LTS, latestVersion=TAG)),
-    ],
-)
 def test_image_on_the_component_list_is_baked(
-    simulated: SimulatedNode, invocation: Invocation, entries: tuple[object, ...]
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.files.write(COMPONENTS_PATH, components(*entries))
+    simulated.files.write(
+        "/opt/azure/components.json",
+        components(
+            {"downloadURL": 7},
+            "x",
+            component(
+                "localhost:5000/aks/aks-gpu-cuda-lts:*",
+                latestVersion="1-2",
+                previousLatestVersion=TAG,
+            ),
+        ),
+    )
 
     assert invocation.run("bake", BAKE) == 0
     assert COMPONENTS_PATH == "/opt/azure/components.json"
 
 
-@pytest.mark.parametrize(
-    ("text", "has"),
-    [
-        ("[]", "no tag of this image"),
-        ('{"GPUContainerImages": 7}', "no tag of this image"),
-        (
-            components(
-                component(CUDA_LTS, latestVersion="1-2", previousLatestVersion="3-4"),
-                component(CUDA_LTS, latestVersion=""),
-                {"downloadURL": CUDA_LTS, "gpuVersion": {"latestVersion": 7}},
-                {"downloadURL": CUDA_LTS, "gpuVersion": []},
-            ),
-            "1-2, 3-4",
-        ),
-        (
-            components(component("mcr.microsoft.com/x:aks-gpu-cuda-lts", latestVersion=TAG)),
-            "no tag of this image",
-        ),
-    ],
-)
 def test_image_that_is_not_on_the_component_list_is_refused(
-    simulated: SimulatedNode, invocation: Invocation, text: str, has: str
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.files.write(COMPONENTS_PATH, text)
+    rows = {
+        "[]": "no tag of this image",
+        '{"GPUContainerImages": 7}': "no tag of this image",
+        components(
+            component(CUDA_LTS, latestVersion="1-2", previousLatestVersion="3-4"),
+            component(CUDA_LTS, latestVersion=""),
+            {"downloadURL": CUDA_LTS, "gpuVersion": {"latestVersion": 7}},
+            {"downloadURL": CUDA_LTS, "gpuVersion": []},
+        ): "1-2, 3-4",
+        components(component("mcr.microsoft.com/x:aks-gpu-cuda-lts", latestVersion=TAG)): (
+            "no tag of this image"
+        ),
+    }
+    for text, has in rows.items():
+        simulated.files.write(COMPONENTS_PATH, text)
 
-    assert invocation.run("bake", BAKE) == 1
+        assert invocation.run("bake", BAKE) == 1
 
-    assert invocation.outcome()["error"] == (
-        f"The image 'aks-gpu-cuda-lts:{TAG}' is not on the component list '{COMPONENTS_PATH}', "
-        f"which has {has}."
-    )
+        assert invocation.outcome()["error"] == (
+            f"The image 'aks-gpu-cuda-lts:{TAG}' is not on the component list "
+            f"'{COMPONENTS_PATH}', which has {has}."
+        )
     assert [call for call in simulated.calls if call[0] == "ctr"] == []
 
 
-@pytest.mark.parametrize("text", ["{", "[" * 100000])
-def test_component_list_that_is_not_json_fails_the_bake(
-    simulated: SimulatedNode, invocation: Invocation, text: str
-) -> None:
-    simulated.files.write(COMPONENTS_PATH, text)
-
-    assert invocation.run("bake", BAKE) == 1
-
-    error = str(invocation.outcome()["error"])
-    assert error.startswith(f"The component list '{COMPONENTS_PATH}' cannot be read: ")
-
-
-def test_component_list_that_cannot_be_read_is_refused(
+def test_component_list_that_cannot_be_read_fails_the_bake(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.files.make_directory(COMPONENTS_PATH)
+    for text in ("{", "[" * 100000, None):
+        simulated.files.remove(COMPONENTS_PATH)
+        if text is None:
+            simulated.files.make_directory(COMPONENTS_PATH)
+        else:
+            simulated.files.write(COMPONENTS_PATH, text)
 
-    assert invocation.run("bake", BAKE) == 1
+        assert invocation.run("bake", BAKE) == 1
+
+        error = str(invocation.outcome()["error"])
+        assert error.startswith(f"The component list '{COMPONENTS_PATH}' cannot be read: ")
 
 
 def test_error_for_a_bake_without_a_version_mentions_the_field(invocation: Invocation) -> None:
@@ -211,62 +205,43 @@ def test_node_without_kernel_headers_is_baked_for_its_own_kernel(
     assert f"  - nvidia-cuda-driver-prebaked={TAG} (kernel {OTHER_KERNEL})" in invocation.log()
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"driver_version": OTHER_VERSION}, f"built version {OTHER_VERSION}, expected {VERSION}"),
-        ({"arch": "aarch64"}, "built for aarch64, expected x86_64"),
-        ({"driver_kind": "grid"}, "built a driver of kind grid, expected cuda-lts"),
-        ({"arch": ""}, f"left a record '{RECORD_PATH}' that lacks a field"),
-    ],
-)
-def test_bake_fails_if_the_record_does_not_fit_the_image(
-    simulated: SimulatedNode, invocation: Invocation, changes: dict[str, str], problem: str
+def test_bake_fails_if_the_record_or_the_module_does_not_fit_the_image(
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     build = simulated.build
+    rows: dict[str, Callable[[], object]] = {
+        f"built version {OTHER_VERSION}, expected {VERSION}": lambda: write_record(
+            simulated.files, version=OTHER_VERSION
+        ),
+        "built for aarch64, expected x86_64": lambda: write_record(
+            simulated.files, arch="aarch64"
+        ),
+        "built a driver of kind grid, expected cuda-lts": lambda: write_record(
+            simulated.files, kind="grid"
+        ),
+        f"left a record '{RECORD_PATH}' that lacks a field": lambda: write_record(
+            simulated.files, arch=""
+        ),
+        f"left no record '{RECORD_PATH}'": lambda: simulated.files.remove(RECORD_PATH),
+        f"left no module for kernel {KERNEL}": lambda: simulated.files.remove(
+            f"/lib/modules/{KERNEL}/updates"
+        ),
+    }
+    for problem, change in rows.items():
 
-    def build_otherwise(version: str, kernel: str) -> None:
-        build(version, kernel)
-        fields = {
-            "kernel": kernel,
-            "driver_version": version,
-            "driver_kind": "cuda",
-            "arch": "x86_64",
-            **changes,
-        }
-        simulated.files.write(RECORD_PATH, "".join(f"{k}={v}\n" for k, v in fields.items()))
+        def build_otherwise(
+            version: str, kernel: str, change: Callable[[], object] = change
+        ) -> None:
+            build(version, kernel)
+            change()
 
-    simulated.build = build_otherwise  # type: ignore[method-assign]
+        simulated.build = build_otherwise  # type: ignore[method-assign]
 
-    assert invocation.run("bake", BAKE) == 1
+        assert invocation.run("bake", BAKE) == 1
 
-    error = f"Step 'verify-record' failed. The driver image {problem}."
-    assert invocation.outcome()["error"] == error
-    assert not simulated.files.exists(RECORD_PATH)
-
-
-@pytest.mark.parametrize(
-    ("gone", "problem"),
-    [
-        (RECORD_PATH, f"left no record '{RECORD_PATH}'"),
-        (f"/lib/modules/{KERNEL}/updates", f"left no module for kernel {KERNEL}"),
-    ],
-)
-def test_bake_fails_if_the_build_left_no_record_or_no_module(
-    simulated: SimulatedNode, invocation: Invocation, gone: str, problem: str
-) -> None:
-    build = simulated.build
-
-    def build_less(version: str, kernel: str) -> None:
-        build(version, kernel)
-        simulated.files.remove(gone)
-
-    simulated.build = build_less  # type: ignore[method-assign]
-
-    assert invocation.run("bake", BAKE) == 1
-
-    error = f"Step 'verify-record' failed. The driver image {problem}."
-    assert invocation.outcome()["error"] == error
+        error = f"Step 'verify-record' failed. The driver image {problem}."
+        assert invocation.outcome()["error"] == error
+        assert not simulated.files.exists(RECORD_PATH)
 
 
 def fail_after_building_half(simulated: SimulatedNode) -> None:
@@ -429,25 +404,19 @@ def test_bake_that_cannot_remove_old_staged_files_leaves_no_record(
     assert not simulated.files.exists(RECORD_PATH)
 
 
-@pytest.mark.parametrize(
-    ("arch", "os_release"), [("aarch64", "ID=debian\n"), ("x86_64", "ID=azurelinux\n")]
-)
-def test_arm64_machine_and_azure_linux_machine_are_not_baked(
-    simulated: SimulatedNode, invocation: Invocation, arch: str, os_release: str
-) -> None:
-    simulated.arch = arch
-    simulated.files.write("/etc/os-release", os_release)
-
-    assert invocation.run("bake", BAKE) == 0
-
-    assert invocation.steps() == {}
-
-
-def test_machine_without_os_release_is_not_baked(
+def test_machine_that_is_not_of_the_debian_family_or_is_arm64_is_not_baked(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.files.remove("/etc/os-release")
+    for arch, os_release in (
+        ("aarch64", "ID=debian\n"),
+        ("x86_64", "ID=azurelinux\n"),
+        ("x86_64", None),
+    ):
+        simulated.arch = arch
+        simulated.files.remove("/etc/os-release")
+        if os_release is not None:
+            simulated.files.write("/etc/os-release", os_release)
 
-    assert invocation.run("bake", BAKE) == 0
+        assert invocation.run("bake", BAKE) == 0
 
-    assert invocation.steps() == {}
+        assert invocation.steps() == {}, (arch, os_release)

@@ -36,7 +36,9 @@ def failure(stdout: str = "", exit_code: int = 1) -> CommandResult:
 def test_boot_with_the_prebaked_kernel_takes_the_fast_path(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
+    """The container is of a killed run."""
     simulated.build(VERSION, KERNEL)
+    simulated.containers.add("gpuinstall")
 
     assert invocation.run("boot", GPU_NODE) == 0
 
@@ -93,45 +95,35 @@ def test_driver_is_removed_from_an_opted_out_node_with_a_gpu_after_kubelet_start
     assert list(invocation.steps()) == ["start-kubelet", "clean-up-driver"]
 
 
-def test_exit_code_is_86_if_the_device_plugin_does_not_start(
+def test_boot_fails_if_the_device_plugin_or_the_dra_driver_does_not_start(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}
-    simulated.failing["systemctl restart nvidia-device-plugin"] = failure()
+    simulated.units |= {"nvidia-device-plugin", "dra-driver-nvidia-gpu", *MONITORING}
+    for unit in ("nvidia-device-plugin", "dra-driver-nvidia-gpu"):
+        simulated.failing[f"systemctl restart {unit}"] = failure()
 
     assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu": True}) == 86
-
-    assert invocation.outcome()["exit_name"] == "GPU_DEVICE_PLUGIN_START_FAIL"
     assert "kubelet" not in simulated.active
+    simulated.images = {IMAGE}
+    assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu_dra": True}) == 129
+
+
+MONITORING = {"nvidia-dcgm": "GPU monitoring", "nvidia-dcgm-exporter": "GPU metrics"}
 
 
 def test_failure_to_enqueue_a_monitoring_unit_is_only_a_warning(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    monitoring = {"nvidia-dcgm": "GPU monitoring", "nvidia-dcgm-exporter": "GPU metrics"}
-    simulated.units |= {"nvidia-device-plugin", *monitoring}
-    for unit in monitoring:
+    simulated.units |= {"nvidia-device-plugin", *MONITORING}
+    for unit in MONITORING:
         simulated.failing[f"systemctl restart --no-block {unit}"] = failure()
 
     assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu": True}) == 0
 
-    for unit, what in monitoring.items():
+    for unit, what in MONITORING.items():
         warning = f"warning: {unit} could not be enqueued; {what} will start asynchronously"
         assert warning in invocation.log()
     assert simulated.files.exists(MARKER_PATH)
-
-
-def test_teardown_before_an_install_keeps_files_that_do_not_belong_to_the_driver(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    spared = ("/opt/gpu/config.sh", "/opt/dcgm-exporter/x.deb")
-    simulated.build(OTHER_VERSION, KERNEL)
-    for path in spared:
-        simulated.files.write(path, "")
-
-    assert invocation.run("boot", GPU_NODE) == 0
-
-    assert all(simulated.files.exists(path) for path in spared)
 
 
 # -- what ends a boot, and with which number ----------------------------------------------------
@@ -166,29 +158,24 @@ def test_failing_command_ends_the_boot_with_the_exit_code_of_its_step(
     assert "kubelet" not in simulated.active
 
 
-@pytest.mark.parametrize(
-    "commands",
-    [
-        (
-            "systemctl daemon-reload",
-            "ctr -n k8s.io images rm",
-            "systemctl restart node-problem-detector",
-        ),
-        (
-            "systemctl stop nvidia-fabricmanager",
-            "systemctl reset-failed nvidia-fabricmanager",
-            "systemctl stop nvidia-dcgm",
-        ),
-        ("systemctl restart mig-partition", "systemctl enable mig-partition"),
-    ],
-)
 def test_commands_that_may_fail_do_not_end_the_boot(
-    simulated: SimulatedNode, invocation: Invocation, commands: tuple[str, ...]
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
+    commands = (
+        "systemctl daemon-reload",
+        "ctr -n k8s.io images rm",
+        "systemctl restart node-problem-detector",
+        "systemctl stop nvidia-fabricmanager",
+        "systemctl reset-failed nvidia-fabricmanager",
+        "systemctl stop nvidia-dcgm",
+        "systemctl restart mig-partition",
+        "systemctl enable mig-partition",
+    )
     simulated.units |= {"nvidia-fabricmanager", "nvidia-dcgm", "mig-partition"}
     simulated.failing.update(dict.fromkeys(commands, failure()))
 
-    assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
+    asked = {**GPU_NODE, "gpu_instance_profile": "MIG1g", "retry_budget_s": 3000}
+    assert invocation.run("boot", asked) == 0
 
     assert "kubelet" in simulated.active
     assert simulated.calls[-1] == ("shutdown", "-r", "1")
@@ -227,15 +214,6 @@ def test_dra_driver_starts_after_a_healthy_kubelet(
         "systemctl restart dra-driver-nvidia-gpu",
     ]
     assert sorted(order, key=lines.index) == order
-
-
-def test_exit_code_is_129_if_the_dra_driver_does_not_start(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.units |= {"dra-driver-nvidia-gpu", "nvidia-dcgm", "nvidia-dcgm-exporter"}
-    simulated.failing["systemctl restart dra-driver-nvidia-gpu"] = failure()
-
-    assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu_dra": True}) == 129
 
 
 def test_corrupted_inforom_ends_validation_at_once(
@@ -297,37 +275,19 @@ def test_container_of_an_install_that_hangs_is_removed(
     assert actions_run(simulated) == ["install-skip-build", *["install"] * 5]
 
 
-def test_boot_takes_the_fast_path_despite_a_container_of_a_killed_run(
+def test_cri_o_gets_the_nvidia_runtime_unless_the_node_opted_out(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.containers.add("gpuinstall")
+    asked = {**GPU_NODE, "container_runtime": "cri-o"}
 
-    assert invocation.run("boot", GPU_NODE) == 0
-
-    assert actions_run(simulated) == ["install-skip-build"]
-
-
-def test_boot_of_a_node_with_cri_o_leaves_containerd_unchanged(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(VERSION, KERNEL)
-
-    assert invocation.run("boot", {**GPU_NODE, "container_runtime": "cri-o"}) == 0
-
+    assert invocation.run("boot", asked) == 0
     assert not simulated.files.exists(CONTAINERD_CONFIG)
     assert simulated.files.exists(CRI_O_DROP_IN)
     assert "configure-cri-o" in invocation.steps()
 
-
-def test_opted_out_node_with_cri_o_loses_the_nvidia_runtime(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.files.write(CRI_O_DROP_IN, "old")
     write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
-
-    assert invocation.run("boot", {**GPU_NODE, "container_runtime": "cri-o"}) == 0
-
+    assert invocation.run("boot", asked) == 0
     assert not simulated.files.exists(CRI_O_DROP_IN)
 
 

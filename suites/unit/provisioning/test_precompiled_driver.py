@@ -66,29 +66,20 @@ def test_image_of_the_running_kernel_is_installed_and_removed(
     assert "AKS.CSE.configGPUDrivers.installPrecompiledDriver" in invocation.events()
 
 
-def test_bake_for_another_kernel_is_deregistered_to_prevent_a_build(
+def test_bake_for_another_kernel_is_deregistered_only_after_a_pull_to_prevent_a_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """`dkms autoinstall`, which nvidia-modprobe.service runs, builds all registered modules."""
     simulated.build(VERSION, KERNEL)
     simulated.kernel = OTHER_KERNEL
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
+    assert KERNEL in simulated.files.names(f"{DKMS}/{VERSION}")
     simulated.registry = {reference(OTHER_KERNEL)}
 
     assert invocation.run("boot", configured(precompiled_fallback=False)) == 0
 
     # The simulated image registers its own kernel.
     assert simulated.files.names(f"{DKMS}/{VERSION}") == (OTHER_KERNEL, "source")
-
-
-def test_failed_pull_leaves_the_bake_registered(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(VERSION, KERNEL)
-    simulated.kernel = OTHER_KERNEL
-
-    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
-
-    assert KERNEL in simulated.files.names(f"{DKMS}/{VERSION}")
 
 
 def test_image_that_containerd_has_is_not_pulled(
@@ -220,15 +211,14 @@ def says_no_such_image(*, stderr: str = "", stdout: str = "") -> bool:
     return containerd.says_no_such_image(refusal, image)
 
 
-@pytest.mark.parametrize("answer", NO_SUCH_IMAGE)
-def test_missing_image_is_recognised_by_its_name_in_the_error(answer: str) -> None:
-    assert says_no_such_image(stderr=answer.format(name=reference()))
-
-
-@pytest.mark.parametrize("answer", OTHER_ANSWERS)
-def test_other_error_of_a_registry_is_not_taken_for_a_missing_image(answer: str) -> None:
+def test_missing_image_is_recognised_by_its_name_in_the_error() -> None:
     """A missing layer or missing local content is not a missing image."""
-    assert not says_no_such_image(stderr=answer.format(name=reference()))
+    answers = [answer.format(name=reference()) for answer in NO_SUCH_IMAGE]
+    others = [answer.format(name=reference()) for answer in OTHER_ANSWERS]
+
+    assert [said for said in answers if not says_no_such_image(stderr=said)] == []
+    assert [said for said in others if says_no_such_image(stderr=said)] == []
+    assert not says_no_such_image(stdout=answers[0])
 
 
 def test_install_is_not_tried_again_if_another_driver_version_is_loaded(
@@ -278,44 +268,38 @@ def test_distribution_without_a_version_is_refused(
 
     assert invocation.run("boot", configured()) == 84
 
-    assert invocation.outcome()["error"] == (
-        "A precompiled driver is wanted, but '/etc/os-release' does not name the node's system. The "
-        "os-release file has no ID or no VERSION_ID."
+    assert "'/etc/os-release' does not name the node's system" in str(
+        invocation.outcome()["error"]
     )
 
 
-def test_message_on_stdout_is_not_treated_as_the_error_of_a_missing_image() -> None:
-    assert not says_no_such_image(stdout=NO_SUCH_IMAGE[0].format(name=reference()))
-
-
-@pytest.mark.parametrize(
-    "listed",
-    [
-        CommandResult(argv=(), exit_code=1, stdout=f"{reference()}\n", stderr=""),
-        CommandResult(argv=(), exit_code=0, stdout="\n", stderr=""),
-    ],
-    ids=["failed", "blank"],
-)
-def test_image_is_pulled_if_the_command_that_lists_images_fails_or_prints_nothing(
-    simulated: SimulatedNode, invocation: Invocation, listed: CommandResult
+def test_image_is_pulled_if_the_command_that_lists_images_fails(
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {reference()}
-    simulated.failing["ctr -n k8s.io images ls"] = listed
+    simulated.failing["ctr -n k8s.io images ls"] = CommandResult(
+        argv=(), exit_code=1, stdout=f"{reference()}\n", stderr=""
+    )
 
     assert invocation.run("boot", configured()) == 0
 
     assert pulls(simulated) == [reference()]
 
 
-def test_container_of_a_killed_run_is_removed_before_the_install(
+def test_driver_of_another_version_and_a_leftover_container_are_removed_before_the_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
+    """A killed run left the container."""
+    simulated.build(OTHER_VERSION, KERNEL)
     simulated.registry = {reference()}
     simulated.containers = {"gpuinstall"}
 
     assert invocation.run("boot", configured(precompiled_fallback=False)) == 0
 
     assert images_run(simulated) == [reference()]
+    names = list(invocation.steps())
+    assert names.index("tear-down-driver") < names.index(STEP)
+    assert simulated.files.names(DKMS) == (VERSION,)
 
 
 def test_driver_is_built_if_the_precompiled_image_cannot_be_installed(
@@ -336,17 +320,3 @@ def test_driver_is_built_if_the_precompiled_image_cannot_be_installed(
 
     assert images_run(simulated) == [*[reference()] * 5, IMAGE]
     assert simulated.images == set()
-
-
-def test_driver_of_another_version_is_torn_down_before_the_precompiled_install(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(OTHER_VERSION, KERNEL)
-    simulated.registry = {reference()}
-
-    assert invocation.run("boot", configured(precompiled_fallback=False)) == 0
-
-    assert images_run(simulated) == [reference()]
-    names = list(invocation.steps())
-    assert names.index("tear-down-driver") < names.index(STEP)
-    assert simulated.files.names(DKMS) == (VERSION,)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.provisioning.containerd_config import (
     CONTAINERD_CONFIG,
     cri_table,
@@ -20,11 +18,11 @@ from suites.unit.provisioning.containerd_files import CRI, NVIDIA, RUNC
 
 from .fakes import GPU_NODE, Invocation, write_tags
 from .simulated_containerd import Release
+from .simulation import SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from .simulation import SimulatedNode
+    from pathlib import Path
 
 TOOLKIT = NVIDIA.replace("/usr/bin/", "/usr/local/nvidia/toolkit/")
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
@@ -89,27 +87,27 @@ NODES: Mapping[str, Node] = {
 }
 
 
-@pytest.mark.parametrize("name", NODES)
 def test_boot_of_a_node_from_a_public_report_succeeds_only_with_the_nvidia_runtime(
-    simulated: SimulatedNode, invocation: Invocation, name: str
+    tmp_path: Path,
 ) -> None:
-    node = NODES[name]
-    simulated.containerd = node.release
-    for path, text in ({CONTAINERD_CONFIG: node.main} | dict(node.files)).items():
-        simulated.files.write(path, text)
+    for number, (name, node) in enumerate(NODES.items()):
+        simulated = SimulatedNode(tmp_path / str(number), containerd=node.release)
+        invocation = Invocation(simulated.top, simulated)
+        for path, text in ({CONTAINERD_CONFIG: node.main} | dict(node.files)).items():
+            simulated.files.write(path, text)
 
-    code = invocation.run("boot", GPU_NODE)
+        code = invocation.run("boot", GPU_NODE)
 
-    dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
-    if node.words is not None:
-        assert code == 6
-        assert node.words in str(invocation.outcome()["error"])
-        return
-    assert code == 0
-    cri = cri_table(dump)
-    programs = {each.name: each.program for each in read_runtimes(dump, cri) if each.is_effective}
-    assert "/usr/bin/nvidia-container-runtime" in programs.values()
-    assert default_runtime(dump, cri) in programs
+        dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
+        if node.words is not None:
+            assert code == 6, name
+            assert node.words in str(invocation.outcome()["error"]), name
+            continue
+        assert code == 0, name
+        cri = cri_table(dump)
+        runtimes = [each for each in read_runtimes(dump, cri) if each.is_effective]
+        assert "/usr/bin/nvidia-container-runtime" in {each.program for each in runtimes}, name
+        assert default_runtime(dump, cri) in {each.name for each in runtimes}, name
 
 
 OPTED_OUT: Mapping[str, str] = {
@@ -129,17 +127,18 @@ OPTED_OUT: Mapping[str, str] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTED_OUT)
 def test_opted_out_node_from_a_public_report_keeps_a_default_runtime_without_nvidia(
-    simulated: SimulatedNode, invocation: Invocation, name: str
+    tmp_path: Path,
 ) -> None:
-    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
-    simulated.files.write(CONTAINERD_CONFIG, OPTED_OUT[name])
+    for number, (name, text) in enumerate(OPTED_OUT.items()):
+        simulated = SimulatedNode(tmp_path / str(number))
+        write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
+        simulated.files.write(CONTAINERD_CONFIG, text)
 
-    assert invocation.run("boot", GPU_NODE) == 0
+        assert Invocation(simulated.top, simulated).run("boot", GPU_NODE) == 0, name
 
-    dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
-    cri = cri_table(dump)
-    runtimes = {each.name: each.program for each in read_runtimes(dump, cri)}
-    assert "nvidia" not in str(list(runtimes.values()))
-    assert default_runtime(dump, cri) in runtimes
+        dump = simulated.run(("containerd", "config", "dump"), timeout_s=1).stdout
+        cri = cri_table(dump)
+        runtimes = {each.name: each.program for each in read_runtimes(dump, cri)}
+        assert "nvidia" not in str(list(runtimes.values())), name
+        assert default_runtime(dump, cri) in runtimes, name
