@@ -34,7 +34,6 @@ from suites.unit.provisioning.containerd_files import (
     AKS,
     AKS_ON_2,
     CRI,
-    EKS,
     IMPORTS,
     KINDS,
     NVIDIA,
@@ -117,26 +116,21 @@ def test_containerd_of_an_opted_out_node_starts_no_pod_with_a_program_of_nvidia(
         assert (text == main) == (nvidia_runtimes(main) == []), row
 
 
-@pytest.mark.parametrize("kind", ["package of Docker", "no TOML"])
-def test_node_with_a_gpu_is_not_ready_if_its_configuration_is_refused(
-    simulated: SimulatedNode, invocation: Invocation, kind: str
+def test_node_is_not_ready_if_its_configuration_is_refused(
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    assert boot(simulated, invocation, kind) == 6
-
-    assert KINDS[kind].gpu[Release.OLD] in str(invocation.outcome()["error"])
-    assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
+    """A package of Docker disables CRI; the opted-out node's default runtime is missing."""
+    assert boot(simulated, invocation, "package of Docker") == 6
+    assert KINDS["package of Docker"].gpu[Release.OLD] in str(invocation.outcome()["error"])
+    assert simulated.files.read(CONTAINERD_CONFIG) == KINDS["package of Docker"].main
     assert simulated.files.names("/etc/containerd") == ("config.toml",)
+
+    tag = ("SkipGpuDriverInstall", "true")
+    assert boot(simulated, invocation, "default that is missing", tag) == 6
+    words = KINDS["default that is missing"].opted_out[Release.OLD]
+    assert words in str(invocation.outcome()["error"])
+    assert simulated.files.read(CONTAINERD_CONFIG) == KINDS["default that is missing"].main
     assert "kubelet" not in simulated.active
-
-
-@pytest.mark.parametrize("kind", ["default that is missing", "written inline"])
-def test_opted_out_node_is_not_ready_if_its_configuration_is_refused(
-    simulated: SimulatedNode, invocation: Invocation, kind: str
-) -> None:
-    assert boot(simulated, invocation, kind, ("SkipGpuDriverInstall", "true")) == 6
-
-    assert KINDS[kind].opted_out[Release.OLD] in str(invocation.outcome()["error"])
-    assert simulated.files.read(CONTAINERD_CONFIG) == KINDS[kind].main
 
 
 def nvidia_runtimes(text: str) -> list[str]:
@@ -173,14 +167,6 @@ def test_runc_is_added_beside_the_remaining_runtimes() -> None:
     assert WantedRuntimes(has_nvidia=False).difference(left) is None
 
 
-def test_runc_gets_the_systemd_cgroup_option_of_the_removed_nvidia_runtime() -> None:
-    left = non_gpu_configuration(RuntimeFacts(text=EKS, cdi=CdiSupport.NATIVE)) or ""
-
-    options = (*TABLE, "containerd", "runtimes", "runc", "options")
-    assert get_value(left, (*options, "SystemdCgroup")) == "true"
-    assert get_value(left, (*options, "BinaryName")) is None
-
-
 def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_key() -> None:
     texts = [
         f'[plugins."{CRI}".containerd.default_runtime.options]\nRuntime = "{PROGRAM}"\n',
@@ -202,10 +188,8 @@ def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_ke
 
 def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() -> None:
     program = "/opt/nvidia-container-runtime/bin/runc"
-    text = f'version = 2\n{RUNC}options.BinaryName = "{program}"\n'
 
-    assert nvidia_runtimes(text) == []
-    assert non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.ABSENT)) is None
+    assert left_of(f'version = 2\n{RUNC}options.BinaryName = "{program}"\n') == ""
 
 
 def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime() -> None:
@@ -222,6 +206,10 @@ def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime() -
     for dump in ("version = 3\n", "version = 4\n"):
         facts = RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)
         assert gpu_configuration(facts) is None, dump
+
+    text = f'version = 2\n{NVIDIA_CDI}Root = "/first"\n{NVIDIA}Root = "/second"\n'
+    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
+    assert get_value(edited, (*options, "Root")) == '"/first"'
 
 
 KATA = NVIDIA.replace("nvidia", "kata").replace(f'"{PROGRAM}"', '"/opt/kata/bin/kata"')
@@ -360,20 +348,22 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
     } == rows
 
 
-def test_only_the_oldest_shim_starts_the_program_of_the_oldest_keys() -> None:
+def test_nvidia_runtime_needs_a_type_and_a_program_that_its_shim_starts() -> None:
+    """Only the oldest shim starts the program of the oldest keys."""
+    alone = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\noptions.BinaryName = "{PROGRAM}"\n'
+    assert not has_nvidia_runtime(alone, TABLE)
+    assert [each.is_nvidia for each in read_runtimes(alone, TABLE)] == [True]
+
+    for value in ('""', "''"):
+        text = NVIDIA.replace('"io.containerd.runc.v2"', value)
+        assert not has_nvidia_runtime(text, TABLE), value
+        assert not has_nvidia_runtime(f"{text}{NVIDIA_CDI}", TABLE), value
+
     for key in ("options.Runtime", "runtime_engine"):
         text = f'{RUNC}{key} = "{PROGRAM}"\n'
-
         assert not has_nvidia_runtime(text, TABLE), key
         assert has_nvidia_runtime(text.replace("runc.v2", "runtime.v1.linux"), TABLE), key
         assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE), key
-
-
-def test_nvidia_runtime_in_the_default_runtime_table_alone_is_not_sufficient() -> None:
-    text = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\noptions.BinaryName = "{PROGRAM}"\n'
-
-    assert not has_nvidia_runtime(text, TABLE)
-    assert [each.is_nvidia for each in read_runtimes(text, TABLE)] == [True]
 
 
 def test_strings_are_read_in_either_kind_of_quotes() -> None:
@@ -390,17 +380,24 @@ def test_strings_are_read_in_either_kind_of_quotes() -> None:
         assert read_runtimes(text, TABLE) == read_runtimes(basic, TABLE), text
 
 
-def test_each_runtime_is_read_only_once_and_in_the_order_of_the_file() -> None:
-    text = f"{KATA}{NVIDIA}{RUNC}"
+def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime() -> None:
+    """A dump of containerd 2 has format 3 even if the file, which imports others, has format 2."""
+    own = f"version = 2\n{RUNC}{NVIDIA}"
+    newer = own.replace("version = 2", "version = 3").replace(CRI, "io.containerd.cri.v1.runtime")
+    imports = "version = 2\nimports = ['conf.d/*']\n"
+    for text, dump in (
+        (f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}", None),
+        (own, None),
+        (newer, None),
+        (imports, own),
+        (imports, newer),
+        (f"{imports}{KATA}", own + KATA),
+    ):
+        facts = RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump)
+        assert gpu_configuration(facts) is None, (text, dump)
 
-    assert [each.name for each in read_runtimes(text, TABLE)] == ["kata", "nvidia", "runc"]
-
-
-def test_cdi_stays_switched_off_on_a_node_with_the_nvidia_runtime() -> None:
-    text = f"version = 2\n{RUNC}{NVIDIA}"
-    facts = RuntimeFacts(text=text, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
-
-    assert gpu_configuration(facts) is None
+    off = RuntimeFacts(text=own, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
+    assert gpu_configuration(off) is None
 
 
 def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_with_a_gpu() -> (
@@ -418,19 +415,6 @@ def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_w
     }
 
     assert {facts: wanted_of_gpu_node(facts) for facts in rows} == rows
-
-
-def test_runtime_that_an_imported_file_has_is_not_added_again() -> None:
-    """A dump of containerd 2 has format 3 even if the file has format 2."""
-    text = "version = 2\nimports = ['conf.d/*']\n"
-    dump = f"version = 2\n{RUNC}{NVIDIA}"
-    newer = f"version = 3\n{RUNC}{NVIDIA}".replace(CRI, "io.containerd.cri.v1.runtime")
-    for facts in (
-        RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=dump),
-        RuntimeFacts(text=text, cdi=CdiSupport.NATIVE, dump=newer),
-        RuntimeFacts(text=f"{text}{KATA}", cdi=CdiSupport.NATIVE, dump=dump + KATA),
-    ):
-        assert gpu_configuration(facts) is None
 
 
 def test_configuration_keeps_its_owner_and_mode(simulated: SimulatedNode) -> None:
@@ -462,7 +446,14 @@ def test_runtimes_of_containerd_are_checked_again_after_its_restart(
     assert invocation.steps()["validate-runtime"] == "failed"
 
 
-def test_dump_in_an_unknown_format_is_not_accepted() -> None:
+def test_dump_of_another_format_is_compared_and_a_dump_of_an_unknown_format_is_not_accepted() -> (
+    None
+):
+    dump = f"version = 3\n{CDI_OFF}".replace(CRI, "io.containerd.cri.v1.runtime")
+    wanted = replace(GPU, is_cdi_on=True)
+
+    assert (wanted.difference(dump) or "").startswith("Its 'enable_cdi' is not true.")
+    assert wanted.difference(dump.replace("false", "true")) is None
     with pytest.raises(TomlTextError):
         GPU.difference("[broken")
     for answer in ("", "version = 9\n", "level = 'warn'\n"):
@@ -573,12 +564,9 @@ def test_message_about_a_missing_runtime_mentions_the_imported_files() -> None:
         words = f"'{config}' imports {named}: settings of" if named else f"See '{config}'."
         assert words in found, imports
 
-
-def test_message_does_not_report_the_target_of_a_symbolic_link_as_imported() -> None:
-    own = "/srv/.x.toml.abcd1234"
-    found = GPU.difference(f'imports = ["{own}"]\nversion = 2\n{RUNC}', own) or ""
-
-    assert "See '/etc/containerd/config.toml'." in found
+    linked = "/srv/.x.toml.abcd1234"
+    found = GPU.difference(f'imports = ["{linked}"]\nversion = 2\n{RUNC}', linked) or ""
+    assert f"See '{config}'." in found, "the target of a symbolic link is containerd's own file"
 
 
 def test_no_format_version_is_added_to_a_file_with_short_plugin_names() -> None:
@@ -631,35 +619,27 @@ def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
     assert "restart-containerd" not in invocation.steps()
 
 
-@pytest.mark.parametrize("release", [Release.OLD, Release.NEW])
 def test_opted_out_node_is_not_ready_if_an_imported_file_makes_nvidia_the_default(
-    simulated: SimulatedNode, invocation: Invocation, release: Release
+    simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """The main file has no NVIDIA runtime and is kept; `nvidia-ctk` wrote the drop-in."""
-    simulated.containerd = release
     simulated.build(VERSION, KERNEL)
     write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
     main = f"{IMPORTS}{RUNC}"
     simulated.files.write(CONTAINERD_CONFIG, main)
     dropped = f"version = 2\n{DEFAULT_NVIDIA}{RUNC}{NVIDIA}"
     simulated.files.write("/etc/containerd/conf.d/99-nvidia.toml", dropped)
+    for release in (Release.OLD, Release.NEW):
+        simulated.containerd = release
 
-    assert invocation.run("boot", GPU_NODE) == 6
+        assert invocation.run("boot", GPU_NODE) == 6
 
-    assert invocation.steps()["validate-runtime"] == "failed"
-    error = str(invocation.outcome()["error"])
-    assert f"Its default runtime 'nvidia' starts '{PROGRAM}'." in error
-    assert "/etc/containerd/conf.d/" in error
-    assert simulated.files.read(CONTAINERD_CONFIG) == main
-    assert "kubelet" not in simulated.active
-
-
-def test_switched_off_cdi_is_detected_in_a_dump_of_format_3() -> None:
-    dump = f"version = 3\n{CDI_OFF}".replace(CRI, "io.containerd.cri.v1.runtime")
-    wanted = replace(GPU, is_cdi_on=True)
-
-    assert (wanted.difference(dump) or "").startswith("Its 'enable_cdi' is not true.")
-    assert wanted.difference(dump.replace("false", "true")) is None
+        assert invocation.steps()["validate-runtime"] == "failed"
+        error = str(invocation.outcome()["error"])
+        assert f"Its default runtime 'nvidia' starts '{PROGRAM}'." in error
+        assert "/etc/containerd/conf.d/" in error
+        assert simulated.files.read(CONTAINERD_CONFIG) == main
+        assert "kubelet" not in simulated.active
 
 
 def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
@@ -671,36 +651,10 @@ def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
         f'[plugins."{CRI}".containerd.untrusted_workload_runtime]\nruntime_type = "x"\n': [],
         f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "x"\n': ["default_runtime"],
         RUNC.replace(CRI, "io.containerd.cri.v1.runtime"): [],
+        f"{KATA}{NVIDIA}{RUNC}": ["kata", "nvidia", "runc"],
     }  # fmt: skip
 
     assert {text: [each.name for each in read_runtimes(text, TABLE)] for text in rows} == rows
-
-
-def test_runtime_with_an_empty_type_is_not_taken_for_an_nvidia_runtime() -> None:
-    for value in ('""', "''"):
-        text = NVIDIA.replace('"io.containerd.runc.v2"', value)
-
-        assert not has_nvidia_runtime(text, TABLE), value
-        assert not has_nvidia_runtime(f"{text}{NVIDIA_CDI}", TABLE), value
-
-
-def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime() -> None:
-    for text in (
-        f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}",
-        f"version = 2\n{NVIDIA}{RUNC}",
-        f"version = 3\n{NVIDIA}{RUNC}".replace(CRI, "io.containerd.cri.v1.runtime"),
-    ):
-        facts = RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)
-        assert gpu_configuration(facts) is None, text
-
-
-def test_runc_gets_the_options_of_the_first_runtime_of_nvidia() -> None:
-    text = f'version = 2\n{NVIDIA_CDI}Root = "/first"\n{NVIDIA}Root = "/second"\n'
-    edited = gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
-
-    assert get_value(edited, (*TABLE, "containerd", "runtimes", "runc", "options", "Root")) == (
-        '"/first"'
-    )
 
 
 def test_error_says_that_the_configuration_is_unchanged_only_if_that_is_true(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from harness.provisioning.driver_messages import find_tool_words, parse_messages
 from harness.provisioning.driver_words import CORRUPT_INFOROM, LOST_GPU, MISMATCH
 
@@ -258,17 +256,18 @@ def test_very_long_line_is_read_within_the_time_limit() -> None:
     assert time.process_time() - began < _MOST_S
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["Xid (PCI:0000:01:00): 31, pid=1", "Xid (PCI:0000:01:00", "RmInitAdapter failed! (0x26"],
-)
-def test_very_many_lines_are_read_within_the_time_limit(said: str) -> None:
+def test_very_many_lines_are_read_within_the_time_limit() -> None:
     """A lost GPU may fill the log."""
-    log = "".join(f"[ {n}.1] NVRM: {said}\n" for n in range(1_000))
-    began = time.process_time()
+    for said in (
+        "Xid (PCI:0000:01:00): 31, pid=1",
+        "Xid (PCI:0000:01:00",
+        "RmInitAdapter failed! (0x26",
+    ):
+        log = "".join(f"[ {n}.1] NVRM: {said}\n" for n in range(1_000))
+        began = time.process_time()
 
-    assert len(parse_messages(log)) == 1_000
-    assert time.process_time() - began < _MOST_S
+        assert len(parse_messages(log)) == 1_000
+        assert time.process_time() - began < _MOST_S, said
 
 
 def test_long_output_of_a_program_is_read_within_the_time_limit() -> None:

@@ -100,49 +100,35 @@ def take(tmp_path: Path, runner: ScriptedRunner, *actions: Action) -> Executor:
 
 
 def test_users_settings_are_kept_when_the_nvidia_runtime_is_added() -> None:
-    assert gpu_configuration(facts(USERS)) == USERS + RUNTIME
-
-
-def test_users_own_type_of_runc_is_kept() -> None:
-    text = USERS.replace("io.containerd.runc.v2", "io.containerd.runc.v1")
-
-    assert gpu_configuration(facts(text)) == text + RUNTIME
-
-
-def test_runtime_without_native_cdi_gets_the_nvidia_runtime_by_default() -> None:
-    assert gpu_configuration(facts(USERS, CdiSupport.ABSENT)) == USERS + OLDER_RUNTIME + DEFAULT
-
-
-def test_runtime_without_cdi_gets_no_annotations() -> None:
     """Annotations name CDI devices; without CDI, the plugin uses the environment only."""
-    text = gpu_configuration(RuntimeFacts(text=USERS, cdi=CdiSupport.ABSENT, is_cdi_enabled=False))
+    older = USERS.replace("io.containerd.runc.v2", "io.containerd.runc.v1")
+    own = "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
+    rows = {
+        facts(USERS): USERS + RUNTIME,
+        facts(older): older + RUNTIME,
+        facts(USERS, CdiSupport.ABSENT): USERS + OLDER_RUNTIME + DEFAULT,
+        **{
+            replace(facts(USERS, cdi), is_cdi_enabled=False): USERS + RUNTIME + DEFAULT
+            for cdi in CdiSupport
+        },
+        facts(None): own,
+    }
 
-    assert text == USERS + RUNTIME + DEFAULT
-
-
-def test_cdi_that_is_off_in_containerd_is_switched_on() -> None:
-    text = gpu_configuration(facts(USERS, CdiSupport.CAPABLE))
-
-    assert text is not None
-    assert '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n' in text
-    assert "default_runtime_name" not in text
-
-
-def test_configuration_that_names_the_nvidia_runtime_is_kept() -> None:
-    assert gpu_configuration(facts(USERS + RUNTIME)) is None
-    assert gpu_configuration(facts(USERS + RUNTIME, CdiSupport.ABSENT)) is None
+    assert {seen: gpu_configuration(seen) for seen in rows} == rows
 
 
-def test_cdi_is_switched_on_in_a_configuration_that_names_the_nvidia_runtime() -> None:
-    text = gpu_configuration(facts(USERS + RUNTIME, CdiSupport.CAPABLE))
+def test_only_cdi_is_switched_on_in_a_configuration_that_names_the_nvidia_runtime() -> None:
+    text = USERS + RUNTIME
+    rows = {
+        facts(text): None,
+        facts(text, CdiSupport.ABSENT): None,
+        facts(text, CdiSupport.CAPABLE): text.replace('.cri"]\n', '.cri"]\nenable_cdi = true\n'),
+    }
 
-    assert text == (USERS + RUNTIME).replace('.cri"]\n', '.cri"]\nenable_cdi = true\n')
-
-
-def test_node_without_a_containerd_configuration_gets_a_configuration() -> None:
-    text = gpu_configuration(facts(None))
-
-    assert text == "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
+    assert {seen: gpu_configuration(seen) for seen in rows} == rows
+    added = gpu_configuration(facts(USERS, CdiSupport.CAPABLE)) or ""
+    assert '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n' in added
+    assert "default_runtime_name" not in added
 
 
 def test_runc_is_added_to_a_configuration_without_runtimes() -> None:
@@ -154,61 +140,39 @@ def test_runc_is_added_to_a_configuration_without_runtimes() -> None:
         assert RUNC in text
 
 
-@pytest.mark.parametrize(
-    ("version", "table"),
-    [
-        ("version = 3\n", '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]'),
-        ("version = 1\n", "[plugins.cri.containerd.runtimes.nvidia]"),
-        ("[plugins.cri]\n", "[plugins.cri.containerd.runtimes.nvidia]"),
-        ("", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
-        ("version = 4\n", '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]'),
-        ('version = "x"\n', '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
-    ],
-)
-def test_table_of_the_nvidia_runtime_depends_on_the_format_version_of_the_file(
-    version: str, table: str
-) -> None:
-    text = gpu_configuration(facts(version + "root = '/x'\n"))
-
-    assert text is not None
-    assert table in text.splitlines()
+def test_table_of_the_nvidia_runtime_depends_on_the_format_version_of_the_file() -> None:
+    for version, table in (
+        ("version = 3\n", 'plugins."io.containerd.cri.v1.runtime"'),
+        ("version = 1\n", "plugins.cri"),
+        ("[plugins.cri]\n", "plugins.cri"),
+        ("", 'plugins."io.containerd.grpc.v1.cri"'),
+    ):
+        text = gpu_configuration(facts(version + "root = '/x'\n")) or ""
+        assert f"[{table}.containerd.runtimes.nvidia]" in text.splitlines(), version
 
 
-def test_file_without_a_format_gets_a_format_that_every_containerd_reads() -> None:
+def test_file_without_a_format_gets_one_unless_it_has_tables_of_format_1() -> None:
     """Containerd 2 ignores tables of format 1, the default of a file without a version."""
-    text = gpu_configuration(facts("# mine\noom_score = -7\n"))
-
-    assert text is not None
+    text = gpu_configuration(facts("# mine\noom_score = -7\n")) or ""
     assert text.startswith("version = 2\n# mine\noom_score = -7\n")
 
-
-def test_file_with_tables_of_format_1_keeps_its_format() -> None:
     users = '[plugins.opt]\n  path = "/srv/opt"\n'
-    text = gpu_configuration(facts(users))
-
-    assert text is not None
+    text = gpu_configuration(facts(users)) or ""
     assert text.startswith(users)
     assert get_value(text, ("version",)) is None
 
 
-@pytest.mark.parametrize("folder", ["/usr/bin/", ""])
-def test_opted_out_node_loses_only_the_nvidia_runtime(folder: str) -> None:
-    text = USERS + DEFAULT + RUNTIME.replace("/usr/bin/", folder)
+def test_opted_out_node_loses_only_the_nvidia_runtime() -> None:
+    kata = DEFAULT.replace("nvidia", "kata")
+    rows = {
+        USERS + DEFAULT + RUNTIME: USERS + DEFAULT.replace('"nvidia"', '"runc"'),
+        USERS + RUNTIME.replace("/usr/bin/", ""): USERS,
+        USERS + kata + RUNTIME: USERS + kata,
+        USERS: None,
+        None: None,
+    }
 
-    assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace('"nvidia"', '"runc"')
-
-
-def test_opted_out_node_keeps_a_default_runtime_that_is_not_nvidias() -> None:
-    text = USERS + DEFAULT.replace("nvidia", "kata") + RUNTIME
-
-    assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace("nvidia", "kata")
-
-
-@pytest.mark.parametrize("text", [None, USERS])
-def test_opted_out_node_without_the_nvidia_runtime_keeps_its_configuration(
-    text: str | None,
-) -> None:
-    assert non_gpu_configuration(facts(text)) is None
+    assert {text: non_gpu_configuration(facts(text)) for text in rows} == rows
 
 
 def test_invalid_toml_configuration_is_refused() -> None:
@@ -220,61 +184,50 @@ def test_invalid_toml_configuration_is_refused() -> None:
 
 def test_mode_of_the_nvidia_runtime_is_set_and_the_users_settings_are_kept() -> None:
     text = '#mine\n[nvidia-container-runtime]\nmode = "auto"\nlog-level = "info"\n'
-
-    assert toolkit_configuration(text, NATIVE) == text.replace('"auto"', '"cdi"')
-    assert toolkit_configuration(text, OLDER) == (
-        text.replace('"auto"', '"cdi"')
-        + "\n[nvidia-container-runtime.modes.cdi]\n"
-        + 'annotation-prefixes = ["nvidia.cdi.k8s.io/"]\n'
-    )
-
-
-def test_toolkit_toml_is_unchanged_on_a_node_without_the_nvidia_runtime() -> None:
     hook = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
+    without = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=False, is_native=False)
+    modes = '\n[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["{}"]\n'
+    with_cdi = text.replace('"auto"', '"cdi"')
+    mine = with_cdi + modes.format("mine/")
 
+    assert toolkit_configuration(text, NATIVE) == with_cdi
+    assert toolkit_configuration(text, OLDER) == with_cdi + modes.format("nvidia.cdi.k8s.io/")
+    assert toolkit_configuration(mine, NATIVE) == mine
+    assert toolkit_configuration(mine, OLDER) == mine.replace("mine/", "nvidia.cdi.k8s.io/")
+    assert toolkit_configuration(with_cdi, without) == text
     assert toolkit_configuration("a = 1\n", hook) == "a = 1\n"
 
 
-@pytest.mark.parametrize("text", ["[nvidia-container-runtime]\n", ""])
-def test_toolkit_is_configured_if_the_image_installed_it(tmp_path: Path, text: str) -> None:
+def test_toolkit_is_configured_once_if_the_image_installed_it(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
-    files.write(TOOLKIT_CONFIG, text, mode=0o600)
+    (absent,) = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE)).reports
+    assert absent.detail == f"There is no '{TOOLKIT_CONFIG}'."
 
-    executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
+    for text in ("[nvidia-container-runtime]\n", ""):
+        files.write(TOOLKIT_CONFIG, text, mode=0o600)
+        (report,) = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE)).reports
 
-    assert (files.read(TOOLKIT_CONFIG) or "").strip() == '[nvidia-container-runtime]\nmode = "cdi"'
-    assert files.at(TOOLKIT_CONFIG).stat().st_mode & 0o7777 == 0o600
-    assert executor.reports[0].detail is None
+        written = (files.read(TOOLKIT_CONFIG) or "").strip()
+        assert written == '[nvidia-container-runtime]\nmode = "cdi"'
+        assert files.at(TOOLKIT_CONFIG).stat().st_mode & 0o7777 == 0o600
+        assert report.detail is None
+
+    before = files.at(TOOLKIT_CONFIG).stat().st_ino
+    take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
+    assert files.at(TOOLKIT_CONFIG).stat().st_ino == before
     assert plan_lines(configure_toolkit(NATIVE)) == [f"set mode cdi in {TOOLKIT_CONFIG}"]
     assert TOOLKIT_CONFIG == "/etc/nvidia-container-runtime/config.toml"
-
-
-def test_node_without_a_toolkit_is_not_changed(tmp_path: Path) -> None:
-    executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
-
-    assert executor.reports[0].detail == f"There is no '{TOOLKIT_CONFIG}'."
-
-
-def test_configured_toolkit_is_not_written_again(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    files.write(TOOLKIT_CONFIG, '[nvidia-container-runtime]\nmode = "cdi"\n')
-    before = files.at(TOOLKIT_CONFIG).stat()
-
-    take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
-
-    assert files.at(TOOLKIT_CONFIG).stat().st_ino == before.st_ino
 
 
 def test_invalid_toolkit_toml_fails_the_step(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write(TOOLKIT_CONFIG, "[broken")
 
-    with pytest.raises(ProvisioningError) as error:
+    with pytest.raises(
+        ProvisioningError, match=f"^'{TOOLKIT_CONFIG}' cannot be edited: line 1: "
+    ) as error:
         configure_toolkit(NATIVE).function(make_node(ScriptedRunner(), tmp_path))
 
     assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
-    assert str(error.value) == (
-        f"'{TOOLKIT_CONFIG}' cannot be edited: line 1: the header of a table has no end."
-    )
 
 
 def test_failures_of_the_refresh_unit_before_the_driver_is_ready_are_tolerated(
@@ -298,33 +251,33 @@ ASK = "systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
 SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
 
 
-@pytest.mark.parametrize("exit_code", [0, 1])
-def test_cdi_spec_is_written_again_when_the_driver_works(tmp_path: Path, exit_code: int) -> None:
+def test_cdi_spec_is_written_again_when_the_driver_works(tmp_path: Path) -> None:
     """The state of the units in systemd does not matter."""
     files = NodeFiles(tmp_path)
-    files.write(CDI_SPEC, "old nvidia.com/gpu")
 
     def generate() -> None:
         assert not files.exists(CDI_SPEC)
         files.write(CDI_SPEC, SPEC)
 
-    with (
-        ScriptedRunner()
-        .expect(ASK, stdout="loaded\n")
-        .expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")
-        .expect(
-            "systemctl start nvidia-cdi-refresh.service",
-            exit_code=exit_code,
-            timeout_s=60,
-            effect=generate,
-        )
-        .expect(
-            "systemctl restart nvidia-cdi-refresh.path", exit_code=exit_code, timeout_s=25
-        ) as runner
-    ):
-        take(tmp_path, runner, *regenerate_spec())
+    for exit_code in (0, 1):
+        files.write(CDI_SPEC, "old nvidia.com/gpu")
+        with (
+            ScriptedRunner()
+            .expect(ASK, stdout="loaded\n")
+            .expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")
+            .expect(
+                "systemctl start nvidia-cdi-refresh.service",
+                exit_code=exit_code,
+                timeout_s=60,
+                effect=generate,
+            )
+            .expect(
+                "systemctl restart nvidia-cdi-refresh.path", exit_code=exit_code, timeout_s=25
+            ) as runner
+        ):
+            take(tmp_path, runner, *regenerate_spec())
 
-    assert has_spec(make_node(ScriptedRunner(), tmp_path))
+        assert has_spec(make_node(ScriptedRunner(), tmp_path))
 
 
 def test_node_without_the_refresh_unit_needs_no_cdi_spec(tmp_path: Path) -> None:
@@ -333,23 +286,20 @@ def test_node_without_the_refresh_unit_needs_no_cdi_spec(tmp_path: Path) -> None
         take(tmp_path, runner, *validate_spec())
 
 
-@pytest.mark.parametrize("text", [None, "a folder", "kind: nvidia.com/gpu\ndevices: []\n"])
-def test_missing_cdi_spec_or_cdi_spec_without_a_gpu_fails_the_step(
-    tmp_path: Path, text: str | None
-) -> None:
-    if text == "a folder":
-        NodeFiles(tmp_path).make_directory(CDI_SPEC)
-    elif text is not None:
-        NodeFiles(tmp_path).write(CDI_SPEC, text)
+def test_missing_cdi_spec_or_cdi_spec_without_a_gpu_fails_the_step(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
 
-    with pytest.raises(ProvisioningError) as error:
-        expect_spec(make_node(ScriptedRunner(), tmp_path))
+    def expect_failure() -> None:
+        with pytest.raises(ProvisioningError, match="wrote no device") as error:
+            expect_spec(make_node(ScriptedRunner(), tmp_path))
+        assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
 
-    assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
-    assert str(error.value) == (
-        "The driver works, but nvidia-cdi-refresh.service wrote no device of nvidia.com/gpu to "
-        "'/var/run/cdi/nvidia.yaml'; read its journal."
-    )
+    expect_failure()
+    files.write(CDI_SPEC, "kind: nvidia.com/gpu\ndevices: []\n")
+    expect_failure()
+    files.remove(CDI_SPEC)
+    files.make_directory(CDI_SPEC)
+    expect_failure()
 
 
 def test_validation_checks_the_refresh_unit_and_the_cdi_spec(tmp_path: Path) -> None:
@@ -379,9 +329,7 @@ def test_failed_refresh_unit_fails_validation(tmp_path: Path) -> None:
         take(tmp_path, runner, *validate_spec())
 
     assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
-    assert str(error.value) == (
-        "Step 's' failed. The unit nvidia-cdi-refresh.service has failed; read its journal."
-    )
+    assert "The unit nvidia-cdi-refresh.service has failed" in str(error.value)
 
 
 def test_validation_expects_the_nvidia_runtime_in_the_dump_of_containerd(tmp_path: Path) -> None:
@@ -394,26 +342,19 @@ def test_validation_expects_the_nvidia_runtime_in_the_dump_of_containerd(tmp_pat
     ]
 
 
-@pytest.mark.parametrize(
-    ("dump", "exit_code", "words"),
-    [
-        ("", 0, "None of its runtimes [] has '/usr/bin/nvidia-container-runtime'"),
-        ("version = 2\n" + RUNC + RUNTIME, 1, "containerd does not accept its configuration."),
-        ("[what nobody knows", 0, "cannot be read: line 1: the header of a table has no end."),
-        (f"version = 9\n{RUNC}{RUNTIME}", 0, "None of its runtimes [] has"),
-    ],
-)
-def test_containerd_without_the_nvidia_handler_fails_validation(
-    tmp_path: Path, dump: str, exit_code: int, words: str
-) -> None:
+def test_containerd_without_the_nvidia_handler_fails_validation(tmp_path: Path) -> None:
     """A dump in an unknown format fails validation too."""
-    runner = ScriptedRunner()
-    runner.expect("containerd config dump", stdout=dump, exit_code=exit_code)
+    for dump, exit_code, words in (
+        ("", 0, r"None of its runtimes \[\] has '/usr/bin/nvidia-container-runtime'"),
+        ("version = 2\n" + RUNC + RUNTIME, 1, "containerd does not accept its configuration."),
+        ("[what nobody knows", 0, "cannot be read: line 1: "),
+        (f"version = 9\n{RUNC}{RUNTIME}", 0, r"None of its runtimes \[\] has"),
+    ):
+        runner = ScriptedRunner()
+        runner.expect("containerd config dump", stdout=dump, exit_code=exit_code)
 
-    with pytest.raises(StepFailedError) as error:
-        validate_handler().function(make_node(runner, tmp_path))
-
-    assert words in str(error.value)
+        with pytest.raises(StepFailedError, match=words):
+            validate_handler().function(make_node(runner, tmp_path))
 
 
 def test_configuration_that_is_a_symbolic_link_is_not_taken_for_an_import_of_its_target(
@@ -435,13 +376,6 @@ def test_configuration_that_is_a_symbolic_link_is_not_taken_for_an_import_of_its
         configure.function(make_node(Containerd(), tmp_path))
 
     assert files.read("/srv/containerd.toml") == "old"
-
-
-@pytest.mark.parametrize("cdi", CdiSupport)
-def test_unwanted_cdi_is_not_switched_on(cdi: CdiSupport) -> None:
-    text = gpu_configuration(RuntimeFacts(text=USERS, cdi=cdi, is_cdi_enabled=False))
-
-    assert text == USERS + RUNTIME + DEFAULT
 
 
 def test_containerd_keeps_its_configuration_if_pods_run_in_cri_o() -> None:
@@ -485,22 +419,6 @@ def test_cri_o_gets_either_the_nvidia_runtime_or_the_hook(tmp_path: Path) -> Non
     assert crio(tmp_path, None) == {"drop-in": None, "hook": None}
 
 
-def test_node_without_cdi_gets_the_automatic_mode_and_no_annotation_prefixes() -> None:
-    choice = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=False, is_native=False)
-
-    assert toolkit_configuration('[nvidia-container-runtime]\nmode = "cdi"\n', choice) == (
-        '[nvidia-container-runtime]\nmode = "auto"\n'
-    )
-
-
-def test_users_annotation_prefixes_are_replaced_only_for_a_runtime_without_native_cdi() -> None:
-    modes = '[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["mine/"]\n'
-    text = f'[nvidia-container-runtime]\nmode = "cdi"\n{modes}'
-
-    assert toolkit_configuration(text, NATIVE) == text
-    assert toolkit_configuration(text, OLDER) == text.replace("mine/", "nvidia.cdi.k8s.io/")
-
-
 def test_cdi_spec_that_is_older_than_the_refresh_fails_the_step(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write(CDI_SPEC, SPEC)
     runner = ScriptedRunner().expect(ASK, stdout="loaded\n")
@@ -512,20 +430,18 @@ def test_cdi_spec_that_is_older_than_the_refresh_fails_the_step(tmp_path: Path) 
         take(tmp_path, runner, *regenerate_spec())
 
 
-@pytest.mark.parametrize("choice", [NATIVE, None])
-def test_files_for_cri_o_are_written_or_removed_before_cri_o_is_restarted(
-    tmp_path: Path, choice: RuntimeChoice | None
-) -> None:
+def test_files_for_cri_o_are_written_or_removed_before_cri_o_is_restarted(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
-    seen: list[bool] = []
-    files.write(CRI_O_HOOK, "old")
-    runner = ScriptedRunner().expect(f"{IS_LOADED}crio", stdout="loaded\n")
-    runner.expect("systemctl daemon-reload").expect(
-        "systemctl restart crio",
-        timeout_s=30,
-        effect=lambda: seen.extend((files.exists(CRI_O_DROP_IN), files.exists(CRI_O_HOOK))),
-    ).expect("systemctl enable crio")
+    seen: list[tuple[bool, bool]] = []
+    for choice in (NATIVE, None):
+        files.write(CRI_O_HOOK, "old")
+        runner = ScriptedRunner().expect(f"{IS_LOADED}crio", stdout="loaded\n")
+        runner.expect("systemctl daemon-reload").expect(
+            "systemctl restart crio",
+            timeout_s=30,
+            effect=lambda: seen.append((files.exists(CRI_O_DROP_IN), files.exists(CRI_O_HOOK))),
+        ).expect("systemctl enable crio")
 
-    take(tmp_path, runner, *cri_o_files(choice))
+        take(tmp_path, runner, *cri_o_files(choice))
 
-    assert seen == [choice is not None, False]
+    assert seen == [(True, False), (False, False)]
