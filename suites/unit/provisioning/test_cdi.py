@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.cdi import (
@@ -119,34 +119,25 @@ containerEdits:
 """
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param(
-            f"---\ncdiVersion: 0.5.0\n{EDITS}{DEVICES}kind: nvidia.com/gpu\n", id="keys in order"
-        ),
-        pytest.param(
-            '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n    - name: "0"\n'
-            f"      containerEdits:\n        deviceNodes:\n            - path: /dev/nvidia0\n{EDITS}",
-            id="items with an indentation",
-        ),
-        pytest.param(
-            '\'kind\': "nvidia.com/gpu" # mine\r\n"devices":\r\n# mine\r\n-\r\n  name: all\r\n',
-            id="quotes and comments",
-        ),
-        pytest.param(
-            "devices: # mine\n- name: 0\nkind: 'nvidia.com/gpu'\n", id="comment of a list"
-        ),
-        pytest.param(f"kind:\tnvidia.com/gpu\n{DEVICES}annotations: {{}}\n", id="tab"),
-        pytest.param(
-            ' {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',
-            id="JSON",
-        ),
-    ],
-)
-def test_cdi_spec_with_a_gpu_is_recognised_in_each_notation(spec: str) -> None:
-    assert offers_device(spec, "nvidia.com/gpu")
-    assert not offers_device(spec, "nvidia.com/mig")
+SPECS_WITH_GPU = {
+    "keys in order": f"---\ncdiVersion: 0.5.0\n{EDITS}{DEVICES}kind: nvidia.com/gpu\n",
+    "items with an indentation": (
+        '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n    - name: "0"\n'
+        f"      containerEdits:\n        deviceNodes:\n            - path: /dev/nvidia0\n{EDITS}"
+    ),
+    "quotes and comments": (
+        '\'kind\': "nvidia.com/gpu" # mine\r\n"devices":\r\n# mine\r\n-\r\n  name: all\r\n'
+    ),
+    "comment of a list": "devices: # mine\n- name: 0\nkind: 'nvidia.com/gpu'\n",
+    "tab": f"kind:\tnvidia.com/gpu\n{DEVICES}annotations: {{}}\n",
+    "JSON": ' {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',
+}
+
+
+def test_cdi_spec_with_a_gpu_is_recognised_in_each_notation() -> None:
+    for name, spec in SPECS_WITH_GPU.items():
+        assert offers_device(spec, "nvidia.com/gpu"), name
+        assert not offers_device(spec, "nvidia.com/mig"), name
 
 
 SPECS_WITHOUT_GPU = (
@@ -176,10 +167,10 @@ def test_cdi_spec_without_a_gpu_is_recognised() -> None:
     assert [spec for spec in SPECS_WITHOUT_GPU if offers_device(spec, "nvidia.com/gpu")] == []
 
 
-@pytest.mark.parametrize("is_native", [True, False])
-def test_containerd_without_cdi_uses_the_automatic_mode(*, is_native: bool) -> None:
-    choice = choose_runtime(CONTAINERD, is_cdi_enabled=False, is_native=is_native)
+def test_containerd_without_cdi_uses_the_automatic_mode() -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=False, is_native=True)
 
+    assert choice == choose_runtime(CONTAINERD, is_cdi_enabled=False, is_native=False)
     assert choice == RuntimeChoice(
         mode="auto", is_default=True, runtime_class="nvidia", device_list=("envvar",)
     )
@@ -222,35 +213,23 @@ def test_user_environment_overrides_the_chosen_runtime_environment() -> None:
     assert plugin_environment(choice, user=user)["MINE"] == "1"
 
 
-def test_recorded_containerd_of_debian_12_has_no_cdi() -> None:
-    dump = load_recording("containerd/1.6.20-config-dump").text
-    version = load_recording("containerd/1.6.20-version").text
+def test_cdi_support_is_detected_from_recorded_output_of_containerd() -> None:
+    """The containerd of Debian 12, 13 and sid: without CDI, with CDI off, and with CDI on."""
+    for release, number, with_dump, without_dump in (
+        ("1.6.20", (1, 6, 20), CdiSupport.ABSENT, CdiSupport.ABSENT),
+        ("1.7.24", (1, 7, 24), CdiSupport.CAPABLE, CdiSupport.CAPABLE),
+        ("2.1.9", (2, 1, 9), CdiSupport.NATIVE, CdiSupport.CAPABLE),
+    ):
+        dump = load_recording(f"containerd/{release}-config-dump").text
+        version = load_recording(f"containerd/{release}-version").text
 
-    assert parse_version(version) == (1, 6, 20)
-    assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.ABSENT
-    assert detect_support(CONTAINERD, version=version) is CdiSupport.ABSENT
-
-
-def test_recorded_containerd_of_debian_13_can_enable_cdi() -> None:
-    """This containerd supports CDI but has it off; with CDI on, it counts as native."""
-    dump = load_recording("containerd/1.7.24-config-dump").text
-    version = load_recording("containerd/1.7.24-version").text
-    enabled = dump.replace("enable_cdi = false", "enable_cdi = true")
-
-    assert parse_version(version) == (1, 7, 24)
-    assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.CAPABLE
-    assert detect_support(CONTAINERD, version=version) is CdiSupport.CAPABLE
-    assert detect_support(CONTAINERD, dump=enabled, version=version) is CdiSupport.NATIVE
-
-
-def test_recorded_containerd_of_debian_sid_has_cdi_switched_on() -> None:
-    dump = load_recording("containerd/2.1.9-config-dump").text
-    version = load_recording("containerd/2.1.9-version").text
-    disabled = dump.replace("enable_cdi = true", "enable_cdi = false")
-
-    assert parse_version(version) == (2, 1, 9)
-    assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.NATIVE
-    assert detect_support(CONTAINERD, dump=disabled, version=version) is CdiSupport.CAPABLE
+        assert parse_version(version) == number
+        assert detect_support(CONTAINERD, dump=dump, version=version) is with_dump
+        assert detect_support(CONTAINERD, version=version) is without_dump
+        if with_dump is not CdiSupport.ABSENT:
+            for setting, support in (("true", CdiSupport.NATIVE), ("false", CdiSupport.CAPABLE)):
+                edited = re.sub(r"enable_cdi = \w+", f"enable_cdi = {setting}", dump)
+                assert detect_support(CONTAINERD, dump=edited, version=version) is support
 
 
 def test_cri_o_has_native_cdi_whatever_containerd_prints() -> None:

@@ -248,43 +248,34 @@ def test_error_for_an_unknown_field_shows_the_known_fields() -> None:
     assert message.count(", ") == len(fields(Configuration)) - 1
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"mig_node": True},
-        {"mig_node": False, "gpu_instance_profile": "MIG1g"},
-    ],
-)
-def test_node_partitions_its_gpu_only_if_it_has_a_profile(document: dict[str, object]) -> None:
-    assert refusal(document) == (
-        "The field 'mig_node' contradicts 'gpu_instance_profile': it must be true if and only if "
-        "a profile is set."
-    )
+def test_node_partitions_its_gpu_only_if_it_has_a_profile() -> None:
+    for document in ({"mig_node": True}, {"mig_node": False, "gpu_instance_profile": "MIG1g"}):
+        assert "'mig_node' contradicts 'gpu_instance_profile'" in refusal(document)
 
 
 def test_configuration_is_read_from_the_environment_if_there_is_no_file() -> None:
     assert load_configuration(None, {"GPU_NODE": "true"}) == Configuration(gpu_node=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "is not JSON: Expecting property name enclosed in double quotes"),
-        (b"\xff", "is not JSON: 'utf-8' codec can't decode byte 0xff"),
-        (b"[" * 100000, "is not JSON: "),
-        (b"[]", "is a JSON list, expected an object."),
-    ],
-)
-def test_error_mentions_a_file_that_is_not_a_json_object(
-    tmp_path: Path, content: bytes, message: str
+def test_error_has_the_path_of_a_file_that_is_unreadable_or_not_a_json_object(
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path / "config.json"
-    path.write_bytes(content)
+    rows: dict[Path, tuple[bytes | None, str]] = {
+        tmp_path / "cut": (b"{", "is not JSON: "),
+        tmp_path / "binary": (b"\xff", "is not JSON: "),
+        tmp_path / "deep": (b"[" * 100000, "is not JSON: "),
+        tmp_path / "list": (b"[]", "is a JSON list, expected an object."),
+        tmp_path / "missing": (None, "cannot be read: No such file or directory."),
+        tmp_path: (None, "cannot be read: Is a directory."),
+    }
+    for path, (content, message) in rows.items():
+        if content is not None:
+            path.write_bytes(content)
 
-    with pytest.raises(ConfigurationError) as error:
-        load_configuration(path, {})
+        with pytest.raises(ConfigurationError) as error:
+            load_configuration(path, {})
 
-    assert str(error.value).startswith(f"The configuration '{path}' {message}")
+        assert str(error.value).startswith(f"The configuration '{path}' {message}")
 
 
 def test_configuration_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
@@ -294,42 +285,17 @@ def test_configuration_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> 
     assert load_configuration(path, {}).gpu_node
 
 
-def test_error_has_the_path_of_an_unreadable_configuration(tmp_path: Path) -> None:
-    rows = {tmp_path / "config.json": "No such file or directory", tmp_path: "Is a directory"}
-
-    for path, why in rows.items():
-        with pytest.raises(ConfigurationError) as error:
-            load_configuration(path, {})
-
-        assert str(error.value) == f"The configuration '{path}' cannot be read: {why}."
-
-
 def test_image_tag_consists_of_version_and_sha() -> None:
-    configuration = parse_configuration(
-        {
-            "gpu_driver_version": "1.2",
-            "gpu_image_sha": "x",
-            "mcr_repository_base": "registry.example",
-        },
-        {},
-    )
+    document = {
+        "gpu_driver_version": "1.2",
+        "gpu_image_sha": "x",
+        "mcr_repository_base": "registry.example",
+    }
 
-    image = configuration.image("grid")
+    image = parse_configuration(document, {}).image("grid")
 
     assert image.name == "mcr.microsoft.com/aks/aks-gpu-grid:1.2-x"
     assert image.pull_reference == "registry.example/aks/aks-gpu-grid:1.2-x"
-
-
-@pytest.mark.parametrize("missing", ["gpu_driver_version", "gpu_image_sha"])
-def test_error_for_an_image_without_version_or_sha_mentions_the_missing_field(
-    missing: str,
-) -> None:
-    document = {"gpu_driver_version": "1.2", "gpu_image_sha": "x"}
-    del document[missing]
-
-    with pytest.raises(ConfigurationError) as error:
-        parse_configuration(document, {}).image("grid")
-
-    assert str(error.value) == (
-        f"The field '{missing}' is not set, and a node that gets a driver needs it."
-    )
+    for missing in ("gpu_driver_version", "gpu_image_sha"):
+        with pytest.raises(ConfigurationError, match=f"^The field '{missing}' is not set"):
+            parse_configuration({**document, missing: None}, {}).image("grid")

@@ -137,7 +137,8 @@ def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
 
 
 def test_containerd_dump_that_is_not_toml_is_ignored(tmp_path: Path) -> None:
-    write_tags(NodeFiles(tmp_path))
+    """The requested type overrides the VM size."""
+    write_tags(NodeFiles(tmp_path), vm_size="Standard_NC6")
     runner = (
         script()
         .expect("uname -n")
@@ -148,18 +149,11 @@ def test_containerd_dump_that_is_not_toml_is_ignored(tmp_path: Path) -> None:
     facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
 
     assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
-
-
-def test_requested_type_overrides_the_vm_size(tmp_path: Path) -> None:
-    write_tags(NodeFiles(tmp_path), vm_size="Standard_NC6")
-
-    runner = script_runtime(script().expect("uname -n"))
-    facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
-
     assert facts.driver_type == "grid"
 
 
 def test_containerd_is_not_queried_on_cri_o(tmp_path: Path) -> None:
+    """The facts say whether CDI is switched off."""
     write_tags(NodeFiles(tmp_path))
     fields = {**GPU_NODE, "container_runtime": "cri-o", "cdi_enabled": False}
 
@@ -168,16 +162,6 @@ def test_containerd_is_not_queried_on_cri_o(tmp_path: Path) -> None:
     assert facts.runtime == RuntimeFacts(
         text=None, cdi=CdiSupport.NATIVE, engine=Engine.CRI_O, is_cdi_enabled=False
     )
-
-
-def test_runtime_facts_say_whether_cdi_is_switched_off(tmp_path: Path) -> None:
-    write_tags(NodeFiles(tmp_path))
-    runner = script_runtime(script().expect("uname -n"))
-
-    facts = see(runner, tmp_path, {**GPU_NODE, "cdi_enabled": False})
-
-    assert facts.runtime is not None
-    assert not facts.runtime.is_cdi_enabled
 
 
 def test_facts_of_an_opted_out_node_with_a_gpu_include_the_runtime_and_the_removal(
@@ -198,24 +182,19 @@ def test_facts_of_an_opted_out_node_with_a_gpu_include_the_runtime_and_the_remov
     assert facts.removal == (f"rm -rf {DKMS}", "ldconfig")
 
 
-@pytest.mark.parametrize("arch", ["aarch64", "arm64"])
-def test_no_driver_decision_is_made_on_an_arm64_node_with_a_gpu(tmp_path: Path, arch: str) -> None:
-    write_tags(NodeFiles(tmp_path))
+def test_no_driver_decision_is_made_on_an_arm64_node_with_a_gpu(tmp_path: Path) -> None:
+    """Without a GPU, the decision is a teardown."""
+    files = NodeFiles(tmp_path)
+    write_tags(files)
+    for arch in ("aarch64", "arm64"):
+        runner = script_runtime(script(arch=arch).expect("uname -n"))
+        facts = see(runner, tmp_path, {"gpu_node": True})
+        assert (facts.decision, facts.removal) == (None, ()), arch
 
-    runner = script_runtime(script(arch=arch).expect("uname -n"))
-    facts = see(runner, tmp_path, {"gpu_node": True})
-
-    assert facts.decision is None
-    assert facts.removal == ()
-
-
-def test_decision_on_an_arm64_node_without_gpu_is_a_teardown(tmp_path: Path) -> None:
-    write_record(NodeFiles(tmp_path))
+    write_record(files)
     runner = script(arch="aarch64").expect("uname -n").expect("modinfo -F version nvidia")
-
-    facts = see(runner, tmp_path)
-
-    assert facts.decision == Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
+    teardown = Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
+    assert see(runner, tmp_path).decision == teardown
 
 
 def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
@@ -262,31 +241,26 @@ def test_decision_is_made_even_if_uname_fails(tmp_path: Path) -> None:
     assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.KERNEL)
 
 
-@pytest.mark.parametrize(
-    ("skip", "managed", "exit_code"),
-    [("1", "1", 224), ('"true"', "1", None), ('"false"', "1", 230)],
-)
 def test_tag_that_disables_the_driver_is_looked_up_before_the_tag_of_the_managed_services(
-    tmp_path: Path, skip: str, managed: str, exit_code: int | None
+    tmp_path: Path,
 ) -> None:
     """A node that opted out has no managed services, whatever the tag of the services says."""
-    tags = (
-        f'[{{"name": "EnableManagedGPUExperience", "value": {managed}}},'
-        f' {{"name": "SkipGpuDriverInstall", "value": {skip}}}]'
+    form = (
+        '{"compute": {"tagsList": [{"name": "EnableManagedGPUExperience", "value": 1},'
+        ' {"name": "SkipGpuDriverInstall", "value": %s}]}}'
     )
-    NodeFiles(tmp_path).write(CACHE_PATH, f'{{"compute": {{"tagsList": {tags}}}}}')
-    if exit_code is None:
-        facts = see(script_runtime(script().expect("uname -n")), tmp_path, GPU_NODE)
-        assert facts.is_opted_out
-        assert facts.mode is None
-        return
+    files = NodeFiles(tmp_path)
+    for skip, exit_code in (("1", 224), ('"false"', 230)):
+        files.write(CACHE_PATH, form % skip)
+        with pytest.raises(ProvisioningError, match="tags cannot be looked up") as error:
+            see(script(), tmp_path, GPU_NODE)
+        assert error.value.exit_code == exit_code
+        assert CACHE_PATH in str(error.value)
 
-    with pytest.raises(ProvisioningError) as error:
-        see(script(), tmp_path, GPU_NODE)
-
-    assert error.value.exit_code == exit_code
-    assert str(error.value).startswith("The machine's tags cannot be looked up. ")
-    assert CACHE_PATH in str(error.value)
+    files.write(CACHE_PATH, form % '"true"')
+    facts = see(script_runtime(script().expect("uname -n")), tmp_path, GPU_NODE)
+    assert facts.is_opted_out
+    assert facts.mode is None
 
 
 def test_teardown_before_an_install_keeps_the_payload_and_the_caches(tmp_path: Path) -> None:
@@ -308,22 +282,19 @@ def test_teardown_before_an_install_keeps_the_payload_and_the_caches(tmp_path: P
     assert facts.removal == (f"rm -rf {DKMS}", "ldconfig")
 
 
-@pytest.mark.parametrize(("is_newer", "is_stale"), [(True, True), (False, False), (None, False)])
-def test_containerd_configuration_is_stale_if_it_is_newer_than_the_socket(
-    tmp_path: Path, is_newer: bool | None, *, is_stale: bool
-) -> None:
+def test_containerd_configuration_is_stale_if_it_is_newer_than_the_socket(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files)
     files.write(CONTAINERD_CONFIG, "version = 2\n")
-    if is_newer is not None:
-        files.write("/run/containerd/containerd.sock", "")
-        started = 1000 if is_newer else 9e9
-        os.utime(files.at("/run/containerd/containerd.sock"), (started, started))
+    for started, is_stale in ((None, False), (1000, True), (9e9, False)):
+        if started is not None:
+            files.write("/run/containerd/containerd.sock", "")
+            os.utime(files.at("/run/containerd/containerd.sock"), (started, started))
 
-    facts = see(script_runtime(script().expect("uname -n")), tmp_path, GPU_NODE)
+        facts = see(script_runtime(script().expect("uname -n")), tmp_path, GPU_NODE)
 
-    assert facts.runtime is not None
-    assert facts.runtime.is_stale is is_stale
+        assert facts.runtime is not None
+        assert facts.runtime.is_stale is is_stale, started
 
 
 def test_driver_is_installed_on_a_big_endian_arm64_node(tmp_path: Path) -> None:

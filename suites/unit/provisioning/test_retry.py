@@ -27,10 +27,11 @@ def command(attempts: int = 1, *, timeout_s: float = 30, **changes: object) -> R
     return Run(argv=("work", "hard"), retry=retry, **changes)  # type: ignore[arg-type]
 
 
-def test_command_that_succeeds_is_tried_once(tmp_path: Path) -> None:
+def test_command_that_succeeds_is_tried_once_and_not_cleaned_up(tmp_path: Path) -> None:
     clock = FakeClock()
-    with ScriptedRunner().expect("work hard", timeout_s=30, env={}) as runner:
-        assert try_command(make_node(runner, tmp_path, clock), command(3)) is None
+    run = command(3, judge=_judge, cleanup=(("kill", "it"),))
+    with ScriptedRunner().expect("work hard", timeout_s=30, env={}, stdout="fine") as runner:
+        assert try_command(make_node(runner, tmp_path, clock), run) is None
 
     assert clock.sleeps == []
 
@@ -80,36 +81,37 @@ def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("is_timed_out", [True, False])
-def test_error_before_an_attempt_that_the_budget_cut_off_is_reported(
-    tmp_path: Path, *, is_timed_out: bool
-) -> None:
+def test_error_before_an_attempt_that_the_budget_cut_off_is_reported(tmp_path: Path) -> None:
     """The second attempt has one second left and may fail without a useful message."""
-    clock = FakeClock()
-    with (
-        ScriptedRunner()
-        .expect(
-            "work hard", exit_code=3, stderr="no kernel headers", effect=lambda: clock.advance(54)
-        )
-        .expect(
-            "work hard",
-            timeout_s=1,
-            exit_code=4,
-            is_timed_out=is_timed_out,
-            effect=lambda: clock.advance(1),
-        ) as runner,
-        pytest.raises(StepFailedError) as failure,
-    ):
-        try_command(make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=60))
+    for is_timed_out in (True, False):
+        clock = FakeClock()
+        with (
+            ScriptedRunner()
+            .expect(
+                "work hard",
+                exit_code=3,
+                stderr="no headers",
+                effect=functools.partial(clock.advance, 54),
+            )
+            .expect(
+                "work hard",
+                timeout_s=1,
+                exit_code=4,
+                is_timed_out=is_timed_out,
+                effect=functools.partial(clock.advance, 1),
+            ) as runner,
+            pytest.raises(StepFailedError) as failure,
+        ):
+            try_command(make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=60))
 
-    assert clock.sleeps[0] == 5
-    assert str(failure.value) == (
-        "The time budget of the node was used up during attempt 2. Attempt 1 failed too: "
-        "command: work hard\nexit code: 3, after 0.0 s\nstdout: -\nstderr: no kernel headers"
-        if is_timed_out
-        else "The time budget of the node is used up. "
-        "command: work hard\nexit code: 4, after 0.0 s\nstdout: -\nstderr: -"
-    )
+        assert clock.sleeps[0] == 5
+        assert str(failure.value) == (
+            "The time budget of the node was used up during attempt 2. Attempt 1 failed too: "
+            "command: work hard\nexit code: 3, after 0.0 s\nstdout: -\nstderr: no headers"
+            if is_timed_out
+            else "The time budget of the node is used up. "
+            "command: work hard\nexit code: 4, after 0.0 s\nstdout: -\nstderr: -"
+        )
 
 
 def test_failure_of_a_first_try_that_the_budget_cuts_off_is_reported(tmp_path: Path) -> None:
@@ -228,11 +230,6 @@ def test_cleanup_is_run_after_a_try_that_a_signal_ends(tmp_path: Path) -> None:
         try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
 
 
-def test_cleanup_is_not_run_after_a_success(tmp_path: Path) -> None:
-    with ScriptedRunner().expect("work hard") as runner:
-        try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
-
-
 def test_program_that_is_not_on_path_is_run_from_its_fallback_path(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
@@ -243,47 +240,27 @@ def test_program_that_is_not_on_path_is_run_from_its_fallback_path(tmp_path: Pat
         assert try_command(make_node(runner, tmp_path, budget_s=20), run) is None
 
 
-def test_fallback_program_is_not_run_if_the_program_on_path_cannot_be_executed(
+def test_fallback_program_is_run_only_in_place_of_a_missing_program(tmp_path: Path) -> None:
+    for exit_code, run in ((126, command(fallback_program="/opt/work")), (127, command())):
+        with (
+            ScriptedRunner().expect("work hard", exit_code=exit_code) as runner,
+            pytest.raises(StepFailedError),
+        ):
+            try_command(make_node(runner, tmp_path), run)
+
+
+def test_failure_of_an_optional_command_is_returned_and_its_warning_is_printed(
     tmp_path: Path,
 ) -> None:
-    with (
-        ScriptedRunner().expect("work hard", exit_code=126) as runner,
-        pytest.raises(StepFailedError),
-    ):
-        try_command(make_node(runner, tmp_path), command(fallback_program="/opt/work"))
+    ignored = "Ignored: command: work hard\nexit code: 1, after 0.0 s\nstdout: -\nstderr: -"
+    for warning, told in ((None, ignored), ("warning: no", "warning: no")):
+        console: list[str] = []
+        with ScriptedRunner().expect("work hard", exit_code=1) as runner:
+            run = command(is_optional=True, warning=warning)
+            detail = try_command(make_node(runner, tmp_path, console=console), run)
 
-
-def test_missing_program_without_an_alternative_fails(tmp_path: Path) -> None:
-    with (
-        ScriptedRunner().expect("work hard", exit_code=127) as runner,
-        pytest.raises(StepFailedError),
-    ):
-        try_command(make_node(runner, tmp_path), command())
-
-
-def test_failure_of_an_optional_command_is_only_logged(tmp_path: Path) -> None:
-    console: list[str] = []
-    with ScriptedRunner().expect("work hard", exit_code=1) as runner:
-        detail = try_command(
-            make_node(runner, tmp_path, console=console), command(is_optional=True)
-        )
-
-    assert detail == (
-        "Ignored: command: work hard\nexit code: 1, after 0.0 s\nstdout: -\nstderr: -"
-    )
-    assert console == []
-
-
-def test_warning_about_the_failure_of_an_optional_command_is_printed_and_returned(
-    tmp_path: Path,
-) -> None:
-    console: list[str] = []
-    with ScriptedRunner().expect("work hard", exit_code=1) as runner:
-        run = command(is_optional=True, warning="warning: no")
-        detail = try_command(make_node(runner, tmp_path, console=console), run)
-
-    assert detail == "warning: no"
-    assert console == ["warning: no"]
+        assert detail == told
+        assert console == ([] if warning is None else [warning])
 
 
 def _judge(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
@@ -295,32 +272,25 @@ def _judge(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
     return None
 
 
-@pytest.mark.parametrize("exit_code", [0, 1])
 def test_verdict_of_the_judge_ends_the_tries_with_the_exit_code_of_the_verdict(
-    tmp_path: Path, exit_code: int
-) -> None:
-    clock = FakeClock()
-    run = command(9, judge=_judge, cleanup=(("tidy", "up"),))
-    with (
-        ScriptedRunner()
-        .expect("work hard", stdout="busy", exit_code=1)
-        .expect("tidy up")
-        .expect("work hard", stdout="hopeless", exit_code=exit_code)
-        .expect("tidy up") as runner,
-        pytest.raises(StepFailedError) as failure,
-    ):
-        try_command(make_node(runner, tmp_path, clock), run)
-
-    assert failure.value.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
-    assert str(failure.value) == (
-        f"It is hopeless.\ncommand: work hard\nexit code: {exit_code}, after 0.0 s\n"
-        "stdout: hopeless\nstderr: -"
-    )
-    assert clock.sleeps == [5]
-
-
-def test_successful_command_stays_successful_if_the_judge_returns_no_verdict(
     tmp_path: Path,
 ) -> None:
-    with ScriptedRunner().expect("work hard", stdout="fine") as runner:
-        assert try_command(make_node(runner, tmp_path), command(judge=_judge)) is None
+    for exit_code in (0, 1):
+        clock = FakeClock()
+        run = command(9, judge=_judge, cleanup=(("tidy", "up"),))
+        with (
+            ScriptedRunner()
+            .expect("work hard", stdout="busy", exit_code=1)
+            .expect("tidy up")
+            .expect("work hard", stdout="hopeless", exit_code=exit_code)
+            .expect("tidy up") as runner,
+            pytest.raises(StepFailedError) as failure,
+        ):
+            try_command(make_node(runner, tmp_path, clock), run)
+
+        assert failure.value.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
+        assert str(failure.value) == (
+            f"It is hopeless.\ncommand: work hard\nexit code: {exit_code}, after 0.0 s\n"
+            "stdout: hopeless\nstderr: -"
+        )
+        assert clock.sleeps == [5]
