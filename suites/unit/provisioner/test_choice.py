@@ -15,36 +15,29 @@ if TYPE_CHECKING:
     from suites.unit.provisioner.builders import Project
 
 
-def test_provisioner_of_the_harness_is_the_default() -> None:
+def test_provisioner_of_the_harness_is_the_default_and_another_name_is_refused() -> None:
     provisioner = choose_provisioner(Settings().provisioner)
 
     assert (provisioner.name, provisioner.where) == ("gpu-node", "harness.provisioning")
-
-
-def test_provisioner_may_be_chosen_by_the_path_of_its_file(project: Project) -> None:
-    path = project.write("mine.yaml", "schema: 1\nname: mine\nrun: [/bin/true]\n")
-
-    assert choose_provisioner(str(path)).name == "mine"
-
-
-def test_unknown_name_of_a_provisioner_is_refused() -> None:
     with pytest.raises(
         BadInputError, match=r"^--provisioner: There is no provisioner 'mine', only 'gpu-node'"
     ):
         choose_provisioner("mine")
 
 
-@pytest.mark.parametrize(
-    ("word", "found"),
-    [
-        ("gpu-node", "gpu-node"),
-        ("mine.yaml", "/project/mine.yaml"),
-        ("mine.yml", "/project/mine.yml"),
-        ("./mine", "/project/mine"),
-        ("/elsewhere/mine.yaml", "/elsewhere/mine.yaml"),
-    ],
-)
-def test_relative_path_of_a_provisioner_is_resolved_against_the_given_folder(
-    word: str, found: str
-) -> None:
-    assert absolute(word, Path("/project")) == found
+def test_relative_path_of_a_provisioner_is_resolved_against_the_given_folder() -> None:
+    rows = {
+        "gpu-node": "gpu-node",
+        "mine.yaml": "/project/mine.yaml",
+        "mine.yml": "/project/mine.yml",
+        "./mine": "/project/mine",
+        "/elsewhere/mine.yaml": "/elsewhere/mine.yaml",
+    }
+
+    assert {word: absolute(word, Path("/project")) for word in rows} == rows
+
+
+def test_provisioner_may_be_chosen_by_the_path_of_its_file(project: Project) -> None:
+    path = project.write("mine.yaml", "schema: 1\nname: mine\nrun: [/bin/true]\n")
+
+    assert choose_provisioner(str(path)).name == "mine"

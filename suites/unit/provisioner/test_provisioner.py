@@ -69,28 +69,19 @@ def test_boot_command_in_the_run_key_overrides_a_boot_command_in_the_commands_ke
     assert replace(MINE, commands={"boot": ["/other"]}).command("boot") == MINE.run
 
 
-@pytest.mark.parametrize(
-    ("key", "argv", "sentence"),
-    [
+def test_command_that_is_not_a_list_of_words_or_not_declared_is_refused() -> None:
+    rows: tuple[tuple[str, str | list[str], str], ...] = (
         ("run", "/opt/mine boot", "'/opt/mine boot' is a string"),
         ("bake", [], "A command has at least one word"),
-    ],
-)
-def test_command_that_is_not_a_list_of_words_is_refused(
-    key: str, argv: str | list[str], sentence: str
-) -> None:
-    with pytest.raises(BadInputError, match=rf"^Provisioner 'mine': key '{key}': {sentence}"):
-        replace(MINE, **{key: argv})  # type: ignore[arg-type]
-
-
-def test_command_that_is_not_declared_is_refused() -> None:
-    with pytest.raises(BadInputError) as refused:
-        MINE.guest_command("bake")
-
-    assert str(refused.value) == (
-        "Provisioner 'mine': key 'bake': Provisioner 'mine' declares no command 'bake', only 'boot'; "
-        "declare 'bake'."
     )
+    for key, argv, words in rows:
+        with pytest.raises(BadInputError, match=rf"^Provisioner 'mine': key '{key}': {words}"):
+            replace(MINE, **{key: argv})  # type: ignore[arg-type]
+
+    with pytest.raises(
+        BadInputError, match=r"key 'bake': .* declares no command 'bake', only 'boot'; declare"
+    ):
+        MINE.guest_command("bake")
 
 
 def test_requested_configuration_is_refused_if_no_configuration_file_is_declared() -> None:
@@ -98,20 +89,17 @@ def test_requested_configuration_is_refused_if_no_configuration_file_is_declared
         MINE.guest_files({}, {"gpu_node": True})
 
 
-@pytest.mark.parametrize(
-    ("form", "content"),
-    [
-        (ConfigurationFormat.JSON, b'{\n  "A": "1",\n  "B": true\n}\n'),
-        (ConfigurationFormat.YAML, b"A: '1'\nB: true\n"),
-        (ConfigurationFormat.ENV, b"A=1\nB=true\n"),
-    ],
-)
-def test_configuration_has_the_declared_format(form: ConfigurationFormat, content: bytes) -> None:
-    configuration = ConfigurationFile(path="/etc/c", values={"A": "1"}, format=form)
+def test_configuration_has_the_declared_format() -> None:
+    rows = {
+        ConfigurationFormat.JSON: b'{\n  "A": "1",\n  "B": true\n}\n',
+        ConfigurationFormat.YAML: b"A: '1'\nB: true\n",
+        ConfigurationFormat.ENV: b"A=1\nB=true\n",
+    }
 
-    (file,) = replace(MINE, configuration=configuration).guest_files({}, {"B": True})
-
-    assert file.content == content
+    for form, content in rows.items():
+        configuration = ConfigurationFile(path="/etc/c", values={"A": "1"}, format=form)
+        (file,) = replace(MINE, configuration=configuration).guest_files({}, {"B": True})
+        assert file.content == content
 
 
 def test_facts_of_the_node_override_declared_values_and_a_request_overrides_both() -> None:
@@ -127,30 +115,23 @@ def test_facts_of_the_node_override_declared_values_and_a_request_overrides_both
     assert json.loads(file.content) == {"A": 7, "B": False, "C": 0, "D": 2}
 
 
-@pytest.mark.parametrize(
-    ("form", "value"),
-    [
+def test_value_that_the_configuration_format_cannot_express_is_refused() -> None:
+    rows: tuple[tuple[ConfigurationFormat, object], ...] = (
         (ConfigurationFormat.JSON, {1: "a", "b": "c"}),
         (ConfigurationFormat.JSON, float("nan")),
         (ConfigurationFormat.YAML, object()),
         (ConfigurationFormat.ENV, "\ud800"),
-    ],
-)
-def test_value_that_the_configuration_format_cannot_express_is_refused(
-    form: ConfigurationFormat, value: object
-) -> None:
-    configuration = ConfigurationFile(path="/etc/c", format=form)
-
-    with pytest.raises(BadInputError, match=f"written in the format '{form.value}'"):
-        replace(MINE, configuration=configuration).guest_files({}, {"A": value})
+    )
+    for form, value in rows:
+        provisioner = replace(MINE, configuration=ConfigurationFile(path="/etc/c", format=form))
+        with pytest.raises(BadInputError, match=f"written in the format '{form.value}'"):
+            provisioner.guest_files({}, {"A": value})
 
 
-@pytest.mark.parametrize("environment", [{"-i": ""}, {"": "x"}, {"A B": "x"}, {"A": "x\0"}])
-def test_variable_that_env_would_misread_is_refused(environment: dict[str, str]) -> None:
-    with pytest.raises(
-        BadInputError, match=r"key 'environment\..*': A variable needs a name such as"
-    ):
-        replace(MINE, environment=environment)
+def test_variable_that_env_would_misread_is_refused() -> None:
+    for environment in ({"-i": ""}, {"": "x"}, {"A B": "x"}, {"A": "x\0"}):
+        with pytest.raises(BadInputError, match=r"key 'environment\..*': A variable needs a name"):
+            replace(MINE, environment=environment)
 
 
 def test_bake_digest_covers_all_that_the_bake_puts_into_the_machine() -> None:

@@ -18,7 +18,6 @@ from harness.provisioning.configuration import (
 )
 from harness.provisioning.facts import collect_facts
 from harness.provisioning.journal import EVENTS_DIRECTORY, LOG_PATH
-from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.plan import Plan, Step
 from harness.provisioning.prebake import Action, Reason, parse_record, read_record
 from harness.provisioning.toml_text import TomlTextError, get_value, render_string, set_value
@@ -34,12 +33,13 @@ from .fakes import (
     VERSION,
     Invocation,
     make_node,
-    write_record,
 )
 from .simulation import KilledError, SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.provisioning.node_files import NodeFiles
 
 FIELDS = tuple(Configuration.__dataclass_fields__)
 
@@ -348,13 +348,3 @@ def test_managed_node_with_a_provisional_record_gets_a_full_install() -> None:
             "action": Action.TEARDOWN_INSTALL.value,
             "reason": Reason.CORRUPT.value,
         }
-
-
-def test_record_that_is_read_renders_to_the_same_text(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    write_record(files)
-
-    record = read_record(files, RECORD_PATH)
-
-    assert record is not None
-    assert record.render() == files.read(RECORD_PATH)

@@ -90,34 +90,25 @@ def line(
     )
 
 
-def test_teardown_removes_every_listed_artefact(teardown: Teardown) -> None:
+def test_teardown_removes_every_listed_artefact_and_unloads_the_modules(
+    teardown: Teardown,
+) -> None:
     teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(VERSION, *STACK)
     present = [path for path in (*LISTED, RECORD_PATH) if teardown.files.exists(path)]
     assert present == [*LISTED, RECORD_PATH]
 
     assert teardown.run() is TeardownStatus.CLEANED
 
     assert [path for path in (*LISTED, RECORD_PATH) if teardown.files.exists(path)] == []
-    assert teardown.console == [line("cleaned")]
-
-
-def test_teardown_unloads_modules_and_then_runs_depmod_and_ldconfig(teardown: Teardown) -> None:
-    teardown.node.build(VERSION, KERNEL)
-    teardown.node.load(VERSION, *STACK)
-
-    teardown.run()
-
+    assert teardown.node.loaded() == ()
+    assert teardown.console == [line("cleaned", module=("true", "false"))]
     assert teardown.commands() == [
         "modinfo -F version nvidia",
-        "rmmod nvidia_uvm",
-        "rmmod nvidia_drm",
-        "rmmod nvidia_modeset",
-        "rmmod nvidia",
+        *(f"rmmod {name}" for name in STACK),
         f"depmod -a {KERNEL}",
         "ldconfig",
     ]
-    assert teardown.node.loaded() == ()
-    assert teardown.console == [line("cleaned", module=("true", "false"))]
 
 
 def test_files_that_do_not_belong_to_the_driver_are_kept(teardown: Teardown) -> None:
@@ -175,12 +166,12 @@ def test_teardown_keeps_other_files_in_the_folder_of_the_record(teardown: Teardo
     """The configuration sets a path other than the default for the record."""
     teardown.node.build(VERSION, KERNEL)
     write_record(teardown.files, version=OTHER_VERSION)
-    configuration = Configuration(gpu_dkms_marker_file="/opt/azure/aks-gpu/mine")
-    write_record(teardown.files, path="/opt/azure/aks-gpu/mine")
+    mine = "/opt/azure/aks-gpu/mine"
+    write_record(teardown.files, path=mine)
+    scope = teardown_scope(Configuration(gpu_dkms_marker_file=mine), is_opted_out=True)
 
-    status = teardown.run(teardown_scope(configuration, is_opted_out=True))
+    assert teardown.run(scope) is TeardownStatus.CLEANED
 
-    assert status is TeardownStatus.CLEANED
     assert teardown.files.names("/opt/azure/aks-gpu") == ("dkms-marker",)
 
 
@@ -188,15 +179,13 @@ def test_sources_of_every_dkms_version_are_removed(teardown: Teardown) -> None:
     """On a managed node, all DKMS versions come from the image."""
     for version in (OTHER_VERSION, "999.1", VERSION):
         teardown.node.build(version, KERNEL)
-    kept = ("/usr/src/linux-headers-6.1.0/x", "/usr/src/nvidia-1.0/x", "/usr/src/nvidia-fs-2.1/x")
-    for path in kept:
-        teardown.files.write(path, "")
+    kept = ("linux-headers-6.1.0", "nvidia-1.0", "nvidia-fs-2.1")
+    for folder in kept:
+        teardown.files.write(f"/usr/src/{folder}/x", "")
 
     assert teardown.run(MANAGED) is TeardownStatus.CLEANED
 
-    assert teardown.files.names("/usr/src") == (
-        *("linux-headers-6.1.0", "nvidia-1.0", "nvidia-fs-2.1"),
-    )
+    assert teardown.files.names("/usr/src") == kept
 
 
 def test_sources_are_removed_even_if_the_record_has_no_version(teardown: Teardown) -> None:
@@ -248,36 +237,28 @@ def test_teardown_of_a_managed_node_removes_a_driver_of_any_version(teardown: Te
     ]
 
 
-@pytest.mark.parametrize("path", [DKMS, "/usr/bin/nvidia-modprobe", module_path(KERNEL)])
 def test_teardown_is_incomplete_if_anything_is_left(
-    teardown: Teardown, monkeypatch: pytest.MonkeyPatch, path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teardown.node.build(VERSION, KERNEL)
-    make_immovable(monkeypatch, path)
+    for number, path in enumerate(
+        (DKMS, "/usr/bin/nvidia-modprobe", module_path(KERNEL), RECORD_PATH)
+    ):
+        teardown = Teardown(tmp_path / str(number))
+        teardown.node.build(VERSION, KERNEL)
+        with monkeypatch.context() as patch:
+            make_immovable(patch, path)
+            assert teardown.run() is TeardownStatus.INCOMPLETE
 
-    assert teardown.run() is TeardownStatus.INCOMPLETE
-
-    assert teardown.files.exists(RECORD_PATH)
-    assert teardown.console == [
-        f"'{path}' could not be removed: [Errno 1] Operation not permitted.",
-        line(
-            "incomplete",
-            marker="true",
-            dkms=("true", "true" if path == DKMS else "false"),
-            modprobe="true" if path == "/usr/bin/nvidia-modprobe" else "false",
-        ),
-    ]
-
-
-def test_teardown_is_incomplete_if_the_record_cannot_be_removed(
-    teardown: Teardown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    teardown.node.build(VERSION, KERNEL)
-    make_immovable(monkeypatch, RECORD_PATH)
-
-    assert teardown.run() is TeardownStatus.INCOMPLETE
-
-    assert teardown.console[1] == line("incomplete", marker="true")
+        assert teardown.files.exists(RECORD_PATH)
+        assert teardown.console == [
+            f"'{path}' could not be removed: [Errno 1] Operation not permitted.",
+            line(
+                "incomplete",
+                marker="true",
+                dkms=("true", "true" if path == DKMS else "false"),
+                modprobe="true" if path == "/usr/bin/nvidia-modprobe" else "false",
+            ),
+        ]
 
 
 def test_sources_that_a_teardown_could_not_remove_are_removed_by_a_later_teardown(
@@ -387,35 +368,30 @@ def install_customers(teardown: Teardown) -> None:
     (links / f"kernel-{KERNEL}-x86_64").symlink_to(f"{OTHER_VERSION}/{KERNEL}/x86_64")
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "own_name"),
-    [
+def test_driver_of_a_package_belongs_to_the_customer(tmp_path: Path) -> None:
+    """Debian's driver is `nvidia-current` in DKMS and on disk, and `nvidia` only once loaded."""
+    for name, version, own_name in (
         ("nvidia-current", OTHER_VERSION, True),
         ("nvidia-tesla-470", VERSION, False),
         ("nvidia-open", VERSION, True),
-    ],
-)
-def test_driver_of_a_package_belongs_to_the_customer(
-    teardown: Teardown, name: str, version: str, *, own_name: bool
-) -> None:
-    """Debian's driver is `nvidia-current` in DKMS and on disk, and `nvidia` only once loaded."""
-    teardown.node.build(VERSION, OTHER_KERNEL)
-    module = f"{module_path(KERNEL, name if own_name else 'nvidia')}.xz"
-    built = f"{KERNEL}/x86_64/module/{module.rpartition('/')[2].removesuffix('.xz')}"
-    teardown.files.make_directory("/var/lib/dkms/nvidia-current")
-    for path in ("source/dkms.conf", built):
-        teardown.files.write(f"/var/lib/dkms/{name}/{version}/{path}", "")
-    teardown.files.write(module, module_text(version, KERNEL))
-    teardown.node.load(version, *STACK)
-    # A module of the same name and version for another kernel is the package's as well.
-    is_another = own_name or version != VERSION
+    ):
+        teardown = Teardown(tmp_path / name)
+        teardown.node.build(VERSION, OTHER_KERNEL)
+        module = f"{module_path(KERNEL, name if own_name else 'nvidia')}.xz"
+        built = f"{KERNEL}/x86_64/module/{module.rpartition('/')[2].removesuffix('.xz')}"
+        teardown.files.make_directory("/var/lib/dkms/nvidia-current")
+        for path in ("source/dkms.conf", built):
+            teardown.files.write(f"/var/lib/dkms/{name}/{version}/{path}", "")
+        teardown.files.write(module, module_text(version, KERNEL))
+        teardown.node.load(version, *STACK)
 
-    assert teardown.run() is TeardownStatus.PRESERVED
+        assert teardown.run() is TeardownStatus.PRESERVED
 
-    assert teardown.files.exists(module)
-    assert teardown.node.loaded() == STACK
-    assert all(teardown.files.exists(path) for path in PROGRAMS)
-    assert teardown.files.exists(module_path(OTHER_KERNEL)) is not is_another
+        assert teardown.files.exists(module)
+        assert teardown.node.loaded() == STACK
+        assert all(teardown.files.exists(path) for path in PROGRAMS)
+        # A module of the same name and version for another kernel is the package's as well.
+        assert teardown.files.exists(module_path(OTHER_KERNEL)) is not own_name
 
 
 def test_driver_of_each_package_is_found_in_dkms(teardown: Teardown) -> None:
@@ -493,25 +469,18 @@ def test_module_without_a_version_is_taken_for_a_customers_module_and_kept(
     assert teardown.files.exists(path)
 
 
-def test_customers_loaded_module_is_kept(teardown: Teardown) -> None:
-    install_customers(teardown)
-    teardown.node.load(OTHER_VERSION, *STACK)
+def test_only_our_loaded_module_beside_a_customers_driver_is_unloaded(tmp_path: Path) -> None:
     scope = teardown_scope(Configuration(gpu_node=True), is_opted_out=True)
+    for version, left in ((OTHER_VERSION, STACK), (VERSION, ())):
+        teardown = Teardown(tmp_path / version)
+        install_customers(teardown)
+        teardown.node.load(version, *STACK)
 
-    assert teardown.run(scope) is TeardownStatus.PRESERVED
+        assert teardown.run(scope) is TeardownStatus.PRESERVED
 
-    assert teardown.node.loaded() == STACK
-    (said,) = teardown.console
-    assert " gpu_node=true status=preserved_customer_driver " in said
-
-
-def test_our_idle_module_beside_a_customers_driver_is_unloaded(teardown: Teardown) -> None:
-    install_customers(teardown)
-    teardown.node.load(VERSION, *STACK)
-
-    assert teardown.run() is TeardownStatus.PRESERVED
-
-    assert teardown.node.loaded() == ()
+        assert teardown.node.loaded() == left
+        (said,) = teardown.console
+        assert " gpu_node=true status=preserved_customer_driver " in said
 
 
 def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_remain(
@@ -522,21 +491,6 @@ def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_remain(
 
     assert teardown.run() is TeardownStatus.INCOMPLETE
     assert teardown.files.exists(RECORD_PATH)
-
-
-def test_customers_driver_that_only_modinfo_finds_is_preserved(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    write_record(files)
-    files.write("/usr/bin/nvidia-smi", "")
-    with (
-        ScriptedRunner()
-        .expect("modinfo -F version nvidia", stdout=f"{OTHER_VERSION}\n", timeout_s=30)
-        .expect("ldconfig", timeout_s=25) as runner
-    ):
-        status = tear_down(make_node(runner, tmp_path), OPTED_OUT)
-
-    assert status is TeardownStatus.PRESERVED
-    assert files.exists("/usr/bin/nvidia-smi")
 
 
 def test_commands_of_a_teardown_have_time_limits(tmp_path: Path) -> None:

@@ -175,27 +175,17 @@ def test_new_key_is_added_to_the_existing_table() -> None:
     assert set_value("  [a]\n  x = 1", ("a", "y"), "2") == "  [a]\n  y = 2\n  x = 1"
 
 
-def test_new_table_is_added_at_the_end() -> None:
-    assert set_value("x = 1", ("a b", "c"), "2") == 'x = 1\n\n["a b"]\nc = 2\n'
-    assert set_value("x = 1\n", ("a", "c"), "2") == "x = 1\n\n[a]\nc = 2\n"
-    assert set_value("", ("a", "c"), "2") == "\n[a]\nc = 2\n"
-
-
-def test_new_key_without_a_table_is_added_at_the_start() -> None:
-    assert set_value("[a]\nx = 1\n", ("version",), "2") == "version = 2\n[a]\nx = 1\n"
-    assert set_value("x = 1\n", ("version",), "2") == "version = 2\nx = 1\n"
-
-
-def test_no_header_is_added_for_a_table_of_dotted_keys() -> None:
-    text = '[p]\nc.runtime = "runc"\nd = 1\n'
-
-    assert set_value(text, ("p", "c", "default"), "2") == (
-        '[p]\nc.runtime = "runc"\nc.default = 2\nd = 1\n'
-    )
-
-
-def test_header_is_added_for_a_new_key_of_a_table_that_has_only_a_subtable() -> None:
-    assert set_value("[a.b]\nx = 1\n", ("a", "y"), "2") == "[a.b]\nx = 1\n\n[a]\ny = 2\n"
+def test_header_is_added_only_for_a_table_without_a_header_or_dotted_keys() -> None:
+    for text, path, edited in (
+        ("x = 1", ("a b", "c"), 'x = 1\n\n["a b"]\nc = 2\n'),
+        ("x = 1\n", ("a", "c"), "x = 1\n\n[a]\nc = 2\n"),
+        ("", ("a", "c"), "\n[a]\nc = 2\n"),
+        ("[a.b]\nx = 1\n", ("a", "y"), "[a.b]\nx = 1\n\n[a]\ny = 2\n"),
+        ("[p]\nc.r = 1\nd = 1\n", ("p", "c", "y"), "[p]\nc.r = 1\nc.y = 2\nd = 1\n"),
+        ("[a]\nx = 1\n", ("version",), "version = 2\n[a]\nx = 1\n"),
+        ("x = 1\n", ("version",), "version = 2\nx = 1\n"),
+    ):
+        assert set_value(text, path, "2") == edited
 
 
 def test_key_cannot_be_added_to_an_inline_table() -> None:
@@ -220,6 +210,9 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
     assert render_key(("a-b_1", "io.containerd", 'q"\\')) == 'a-b_1."io.containerd"."q\\"\\\\"'
     assert render_key(("", "é")) == '""."é"'
     assert render_string('a"\\') == r'"a\"\\"'
+    assert render_string("\n\x01\x7f") == r'"\n\u0001\u007f"'
+    text = 'a"\\b\t\n\x01\x7fé\udce9'
+    assert read_string(render_string(text)) == text
 
 
 def test_content_of_a_string_value_is_read() -> None:
@@ -237,16 +230,16 @@ def test_content_of_a_string_value_is_read() -> None:
         assert read_string(value) == string
 
 
-def test_rendered_string_is_read_back() -> None:
-    text = 'a"\\b\t\n\x01\x7fé\udce9'
-
-    assert read_string(render_string(text)) == text
-    assert render_string("\n\x01\x7f") == r'"\n\u0001\u007f"'
-
-
-def test_removing_the_first_table_removes_no_line_before_it() -> None:
-    assert remove_tables("[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
-    assert remove_tables("\n[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
+def test_only_an_empty_line_before_a_header_is_removed_with_the_header() -> None:
+    for text, table, left in (
+        ("[a]\nx = 1\n[b]\n", "a", "[b]\n"),
+        ("\n[a]\nx = 1\n[b]\n", "a", "[b]\n"),
+        ("a = 1\r\n[b]\r\nx = 1", "b", "a = 1"),
+        ("a = 1\n\nb = 2\n", "b", "a = 1\n\n"),
+        ("a = 1\n\n\n[b]\n", "b", "a = 1\n\n"),
+        ("a = 1\n[b]\n\nc = [\n1]\n", "b", "a = 1\n\n"),
+    ):
+        assert remove_tables(text, (table,)) == left, text
 
 
 def test_removing_an_added_table_restores_the_text() -> None:
@@ -346,13 +339,3 @@ def test_new_key_is_added_to_the_first_part_of_its_table() -> None:
         ("\ufeff[a]\nx = 1\n", ("y",), "y = 2\n[a]\nx = 1\n"),
     ):
         assert set_value(text, path, "2") == edited
-
-
-def test_no_carriage_return_is_left_at_the_end() -> None:
-    assert remove_tables("a = 1\r\n[b]\r\nx = 1", ("b",)) == "a = 1"
-
-
-def test_only_the_line_before_a_header_is_removed_with_the_header() -> None:
-    assert remove_tables("a = 1\n\nb = 2\n", ("b",)) == "a = 1\n\n"
-    assert remove_tables("a = 1\n\n\n[b]\n", ("b",)) == "a = 1\n\n"
-    assert remove_tables("a = 1\n[b]\n\nc = [\n1]\n", ("b",)) == "a = 1\n\n"

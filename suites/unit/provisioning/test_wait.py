@@ -48,9 +48,9 @@ def test_shorter_limit_makes_a_deadline_sooner_and_a_longer_limit_does_not_exten
 
 def test_wait_returns_the_first_value_that_is_not_none() -> None:
     clock = FakeClock()
-    looks = iter([Observation(None, "nothing"), Observation("found", "it")])
+    looks = iter([Observation(None, "nothing"), Observation(False, "it")])
 
-    assert wait_for("a thing", lambda: next(looks), Deadline.after(1, clock)) == "found"
+    assert wait_for("a thing", lambda: next(looks), Deadline.after(1, clock)) is False
     assert clock.sleeps == [0.1]
 
 
@@ -89,29 +89,21 @@ def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused
         wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
 
 
-def test_wait_returns_the_value_false() -> None:
-    clock = FakeClock()
-
-    assert wait_for("no", lambda: Observation(False, "no"), Deadline.after(1, clock)) is False
-
-
-def test_system_clock_returns_the_machines_time() -> None:
+def test_system_clock_returns_the_machines_time_and_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
     clock = SystemClock()
 
+    for seconds in (0.25, 0, -1):
+        clock.sleep(seconds)
+
+    assert slept == [0.25]
     assert clock.now().tzinfo is dt.timezone.utc
     before = clock.monotonic()
     assert clock.monotonic() >= before
     assert Deadline.after(1000).clock is SYSTEM_CLOCK
-
-
-def test_system_clock_sleeps_for_the_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-
-    for seconds in (0.25, 0, -1):
-        SystemClock().sleep(seconds)
-
-    assert slept == [0.25]
 
 
 class Condition(threading.Condition):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.provisioning.cdi import CdiSupport, Engine, detect_support
 from harness.provisioning.journal import EVENTS_DIRECTORY
 from harness.provisioning.toolkit import CDI_SPEC
@@ -161,10 +159,10 @@ def test_28_two_events_in_one_millisecond_get_two_files(simulated: SimulatedNode
     assert len(node.files.names(EVENTS_DIRECTORY)) == 2
 
 
-@pytest.mark.parametrize("version", ["2.4.0", "2.4.0-1", "3.0.0"])
-def test_30_containerd_2_4_has_native_cdi_if_enable_cdi_is_not_set(version: str) -> None:
+def test_30_containerd_2_4_has_native_cdi_if_enable_cdi_is_not_set() -> None:
     dump = "version = 4\n[plugins.'io.containerd.cri.v1.runtime']\nmax_concurrent_downloads = 3\n"
 
-    support = detect_support(Engine.CONTAINERD, dump=dump, version=f"containerd v2 {version}")
-
-    assert support is CdiSupport.NATIVE
+    for number in ("2.4.0", "2.4.0-1", "3.0.0"):
+        version = f"containerd v2 {number}"
+        support = detect_support(Engine.CONTAINERD, dump=dump, version=version)
+        assert support is CdiSupport.NATIVE, number
