@@ -98,36 +98,27 @@ def test_sync_mark_is_found_wherever_the_stream_is_split() -> None:
         assert [each for part in parts for each in decoder.feed(part)] == [(frames.PING, 1, b"")]
 
 
-@pytest.mark.parametrize("parts", [1, 2, frames.MAX_MESSAGE // frames.MAX_PAYLOAD])
-@pytest.mark.parametrize("short", [0, 1])
-def test_message_of_any_length_up_to_the_limit_arrives(parts: int, short: int) -> None:
-    message = bytes(range(256)) * (parts * frames.MAX_PAYLOAD // 256)
-    message = message[: len(message) - short]
+def test_message_of_any_length_up_to_the_limit_arrives() -> None:
+    most = frames.MAX_MESSAGE // frames.MAX_PAYLOAD
+    for parts, short in ((1, 0), (1, 1), (2, 0), (2, frames.MAX_PAYLOAD - 1), (most, 0)):
+        message = bytes(range(256)) * (parts * frames.MAX_PAYLOAD // 256)
+        message = message[: len(message) - short]
 
-    got = list(Decoder(is_synced=True).feed(frames.encode_message(frames.RUN, 3, message)))
+        got = list(Decoder(is_synced=True).feed(frames.encode_message(frames.RUN, 3, message)))
 
-    assert [kind for kind, _, _ in got] == [frames.MORE] * (parts - 1) + [frames.RUN]
-    assert b"".join(payload for _, _, payload in got) == message
+        assert [kind for kind, _, _ in got] == [frames.MORE] * (parts - 1) + [frames.RUN]
+        assert b"".join(payload for _, _, payload in got) == message
 
 
-@pytest.mark.parametrize(
-    ("send", "sentence"),
-    [
-        (lambda: frames.encode(frames.DATA, 1, bytes(65537)), "A frame of 65537 bytes"),
-        (
-            lambda: frames.encode_message(frames.RUN, 1, bytes(frames.MAX_MESSAGE + 1)),
-            "A message of 8388609 bytes",
-        ),
-        (lambda: frames.from_json(b"{"), "A frame's payload is not JSON: "),
-        (lambda: frames.from_json(b"[]"), "A frame's payload is not a JSON object"),
-    ],
-)
-def test_error_says_whether_a_frame_or_a_message_or_json_is_invalid(
-    send: object, sentence: str
-) -> None:
-    assert callable(send)
-    with pytest.raises(ProtocolError, match=re.escape(sentence)):
-        send()
+def test_error_says_whether_a_frame_or_a_message_or_json_is_invalid() -> None:
+    with pytest.raises(ProtocolError, match="A frame of 65537 bytes"):
+        frames.encode(frames.DATA, 1, bytes(65537))
+    with pytest.raises(ProtocolError, match="A message of 8388609 bytes"):
+        frames.encode_message(frames.RUN, 1, bytes(frames.MAX_MESSAGE + 1))
+    with pytest.raises(ProtocolError, match="A frame's payload is not JSON: "):
+        frames.from_json(b"{")
+    with pytest.raises(ProtocolError, match="A frame's payload is not a JSON object"):
+        frames.from_json(b"[]")
 
 
 def test_agent_loader_in_the_image_has_the_frame_constants_of_the_agent() -> None:

@@ -138,6 +138,11 @@ def in_terminal(table: Processes, *argvs: Sequence[str], stdin: bool = False) ->
     return table.spawn_in_terminal([list(argv) for argv in argvs], None, SIZE, has_stdin=stdin)
 
 
+STARTS: Sequence[tuple[Callable[..., processes.Child], bool]] = [
+    (start, stdin) for start in (run, in_terminal) for stdin in (False, True)
+]
+
+
 def close(child: processes.Child) -> None:
     for fd in {child.pidfd, child.stdin, child.stdout, child.stderr} - {None}:
         assert fd is not None
@@ -156,18 +161,18 @@ def test_path_variable_of_a_command_applies_only_to_that_command(kernel: FakeKer
     assert [start.environment["PATH"] for start in kernel.started] == ["/opt/x", PATH, PATH]
 
 
-@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
 def test_search_path_is_restored_after_a_command_that_cannot_be_started(
-    kernel: FakeKernel, start: Callable[..., object]
+    kernel: FakeKernel,
 ) -> None:
     table = kernel.table()
     kernel.missing = ("tool",)
-    with pytest.raises(FileNotFoundError):
-        table.spawn(["tool"], {"PATH": "/opt/x"}, has_stdin=False)
-    with pytest.raises(FileNotFoundError):
-        start(table, ["tool"])
+    for start in (run, in_terminal):
+        with pytest.raises(FileNotFoundError):
+            table.spawn(["tool"], {"PATH": "/opt/x"}, has_stdin=False)
+        with pytest.raises(FileNotFoundError):
+            start(table, ["tool"])
 
-    assert [start.searched for start in kernel.started] == ["/opt/x", PATH]
+    assert [start.searched for start in kernel.started] == ["/opt/x", PATH] * 2
 
 
 def test_environment_variables_of_a_command_apply_only_to_that_command(kernel: FakeKernel) -> None:
@@ -211,23 +216,23 @@ def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> Non
     close(child)
 
 
-@pytest.mark.parametrize("stdin", [False, True])
 def test_agent_closes_its_copies_of_the_descriptors_that_a_command_uses(
-    kernel: FakeKernel, *, stdin: bool
+    kernel: FakeKernel,
 ) -> None:
     """Otherwise the agent would not see the end of a stream."""
-    child = run(kernel.table(), ["tool"], stdin=stdin)
-    (started,) = kernel.started
-    reader = os.dup(started.streams[0])
-    started.ends()
+    for stdin in (False, True):
+        child = run(kernel.table(), ["tool"], stdin=stdin)
+        started = kernel.started[-1]
+        reader = os.dup(started.streams[0])
+        started.ends()
 
-    assert (os.read(child.stdout, 1), os.read(child.stderr, 1)) == (b"", b"")
-    if child.stdin is not None:
-        os.close(child.stdin)
-        child.stdin = None
-    assert os.read(reader, 1) == b""
-    os.close(reader)
-    close(child)
+        assert (os.read(child.stdout, 1), os.read(child.stderr, 1)) == (b"", b"")
+        if child.stdin is not None:
+            os.close(child.stdin)
+            child.stdin = None
+        assert os.read(reader, 1) == b""
+        os.close(reader)
+        close(child)
 
 
 def test_command_without_input_reads_from_dev_null(kernel: FakeKernel) -> None:
@@ -239,37 +244,29 @@ def test_command_without_input_reads_from_dev_null(kernel: FakeKernel) -> None:
     close(child)
 
 
-@pytest.mark.parametrize("stdin", [False, True])
-@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
-def test_streams_of_a_command_are_not_inherited_by_other_commands(
-    kernel: FakeKernel, start: Callable[..., processes.Child], *, stdin: bool
-) -> None:
-    child = start(kernel.table(), ["tool"], stdin=stdin)
+def test_streams_of_a_command_are_not_inherited_by_other_commands(kernel: FakeKernel) -> None:
+    for start, stdin in STARTS:
+        child = start(kernel.table(), ["tool"], stdin=stdin)
 
-    assert kernel.started
-    for fd in (child.stdin, child.stdout, child.stderr):
-        assert fd is None or not os.get_inheritable(fd)
-    close(child)
+        for fd in (child.stdin, child.stdout, child.stderr):
+            assert fd is None or not os.get_inheritable(fd)
+        close(child)
+    assert len(kernel.started) == len(STARTS)
 
 
-@pytest.mark.parametrize("stdin", [False, True])
-@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
-def test_failed_start_leaves_no_descriptor_open(
-    kernel: FakeKernel, start: Callable[..., object], *, stdin: bool
-) -> None:
+def test_failed_start_leaves_no_descriptor_open(kernel: FakeKernel) -> None:
     table = kernel.table()
     kernel.refusal = OSError(errno.ENOEXEC, "Exec format error")
     before = open_files()
+    for start, stdin in STARTS:
+        with pytest.raises(OSError, match="Exec format error"):
+            start(table, ["tool"], stdin=stdin)
 
-    with pytest.raises(OSError, match="Exec format error"):
-        start(table, ["tool"], stdin=stdin)
-
-    assert open_files() == before
+        assert open_files() == before
 
 
-@pytest.mark.parametrize("start", [run, in_terminal], ids=["plain", "terminal"])
 def test_process_for_which_no_pidfd_can_be_opened_is_killed_and_reaped(
-    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -277,13 +274,14 @@ def test_process_for_which_no_pidfd_can_be_opened_is_killed_and_reaped(
     monkeypatch.setattr("os.pidfd_open", refuse)
     table = kernel.table()
     before = open_files()
+    for start in (run, in_terminal):
+        kernel.asked.clear()
+        with pytest.raises(OSError, match="Too many open files"):
+            start(table, ["tool"], stdin=True)
 
-    with pytest.raises(OSError, match="Too many open files"):
-        start(table, ["tool"], stdin=True)
-
-    assert kernel.asked == [(PID, signal.SIGKILL), (PID, 0)]
-    kernel.started[0].ends()
-    assert open_files() == before
+        assert kernel.asked == [(PID, signal.SIGKILL), (PID, 0)]
+        kernel.started[-1].ends()
+        assert open_files() == before
 
 
 # Signals and sessions
@@ -326,46 +324,47 @@ def test_signal_to_an_ended_process_group_is_ignored(
     assert kernel.started == []
 
 
-@pytest.mark.parametrize(("status", "code"), [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, -9)])
-def test_status_of_an_ended_process_is_its_code_or_its_signal(
-    kernel: FakeKernel, status: int, code: int
-) -> None:
-    kernel.status = status
+def test_status_of_an_ended_process_is_its_code_or_its_signal(kernel: FakeKernel) -> None:
+    table = kernel.table()
+    codes = {}
+    for status in (0, 3 << 8, 255 << 8, 9):
+        kernel.status = status
+        codes[status] = table.reap(PID)
 
-    assert kernel.table().reap(PID) == code
-    assert (kernel.asked, kernel.started) == ([(PID, 0)], [])
+    assert codes == {0: 0, 3 << 8: 3, 255 << 8: 255, 9: -9}
+    assert (kernel.asked, kernel.started) == ([(PID, 0)] * 4, [])
 
 
 # The OOM killer
 
 
-@pytest.mark.parametrize("refusal", [None, OSError(errno.ENOEXEC, "Exec format error")])
 def test_agent_is_protected_from_the_oom_killer_but_its_commands_are_not(
-    kernel: FakeKernel, refusal: OSError | None
+    kernel: FakeKernel,
 ) -> None:
     kernel.oom_file.write_text("-1000\n")
-    kernel.refusal = refusal
     table = kernel.table()
     assert kernel.oom_file.read_text() == "-1000\n"
 
-    with contextlib.suppress(OSError):
+    for refusal in (None, OSError(errno.ENOEXEC, "Exec format error")):
+        kernel.refusal = refusal
+        with contextlib.suppress(OSError):
+            close(run(table, ["tool"]))
+
+        # The kernel reads a number; a plain file keeps the rest of the longer text.
+        assert kernel.started[-1].oom_score == "01000\n"
+        assert kernel.oom_file.read_text() == "-1000\n"
+
+
+def test_oom_score_of_an_unprotected_agent_is_not_changed(kernel: FakeKernel) -> None:
+    for score in ("0\n", ""):
+        kernel.oom_file.write_text(score)
+        before = open_files()
+        table = kernel.table()
         close(run(table, ["tool"]))
 
-    # The kernel reads a number; a plain file keeps the rest of the longer text.
-    assert kernel.started[0].oom_score == "01000\n"
-    assert kernel.oom_file.read_text() == "-1000\n"
-
-
-@pytest.mark.parametrize("score", ["0\n", ""])
-def test_oom_score_of_an_unprotected_agent_is_not_changed(kernel: FakeKernel, score: str) -> None:
-    kernel.oom_file.write_text(score)
-    before = open_files()
-    table = kernel.table()
-    close(run(table, ["tool"]))
-
-    assert kernel.started[0].oom_score == score
-    assert kernel.oom_file.read_text() == score
-    assert len(open_files()) <= len(before) + 4, "The score was expected to be closed."
+        assert kernel.started[-1].oom_score == score
+        assert kernel.oom_file.read_text() == score
+        assert len(open_files()) <= len(before) + 4, "The score was expected to be closed."
 
 
 def test_agent_that_may_not_change_its_oom_score_still_starts_commands(
@@ -426,30 +425,24 @@ def test_reading_a_terminal_fails_once_its_last_process_has_ended(kernel: FakeKe
     close(child)
 
 
-@pytest.mark.parametrize(
-    ("missing", "tried"),
-    [((), ["bash"]), (("bash",), ["bash", "sh"])],
-    ids=["program-present", "program-missing"],
-)
-def test_terminal_runs_the_fallback_program_if_the_first_program_is_missing(
-    kernel: FakeKernel, missing: tuple[str, ...], tried: list[str]
+def test_terminal_runs_the_fallback_program_only_if_the_first_program_is_missing(
+    kernel: FakeKernel,
 ) -> None:
-    kernel.missing = missing
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    rows: tuple[tuple[tuple[str, ...], OSError | None, list[str]], ...] = (
+        ((), None, ["bash"]),
+        (("bash",), None, ["bash", "sh"]),
+        (("bash", "sh"), None, ["bash", "sh"]),
+        ((), denied, ["bash"]),
+    )
+    for missing, refusal, tried in rows:
+        kernel.missing, kernel.refusal = missing, refusal
+        kernel.started.clear()
+        if refusal is not None or "sh" in missing:
+            with pytest.raises(type(refusal or FileNotFoundError())):
+                in_terminal(kernel.table(), ["bash"], ["sh", "-i"])
+        else:
+            close(in_terminal(kernel.table(), ["bash"], ["sh", "-i"]))
+            kernel.started[-1].ends()
 
-    close(in_terminal(kernel.table(), ["bash"], ["sh", "-i"]))
-
-    assert [start.argv[0] for start in kernel.started] == tried
-
-
-@pytest.mark.parametrize("refusal", [PermissionError(errno.EACCES, "Permission denied"), None])
-def test_fallback_program_is_not_tried_after_a_permission_error_of_the_first_program(
-    kernel: FakeKernel, refusal: OSError | None
-) -> None:
-    """The fallback program replaces only a missing program."""
-    kernel.refusal = refusal
-    kernel.missing = () if refusal else ("bash", "sh")
-
-    with pytest.raises(type(refusal) if refusal else FileNotFoundError):
-        in_terminal(kernel.table(), ["bash"], ["sh", "-i"])
-
-    assert len(kernel.started) == (1 if refusal else 2)
+        assert [start.argv[0] for start in kernel.started] == tried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
@@ -135,22 +136,22 @@ def test_command_ends_when_no_process_has_the_output_of_the_command_open(bench: 
     assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
 
 
-@pytest.mark.parametrize("limit_s", [60, 0, -1])
 def test_command_gets_sigterm_at_its_time_limit_and_is_killed_later(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit_s: int
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = start(bench, limit_s=limit_s)
+    for request, limit_s in ((2, 60), (3, 0), (4, -1)):
+        process = start(bench, request, limit_s=limit_s)
 
-    passes(bench, monkeypatch, max(0, limit_s))
-    assert process.signals == [signal.SIGTERM]
-    passes(bench, monkeypatch, commands.KILL_AFTER_S)
-    assert process.signals == [signal.SIGTERM, signal.SIGKILL]
-    process.says(b"last words")
-    process.ends(-9)
+        passes(bench, monkeypatch, max(0, limit_s))
+        assert process.signals == [signal.SIGTERM]
+        passes(bench, monkeypatch, commands.KILL_AFTER_S)
+        assert process.signals == [signal.SIGTERM, signal.SIGKILL]
+        process.says(b"last words")
+        process.ends(-9)
 
-    got = bench.gets()
-    assert (frames.STDOUT, 2, b"last words") in got
-    assert result_of(got) == {"exit_code": 124, "timed_out": True}
+        got = bench.gets()
+        assert (frames.STDOUT, request, b"last words") in got
+        assert result_of(got) == {"exit_code": 124, "timed_out": True}
 
 
 @pytest.mark.parametrize(
@@ -175,36 +176,31 @@ def test_command_that_survives_its_time_limit_has_a_result_and_is_reaped_when_it
     assert process.is_reaped
 
 
-@pytest.mark.parametrize(
-    ("refusal", "code", "words"),
-    [
-        (FileNotFoundError(errno.ENOENT, "No such file"), 127, b"tool: No such file\n"),
-        (PermissionError(errno.EACCES, "Permission denied"), 126, b"tool: Permission denied\n"),
-        (OSError(errno.ENOEXEC, "Exec format error"), 126, b"tool: Exec format error\n"),
-    ],
-)
-def test_exit_code_is_126_or_127_if_a_program_cannot_be_run(
-    bench: Bench, refusal: OSError, code: int, words: bytes
-) -> None:
-    bench.processes.refusal = refusal
-    bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
+def test_exit_code_is_126_or_127_if_a_program_cannot_be_run(bench: Bench) -> None:
+    for request, refusal, code, words in (
+        (2, FileNotFoundError(errno.ENOENT, "No such file"), 127, b"tool: No such file\n"),
+        (3, PermissionError(errno.EACCES, "Permission denied"), 126, b"tool: Permission denied\n"),
+        (4, OSError(errno.ENOEXEC, "Exec format error"), 126, b"tool: Exec format error\n"),
+    ):
+        bench.processes.refusal = refusal
+        bench.sends(frames.RUN, request, frames.to_json(RUN) + b"\n")
 
-    got = bench.gets()
+        got = bench.gets()
 
-    assert got[0] == (frames.STDERR, 2, words)
-    assert result_of(got) == {"exit_code": code, "timed_out": False}
+        assert got[0] == (frames.STDERR, request, words)
+        assert result_of(got) == {"exit_code": code, "timed_out": False}
 
 
-@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE])
-def test_agent_reports_lack_of_resources_and_keeps_running(bench: Bench, code: int) -> None:
-    bench.processes.refusal = OSError(code, "Cannot allocate memory")
-    bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
-    bench.sends(frames.PING, 3)
+def test_agent_reports_lack_of_resources_and_keeps_running(bench: Bench) -> None:
+    for code in (errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE):
+        bench.processes.refusal = OSError(code, "Cannot allocate memory")
+        bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
+        bench.sends(frames.PING, 3)
 
-    got = bench.gets()
+        got = bench.gets()
 
-    assert error_of(got) == "Cannot allocate memory"
-    assert (frames.RESULT, 3, b"{}") in got
+        assert error_of(got) == "Cannot allocate memory"
+        assert (frames.RESULT, 3, b"{}") in got
 
 
 def test_error_of_one_request_does_not_end_another_request(
@@ -374,24 +370,23 @@ def test_stdout_and_stderr_are_sent_only_within_the_credit_of_the_host(
     process.ends()
 
 
-@pytest.mark.parametrize("terminal", [None, {"rows": 1, "columns": 1}])
-@pytest.mark.parametrize("stdin", ["none", "more"])
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_command_that_has_ended_leaves_no_descriptor_open(
-    bench: Bench, terminal: object, stdin: str, *, is_cancelled: bool
-) -> None:
+def test_command_that_has_ended_leaves_no_descriptor_open(bench: Bench) -> None:
     before = open_files()
-    process = start(bench, stdin=stdin, terminal=terminal)
-    if is_cancelled:
-        bench.sends(frames.CANCEL, 2)
+    terminals = (None, {"rows": 1, "columns": 1})
+    for request, (terminal, stdin, is_cancelled) in enumerate(
+        itertools.product(terminals, ("none", "more"), (False, True)), 2
+    ):
+        process = start(bench, request, stdin=stdin, terminal=terminal)
+        if is_cancelled:
+            bench.sends(frames.CANCEL, request)
+            bench.turns()
+        process.ends()
+        if process.stdin not in (None, process.stdout):
+            os.close(process.stdin)
         bench.turns()
-    process.ends()
-    if process.stdin not in (None, process.stdout):
-        os.close(process.stdin)
-    bench.turns()
 
-    assert process.is_reaped
-    assert open_files() == before
+        assert process.is_reaped
+        assert open_files() == before, (terminal, stdin, is_cancelled)
 
 
 # The port
@@ -564,9 +559,8 @@ def test_invalid_stream_is_refused_until_the_next_sync_mark(bench: Bench) -> Non
     assert (frames.RESULT, 6, b"{}") in bench.gets()
 
 
-@pytest.mark.parametrize(
-    ("kind", "payload"),
-    [
+def test_malformed_request_is_refused(bench: Bench) -> None:
+    for kind, payload in (
         (frames.RUN, b"{}\n"),
         (frames.RUN, b"not JSON"),
         (frames.RUN, b'{"argv": [], "limit_s": 1, "stdin": "none"}\n'),
@@ -575,14 +569,12 @@ def test_invalid_stream_is_refused_until_the_next_sync_mark(bench: Bench) -> Non
         (frames.SETTLE, b"{}"),
         (frames.HELLO, b"\xff"),
         (frames.WRITE, b"{}\n"),
-    ],
-)
-def test_malformed_request_is_refused(bench: Bench, kind: int, payload: bytes) -> None:
-    bench.sends(kind, 4, payload)
+    ):
+        bench.sends(kind, 4, payload)
 
-    assert error_of(bench.gets())
-    bench.sends(frames.PING, 5)
-    assert bench.gets() == [(frames.RESULT, 5, b"{}")]
+        assert error_of(bench.gets()), payload
+        bench.sends(frames.PING, 5)
+        assert bench.gets() == [(frames.RESULT, 5, b"{}")]
 
 
 def test_unknown_requests_and_answers_are_ignored(bench: Bench) -> None:
@@ -661,17 +653,15 @@ def test_rest_of_a_file_longer_than_the_window_is_sent_after_the_host_gives_cred
     assert result_of(bench.gets()) == {"size": 3 << 20}
 
 
-def test_read_of_a_missing_file_returns_no_size(bench: Bench, tmp_path: Path) -> None:
-    bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
-
-    assert result_of(bench.gets()) == {"size": None}
-
-
-def test_pipe_and_folder_are_not_read(bench: Bench, tmp_path: Path) -> None:
+def test_only_a_regular_file_is_read_and_a_missing_file_has_no_size(
+    bench: Bench, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         bench.sends(frames.READ, 2, {"path": str(path)})
         assert error_of(bench.gets()).endswith("is not a regular file")
+    bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
+    assert result_of(bench.gets()) == {"size": None}
 
 
 def test_bytes_of_requested_ranges_are_returned_in_the_order_of_the_request(
@@ -690,14 +680,18 @@ def test_bytes_of_requested_ranges_are_returned_in_the_order_of_the_request(
     assert result_of(got) == {"size": len(wanted)}
 
 
-@pytest.mark.parametrize("ranges", [[[0, 11]], [[20, 1]], [[0, 4], [9, 2]]])
-def test_range_beyond_the_end_of_a_file_is_an_error(
-    bench: Bench, tmp_path: Path, ranges: list[list[int]]
+def test_range_of_a_missing_file_or_beyond_the_end_of_a_file_is_an_error(
+    bench: Bench, tmp_path: Path
 ) -> None:
     (tmp_path / "disk").write_bytes(bytes(10))
-    bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "disk"), "ranges": ranges})
+    for ranges in ([[0, 11]], [[20, 1]], [[0, 4], [9, 2]]):
+        asked: dict[str, object] = {"path": str(tmp_path / "disk"), "ranges": ranges}
+        bench.sends(frames.READ_RANGES, 2, asked)
+        assert "ends before byte" in error_of(bench.gets())
 
-    assert "ends before byte" in error_of(bench.gets())
+    path = str(tmp_path / "no")
+    bench.sends(frames.READ_RANGES, 2, {"path": path, "ranges": [[0, 1]]})
+    assert error_of(bench.gets()) == f"No such file or directory '{path}'"
 
 
 @pytest.fixture
@@ -709,29 +703,26 @@ def umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("umask")
-@pytest.mark.parametrize("mode", [0o4666, 0])
-@pytest.mark.parametrize("is_there", [False, True])
-def test_written_file_appears_only_when_it_is_complete(
-    bench: Bench, tmp_path: Path, mode: int, *, is_there: bool
-) -> None:
+def test_written_file_appears_only_when_it_is_complete(bench: Bench, tmp_path: Path) -> None:
     """The file has the requested mode, whatever the umask and the mode of the old file."""
-    path = tmp_path / "a" / "b" / "file"
-    if is_there:
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"a long text of before")
-        path.chmod(0o604)
-    asked = {"path": str(path), "mode": mode, "has_more": True}
-    bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\none ")
-    bench.sends(frames.DATA, 2, b"two")
-    assert bench.gets() == []
-    assert path.exists() == is_there
-    bench.sends(frames.DATA_END, 2)
+    for number, (mode, is_there) in enumerate(itertools.product((0o4666, 0), (False, True))):
+        path = tmp_path / str(number) / "b" / "file"
+        if is_there:
+            path.parent.mkdir(parents=True)
+            path.write_bytes(b"a long text of before")
+            path.chmod(0o604)
+        asked = {"path": str(path), "mode": mode, "has_more": True}
+        bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\none ")
+        bench.sends(frames.DATA, 2, b"two")
+        assert bench.gets() == []
+        assert path.exists() == is_there
+        bench.sends(frames.DATA_END, 2)
 
-    assert result_of(bench.gets()) == {}
-    assert path.stat().st_mode & 0o7777 == mode
-    path.chmod(0o600)
-    assert path.read_bytes() == b"one two"
-    assert list(path.parent.iterdir()) == [path]
+        assert result_of(bench.gets()) == {}
+        assert path.stat().st_mode & 0o7777 == mode
+        path.chmod(0o600)
+        assert path.read_bytes() == b"one two"
+        assert list(path.parent.iterdir()) == [path]
 
 
 def test_file_name_of_254_bytes_is_accepted(bench: Bench, tmp_path: Path) -> None:
@@ -789,31 +780,33 @@ def test_each_of_two_simultaneous_writes_of_a_file_leaves_a_complete_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
-@pytest.mark.parametrize("kind", [frames.READ, frames.READ_RANGES, frames.WRITE, frames.WAIT_FILE])
 def test_file_request_that_has_ended_leaves_no_descriptor_open(
-    bench: Bench, tmp_path: Path, kind: int, *, is_cancelled: bool
+    bench: Bench, tmp_path: Path
 ) -> None:
+    size = 2 * frames.OUTPUT_WINDOW
+    fields = {"mode": 0o640, "has_more": True, "ranges": [[0, size]]}
+    kinds = (frames.READ, frames.READ_RANGES, frames.WRITE, frames.WAIT_FILE)
     before = open_files()
-    (tmp_path / "file").write_bytes(bytes(2 * frames.OUTPUT_WINDOW))
-    fields = {"mode": 0o640, "has_more": True, "ranges": [[0, 2 * frames.OUTPUT_WINDOW]]}
-    name = "later" if kind == frames.WAIT_FILE else "file"
-    asked = frames.to_json({"path": str(tmp_path / name), **fields})
-    bench.sends(kind, 2, asked + (b"\n" if kind == frames.WRITE else b""))
-    bench.gets()
-    assert open_files() > before
+    for kind, is_cancelled in itertools.product(kinds, (True, False)):
+        (tmp_path / "file").write_bytes(bytes(size))
+        name = "later" if kind == frames.WAIT_FILE else "file"
+        asked = frames.to_json({"path": str(tmp_path / name), **fields})
+        bench.sends(kind, 2, asked + (b"\n" if kind == frames.WRITE else b""))
+        bench.gets()
+        assert open_files() > before
 
-    if is_cancelled:
-        bench.sends(frames.CANCEL, 2)
-    elif kind == frames.WAIT_FILE:
-        (tmp_path / name).touch()
-    elif kind == frames.WRITE:
-        bench.sends(frames.DATA_END, 2)
-    else:
-        bench.sends(frames.CREDIT, 2, (2 * frames.OUTPUT_WINDOW).to_bytes(4, "big"))
+        if is_cancelled:
+            bench.sends(frames.CANCEL, 2)
+        elif kind == frames.WAIT_FILE:
+            (tmp_path / name).touch()
+        elif kind == frames.WRITE:
+            bench.sends(frames.DATA_END, 2)
+        else:
+            bench.sends(frames.CREDIT, 2, size.to_bytes(4, "big"))
 
-    assert [frame[:2] for frame in bench.gets() if frame[0] != frames.DATA] == [(frames.RESULT, 2)]
-    assert open_files() == before
+        answers = [frame[:2] for frame in bench.gets() if frame[0] != frames.DATA]
+        assert answers == [(frames.RESULT, 2)], (kind, is_cancelled)
+        assert open_files() == before, (kind, is_cancelled)
 
 
 def test_folder_cannot_be_overwritten_by_a_file(bench: Bench, tmp_path: Path) -> None:
@@ -839,15 +832,6 @@ def test_wait_for_a_file_may_begin_before_the_folders_of_the_file_exist(
     assert len(bench.server.loop._callbacks) == 1
 
 
-def test_error_for_requested_ranges_of_a_missing_file_has_the_path(
-    bench: Bench, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "no")
-    bench.sends(frames.READ_RANGES, 2, {"path": path, "ranges": [[0, 1]]})
-
-    assert error_of(bench.gets()) == f"No such file or directory '{path}'"
-
-
 def test_file_is_found_by_polling_if_inotify_is_unavailable(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -861,12 +845,6 @@ def test_file_is_found_by_polling_if_inotify_is_unavailable(
         passes(bench, monkeypatch, 0.5)
     (tmp_path / "file").touch()
     passes(bench, monkeypatch, 0.5)
-
-    assert result_of(bench.gets()) == {}
-
-
-def test_wait_for_an_existing_file_ends_immediately(bench: Bench, tmp_path: Path) -> None:
-    bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
 
     assert result_of(bench.gets()) == {}
 
@@ -980,18 +958,20 @@ def test_loop_waits_for_the_timer_that_is_due_first(
     assert waits == [pytest.approx(5000, rel=0.1), 2000]
 
 
-@pytest.mark.parametrize("is_file", [False, True])
 def test_wait_for_a_file_continues_after_its_folder_is_removed_and_created_again(
-    bench: Bench, tmp_path: Path, *, is_file: bool
+    bench: Bench, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "a"
-    folder.touch() if is_file else folder.mkdir()
-    bench.sends(frames.WAIT_FILE, 2, {"path": str(folder / "file")})
-    bench.gets()
-    folder.unlink() if is_file else folder.rmdir()
-    bench.gets()
-    folder.mkdir()
-    bench.gets()
-    (folder / "file").write_text("")
+    for name in ("folder", "file in place of the folder"):
+        folder = tmp_path / name
+        folder.mkdir() if name == "folder" else folder.touch()
+        bench.sends(frames.WAIT_FILE, 2, {"path": str(folder / "file")})
+        bench.gets()
+        folder.rmdir() if name == "folder" else folder.unlink()
+        bench.gets()
+        folder.mkdir()
+        bench.gets()
+        (folder / "file").write_text("")
 
-    assert result_of(bench.gets()) == {}
+        assert result_of(bench.gets()) == {}, name
+    bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
+    assert result_of(bench.gets()) == {}, "a file that exists is not waited for"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from types import SimpleNamespace
-
-import pytest
+from typing import TYPE_CHECKING
 
 from harness.agent import commands, frames, terminal
 from suites.unit.agent.fakes import Bench, Started, error_of, passes, result_of, start
+
+if TYPE_CHECKING:
+    import pytest
 
 _SIZE: dict[str, object] = {"rows": 24, "columns": 80}
 
@@ -28,33 +30,26 @@ def size_of(started: Started) -> tuple[int, int]:
     return size.lines, size.columns
 
 
-def test_terminal_has_the_size_of_the_last_resize_request(bench: Bench) -> None:
+def test_terminal_has_the_size_of_the_last_request_within_its_range(bench: Bench) -> None:
     started = start_in_terminal(bench)
     assert size_of(started) == (24, 80)
 
-    bench.sends(frames.RESIZE, 2, {"rows": 50, "columns": 132})
-    bench.turns()
-
-    assert size_of(started) == (50, 132)
+    for rows, columns, size in ((50, 132, (50, 132)), (70_000, -1, (65_535, 0))):
+        bench.sends(frames.RESIZE, 2, {"rows": rows, "columns": columns})
+        bench.turns()
+        assert size_of(started) == size
     started.ends()
-
-
-def test_terminal_size_out_of_range_is_clamped(bench: Bench) -> None:
-    started = start_in_terminal(bench, terminal={"rows": 70_000, "columns": -1})
-
+    started = start_in_terminal(bench, request=3, terminal={"rows": 70_000, "columns": -1})
     assert size_of(started) == (65_535, 0)
     started.ends()
 
 
-@pytest.mark.parametrize("terminal", [{}, {"rows": 1}, {"rows": "24", "columns": 80}, True])
-def test_terminal_request_without_valid_rows_and_columns_is_refused(
-    bench: Bench, terminal: object
-) -> None:
-    bench.sends(
-        frames.RUN, 2, {"argv": ["a"], "limit_s": 1, "stdin": "more", "terminal": terminal}
-    )
+def test_terminal_request_without_valid_rows_and_columns_is_refused(bench: Bench) -> None:
+    asked: dict[str, object] = {"argv": ["a"], "limit_s": 1, "stdin": "more"}
+    for size in ({}, {"rows": 1}, {"rows": "24", "columns": 80}, True):
+        bench.sends(frames.RUN, 2, {**asked, "terminal": size})
 
-    assert "'rows' and 'columns'" in error_of(bench.gets())
+        assert "'rows' and 'columns'" in error_of(bench.gets())
     assert bench.processes.started == []
 
 
@@ -145,17 +140,6 @@ def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     started.closes_output()
 
 
-def test_command_ends_with_its_process_even_if_the_terminal_stays_open(
-    bench: Bench,
-) -> None:
-    started = start_in_terminal(bench)
-    bench.turns()
-    started.exits(0)
-
-    assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
-    started.closes_output()
-
-
 def test_output_beyond_the_window_of_the_host_is_sent_after_the_host_gives_credit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,30 +175,26 @@ def test_result_of_an_ended_process_is_sent_after_the_host_gives_credit(
     started.closes_output()
 
 
-def test_typed_text_reaches_the_command(bench: Bench) -> None:
-    started = start_in_terminal(bench)
-    bench.sends(frames.DATA, 2, b"typed\n")
-    bench.turns()
+def test_typed_text_reaches_the_command_and_the_end_of_the_input_is_typed_as_ctrl_d(
+    bench: Bench,
+) -> None:
+    for request, form in ((2, "more"), (3, "all")):
+        started = start_in_terminal(bench, request=request, stdin=form)
+        if form == "more":
+            bench.sends(frames.DATA, request, b"typed\n")
+            bench.turns()
+            assert started.reads() == b"typed\n"
+            assert output_of(bench.gets()) == b"typed\r\n"
+            bench.sends(frames.DATA_END, request)
+        bench.turns()
 
-    assert started.reads() == b"typed\n"
-    assert output_of(bench.gets()) == b"typed\r\n"
-    started.ends()
-
-
-@pytest.mark.parametrize("form", ["more", "all"])
-def test_end_of_the_input_is_typed_as_ctrl_d(bench: Bench, form: str) -> None:
-    started = start_in_terminal(bench, stdin=form)
-    if form == "more":
-        bench.sends(frames.DATA_END, 2)
-    bench.turns()
-
-    assert started.reads() == b""
-    started.says(b"on\n")
-    started.exits(0)
-    got = bench.gets()
-    assert output_of(got).endswith(b"on\r\n")
-    assert result_of(got) == {"exit_code": 0, "timed_out": False}
-    started.closes_output()
+        assert started.reads() == b""
+        started.says(b"on\n")
+        started.exits(0)
+        got = bench.gets()
+        assert output_of(got).endswith(b"on\r\n")
+        assert result_of(got) == {"exit_code": 0, "timed_out": False}
+        started.closes_output()
 
 
 def test_cancel_closes_the_terminal_before_sigkill_is_sent(
