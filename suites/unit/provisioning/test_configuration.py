@@ -249,8 +249,9 @@ def test_error_for_an_unknown_field_shows_the_known_fields() -> None:
 
 
 def test_node_partitions_its_gpu_only_if_it_has_a_profile() -> None:
-    for document in ({"mig_node": True}, {"mig_node": False, "gpu_instance_profile": "MIG1g"}):
-        assert "'mig_node' contradicts 'gpu_instance_profile'" in refusal(document)
+    for profile, is_mig in ((None, True), ("MIG1g", False)):
+        said = refusal({"mig_node": is_mig, "gpu_instance_profile": profile})
+        assert "'mig_node' contradicts 'gpu_instance_profile'" in said
 
 
 def test_configuration_is_read_from_the_environment_if_there_is_no_file() -> None:
