@@ -286,31 +286,36 @@ def test_every_step_that_another_step_needs_is_in_some_plan() -> None:
     assert needed <= known
 
 
-@pytest.mark.parametrize("is_opted_out", [False, True])
-def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out: bool) -> None:
-    written = RuntimeFacts(
-        text="version = 2\n" + ("" if is_opted_out else RUNC + NVIDIA_RUNTIME),
-        cdi=CdiSupport.ABSENT,
-        is_stale=True,
-    )
-
-    def names(runtime: RuntimeFacts, *, is_configured: bool = False) -> list[str]:
+def test_containerd_is_restarted_if_a_killed_run_wrote_its_file() -> None:
+    def names(runtime: RuntimeFacts, *, is_opted_out: bool, is_configured: bool) -> list[str]:
         asked = configuration(config_gpu_driver_if_needed=is_configured)
-        seen = facts(
-            runtime=runtime,
-            is_opted_out=is_opted_out,
-            decision=Decision(action=Action.NOTHING)
+        decision = (
+            Decision(action=Action.NOTHING)
             if is_opted_out
-            else Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
+            else Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)
         )
+        seen = facts(runtime=runtime, is_opted_out=is_opted_out, decision=decision)
         return [step.name for step in make_plan(asked, seen, PROGRAM).steps]
 
-    assert names(written)[0] == "restart-containerd"
-    assert "configure-containerd" not in names(written)
-    assert "restart-containerd" not in names(replace(written, is_stale=False))
-    late = names(written, is_configured=True)
-    assert ("restart-containerd" in late) is is_opted_out
-    assert ("start-containerd" in late) is not is_opted_out
+    for is_opted_out in (False, True):
+        written = runtime_of(is_opted_out=is_opted_out, is_stale=True)
+        early = names(written, is_opted_out=is_opted_out, is_configured=False)
+        late = names(written, is_opted_out=is_opted_out, is_configured=True)
+        fresh = replace(written, is_stale=False)
+
+        assert early[0] == "restart-containerd"
+        assert "configure-containerd" not in early
+        assert "restart-containerd" not in names(
+            fresh, is_opted_out=is_opted_out, is_configured=False
+        )
+        assert ("restart-containerd" in late) is is_opted_out
+        assert ("start-containerd" in late) is not is_opted_out
+
+
+def runtime_of(*, is_opted_out: bool, is_stale: bool) -> RuntimeFacts:
+    """Return the facts of a configuration that need not be changed."""
+    text = "version = 2\n" + ("" if is_opted_out else RUNC + NVIDIA_RUNTIME)
+    return RuntimeFacts(text=text, cdi=CdiSupport.ABSENT, is_stale=is_stale)
 
 
 def test_driver_is_refused_on_a_distribution_outside_the_debian_family() -> None:
@@ -378,23 +383,19 @@ def test_node_that_opted_out_may_have_a_distribution_of_any_family() -> None:
         assert ("clean-up-driver" in names) is (action is Action.TEARDOWN)
 
 
-@pytest.mark.parametrize("is_stale", [False, True])
-@pytest.mark.parametrize("is_opted_out", [False, True])
-def test_runtime_is_checked_after_a_change_and_on_each_node_with_a_gpu(
-    *, is_opted_out: bool, is_stale: bool
-) -> None:
-    text = "version = 2\n" + ("" if is_opted_out else RUNC + NVIDIA_RUNTIME)
-    seen = facts(
-        is_opted_out=is_opted_out,
-        decision=Decision(action=Action.NOTHING) if is_opted_out else None,
-        runtime=RuntimeFacts(text=text, cdi=CdiSupport.ABSENT, is_stale=is_stale),
-    )
+def test_runtime_is_checked_after_a_change_and_on_each_node_with_a_gpu() -> None:
+    for is_opted_out, is_stale in itertools.product((False, True), (False, True)):
+        seen = facts(
+            is_opted_out=is_opted_out,
+            decision=Decision(action=Action.NOTHING) if is_opted_out else None,
+            runtime=runtime_of(is_opted_out=is_opted_out, is_stale=is_stale),
+        )
 
-    steps = {step.name: step for step in make_plan(configuration(), seen, PROGRAM).steps}
+        steps = {step.name: step for step in make_plan(configuration(), seen, PROGRAM).steps}
 
-    assert ("validate-runtime" in steps) is (is_stale or not is_opted_out)
-    assert ("restart-containerd" in steps) is is_stale
-    if "validate-runtime" in steps:
-        words = "another default runtime" if is_opted_out else "/usr/bin/nvidia-container-runtime"
-        assert f"expect {words}" in "\n".join(steps["validate-runtime"].describe())
-        assert steps["validate-runtime"].exit_code is ExitCode.FILE_WATCH_TIMEOUT
+        assert ("validate-runtime" in steps) is (is_stale or not is_opted_out)
+        assert ("restart-containerd" in steps) is is_stale
+        if "validate-runtime" in steps:
+            wanted = "another default runtime" if is_opted_out else "/usr/bin/nvidia-container"
+            assert f"expect {wanted}" in "\n".join(steps["validate-runtime"].describe())
+            assert steps["validate-runtime"].exit_code is ExitCode.FILE_WATCH_TIMEOUT
