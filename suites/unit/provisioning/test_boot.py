@@ -102,10 +102,11 @@ def test_boot_fails_if_the_device_plugin_or_the_dra_driver_does_not_start(
     for unit in ("nvidia-device-plugin", "dra-driver-nvidia-gpu"):
         simulated.failing[f"systemctl restart {unit}"] = failure()
 
-    assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu": True}) == 86
+    asked = {**GPU_NODE, "retry_budget_s": 60}
+    assert invocation.run("boot", {**asked, "enable_managed_gpu": True}) == 86
     assert "kubelet" not in simulated.active
     simulated.images = {IMAGE}
-    assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu_dra": True}) == 129
+    assert invocation.run("boot", {**asked, "enable_managed_gpu_dra": True}) == 129
 
 
 MONITORING = {"nvidia-dcgm": "GPU monitoring", "nvidia-dcgm-exporter": "GPU metrics"}
@@ -152,7 +153,8 @@ def test_failing_command_ends_the_boot_with_the_exit_code_of_its_step(
     simulated.units.add("nvidia-fabricmanager")
     simulated.failing[command] = failure()
 
-    assert invocation.run("boot", {**GPU_NODE, "gpu_needs_fabric_manager": True}) == exit_code
+    asked = {**GPU_NODE, "gpu_needs_fabric_manager": True, "retry_budget_s": 60}
+    assert invocation.run("boot", asked) == exit_code
 
     assert invocation.steps()[step] == "failed"
     assert "kubelet" not in simulated.active
