@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -515,15 +516,18 @@ def test_commands_of_a_teardown_have_time_limits(tmp_path: Path) -> None:
         assert tear_down(make_node(runner, tmp_path), OPTED_OUT) is TeardownStatus.PRESERVED
 
 
-def test_teardown_is_incomplete_if_a_module_appears_during_the_teardown(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    write_record(files)
-    with ScriptedRunner().expect(
-        "ldconfig", effect=lambda: files.write(module_path(KERNEL), "")
-    ) as runner:
-        assert tear_down(make_node(runner, tmp_path), MANAGED) is TeardownStatus.INCOMPLETE
+def test_teardown_is_incomplete_if_a_module_or_the_probe_appears_during_the_teardown(
+    tmp_path: Path,
+) -> None:
+    for name, path in (("module", module_path(KERNEL)), ("probe", "/usr/bin/nvidia-modprobe")):
+        files = NodeFiles(tmp_path / name)
+        write_record(files)
+        appear = functools.partial(files.write, path, "")
+        with ScriptedRunner().expect("ldconfig", effect=appear) as runner:
+            node = make_node(runner, files.top)
+            assert tear_down(node, MANAGED) is TeardownStatus.INCOMPLETE
 
-    assert files.exists(RECORD_PATH)
+        assert files.exists(RECORD_PATH), name
 
 
 def test_grid_node_logs_the_removed_driver() -> None:
