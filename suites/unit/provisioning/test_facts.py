@@ -146,9 +146,9 @@ def test_containerd_dump_that_is_not_toml_is_ignored(tmp_path: Path) -> None:
         .expect("containerd --version", stdout="containerd x 1.7.24")
     )
 
-    facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
+    facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid", "cdi_enabled": False})
 
-    assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
+    assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE, is_cdi_enabled=False)
     assert facts.driver_type == "grid"
 
 
