@@ -220,8 +220,10 @@ def test_agent_closes_its_copies_of_the_descriptors_that_a_command_uses(
     kernel: FakeKernel,
 ) -> None:
     """Otherwise the agent would not see the end of a stream."""
+    table = kernel.table()
+    before = open_files()
     for stdin in (False, True):
-        child = run(kernel.table(), ["tool"], stdin=stdin)
+        child = run(table, ["tool"], stdin=stdin)
         started = kernel.started[-1]
         reader = os.dup(started.streams[0])
         started.ends()
@@ -233,6 +235,7 @@ def test_agent_closes_its_copies_of_the_descriptors_that_a_command_uses(
         assert os.read(reader, 1) == b""
         os.close(reader)
         close(child)
+        assert open_files() == before
 
 
 def test_command_without_input_reads_from_dev_null(kernel: FakeKernel) -> None:
