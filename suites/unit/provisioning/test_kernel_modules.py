@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.fixtures.recordings import load_recording
 from harness.provisioning.kernel_modules import (
     DkmsEntry,
