@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from harness.evidence.history import UnitTimes
-from harness.timeline import Lane, Span, SpanState, Timeline
-from harness.timeline.rows import rows_of
+from harness.timeline import Lane, Span, SpanState
 from harness.timeline.waits import with_blockers, with_critical_path
 
 
@@ -120,20 +118,3 @@ def test_steps_within_a_critical_unit_follow_one_another() -> None:
         a_span("build", 13.0, 19.0, lane=Lane.STEPS),
         a_span("make", 14.0, 18.0, lane=Lane.DKMS),
     ) == ["pull", "cloud-init.target", "build", "make"]
-
-
-@pytest.mark.parametrize("state", [SpanState.DONE, SpanState.WAITING])
-@pytest.mark.parametrize("lane", [Lane.UNITS, Lane.STEPS])
-def test_time_of_a_timeline_grows_only_a_little_more_than_the_number_of_its_spans(
-    lane: Lane, state: SpanState
-) -> None:
-    """Each of 300 units waits for all others; 3000 steps overlap."""
-    names = [f"{number}.service" for number in range(300 if lane is Lane.UNITS else 3000)]
-    units = [after(each, *names) for each in names]
-    spans = [Span(lane=lane, name=each, start_s=0.0, end_s=9.0, state=state) for each in names]
-    begun = time.process_time()
-
-    found = with_critical_path(with_blockers(spans, units, began_s=0.0, offset_s=0.0))
-    rows_of([Timeline(title="x", end_s=9.0, spans=tuple(found))])
-
-    assert time.process_time() - begun < 1.5
