@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import platform
+import shutil
 import signal
 import threading
 import time
@@ -82,7 +83,10 @@ def register(config: pytest.Config) -> None:
 
 
 def _send_reports_to(folder: Path, config: pytest.Config) -> None:
-    """Write the run's reports into `folder`, except a report whose option names another path."""
+    """Write the run's reports into `folder`.
+
+    A report whose option names another path is written there, and copied at the end of the run.
+    """
     option = config.option
     for name, plugin in (("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")):
         if not hasattr(option, name):
@@ -94,6 +98,16 @@ def _send_reports_to(folder: Path, config: pytest.Config) -> None:
     if not option.allure_report_dir:
         option.allure_report_dir = str(folder / ALLURE)
     option.shell_cov_data = folder / SHELL_COVERAGE
+
+
+def _allure_folder(config: pytest.Config) -> Path:
+    return Path(config.option.allure_report_dir).absolute()
+
+
+def _files_of(folder: Path) -> dict[Path, int]:
+    """Map each file in `folder`, which may be absent, to the time of its last change, in ns."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    return {file: file.stat().st_mtime_ns for file in files if file.is_file()}
 
 
 # Instances compare by identity, because pytest keeps plugins in sets.
@@ -119,9 +133,13 @@ class ShardPlugin:
     _tests: tuple[str, ...] = ()
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _ended: Counter[str] = field(default_factory=Counter)
+    _earlier: Mapping[Path, int] = field(default_factory=dict)
+    """The files of earlier runs in the Allure folder, as `_files_of` returns them."""
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
+        if self.reports is not None:
+            self._earlier = _files_of(_allure_folder(session.config))
 
     # This hook runs after all hooks that deselect or reorder tests, except the wrapper of --lf.
     @pytest.hookimpl(trylast=True)
@@ -211,12 +229,24 @@ class ShardPlugin:
         result = yield
         if self.reports is not None and self._collection is not None and not self._is_superseded():
             try:
+                self._copy_reports(self.reports, config)
                 self._record(
                     self.reports, self._collection, int(session.exitstatus), config=config
                 )
             except OSError as error:
                 note_unwritten(session, self.reports.parent, error)
         return result
+
+    def _copy_reports(self, reports: Path, config: pytest.Config) -> None:
+        """Copy the reports that the run wrote to the paths of `--junitxml` and `--alluredir`."""
+        junit = Path(config.option.xmlpath).expanduser().absolute()
+        if junit != reports / JUNIT and junit.is_file():
+            shutil.copyfile(junit, reports / JUNIT)
+        allure = _allure_folder(config)
+        for file, written in _files_of(allure).items():
+            if allure != reports / ALLURE and self._earlier.get(file) != written:
+                (reports / ALLURE).mkdir(exist_ok=True)
+                shutil.copyfile(file, reports / ALLURE / file.name)
 
     def _record(
         self, reports: Path, collection: tuple[str, int], status: int, *, config: pytest.Config

@@ -85,6 +85,23 @@ def test_shards_are_merged_into_one_report_with_each_test_once(
     assert {name[:8] for name in names[:6]} in ({"test_one"}, {"test_two"})
 
 
+def test_reports_with_paths_of_their_own_are_merged_too(project: Path, tmp_path: Path) -> None:
+    own = ("--report-dir=r", "--junitxml=own.xml", "--alluredir=own")
+    run(project, "-n0", "-k", "one", *own)
+    result = run(project, "-n", "2", "-k", "two", *own)
+
+    code = main(["report", "merge", str(project / "r"), "--to", str(tmp_path / "to")])
+
+    assert code == result.exit_code
+    merged, named = (
+        [case.get("name", "") for case in ET.parse(file).getroot().iter("testcase")]  # noqa: S314 - our own
+        for file in (tmp_path / "to/junit.xml", project / "own.xml")
+    )
+    assert sorted(merged) == sorted(named)
+    assert len(list((tmp_path / "to/allure").glob("*-result.json"))) == len(merged) == 6
+    assert len(list((project / "own").glob("*-result.json"))) == 12
+
+
 def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_the_recorded_durations(
     project: Path,
 ) -> None:
@@ -200,7 +217,7 @@ def test_test_during_which_the_job_was_cancelled_is_recorded_as_not_run(project:
         "test_suite.py::test_first"
     ]
     cases = ET.parse(project / "r/start-1/junit.xml").getroot().iter("testcase")  # noqa: S314 - our own
-    assert [case.get("name") for case in cases] == ["test_first"]
+    assert [case.get("name", "") for case in cases] == ["test_first"]
 
 
 def test_longest_tests_of_a_shard_are_divided_among_its_workers(project: Path) -> None:

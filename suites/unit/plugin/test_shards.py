@@ -176,7 +176,10 @@ def test_shard_record_has_ended_tests_and_their_durations(
     for when in ("setup", "???"):
         plugin.pytest_runtest_logreport(a_report("crashed", when, 0.5))
     root = tmp_path / "b\udce9"
-    config = SimpleNamespace(getoption=lambda *_: None, rootpath=root)
+    places = SimpleNamespace(
+        xmlpath=str(plugin.reports / "junit.xml"), allure_report_dir=str(plugin.reports / "allure")
+    )
+    config = SimpleNamespace(getoption=lambda *_: None, rootpath=root, option=places)
     session: Any = SimpleNamespace(config=config, exitstatus=0)
 
     ending = plugin.pytest_sessionfinish(session, 0)
@@ -321,7 +324,7 @@ def test_earlier_start_of_a_shard_stops_and_writes_no_record_after_a_later_start
     plugin = a_plugin(1, 2, tmp_path)
     plugin.start, plugin.reports = begin(tmp_path)
     plugin._collection = ("digest", 0)
-    config = SimpleNamespace(getoption=lambda *_: None, rootpath=tmp_path)
+    config = FakeConfig(tmp_path, allure_report_dir=str(tmp_path / "allure"))
     session: Any = SimpleNamespace(shouldstop=False, config=config, exitstatus=2)
     plugin.pytest_sessionstart(session)
 
