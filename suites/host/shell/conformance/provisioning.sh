@@ -165,7 +165,6 @@ Describe 'rows'
     shift
     When call printf '%s|' "$@"
     The output should be defined
-    The variable 1 should be undefined
     The value "$#" should equal 2
   End
 End
