@@ -990,8 +990,9 @@ TOOL_WORDS = (
         "Look for 'NVRM' in the kernel log.",
     ),
     _fault(
-        # A row of the table; other programs print 'ERR!' too, such as npm.
-        r"(?m:^)\|[^\n]*(?:\bERR!|Unknown Error)[^\n]*\|",
+        # A row of the table; other programs print 'ERR!' too, such as npm. The power usage of a sound
+        # GPU reads 'ERR! / 250W' at times (Azure/azhpc-diagnostics#77).
+        r"(?m:^)\|[^\n]*(?:\bERR!(?!\s*/\s*\d+W)|Unknown Error)[^\n]*\|",
         "A GPU did not answer a question of `nvidia-smi`.",
         SMI,
         _RESET,
