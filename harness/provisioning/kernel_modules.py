@@ -151,9 +151,9 @@ def _lost_modules(
     `dkms status` calls a driver installed even if such files are gone. DKMS may have installed all
     modules in another folder; then none is lost.
     """
-    installed = _module_names(installed_files(files, kernel))
-    if not installed:
+    if not installed_files(files, kernel):
         return ()
+    installed = _module_names(files.matching(module_directory(kernel), "*.ko*"))
     built = {
         name
         for entry in entries
