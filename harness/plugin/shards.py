@@ -239,12 +239,14 @@ class ShardPlugin:
 
     def _copy_reports(self, reports: Path, config: pytest.Config) -> None:
         """Copy the reports that the run wrote to the paths of `--junitxml` and `--alluredir`."""
-        junit = Path(config.option.xmlpath).expanduser().absolute()
-        if junit != reports / JUNIT and junit.is_file():
+        junit = Path(config.option.xmlpath).expanduser()
+        if junit.is_file() and junit.resolve() != (reports / JUNIT).resolve():
             shutil.copyfile(junit, reports / JUNIT)
         allure = _allure_folder(config)
+        if allure.resolve() == (reports / ALLURE).resolve():
+            return
         for file, written in _files_of(allure).items():
-            if allure != reports / ALLURE and self._earlier.get(file) != written:
+            if self._earlier.get(file) != written:
                 (reports / ALLURE).mkdir(exist_ok=True)
                 shutil.copyfile(file, reports / ALLURE / file.name)
 

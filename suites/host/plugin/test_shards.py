@@ -102,6 +102,22 @@ def test_reports_with_paths_of_their_own_are_merged_too(project: Path, tmp_path:
     assert len(list((project / "own").glob("*-result.json"))) == 12
 
 
+def test_reports_that_options_write_into_the_folder_itself_are_not_copied(project: Path) -> None:
+    start = "link/r/start-1"
+    (project / "link").symlink_to(".")
+
+    result = run(
+        project,
+        "-n0",
+        "--report-dir=r",
+        f"--junitxml={start}/junit.xml",
+        f"--alluredir={start}/allure",
+    )
+
+    assert result.exit_code == 1, result.stdout
+    assert (project / "r/shard.json").is_file()
+
+
 def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_the_recorded_durations(
     project: Path,
 ) -> None:
