@@ -101,12 +101,16 @@ __hx_set_trap() { # ACTION NAMES... | NAME
 builtin declare -ft __hx_set_trap
 
 # Replaces the builtin. '$$' is the warm shell, so a signal to '$$' goes to the evaluation's own shell.
+# The warm shell gets a signal to the process group too, which the record 'group' says.
 kill() {
   { local -; builtin set +x; } 2>/dev/null
   local __hx_word
   local -a __hx_words=()
   for __hx_word in "$@"; do
-    [[ $__hx_word != "$$" ]] || __hx_word=${__hx_case-$$}
+    case $__hx_word in
+      "$$") __hx_word=${__hx_case-$$} ;;
+      0 | -1 | "-$$") [[ -z ${__hx_case-} ]] || builtin printf '%s\0' group 0 >&190 ;;
+    esac
     __hx_words+=("$__hx_word")
   done
   builtin kill "${__hx_words[@]}" || return "$?" # so that a trap on ERR runs, as for the builtin

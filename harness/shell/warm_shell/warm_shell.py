@@ -276,7 +276,7 @@ class WarmShell:
                     return False
             elif record[0] == "cleared":
                 break
-            elif self._control is None:
+            elif self._control is None and record[0] != "group":
                 self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
         files, folder = self._mock_folder()
         for name in files.names(folder):
@@ -334,6 +334,7 @@ class WarmShell:
         outputs = files.outputs[0]
         deadline = time.monotonic() + timeout_s
         is_prepared = True
+        is_to_group = False
         while True:
             record = self.process.reader.next_record()
             if record is None:
@@ -353,6 +354,8 @@ class WarmShell:
             name, fields = record
             if name == "unprepared":
                 is_prepared = False
+            elif name == "group":
+                is_to_group = True
             elif name == "end":
                 break
             else:
@@ -362,11 +365,12 @@ class WarmShell:
         files.trace.replace("")
         _check_parsed(stderr, is_prepared=is_prepared)
         status, received = int(fields[0]), fields[1]
-        if received and status != 128 + signal.Signals[f"SIG{received}"]:
+        if received and not is_to_group and status != 128 + signal.Signals[f"SIG{received}"]:
             raise ExpectationError(
                 f"The code under test sent the signal {received} to the shell of all evaluations, "
                 "whose PID is '$$' in the code and the parent of the evaluation's own shell; to "
-                "signal the evaluation's shell, use the builtin 'kill', or '$BASHPID'.\n"
+                "signal the evaluation's shell, use '$BASHPID', or 'kill' without a path, 'command' "
+                "or 'builtin'.\n"
                 f"{render_streams(outputs.out.text(), stderr)}"
             )
         return Evaluation(

@@ -53,6 +53,8 @@ def test_signal_that_ends_an_evaluation_gives_its_status(
         ("trap 'exit 7' TERM; die() { kill -s TERM $$; }; a=$(die); echo b", 7, ""),
         ("trap 'echo got' USR1; kill -USR1 -- $$; echo b", 0, "got\nb\n"),
         ("trap 'kill 0' EXIT; sleep 60 & echo a", 143, "a\n"),
+        ("trap 'echo got; exit 3' TERM; kill 0; echo b", 3, "got\n"),
+        ("trap '' TERM; kill -TERM -- -$$; echo b", 0, "b\n"),
         ("kill -KILL $$", 137, ""),
     ],
 )
