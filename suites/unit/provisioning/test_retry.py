@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -149,20 +150,22 @@ def test_growing_limit_doubles_after_each_timeout_within_the_time_of_all_attempt
 ) -> None:
     """On an overloaded node, no attempt with the first limit could succeed."""
     growing = Retry(attempts=20, pause_s=1, timeout_s=2, max_timeout_s=8)
-    clock = FakeClock()
-    runner = ScriptedRunner().expect("work hard", timeout_s=2, exit_code=1)
-    for limit_s in (2, 4, 8, 8, 8, 8):
-        runner.expect(
-            "work hard",
-            timeout_s=limit_s,
-            is_timed_out=True,
-            effect=functools.partial(clock.advance, limit_s),
-        )
+    for multiplier in (1, 3):
+        clock = FakeClock()
+        runner = ScriptedRunner().expect("work hard", timeout_s=2, exit_code=1)
+        for limit_s in (2, 4, 8, 8, 8, 8):
+            runner.expect(
+                "work hard",
+                timeout_s=limit_s,
+                is_timed_out=True,
+                effect=functools.partial(clock.advance, limit_s * multiplier),
+            )
+        node = replace(make_node(runner, tmp_path, clock), time_limit_multiplier=multiplier)
 
-    with runner, pytest.raises(StepFailedError, match="time limit"):
-        try_command(make_node(runner, tmp_path, clock), Run(argv=("work", "hard"), retry=growing))
+        with runner, pytest.raises(StepFailedError, match="time limit"):
+            try_command(node, Run(argv=("work", "hard"), retry=growing))
 
-    assert clock.sleeps == [1] * 6
+        assert clock.sleeps == [1] * 6
 
 
 def test_late_failure_within_a_grown_limit_counts_as_several_attempts(tmp_path: Path) -> None:
