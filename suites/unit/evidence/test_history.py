@@ -20,7 +20,8 @@ from harness.evidence.history import (
 )
 from harness.evidence.request import guest_request
 
-#: Output of `systemctl show` of systemd 252: a oneshot unit, a failed unit, and a starting unit.
+#: Output of `systemctl show` of systemd 252: a oneshot unit, a failed unit, a starting unit,
+#: and a target, which is active at once.
 ONESHOT = """\
 Result=success
 Id=e2scrub_reap.service
@@ -51,16 +52,27 @@ ActiveEnterTimestampMonotonic=0
 ActiveExitTimestampMonotonic=0
 InactiveEnterTimestampMonotonic=0
 """
+TARGET = """\
+Result=success
+Id=basic.target
+After=sysinit.target
+ActiveState=active
+InactiveExitTimestampMonotonic=30000000
+ActiveEnterTimestampMonotonic=30000000
+ActiveExitTimestampMonotonic=0
+InactiveEnterTimestampMonotonic=0
+"""
 ENTRY = b"__REALTIME_TIMESTAMP=1795413142500000\n__MONOTONIC_TIMESTAMP=142500000\n_BOOT_ID=ab\n"
 
 
 def test_unit_is_ready_when_it_is_active_or_has_ended() -> None:
-    units = parse_unit_times(f"{ONESHOT}\n{FAILED}\n{STARTING}")
+    units = parse_unit_times(f"{ONESHOT}\n{FAILED}\n{STARTING}\n{TARGET}")
 
     assert [(unit.started_s, unit.ready_s) for unit in units] == [
         (31.415926, 32.415926),
         (50.0, 51.5),
         (107.1, None),
+        (30.0, 30.0),
     ]
     assert units[1].result == "exit-code"
     assert units[2].after == {"cloud-config.service"}
