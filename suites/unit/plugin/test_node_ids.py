@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.plugin.node_ids import folder_name
@@ -65,6 +65,7 @@ def test_different_node_ids_have_different_folder_names(first: str, second: str)
 
 
 @given(st.text())
+@example(".a.py::t")
 def test_folder_name_of_any_node_id_has_only_harmless_characters(node_id: str) -> None:
     name = folder_name(node_id)
 
