@@ -116,15 +116,21 @@ def test_blob_whose_content_differs_from_the_manifest_is_refused(
     ],
 )
 def test_blob_that_ends_early_or_late_is_refused_even_if_its_file_is_complete(
-    tmp_path: Path, change: Callable[[bytes], bytes], why: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[bytes], bytes],
+    why: str,
 ) -> None:
     """A gzip file ends with a checksum and a size of four bytes each."""
     a_folder(tmp_path / "x")
     (packed, *_) = _kept(tmp_path / "x", tmp_path)
-    packed.write_bytes(change(packed.read_bytes()))
+    blob = packed.read_bytes()
+    packed.write_bytes(change(blob))
 
-    with pytest.raises(StoreError, match=f"{why} the end of the file"):
-        unpack_file(packed, tmp_path / "to", fact_of(b""), "x", DataBudget("x", 1))
+    for chunk in (CHUNK, len(blob)):
+        monkeypatch.setattr(packing, "_CHUNK", chunk)
+        with pytest.raises(StoreError, match=f"{why} the end of the file"):
+            unpack_file(packed, tmp_path / "to", fact_of(b""), "x", DataBudget("x", 1))
 
 
 def _kept(folder: Path, to: Path) -> list[Path]:
