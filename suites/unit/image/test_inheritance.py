@@ -220,7 +220,7 @@ def test_error_for_recipes_that_extend_each_other_shows_the_recipes(
     shipped: Path, own: Path
 ) -> None:
     (own / "one.yaml").write_text("schema: 1\nextends: two\n")
-    (own / "two.yaml").write_text("schema: 1\nextends: ./one.yaml\n")
+    (own / "two.yaml").write_text("schema: 1\nextends: one.yaml\n")
 
     with pytest.raises(BadInputError) as refusal:
         load_catalogue(shipped, own).read("one")
