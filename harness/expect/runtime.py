@@ -232,7 +232,8 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
     """
     specs = evidence.cdi_devices
     invalid = [path for path, devices in specs.items() if devices is None]
-    others = [path for path in invalid if _is_of_another_vendor(path, evidence.cdi_kinds[path])]
+    kinds = evidence.cdi_kinds
+    others = [path for path in invalid if _is_of_another_vendor(path, kinds[path])]
     broken = [path for path in invalid if path not in others]
     require(
         not broken,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -642,6 +643,17 @@ def test_broken_spec_of_another_vendor_is_named_and_is_not_the_gpus(
     folder.file("/etc/cdi/nic.yaml", spec.replace("vendor.example/nic", "nvidia.com/gpu"))
     with pytest.raises(ExpectationError, match=r"expected in .*nic"):
         expect.cdi_offers_gpus(folder.evidence)
+
+
+def test_many_broken_specs_are_judged_within_the_time_limit(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path)
+    for number in range(150):
+        folder.file(f"/etc/cdi/{number}.yaml", "kind: vendor.example/nic\ndevices: [\n")
+    began = time.process_time()
+
+    expect.cdi_offers_gpus(folder.evidence)
+
+    assert time.process_time() - began < 1
 
 
 def test_verdict_on_a_missing_nvidia_runtime_is_unknown_if_another_runtime_runs_the_pods(
