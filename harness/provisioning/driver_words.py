@@ -991,8 +991,8 @@ TOOL_WORDS = (
     ),
     _fault(
         # A row of the table; other programs print 'ERR!' too, such as npm. The power usage of a sound
-        # GPU reads 'ERR! / 250W' at times (Azure/azhpc-diagnostics#77).
-        r"(?m:^)\|[^\n]{0,200}(?:\bERR!(?!\s*/\s*\d+W)|Unknown Error)[^\n]{0,200}\|",
+        # GPU may be 'ERR! / 250W' for a while (Azure/azhpc-diagnostics#77), or always 'ERR! / N/A'.
+        r"(?m:^)\|[^\n]{0,200}(?:\bERR!(?!\s*/\s*(?:\d+W|N/A))|Unknown Error)[^\n]{0,200}\|",
         "A GPU did not answer a question of `nvidia-smi`.",
         SMI,
         _RESET,

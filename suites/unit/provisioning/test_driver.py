@@ -52,8 +52,9 @@ def test_nvidia_smi_is_not_tried_again_after_a_failure_that_waiting_does_not_rep
         (TABLE.replace("33C", "ERR!"), "", 0): NO_ANSWER,
         (TABLE.replace("| N/A", "|ERR!"), "", 0): NO_ANSWER,
         (TABLE.replace("70W /  700W", "ERR! / ERR!"), "", 0): NO_ANSWER,
-        # The power usage of a sound V100 reads like this at times (Azure/azhpc-diagnostics#77).
+        # The power usage of a sound V100 and of a sound Quadro P1000.
         (TABLE.replace(" 70W /  700W", "ERR! /  250W"), "", 0): None,
+        (TABLE.replace(" 70W /  700W", "ERR! /   N/A"), "", 0): None,
         (TABLE.replace("P0             70W", "ERR!          ERR!"), "", 0): NO_ANSWER,
         (TABLE.replace("NVIDIA H100 80GB HBM3", "ERR!                 "), "", 0): NO_ANSWER,
         (TABLE.replace("70W /  700W", "Unknown Error"), "", 0): NO_ANSWER,
