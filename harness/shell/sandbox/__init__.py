@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 #: The programs beside this module use these exit codes and this prefix on stderr, or on the
-#: descriptor `report_fd`, to report why a command did not run. The programs import nothing from the harness, and only tests import the
-#: programs.
+#: descriptor `report_fd`, to report why a command did not run. The programs import nothing from the
+#: harness, and only tests import the programs.
 CANNOT_ENTER, TOO_MANY_PROCESSES, KERNEL_REFUSES = 251, 250, 249
 MARK = "harness sandbox:"
 _PROGRAMS = {"throwaway": "throwaway_root.py", "refuse": "write_refusal.py"}
@@ -91,7 +91,7 @@ class Sandbox:
         The files below the directory `layer` replace files of the throw-away root. Through the
         socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
         then stays as it is. The descriptor `report_fd` receives the reports that else go to stderr,
-        where the command could imitate a report; the command can't write to the descriptor.
+        where the command could imitate a report; the command does not inherit the descriptor.
 
         `scratch` must exist; the throw-away root is built in an empty directory below it. With
         `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for

@@ -1097,7 +1097,7 @@ def main() -> int:
     end = sys.argv.index("--")
     settings = dict(word.split("=", 1) for word in sys.argv[1:end])
     _report["fd"] = int(settings.get("report_fd", "2"))
-    if _report["fd"] != 2:  # the command must not write reports
+    if _report["fd"] != 2:  # the command must not inherit it
         os.set_inheritable(_report["fd"], False)
     return _throw_away(settings, sys.argv[end + 1 :])
 

@@ -109,7 +109,7 @@ def main() -> int:
     settings = [word.split("=", 1) for word in sys.argv[1:end]]
     places = [value for name, value in settings if name == "writable"]
     _report["fd"] = int(dict(settings).get("report_fd", "2"))
-    if _report["fd"] != 2:  # the command must not write reports
+    if _report["fd"] != 2:  # the command must not inherit it
         os.set_inheritable(_report["fd"], False)
     return _refuse_writes(dict(settings)["cwd"], places, sys.argv[end + 1 :])
 
