@@ -102,9 +102,11 @@ def test_reports_with_paths_of_their_own_are_merged_too(project: Path, tmp_path:
     assert len(list((project / "own").glob("*-result.json"))) == 12
 
 
-def test_reports_that_options_write_into_the_folder_itself_are_not_copied(project: Path) -> None:
-    start = "link/r/start-1"
-    (project / "link").symlink_to(".")
+def test_reports_that_options_write_into_the_folder_itself_are_not_copied(
+    project: Path, tmp_path: Path
+) -> None:
+    start = tmp_path / "link/r/start-1"
+    (tmp_path / "link").symlink_to(project)  # pytest would collect a link in the project too
 
     result = run(
         project,
