@@ -166,7 +166,7 @@ def test_error_shows_each_gpu_that_could_not_be_returned(host: FakeHost, pool: G
 def test_request_for_a_model_gets_a_gpu_of_that_model(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
-    """The model is that of the inventory, or else follows from the ids."""
+    """The inventory names the model, or else the ids decide."""
     host.add_function("0000:05:00.0", group=9, vendor=0x1002, device=L4)
 
     with lease(pool, GpuChoice(model=find_model("l4-24gb"))) as (gpu,):
