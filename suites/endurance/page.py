@@ -37,7 +37,7 @@ All campaigns except *load* and *flakes* run in separate namespaces, with a `/tm
 so that a campaign sees everything that a try leaves behind. For this, root must run the campaign, or the host must
 allow users to make namespaces.
 
-The campaigns *load* and *flakes* divide the tests that CI selects into eight parts; each try runs one part.
+The campaigns *load* and *flakes* divide the tests that CI selects into 24 parts; each try runs one part.
 
 In the campaign *time*, a preloaded library shifts the clock of a process and slows its disk accesses. The kernel's
 clock, from which files get their times, is not changed.

@@ -26,8 +26,9 @@ _REPOSITORY = Path(__file__).parents[2]
 _RUN_S = 6 * 3600.0
 _LARGEST_SEED = 10**9
 _SHOWN = 20
-#: A whole run of CI's tests takes too long for a try: *load* and *flakes* run an eighth at a time.
-_PARTS = 8
+#: A whole run of CI's tests takes too long for a try: *load* and *flakes* run one part at a time, so
+#: that an hour has several tries even with 8 busy processes for each processor.
+_PARTS = 24
 #: The tests of `./dev test`: the arguments of each of its runs of pytest.
 _CI: Sequence[Sequence[str]] = (
     ("suites/docs", "suites/host", "suites/unit", "--dist=worksteal"),
@@ -124,7 +125,7 @@ class Load:
 class Flakes:
     """Runs the tests that CI runs, in random order and with different numbers of workers.
 
-    Each try runs one of eight parts; together, the tries of all parts run all tests that CI runs.
+    Each try runs one part; together, the tries of all parts run all tests that CI runs.
     """
 
     is_apart: bool = False
