@@ -1,7 +1,9 @@
 """Traces the bash scripts that systemd starts in a machine once cloud-init has begun.
 
 cloud-init's first command sets BASH_ENV for everything that systemd starts from then on: the later
-stages of cloud-init with the provisioner, and services. Each bash process writes its own file.
+stages of cloud-init with the provisioner, and services. Since release 24.3, one process runs all
+stages, so the script that cloud-init makes of `runcmd` exports BASH_ENV too. Each bash process
+writes its own file.
 """
 
 from __future__ import annotations
@@ -60,8 +62,12 @@ def trace_environment(*, by_trap: bool) -> Mapping[str, str]:
 
 def early_commands(environment: Mapping[str, str]) -> Sequence[Argv]:
     """Return the command that cloud-init has to run first, so that bash traces itself."""
-    variables = [f"{name}={value}" for name, value in environment.items()]
-    return [["sh", "-c", _SET_UP, "trace", FOLDER, TRACE.read_text(), TRACE.name, *variables]]
+    text = TRACE.read_text()
+    return [["sh", "-c", _SET_UP, "trace", FOLDER, text, TRACE.name, *_assignments(environment)]]
+
+
+def _assignments(environment: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in environment.items()]
 
 
 def traced(
@@ -69,9 +75,14 @@ def traced(
 ) -> NodeRequest:
     """Return the request, changed so that the node traces the scripts of provisioning and of the test."""
     environment = trace_environment(by_trap=by_trap)
+    before = request.before
+    # Without commands of the request there is no `runcmd`, or only the provisioner's own.
+    if not request.skip_cloud_init and (before or request.command is not None):
+        before = (["export", *_assignments(environment)], *before)
     return replace(
         request,
         early=(*early_commands(environment), *request.early),
+        before=before,
         provisioner=replace(provisioner, environment={**provisioner.environment, **environment}),
     )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
 from harness.lab.shell_trace import read_hits, traced
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from harness.fixtures.machines import BootNode
     from harness.image import Image
     from harness.provisioner import Provisioner
-
-pytestmark = pytest.mark.pin_image(reason="bash traces itself in the same way everywhere")
 
 SCRIPT = """\
 #!/bin/bash

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from harness.lab.node import NodeRequest
+
 TEXT = "#!/bin/bash\necho\n"
 
 
@@ -208,6 +210,26 @@ def test_traced_node_sets_up_its_trace_first_and_in_the_provisioners_environment
     }
     assert request.provisioner.run == mine.run
     assert "HX_TRACE_BY_TRAP=1" in traced(a_request(), mine, by_trap=True).early[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_exported"),
+    [
+        (a_request(before=[["own"]], command=None), True),
+        (a_request(), True),
+        (a_request(command=None), False),
+        (a_request(before=[["own"]], skip_cloud_init=True), False),
+    ],
+    ids=["commands of the request", "provisioner", "no commands", "without cloud-init"],
+)
+def test_commands_of_cloud_init_get_the_trace_whatever_process_runs_them(
+    request_: NodeRequest, *, is_exported: bool
+) -> None:
+    """Since release 24.3, all stages of cloud-init are one process, which began before the trace."""
+    found = traced(request_, Provisioner(name="mine", run=["/opt/mine"])).before
+
+    export = ["export", "BASH_ENV=/var/lib/harness-shell-trace/trace.sh"]
+    assert list(found) == [*([export] if is_exported else []), *request_.before]
 
 
 def test_machine_reads_its_traces_with_its_own_python(tmp_path: Path) -> None:
