@@ -202,9 +202,9 @@ _LOSSES = (
         helps="",
     ),
     _fault(
-        r"GPU is lost, skipping ",
+        rf"(?:GPU is lost, skipping |{_FUNCTION}Failed GPU reg read : 0xffffffff\. Check whether GPU is present)",
         LOST,
-        NV,
+        f"{NV}; {_OPEN}, src/nvidia/src/kernel/gpu/intr/intr.c",
         _REBOOT,
         name=_LOST_NAME,
         helps="",
@@ -502,9 +502,10 @@ _NOTICES = (
         f"{_OPEN}, src/nvidia/src/kernel/platform; NVIDIA/open-gpu-kernel-modules#421",
     ),
     _notice(
-        r"cpuidInfoAMD: Unrecognized AMD processor ",
-        "The driver does not know the name of the host's processor.",
-        f"{_OPEN}, src/nvidia/src/kernel/platform/cpu.c",
+        r"(?:cpuidInfoAMD: Unrecognized AMD processor |CPUID: unknown implementer/part |"
+        r"Chipset not recognized \()",
+        "The driver does not know the name of the host's processor or chipset.",
+        f"{_OPEN}, src/nvidia/src/kernel/platform",
     ),
     _notice(
         rf"GPU at (?:PCI:)?{_ADDRESS} has software scheduler (?:ENABLED|DISABLED) with policy ",
