@@ -28,7 +28,7 @@ _ARCHITECTURE = re.compile(r"(?P<machine>x86_64|aarch64)(?P<pages>_64k)?")
 #: Processors as named in Kubernetes' labels, by their names in kernel names.
 _KUBERNETES_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Systems whose minor versions share drivers, with the first major version for which this is true.
-_MAJOR_VERSION_ONLY = {"rocky": 0, "rhel": 10}
+_MAJOR_VERSION_ONLY = {"ol": 0, "rocky": 0, "rhel": 10}
 #: Characters that are not allowed in an image's tag or a label's value.
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -65,7 +65,7 @@ class PrecompiledImage:
 def os_tag(os_release: str) -> str:
     """Return the tag of a system, such as `ubuntu22.04`, from the system's os-release file.
 
-    For Rocky Linux, and for RHEL from 10 on, the tag contains only the major version.
+    For Oracle Linux, Rocky Linux, and RHEL from 10 on, the tag contains only the major version.
 
     Raises PrecompiledError if the file has no name or version.
     """

@@ -38,6 +38,7 @@ def test_os_tag_is_derived_from_os_release() -> None:
         'ID="rhel"\nVERSION_ID="9.4"\n': "rhel9.4",
         'ID="rhel"\nVERSION_ID="10.0"\n': "rhel10",
         'ID="rocky"\nID_LIKE="rhel"\nVERSION_ID="9.4"\n': "rocky9",
+        'ID="ol"\nID_LIKE="fedora"\nVERSION_ID="9.6"\n': "ol9",
         'ID="centos"\nVERSION_ID="10.1"\n': "centos10.1",
         "ID=rhel\nVERSION_ID=stream\n": "rhelstream",
         "ID=rhel\nVERSION_ID=1²\n": "rhel1²",
