@@ -85,6 +85,7 @@ GPU_UNITS = (
     "nvidia-device-plugin.service",
     "dra-driver-nvidia-gpu.service",
     "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
     "nvidia-modprobe.service",
     "nvidia-persistenced.service",
 )

@@ -583,6 +583,7 @@ def test_failure_of_any_unit_that_serves_gpus_is_refused(tmp_path: Path) -> None
         "nvidia-device-plugin.service",
         "dra-driver-nvidia-gpu.service",
         "nvidia-fabricmanager.service",
+        "nvidia-imex.service",
         "nvidia-modprobe.service",
         "nvidia-persistenced.service",
     ):
