@@ -313,15 +313,18 @@ def parse_cdi_devices(text: str) -> list[str] | None:
     """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0', or None if the text is not a spec.
 
     No error is raised for an invalid file: container runtimes ignore such a file, so the file is a
-    fault of the node.
+    fault of the node. A file is invalid too if a device in it changes nothing in a container
+    (moby/moby#47633).
     """
     try:
         spec = parse_yaml(text)
         version, kind = spec["cdiVersion"], spec["kind"]
-        names = [device["name"] for device in spec.get("devices") or ()]
+        devices = spec.get("devices") or ()
+        names = [device["name"] for device in devices]
+        has_edits = all(any(device["containerEdits"].values()) for device in devices)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    if not isinstance(version, str) or not _CDI_VERSION.fullmatch(version):
+    if not has_edits or not isinstance(version, str) or not _CDI_VERSION.fullmatch(version):
         return None
     # An alias makes a short text a huge list, whose text must not be made.
     if isinstance(kind, _COLLECTIONS) or len(str(kind)) > _LONGEST_CDI_KIND:

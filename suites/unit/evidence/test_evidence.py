@@ -195,7 +195,7 @@ def test_cdi_specs_are_read_from_etc_cdi_and_run_cdi(tmp_path: Path) -> None:
         a_gpu_node(tmp_path)
         .file(
             "/etc/cdi/own.json",
-            '{"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": [{"name": "d"}]}',
+            '{"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": [{"name": "d", "containerEdits": {"env": ["A=1"]}}]}',
         )
         .file("/etc/cdi/README", "not a spec by its name")
         .file("/run/cdi/nvidia.yaml", "half a sp")

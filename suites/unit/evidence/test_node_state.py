@@ -229,23 +229,30 @@ def test_error_for_a_driver_without_a_version_quotes_its_line() -> None:
 
 
 VERSION = "cdiVersion: 0.5.0\n"
+_EDITS = "  containerEdits: {env: [A=1]}\n"
 
 
 def test_cdi_devices_have_fully_qualified_names() -> None:
     for text, devices in (
         (
-            "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: all\n",
+            f"cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n{_EDITS}- name: all\n{_EDITS}",
             ["nvidia.com/gpu=0", "nvidia.com/gpu=all"],
         ),
         (
-            '{"cdiVersion": "v0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',
+            (
+                '{"cdiVersion": "v0.3.0", "kind": "nvidia.com/gpu", "devices": '
+                '[{"name": "0", "containerEdits": {"env": [], "mounts": [{"hostPath": "/a"}]}}]}'
+            ),
             ["nvidia.com/gpu=0"],
         ),
         ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\n", []),
         ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\ndevices:\n", []),
-        ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\ndevices:\n- name: 0\n", ["nvidia.com/gpu=0"]),
         (
-            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: 0:1\n- name: MIG-a_b.c\n",
+            f"cdiVersion: 1.0.0\nkind: nvidia.com/gpu\ndevices:\n- name: 0\n{_EDITS}",
+            ["nvidia.com/gpu=0"],
+        ),
+        (
+            f"{VERSION}kind: nvidia.com/gpu\ndevices:\n- name: 0:1\n{_EDITS}- name: MIG-a_b.c\n{_EDITS}",
             ["nvidia.com/gpu=0:1", "nvidia.com/gpu=MIG-a_b.c"],
         ),
     ):
@@ -267,12 +274,15 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec() -> None:
         f"{VERSION}kind: x\ndevices: 3",
         f"{VERSION}kind: [",
         "\0",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n- id: '1'\n",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n- name:\n",
-        f"{VERSION}kind: x\ndevices:\n- name: ''\n",
-        f"{VERSION}kind: x\ndevices:\n- name: a b\n",
-        f"{VERSION}kind: x\ndevices:\n- name: gpu-\n",
-        f"{VERSION}kind: x\ndevices:\n- name: [0]\n",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n{_EDITS}- id: '1'\n{_EDITS}",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n{_EDITS}- name:\n{_EDITS}",
+        f"{VERSION}kind: x\ndevices:\n- name: ''\n{_EDITS}",
+        f"{VERSION}kind: x\ndevices:\n- name: a b\n{_EDITS}",
+        f"{VERSION}kind: x\ndevices:\n- name: gpu-\n{_EDITS}",
+        f"{VERSION}kind: x\ndevices:\n- name: [0]\n{_EDITS}",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n{_EDITS}- name: '1'\n",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n  containerEdits: {{env: [], mounts: }}\n",
+        f"{VERSION}kind: x\ndevices:\n- name: '0'\n  containerEdits: [env]\n",
         f"{VERSION}kind: {{x: y}}\n",
         f"{VERSION}kind: {'x' * 300}\n",
     ):

@@ -117,7 +117,7 @@ LAYOUTS: Mapping[str, Layout] = {
         dump=CONTAINERD_CONFIG.replace("/usr/bin/nvidia", "/usr/local/nvidia/toolkit/nvidia"),
         cdi={
             "/run/cdi/management.nvidia.com-gpu.yaml": "cdiVersion: 0.5.0\n"
-            "kind: management.nvidia.com/gpu\ndevices:\n- name: all\n",
+            "kind: management.nvidia.com/gpu\ndevices:\n- name: all\n  containerEdits: {env: [A=1]}\n",
             "/run/cdi/k8s.device-plugin.nvidia.com-gpu.json": PLUGIN_SPEC,
         },
         verdicts={"module": UNKNOWN},

@@ -614,6 +614,11 @@ def test_device_plugin_or_dra_driver_must_be_active(tmp_path: Path) -> None:
         expect.gpu_services_up(folder.evidence)
 
 
+def _spec_without_device_nodes(kind: str, *names: str) -> str:
+    devices = [{"name": name, "containerEdits": {"env": ["A=1"]}} for name in names]
+    return json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices})
+
+
 def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for kind in (
@@ -621,8 +626,7 @@ def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
         "k8s.gpu.nvidia.com/device",
         "k8s.gpu.nvidia.com/claim",
     ):
-        spec = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "x"}]})
-        folder.file("/run/cdi/nvidia.yaml", spec)
+        folder.file("/run/cdi/nvidia.yaml", _spec_without_device_nodes(kind, "x"))
         offer = expect.cdi_offers_gpus(folder.evidence)
         assert offer == f"'/run/cdi/nvidia.yaml' offers {kind}=x."
 
@@ -756,8 +760,7 @@ def test_nvidia_runtime_is_found_in_format_4_of_containerds_configuration(tmp_pa
 def test_cdi_device_of_another_kind_is_not_a_gpu(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for kind in ("nvidia.com/gpu2", "xnvidia.com/gpu", "nvidia.com/mig", "nvidiaxcom/gpu"):
-        spec = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "0"}]})
-        folder.file("/run/cdi/nvidia.yaml", spec)
+        folder.file("/run/cdi/nvidia.yaml", _spec_without_device_nodes(kind, "0"))
         with pytest.raises(ExpectationError, match="offer none"):
             expect.cdi_offers_gpus(folder.evidence)
 
@@ -784,13 +787,9 @@ def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: 
         "'/run/cdi/nvidia.yaml' offers nvidia.com/gpu=0, nvidia.com/gpu=all."
     )
     folder.without("files/etc/cdi/x.json")
-    spec = {
-        "cdiVersion": "0.5.0",
-        "kind": "nvidia.com/gpu",
-        "devices": [{"name": "all"}, {"name": "0"}],
-    }
+    spec = _spec_without_device_nodes("nvidia.com/gpu", "all", "0")
 
-    expect.cdi_offers_gpus(folder.file("/run/cdi/nvidia.yaml", json.dumps(spec)).evidence)
+    expect.cdi_offers_gpus(folder.file("/run/cdi/nvidia.yaml", spec).evidence)
 
 
 def test_exit_code_with_similar_digits_is_refused(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ REPORTS = (
             GPU,
         )(f).file(
             "/run/cdi/management.nvidia.com-gpu.yaml",
-            "cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\ndevices:\n- name: all\n",
+            "cdiVersion: 0.5.0\nkind: management.nvidia.com/gpu\ndevices:\n- name: all\n"
+            "  containerEdits: {deviceNodes: [{path: /dev/nvidiactl}]}\n",
         ),
         state=MET,
     ),

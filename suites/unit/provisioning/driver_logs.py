@@ -88,8 +88,7 @@ PUBLIC_LOGS = (
     PublicLog(
         source="geerlingguy/raspberry-pi-pcie-devices#677",
         text=_log("NVRM: Chipset not recognized (vendor ID 0x14e4, device ID 0x2712)"),
-        says=Log.UNKNOWN,
-        words="Chipset not recognized",
+        says=Log.NO_FAULT,
     ),
     PublicLog(
         source="zzzhouuu/truenas-nvidia-drivers#20",
