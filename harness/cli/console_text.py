@@ -16,8 +16,11 @@ _SEQUENCE = re.compile(
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _LONGEST_SEQUENCE = 4096
-#: The control sequences that only draw: they set colours, move the cursor, or erase text.
-_DRAWS = re.compile(r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefmrsu]|\[\?(?:7|25)[hl]|[78DEHM]|\([0AB])")
+#: The control sequences that only draw: they set colours, move the cursor, or erase text. Only the
+#: numbers of a colour may be separated by colons too.
+_DRAWS = re.compile(
+    r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefrsu]|\[[0-9:;]*m|\[\?(?:7|25)[hl]|[78DEHM]|\([0AB])"
+)
 
 AS_BEFORE = "\x1b[0m\x1b[?25h\x1b[?7h\x1b7\x1b[r\x1b8\x1b(B"
 """Resets colours, cursor, line wrapping, scrolling region and character set."""

@@ -182,6 +182,8 @@ def test_surrogates_and_undecodable_bytes_are_replaced(recording: Path) -> None:
 def test_terminal_commands_are_removed_from_the_replayed_output() -> None:
     for pieces, drawn in (
         (["\x1b[31mred\x1b[0m\r\n\ttab\b"], "\x1b[31mred\x1b[0m\r\n\ttab\b"),
+        # systemd separates the numbers of a colour by colons.
+        (["\x1b[0;1;38:5:185mDEPEND\x1b[0m\x1b[4:3H"], "\x1b[0;1;38:5:185mDEPEND\x1b[0m"),
         (["\x1b7\x1b[r\x1b[999;999H\x1b[6n\x1b8"], "\x1b7\x1b[r\x1b[999;999H\x1b8"),
         (["\x1b]0;title\x07a\x1b]52;c;eA==\x1b\\b"], "ab"),
         (["\x1bP$q m\x1b\\a\x1b[c\x1b[?1000h\x05\x1bc\x9b6n"], "a6n"),
