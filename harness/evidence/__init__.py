@@ -15,6 +15,7 @@ The module is long because each property of `Evidence` is one fact. The folder h
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shutil
 from dataclasses import replace
@@ -213,13 +214,22 @@ class Evidence:
         Raises HarnessError if the command was not run.
         """
         kept = self.folder / "commands" / name
-        if not kept.is_file():
+        if not self._has_output_of(name):
             raise HarnessError(
                 f"The evidence has no output of '{name}'; see the evidence's manifest for the list of "
                 "missing items.",
                 evidence=self.folder,
             )
         return self._text(kept)
+
+    def _has_output_of(self, name: str) -> bool:
+        try:
+            return (self.folder / "commands" / name).is_file()
+        except OSError as error:
+            # The guest chooses the name of its kernel, which is a part of the names of commands.
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            return False
 
     def exit_code_of(self, name: str) -> int:
         """Return the exit code of the gathered command `name`.
@@ -465,7 +475,7 @@ class Evidence:
                 "unknown."
             )
         # Evidence from earlier versions lacks this command.
-        is_gathered = (self.folder / "commands" / PCI_CONFIG).is_file()
+        is_gathered = self._has_output_of(PCI_CONFIG)
         answering = node_state.parse_answering(self.output_of(PCI_CONFIG)) if is_gathered else {}
         functions = [
             node_state.parse_pci_event(text, path)
@@ -566,7 +576,7 @@ class Evidence:
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
         """Return the units, if any, that `unit_commands` gathered, each under all its names."""
-        is_gathered = (self.folder / "commands" / SHOWN_UNITS).is_file()
+        is_gathered = self._has_output_of(SHOWN_UNITS)
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
     def shown_unit(self, name: str) -> ShownUnit:
@@ -639,7 +649,7 @@ class Evidence:
             refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
             name = f"{DEBIAN_MODULE}-modinfo-{kernel}"
             # Evidence from earlier versions lacks this command.
-            if not (self.folder / "commands" / name).is_file() or self._is_module_absent(name):
+            if not self._has_output_of(name) or self._is_module_absent(name):
                 self._refuse_stale_list(kernel)
                 return None
         value = node_state.parse_modinfo_field(self.answer_of(name), field)

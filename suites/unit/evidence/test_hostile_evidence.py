@@ -74,7 +74,7 @@ def read_everything(evidence: Evidence) -> str:
         lambda: evidence.file("/var/lib/gpu-node/outcome.json"),
         lambda: evidence.files("/var/lib/gpu-node"),
         lambda: evidence.matching("/var/lib/gpu-node/*"),
-        lambda: evidence.module_version_of("6.1"),
+        lambda: evidence.module_version_of(evidence.running_kernel),
         lambda: inner_steps(evidence),
         lambda: find_cause(evidence.folder),
         lambda: first_error_line(evidence.folder),
@@ -164,6 +164,20 @@ def test_malformed_or_hostile_outcome_raises_a_harness_error(tmp_path: Path) -> 
 
         with pytest.raises(HarnessError, match="has an unknown format"):
             _ = evidence.outcome
+
+
+def test_name_of_a_kernel_that_no_file_can_have_gives_an_error(tmp_path: Path) -> None:
+    for kernel in ("6" * 237, "6" * 5000, "../../x", "6\0"):
+        files: dict[str, str | bytes] = {
+            "commands/uname-r": f"{kernel}\n",
+            "commands/uname-r.exit-code": "0\n",
+            f"commands/modinfo-{'6' * 237}": "modinfo: ERROR: Module nvidia not found.",
+            f"commands/modinfo-{'6' * 237}.exit-code": "1\n",
+        }
+        evidence = evidence_of(tmp_path, files)
+
+        with pytest.raises(HarnessError):
+            evidence.module_version_of(evidence.running_kernel)
 
 
 def test_odd_exit_code_of_a_command_is_no_success(tmp_path: Path) -> None:
