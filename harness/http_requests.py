@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _PORTS = {"http": 80, "https": 443}
 #: Answers that a server may send before the answer itself: 102 Processing, and 103 Early Hints.
 _INTERIM = frozenset({102, 103})
+#: How many interim answers, including the answer 100, a server may send before the answer itself.
+_MOST_INTERIM = 100
 #: How long an address of a host may take to connect if the host has further addresses.
 _CONNECT_S = 5.0
 #: The characters of a URL on the wire (RFC 3986); urllib would drop other characters or send them.
@@ -186,6 +188,8 @@ class _PacedSocket(io.RawIOBase):
 
 
 class _PacedResponse(http.client.HTTPResponse):
+    _statuses = 0
+
     def __init__(self, sock: socket.socket, *words: object, pace: Pace, **more: object) -> None:
         super().__init__(sock, *words, **more)  # type: ignore[arg-type]
         self.fp.close()
@@ -198,6 +202,14 @@ class _PacedResponse(http.client.HTTPResponse):
         while self.status in _INTERIM:
             self.headers = self.msg = None  # type: ignore[assignment]
             super().begin()
+
+    def _read_status(self) -> tuple[str, int, str]:
+        """Read a status line; http.client itself reads any number of answers 100."""
+        self._statuses += 1
+        if self._statuses > _MOST_INTERIM + 1:
+            raise http.client.HTTPException(f"it sent more than {_MOST_INTERIM} interim answers")
+        status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        return status
 
 
 class _HttpConnection(http.client.HTTPConnection):

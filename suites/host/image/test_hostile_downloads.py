@@ -139,6 +139,13 @@ def test_interim_answers_are_skipped(download: Download, interim: bytes) -> None
     assert download.part.read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("interim", [b"100 Continue", b"103 Early Hints"])
+def test_interim_answers_without_end_end_the_request(download: Download, interim: bytes) -> None:
+    download.fail_always(flood(b"", piece=b"HTTP/1.1 " + interim + b"\r\n\r\n"))
+
+    assert "more than 100 interim answers" in download.fail()
+
+
 @pytest.fixture
 def silent_port(server: ImageServer) -> Iterator[int]:
     """Return the server's port, which never accepts a connection at another address."""
