@@ -33,7 +33,12 @@
     # under test, as without a trace.
     __hx_traced='{ builtin printf "+\036%s\037%s\037%s\037%s\036\n%.0s" "${#BASH_SOURCE[@]}" \
       "${BASH_SOURCE[0]-}" "$LINENO" "$PWD" "$_" >&'$__hx_trace_fd'
-      [[ ${BASH_COMMAND^^} != "TRAP "*@(DEBUG|RETURN)* ]] || builtin set +T; } 2>/dev/null'
+      [[ ${BASH_COMMAND^^} != "TRAP "*@(DEBUG|RETURN)* ]] || builtin set +T
+      [[ $BASH_COMMAND != *BASH_XTRACEFD* &&
+        $BASH_COMMAND != ?(builtin )"set -"@(*([[:alpha:]])v*([[:alpha:]])|o verbose)?( *) ]] || {
+        builtin set +T
+        builtin trap - DEBUG
+      }; } 2>/dev/null'
     builtin set -T
     builtin trap "$__hx_traced" DEBUG
   else

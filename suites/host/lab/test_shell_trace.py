@@ -65,3 +65,16 @@ def test_script_that_runs_set_x_keeps_its_stderr(
     )
 
     assert (result.stdout, result.stderr.lstrip("+")) == ("hi\n", " echo hi\n")
+
+
+@pytest.mark.parametrize("options", ["BASH_XTRACEFD=1; set -x", "set -xv"])
+def test_script_shows_no_command_of_the_harness(tmp_path: Path, options: str) -> None:
+    (tmp_path / "a.sh").write_text(f"{options}\necho hi\n")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "trace.sh").write_text(TRACE.read_text())
+    traced = {**trace_environment(by_trap=True), "BASH_ENV": str(tmp_path / "trace.sh")}
+    argv = ["env", "-C", str(tmp_path), "bash", "a.sh"]
+
+    plain, covered = (LocalRunner().run(argv, timeout_s=30, env=env) for env in ({}, traced))
+
+    assert (covered.stdout, covered.stderr) == (plain.stdout, plain.stderr)
