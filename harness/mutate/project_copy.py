@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _GIT_S = 120.0
+#: A diff without context, whatever git's configuration and attributes say.
+_DIFF = (
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--text"),
+    *("-U0", "--inter-hunk-context=0"),
+)
 _NOT_COPIED = frozenset(
     {".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
      ".ruff_cache", ".pytest_cache", ".hypothesis"}
@@ -136,7 +141,7 @@ class Project:
         path = str(self.top / script)
         if self._git("cat-file", "-e", f"{revision}:{script.as_posix()}") is None:
             return set(range(1, (self.top / script).read_bytes().count(b"\n") + 2))
-        diff = self._git("diff", "--no-ext-diff", "--no-color", "-U0", revision, "--", path)
+        diff = self._git(*_DIFF, revision, "--", path)
         if diff is None:
             raise HarnessError(f"git could not compare '{script}' with '{revision}'.")
         return parse_changed_lines(diff)

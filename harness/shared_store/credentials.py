@@ -40,6 +40,7 @@ def read_basic(host: str) -> str | None:
         known = base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()
     if not isinstance(known, str) or not known:
         return None
+    known = known.replace("\r", "").replace("\n", "")  # Docker ignores line breaks here
     try:
         base64.b64decode(known, validate=True)
     except ValueError:

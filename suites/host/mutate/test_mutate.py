@@ -213,6 +213,7 @@ def test_killed_run_leaves_the_files_unchanged_and_is_continued_by_the_next_run(
 
 
 def test_option_since_limits_mutations_to_changed_lines(project: _Project) -> None:
+    project.write(".gitattributes", "*.sh -diff\n")
     git = ["git", "-C", str(project.root), "-c", "user.email=a@example.org", "-c", "user.name=a"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         LocalRunner().run([*git, *words], timeout_s=60.0).check("git")

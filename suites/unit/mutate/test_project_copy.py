@@ -100,7 +100,15 @@ def test_copy_has_the_existing_files_that_git_lists_and_a_script_that_git_ignore
     (tmp_path / "link").symlink_to("module")
     git = ["git", "-C", str(tmp_path)]
     files = [*git, "ls-files", "-z", "--full-name", "--cached", "--others", "--exclude-standard"]
-    changed = ["diff", "--no-ext-diff", "--no-color", "-U0", "main", "--", str(tmp_path / "a.sh")]
+    options = [
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "--text",
+        "-U0",
+        "--inter-hunk-context=0",
+    ]
+    changed = ["diff", *options, "main", "--", str(tmp_path / "a.sh")]
     with (
         ScriptedRunner()
         .expect([*git, "rev-parse", "--show-toplevel"], stdout=f"{tmp_path}\n")

@@ -31,6 +31,7 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
         ({"https://r.example@evil/": {"auth": THEIRS}}, None),
         ({"r.example": {"username": "ann", "password": "ours"}}, OURS),
         ({"r.example": {"username": "ann", "password": "x", "auth": OURS}}, OURS),
+        ({"r.example": {"auth": f"{OURS[:4]}\r\n{OURS[4:]}\n"}}, OURS),
         ({"r.example": {"username": "ann"}}, None),
         ({"r.example:5000": {"auth": THEIRS}}, None),
         ({"r.example": {}, "s.example": {"auth": THEIRS}}, None),
