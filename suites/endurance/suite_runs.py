@@ -26,8 +26,8 @@ _REPOSITORY = Path(__file__).parents[2]
 _RUN_S = 6 * 3600.0
 _LARGEST_SEED = 10**9
 _SHOWN = 20
-#: A whole run of CI's tests takes too long for a try: *load* and *flakes* run one part at a time, so
-#: that an hour has several tries even with 8 busy processes for each processor.
+#: A whole run of CI's tests takes too long for a try: *load* and *flakes* run one part at a time.
+#: With 8 busy processes for each processor, a part took an hour on a host with two processors.
 _PARTS = 24
 #: The tests of `./dev test`: the arguments of each of its runs of pytest.
 _CI: Sequence[Sequence[str]] = (
