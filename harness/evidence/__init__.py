@@ -1,7 +1,7 @@
 """The evidence of one node: a folder on disk, and a typed view of this folder.
 
 This package accesses no machine, so a failure can be checked again with only its evidence folder.
-The module is long because each property of `Evidence` is one fact. The folder has:
+The folder has:
 
     <folder>/provisioner.json  how to read the result; without this file, the harness's declaration applies
     <folder>/manifest.json     the files that were gathered, and the files that were missing
@@ -15,9 +15,6 @@ The module is long because each property of `Evidence` is one fact. The folder h
 
 from __future__ import annotations
 
-import errno
-import secrets
-import shutil
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -25,11 +22,11 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import CloudInitResult
 from harness.errors import HarnessError
 from harness.evidence import node_state
-from harness.evidence.gaps import refuse_closed, refuse_gaps
+from harness.evidence.folder import NOT_FOUND, EvidenceFolder, read_number
+from harness.evidence.gaps import refuse_closed
 from harness.evidence.outcome import (
     ProvisioningOutcome,
     parse_events,
-    parse_exit_code,
     parse_log_decision,
     parse_log_steps,
 )
@@ -42,9 +39,8 @@ from harness.evidence.units import (
     parse_shown_units,
     parse_unit_jobs,
 )
-from harness.foreign_files import evidence_text, read_plain
+from harness.foreign_files import read_plain
 from harness.gpu.trace_file import parse_trace
-from harness.lease import make_private_folder
 from harness.limits import DATA_FILE
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.declaration import read_declaration
@@ -101,21 +97,16 @@ _NO_MODULE = (
     ),
 )
 _GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
-#: The folders in which a shell looks for programs. If a folder is not accessible, its programs
-#: seem to be absent.
-_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-#: `timeout`'s exit code for a program that does not exist.
-_NOT_FOUND = 127
 #: `timeout`'s exit codes for a program that does not exist or can't be run, for example because the
 #: user may not enter its folder.
-_NOT_STARTED = {126, _NOT_FOUND}
+_NOT_STARTED = {126, NOT_FOUND}
 
 
-class Evidence:
-    """A typed view of one evidence folder."""
+class Evidence(EvidenceFolder):
+    """The facts about a node and its provisioner that an evidence folder proves."""
 
     def __init__(self, folder: Path, *, run: int | None = None) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._runs = Runs(folder / "files")
         self._run = self._runs.chosen(run)
 
@@ -132,155 +123,6 @@ class Evidence:
     def runs(self) -> Sequence[int]:
         """Return the numbers of the provisioner's runs, oldest first; the first number is 1."""
         return self._runs.numbers
-
-    def copy_to(self, folder: Path) -> Path:
-        """Copy the evidence to `folder`, replacing the folder's contents, and return `folder`.
-
-        Raises HarnessError if the copy cannot be written; `folder` is then unchanged.
-        """
-        make_private_folder(folder.parent)
-        beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-        try:
-            shutil.copytree(self.folder, beside)
-            shutil.rmtree(folder, ignore_errors=True)
-            beside.rename(folder)
-        except (OSError, shutil.Error) as error:
-            raise HarnessError(
-                f"The evidence in '{self.folder}' cannot be copied to '{folder}': {error}."
-            ) from error
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-        return folder
-
-    def file(self, path: str) -> str | None:
-        """Return the text of a file of the guest, or None if the guest had no such file.
-
-        Raises HarnessError if the user on the node had no permission to read the file, or if the
-        file was not requested.
-        """
-        kept = self.folder / "files" / path.lstrip("/")
-        if kept.is_file():
-            return self._text(kept)
-        refuse_gaps(self.folder, "files", path)
-        return None
-
-    def _text(self, kept: Path) -> str:
-        """Return the text of a file; raises HarnessError if the file is too long or not regular."""
-        return evidence_text(kept, below=self.folder)
-
-    def refuse_cut(self, path: str) -> None:
-        """Raise HarnessError if only the beginning of a file of the guest was collected."""
-        kept = self.folder / "files" / path.lstrip("/")
-        if kept.is_file() and kept.stat().st_size >= node_state.FILE_LIMIT_KIB << 10:
-            raise HarnessError(
-                f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{path}' were collected, so the "
-                "rest is unknown. If this is the provisioner's log, let the provisioner write a "
-                "smaller log, and declare that log by 'outcome.log.path'.",
-                evidence=self.folder,
-            )
-
-    def files(self, folder: str) -> Mapping[str, str]:
-        """Return the texts of the gathered files that are directly in a folder of the guest, by file name.
-
-        Raises HarnessError if the user on the node had no permission to read the folder or a file
-        in it, or if no file in it was requested.
-        """
-        pattern = f"{folder.rstrip('/')}/*"
-        refuse_closed(self.folder, pattern)
-        kept = self.folder / "files" / folder.lstrip("/")
-        if not kept.is_dir():
-            refuse_gaps(self.folder, "files", pattern)
-            return {}
-        return {path.name: self._text(path) for path in sorted(kept.iterdir()) if path.is_file()}
-
-    def matching(self, pattern: str) -> Mapping[str, str]:
-        """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
-
-        Raises HarnessError if the user on the node had no permission to read such a file or a folder
-        above it, or if no such file was requested.
-        """
-        refuse_closed(self.folder, pattern)
-        root = self.folder / "files"
-        found = sorted(
-            path for path in root.glob(pattern.lstrip("/").replace("[", "[[]")) if path.is_file()
-        )
-        if not found:
-            refuse_gaps(self.folder, "files", pattern)
-        return {f"/{path.relative_to(root).as_posix()}": self._text(path) for path in found}
-
-    def output_of(self, name: str) -> str:
-        """Return the output of the gathered command `name`.
-
-        Raises HarnessError if the command was not run.
-        """
-        kept = self.folder / "commands" / name
-        if not self._has_output_of(name):
-            raise HarnessError(
-                f"The evidence has no output of '{name}'; see the evidence's manifest for the list of "
-                "missing items.",
-                evidence=self.folder,
-            )
-        return self._text(kept)
-
-    def _has_output_of(self, name: str) -> bool:
-        try:
-            return (self.folder / "commands" / name).is_file()
-        except OSError as error:
-            # The guest chooses the name of its kernel, which is a part of the names of commands.
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            return False
-
-    def exit_code_of(self, name: str) -> int:
-        """Return the exit code of the gathered command `name`.
-
-        Raises HarnessError if the exit code is unknown.
-        """
-        return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
-
-    def is_command_absent(self, name: str) -> bool:
-        """Return whether the node lacks the program that the gathered command `name` starts.
-
-        Raises HarnessError if the program may be in a folder that could not be read.
-        """
-        if self.exit_code_of(name) != _NOT_FOUND:
-            return False
-        refuse_closed(self.folder, *_PROGRAM_FOLDERS)
-        return True
-
-    def answer_of(self, name: str) -> str:
-        """Return the output of the gathered command `name`, which must have succeeded.
-
-        Raises HarnessError if the command failed, because the output of a failed command may lack
-        existing items.
-        """
-        output = self.output_of(name)
-        exit_code = self.exit_code_of(name)
-        if exit_code != 0:
-            raise HarnessError(
-                f"The command '{name}' ended with exit code {exit_code} on the node, so its output proves "
-                f"nothing. The command printed: {output.strip()[-500:] or 'nothing'}",
-                evidence=self.folder,
-            )
-        return output
-
-    def _full_answer_of(self, name: str) -> str:
-        """Return the output of a command; raises HarnessError if the command failed or printed nothing."""
-        output = self.answer_of(name)
-        if not output.strip():
-            raise HarnessError(
-                f"The command '{name}' printed nothing on the node, so nothing is proved.",
-                evidence=self.folder,
-            )
-        return output
-
-    def _kernel_file(self, path: str) -> str:
-        """Return a file that every running kernel has; raises HarnessError if it is missing or truncated."""
-        self.refuse_cut(path)
-        text = self.file(path)
-        if text is None:
-            raise HarnessError(f"The evidence lacks '{path}'.", evidence=self.folder)
-        return text
 
     @property
     def gpu_traces(self) -> Mapping[str, AccessTrace]:
@@ -376,7 +218,7 @@ class Evidence:
             text = self._runs.stored(self._run, "exit-code")
         if text is None or not text.strip():
             return None
-        return _number(text, f"exit code in '{EXIT_CODE_PATH}'")
+        return read_number(text, f"exit code in '{EXIT_CODE_PATH}'")
 
     @property
     def failed_command(self) -> FailedCommand | None:
@@ -678,10 +520,3 @@ class Evidence:
     def _is_module_absent(self, name: str) -> bool:
         is_refused = self.exit_code_of(name) == _NO_SUCH_MODULE
         return is_refused and any(words in self.output_of(name) for words in _NO_MODULE)
-
-
-def _number(text: str, what: str) -> int:
-    try:
-        return parse_exit_code(text)
-    except ValueError:
-        raise HarnessError(f"The {what} was expected to be a number, but is {text!r}.") from None
