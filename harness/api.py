@@ -34,7 +34,8 @@ from harness.lab.call_recorder import CallRecorder, RecordedCall
 from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.existing_node import ExistingNode
 from harness.lab.machine import LabMachine
-from harness.lab.node import Node, NodeRequest
+from harness.lab.node import Node
+from harness.lab.node_request import NodeRequest
 from harness.lab.registry import Registry, driver_archive
 from harness.lab.saved_states import SavedState
 from harness.lab.vm_drivers import DriverOpener

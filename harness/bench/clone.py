@@ -12,7 +12,7 @@ from harness.bench.prompt import measure_prompt, seconds_of_command
 from harness.bench.spread import Spread
 from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.lab.saved_states import booted, cloud_init_done
 from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart

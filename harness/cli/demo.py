@@ -19,7 +19,7 @@ from harness.evidence.causes import explain
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab
 from harness.lab.bakes import bake_evidence, bake_node
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.visible_text import visible
 
 if TYPE_CHECKING:

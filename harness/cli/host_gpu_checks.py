@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import VFIO_DRIVER
 from harness.lab.gpu_sources import open_gpu_pool
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.machine.qemu.locked_memory import locked_mib
 from harness.machine.requirement_check import RequirementCheck
 from harness.settings import INVENTORY

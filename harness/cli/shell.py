@@ -146,7 +146,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
     """Provision a node and enter it, since there are no saved machines with GPUs."""
     from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no node
-    from harness.lab.node import NodeRequest  # noqa: PLC0415
+    from harness.lab.node_request import NodeRequest  # noqa: PLC0415
 
     request = NodeRequest(name="shell", image=bake_node(lab, lab.settings.images[0]), gpus=models)
     with lab.boot(request) as node:

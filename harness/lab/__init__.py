@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
-    from harness.lab.node import Node, NodeRequest
+    from harness.lab.node import Node
+    from harness.lab.node_request import NodeRequest
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
@@ -246,9 +247,9 @@ class Lab(LabImages):
             request = replace(request, image=image, kernel=kernel)
         # The import is inside the function, because loading the readers of evidence takes longer
         # than starting a clone.
-        from harness.lab.node import (  # noqa: PLC0415
+        from harness.lab.node import Node  # noqa: PLC0415
+        from harness.lab.node_request import (  # noqa: PLC0415
             MAX_TIME_LIMIT_MULTIPLIER,
-            Node,
             describe_node,
             require_applied_user_data,
             state_of,

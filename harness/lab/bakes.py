@@ -11,7 +11,7 @@ from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
 from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot, render_clean
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.machine.guest_time import deadline_of_maker
 from harness.progress import ProgressEvent, Stage
 from harness.provisioner import BAKE, RUNNER_PATH

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelPackages
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.machine.guest_time import deadline_of_maker
 from harness.progress import ProgressEvent, Stage
 from harness.settings import MachineStart

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from harness.image import Image
     from harness.lab import Lab
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
     from harness.registry import PullFault
     from harness.registry.server import RegistryServer
 

@@ -25,7 +25,7 @@ from harness.shell.warm_shell.pool import TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
     from harness.machine.channels.guest import Guest
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from harness.lab.node import Node, NodeRequest
+    from harness.lab.node import Node
+    from harness.lab.node_request import NodeRequest
     from harness.provisioner import Provisioner
 
 

@@ -11,7 +11,7 @@ from harness import expect
 from harness.bench import clone, gpu, gpu_open, shell
 from harness.bench.time_to_gpu import figures
 from harness.expect.every_node import NODE_EXPECTATIONS
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.reference.markdown import PACKAGE, code, page, prose, sentence, table
 from harness.reference.shapes import field_rows
 

@@ -147,7 +147,7 @@ def test_json_documents_on_the_pages_are_valid(blocks: Callable[[str], list[Bloc
             "is no call of it: missing a required",
         ),
         (
-            "from harness.lab.node import NodeRequest\ndef f():\n    NodeRequest(nmae='x')\n",
+            "from harness.lab.node_request import NodeRequest\ndef f():\n    NodeRequest(nmae='x')\n",
             "is no call of it",
         ),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 import pytest
 
 from harness.cloudinit import GuestFile
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioner.gpu_node import NAME
 from harness.settings import APPLICATION
 from suites.e2e.any_provisioner import config_for

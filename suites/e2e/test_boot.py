@@ -9,7 +9,7 @@ import pytest
 from harness import expect
 from harness.cloudinit import GuestFile
 from harness.evidence import RECORD_PATH
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 
 if TYPE_CHECKING:
     from harness.fixtures.machines import BootNode

@@ -42,7 +42,7 @@ def test_fails(clone, cloud_init_done, h100, number):
 """
 
 BUSY = """
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioning.wait import Deadline
 
 def test_waits(boot_node, node_image):

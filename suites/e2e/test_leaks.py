@@ -27,7 +27,7 @@ pytestmark = [
 
 #: An e2e test whose machine boots, and which then waits for output that never appears.
 BUSY_RUN = """
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioning.wait import Deadline
 
 def test_waits(boot_node, node_image):
@@ -37,7 +37,7 @@ def test_waits(boot_node, node_image):
 """
 
 SHORT_RUN = """
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 
 def test_boots(boot_node, node_image):
     node = boot_node(NodeRequest(name="next", image=node_image, command=None), wait=False)

@@ -10,7 +10,7 @@ import pytest
 from harness import expect
 from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.lab.bakes import bake_evidence, bake_node
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioner.yaml_file import read_provisioner
 from harness.settings import MachineStart
 

@@ -16,7 +16,7 @@ from harness.cloudinit import GuestFile
 from harness.errors import ExpectationError, HarnessError
 from harness.image import CloudImage
 from harness.lab.bakes import bake_node
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.lab.precompiled import modules_for, precompiled_archive
 from harness.lab.registry import DRIVER_ARCHIVE, driver_archive
 from harness.lab.saved_states import booted, cloud_init_done

@@ -9,7 +9,7 @@ from harness.bench.time_to_gpu.nodes import booted_node
 from harness.bench.time_to_gpu.samples import Measured, OracleResult, TeardownSample
 from harness.errors import ExpectationError
 from harness.evidence.state_diff import CHANGES_AT_REST, AllowedChanges, StateDiff
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioner import BOOT
 
 if TYPE_CHECKING:

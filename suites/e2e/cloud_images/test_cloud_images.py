@@ -14,7 +14,7 @@ from harness.image.cloud.store import open_local
 from harness.lab.bakes import bake_evidence
 from harness.lab.boot_loader import boot_always, boot_once, menu_of
 from harness.lab.cloud_images import CloudImageBoot
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:

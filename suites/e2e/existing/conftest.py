@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cloudinit import GuestFile
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements

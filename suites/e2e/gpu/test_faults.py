@@ -15,7 +15,7 @@ from harness.cloudinit import GuestFile
 from harness.gpu import PMC_BOOT_0
 from harness.gpu.mailbox import MigMode
 from harness.gpu.trace import IncidentKind
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.lab.stand_ins import STAND_INS
 
 if TYPE_CHECKING:

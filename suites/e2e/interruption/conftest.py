@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from suites.e2e.interruption.whole_run import state_of
 from suites.e2e.runtime.refresh_unit import FILES, INSTALL
 

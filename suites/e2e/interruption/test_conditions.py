@@ -23,7 +23,8 @@ from suites.e2e.promises import promise
 if TYPE_CHECKING:
     from harness.api import Argv, BootNode
     from harness.evidence.state import NodeState
-    from harness.lab.node import Node, NodeRequest
+    from harness.lab.node import Node
+    from harness.lab.node_request import NodeRequest
 
 HOUR_S = 3600
 

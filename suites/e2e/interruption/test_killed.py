@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from harness.api import Argv, BootNode, Image
     from harness.evidence.state import NodeState
-    from harness.lab.node import Node, NodeRequest
+    from harness.lab.node import Node
+    from harness.lab.node_request import NodeRequest
 
 UNIT = "suites/unit/provisioning/test_properties.py"
 KILLED = 137

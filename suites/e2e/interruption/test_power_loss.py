@@ -24,7 +24,7 @@ from suites.e2e.promises import promise
 if TYPE_CHECKING:
     from harness.evidence.state import NodeState
     from harness.lab import Lab
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
 
 
 @promise(section="5", unit="suites/unit/provisioning/test_properties.py")

@@ -9,7 +9,7 @@ import pytest
 
 from harness.bench.gpu_open import with_driver_loaded
 from harness.fixtures.machines import OPENED_GPU_IMAGES, REAL_DRIVER_IMAGE
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from suites.e2e.gpu.driver_facts import FACTS, FACTS_WHERE_IT_OPENS, driver_facts
 from suites.e2e.real_driver.conftest import OPEN_S
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.real_driver.conftest import OPEN_S
 from suites.e2e.real_driver.decisions import SKIP_DRIVER, decision_of

@@ -14,7 +14,7 @@ import pytest
 
 from harness.gpu.gsp import open_gpus
 from harness.gpu.trace import IncidentKind
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.plugin.select import requirements
 from suites.e2e.real_driver.complaints import complaints_in
 from suites.e2e.real_driver.conftest import EMULATION, LOAD_S, OPEN_S

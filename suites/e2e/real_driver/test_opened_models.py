@@ -14,7 +14,7 @@ import pytest
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.trace import IncidentKind
 from harness.gpu.transport import Transport
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import GuestFile
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.lab.shell_trace import read_hits, traced
 from harness.shell.commands_of import executed_lines
 

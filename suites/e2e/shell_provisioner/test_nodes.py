@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 
 if TYPE_CHECKING:
     from harness.fixtures.machines import BootNode

@@ -13,7 +13,7 @@ from harness.lab.description import MachineDescription, Platform, describe
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.guest_channels import MachineServices
 from harness.lab.machine import LabMachine
-from harness.lab.node import NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.lab.saved_states import BuiltImageSource
 from harness.machine.capacity.broker import Broker
 from harness.machine.channels.ssh import SshIdentity

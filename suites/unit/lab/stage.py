@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.lab.gpu_sources import GpuSources
     from harness.lab.guest_channels import MachineServices
     from harness.lab.machine import LabMachine
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
     from harness.lab.saved_states import SavedState
     from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker

@@ -20,7 +20,7 @@ from harness.lab.cloud_images import (
     cloud_image_seed,
     render_clean,
 )
-from harness.lab.node import NodeRequest, render_node_seed
+from harness.lab.node_request import NodeRequest, render_node_seed
 from harness.lab.saved_states import SavedState, describe_clone, key_parts
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import DirectKernel, Firmware, MachineSpec

@@ -23,7 +23,7 @@ from harness.image.store import ImageStore
 from harness.lab import Lab, images, prepared_images, resumed_machine, shared_caches
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.machine_bundle import read_bundle
-from harness.lab.node import NodeRequest, render_node_seed
+from harness.lab.node_request import NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
 from harness.machine.description.spec import DEFAULT_SLOTS, HostPort

@@ -11,7 +11,8 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.catalogue import load_catalogue
-from harness.lab.node import Node, describe_node
+from harness.lab.node import Node
+from harness.lab.node_request import describe_node
 from harness.machine.description.spec import HostPort
 from harness.provisioner import (
     ConfigurationFile,
@@ -31,7 +32,7 @@ from suites.unit.lab.builders import (
 )
 
 if TYPE_CHECKING:
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
 
 
 def configuration_of(request: NodeRequest) -> dict[str, object]:

@@ -13,7 +13,8 @@ from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.request import AdditionalEvidence
 from harness.image import CloudImageKernel
 from harness.lab import evidence_collection
-from harness.lab.node import Node, all_files
+from harness.lab.node import Node
+from harness.lab.node_request import all_files
 from harness.provisioner import RUNNER_PATH, Provisioner
 from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 from harness.steps import listening

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
 
 TEXT = "#!/bin/bash\necho\n"
 

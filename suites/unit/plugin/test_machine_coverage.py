@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.errors import HarnessError
-from harness.lab.node import Node, NodeRequest
+from harness.lab.node_request import NodeRequest
 from harness.machine.channels.guest import Guest
 from harness.plugin.machine_coverage import recorded, traced_if_asked
 from harness.plugin.specs.runs import hits_of, notes_of
@@ -22,6 +22,8 @@ from suites.unit.lab.builders import an_image
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from harness.lab.node import Node
 
 
 class FakeConfig:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.evidence.state import NodeState
     from harness.lab import Lab
-    from harness.lab.node import NodeRequest
+    from harness.lab.node_request import NodeRequest
 
 
 def a_fleet(payload: Payload = Payload.STAND_IN) -> Fleet:
