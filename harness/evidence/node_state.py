@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.datafile import parse_yaml
 from harness.errors import HarnessError
@@ -79,9 +79,11 @@ _STAT = re.compile(
 #: The version of the NVML library in a CDI spec, which is the version of its driver.
 _CDI_NVML = re.compile(r"/libnvidia-ml\.so\.(\d{1,4}(?:\.\d{1,4}){1,2})(?![\w.])")
 #: The form of a CDI spec's version, which container runtimes require.
-_CDI_VERSION = re.compile(r"v?\d{1,5}\.\d{1,5}\.\d{1,5}")
+_CDI_VERSION = re.compile(r"v?(\d{1,5})\.(\d{1,5})\.(\d{1,5})")
 #: The name of a device in the specification of CDI.
 _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+#: The kind of a CDI spec: the vendor and the class of its devices.
+_CDI_SPEC_KIND = re.compile(r"{0}/{0}".format(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"))
 _LONGEST_CDI_KIND = 255
 #: A kind in a CDI spec of YAML or JSON, which may be an invalid file.
 _CDI_KIND = re.compile(
@@ -314,7 +316,7 @@ def parse_cdi_devices(text: str) -> list[str] | None:
 
     No error is raised for an invalid file: container runtimes ignore such a file, so the file is a
     fault of the node. A file is invalid too if a device in it changes nothing in a container
-    (moby/moby#47633).
+    (moby/moby#47633), or if the file uses a feature that is newer than its `cdiVersion`.
     """
     try:
         spec = parse_yaml(text)
@@ -322,18 +324,47 @@ def parse_cdi_devices(text: str) -> list[str] | None:
         devices = spec.get("devices") or ()
         names = [device["name"] for device in devices]
         has_edits = all(any(device["containerEdits"].values()) for device in devices)
+        required = _required_cdi_version(spec, devices)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    if not has_edits or not isinstance(version, str) or not _CDI_VERSION.fullmatch(version):
+    found = _CDI_VERSION.fullmatch(version) if isinstance(version, str) else None
+    if not has_edits or found is None or tuple(map(int, found.groups())) < required:
+        return None
+    if len(kind) > _LONGEST_CDI_KIND or not _CDI_SPEC_KIND.fullmatch(kind):
         return None
     # An alias makes a short text a huge list, whose text must not be made.
-    if isinstance(kind, _COLLECTIONS) or len(str(kind)) > _LONGEST_CDI_KIND:
-        return None
     if any(name is None or isinstance(name, _COLLECTIONS) for name in names):
         return None
     if not all(_CDI_NAME.fullmatch(str(name)) for name in names):
         return None
     return [f"{kind}={name}" for name in names]
+
+
+def _required_cdi_version(spec: Any, devices: Any) -> tuple[int, int, int]:
+    """Return the oldest version of CDI that has all features of a spec.
+
+    The library of container runtimes refuses a spec of an older version, since its release 0.5.4
+    (cncf-tags/container-device-interface, specs-go/version.go).
+    """
+    edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in devices)]
+    rdt = [edit["intelRdt"] for edit in edits if edit.get("intelRdt") is not None]
+    features = {
+        (0, 4, 0): [mount.get("type") for edit in edits for mount in edit.get("mounts") or ()],
+        (0, 5, 0): [
+            *(str(device["name"])[:1].isdigit() for device in devices),
+            *(node.get("hostPath") for edit in edits for node in edit.get("deviceNodes") or ()),
+        ],
+        (0, 6, 0): [
+            "." in spec["kind"].partition("/")[2],
+            *(part.get("annotations") for part in (spec, *devices)),
+        ],
+        (0, 7, 0): [*(True for _ in rdt), *(edit.get("additionalGids") for edit in edits)],
+        (1, 1, 0): [
+            *(one.get("schemata") is not None or one.get("enableMonitoring") for one in rdt),
+            *(edit.get("netDevices") for edit in edits),
+        ],
+    }
+    return max((version for version, uses in features.items() if any(uses)), default=(0, 3, 0))
 
 
 def parse_cdi_kinds(text: str) -> set[str]:

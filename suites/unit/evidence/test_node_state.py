@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -241,9 +243,9 @@ def test_cdi_devices_have_fully_qualified_names() -> None:
         (
             (
                 '{"cdiVersion": "v0.3.0", "kind": "nvidia.com/gpu", "devices": '
-                '[{"name": "0", "containerEdits": {"env": [], "mounts": [{"hostPath": "/a"}]}}]}'
+                '[{"name": "g0", "containerEdits": {"env": [], "mounts": [{"hostPath": "/a"}]}}]}'
             ),
-            ["nvidia.com/gpu=0"],
+            ["nvidia.com/gpu=g0"],
         ),
         ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\n", []),
         ("cdiVersion: 1.0.0\nkind: nvidia.com/gpu\ndevices:\n", []),
@@ -262,31 +264,63 @@ def test_cdi_devices_have_fully_qualified_names() -> None:
 def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec() -> None:
     for text in (
         "",
-        "kind: x\n",
-        "cdiVersion: 0.5\nkind: x\n",
-        "cdiVersion: '0.5'\nkind: x\n",
-        "cdiVersion: 0.5.0-rc1\nkind: x\n",
-        "cdiVersion: [0.5.0]\nkind: x\n",
-        "cdiVersion: \nkind: x\n",
+        "kind: x/y\n",
+        "cdiVersion: 0.5\nkind: x/y\n",
+        "cdiVersion: '0.5'\nkind: x/y\n",
+        "cdiVersion: 0.5.0-rc1\nkind: x/y\n",
+        "cdiVersion: [0.5.0]\nkind: x/y\n",
+        "cdiVersion: \nkind: x/y\n",
         "no",
         "[1]",
         f"{VERSION}devices: []",
-        f"{VERSION}kind: x\ndevices: 3",
+        f"{VERSION}kind: x/y\ndevices: 3",
         f"{VERSION}kind: [",
         "\0",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n{_EDITS}- id: '1'\n{_EDITS}",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n{_EDITS}- name:\n{_EDITS}",
-        f"{VERSION}kind: x\ndevices:\n- name: ''\n{_EDITS}",
-        f"{VERSION}kind: x\ndevices:\n- name: a b\n{_EDITS}",
-        f"{VERSION}kind: x\ndevices:\n- name: gpu-\n{_EDITS}",
-        f"{VERSION}kind: x\ndevices:\n- name: [0]\n{_EDITS}",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n{_EDITS}- name: '1'\n",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n  containerEdits: {{env: [], mounts: }}\n",
-        f"{VERSION}kind: x\ndevices:\n- name: '0'\n  containerEdits: [env]\n",
+        f"{VERSION}kind: x/y\ndevices:\n- name: '0'\n{_EDITS}- id: '1'\n{_EDITS}",
+        f"{VERSION}kind: x/y\ndevices:\n- name: '0'\n{_EDITS}- name:\n{_EDITS}",
+        f"{VERSION}kind: x/y\ndevices:\n- name: ''\n{_EDITS}",
+        f"{VERSION}kind: x/y\ndevices:\n- name: a b\n{_EDITS}",
+        f"{VERSION}kind: x/y\ndevices:\n- name: gpu-\n{_EDITS}",
+        f"{VERSION}kind: x/y\ndevices:\n- name: [0]\n{_EDITS}",
+        f"{VERSION}kind: x/y\ndevices:\n- name: '0'\n{_EDITS}- name: '1'\n",
+        f"{VERSION}kind: x/y\ndevices:\n- name: '0'\n  containerEdits: {{env: [], mounts: }}\n",
+        f"{VERSION}kind: x/y\ndevices:\n- name: '0'\n  containerEdits: [env]\n",
         f"{VERSION}kind: {{x: y}}\n",
-        f"{VERSION}kind: {'x' * 300}\n",
+        f"{VERSION}kind: x/{'x' * 300}\n",
+        f"{VERSION}kind: x\n",
+        f"{VERSION}kind: x/y/z\n",
+        "cdiVersion: 0.2.0\nkind: x/y\n",
     ):
         assert parse_cdi_devices(text) is None
+
+
+def test_cdi_spec_with_a_feature_that_is_newer_than_its_version_is_invalid() -> None:
+    def spec(version: str, **changes: object) -> str:
+        edits = {"env": ["A=1"]}
+        device = {"name": "all", "containerEdits": edits}
+        return json.dumps({"cdiVersion": version, "kind": "a/b", "devices": [device], **changes})
+
+    def device(name: str = "all", **edits: object) -> dict[str, object]:
+        return {"devices": [{"name": name, "containerEdits": edits}]}
+
+    for before, since, changes in (
+        ("0.3.0", "0.4.0", device(mounts=[{"hostPath": "/a", "type": "bind"}])),
+        ("0.4.0", "0.5.0", device("0", env=["A=1"])),
+        ("0.4.0", "0.5.0", device(deviceNodes=[{"path": "/dev/a", "hostPath": "/dev/a"}])),
+        (
+            "0.4.0",
+            "0.5.0",
+            {"containerEdits": {"deviceNodes": [{"path": "/a", "hostPath": "/a"}]}},
+        ),
+        ("0.5.0", "0.6.0", {"kind": "nvidia.com/gpu.mig"}),
+        ("0.5.0", "0.6.0", {"annotations": {"a": "b"}}),
+        ("0.6.0", "0.7.0", device(additionalGids=[44])),
+        ("v0.6.0", "v0.7.0", device(intelRdt={"closID": "a"})),
+        ("1.0.0", "1.1.0", device(intelRdt={"schemata": ["MB:0=50"]})),
+        ("1.0.0", "1.1.0", device(netDevices=[{"hostInterfaceName": "eth0", "name": "eth1"}])),
+    ):
+        assert parse_cdi_devices(spec(before, **changes)) is None
+        assert parse_cdi_devices(spec(since, **changes)) is not None
 
 
 def test_device_nodes_of_a_cdi_spec_are_read() -> None:
