@@ -610,6 +610,21 @@ _XIDS = (
         meaning="NVIDIA's catalogue says to ignore this Xid.",
         severity=Severity.NOTICE,
     ),
+    _Xids(
+        numbers=(162, 163, 164),
+        meaning="The circuit that smooths a GPU's power changed its state; the GPU needs no reset.",
+        severity=Severity.NOTICE,
+    ),
+    _Xids(
+        numbers=(165,),
+        meaning="The circuit that smooths a GPU's power is worn out.",
+        remedy="Replace the GPU, unless the data center absorbs its changes of power.",
+    ),
+    _Xids(
+        numbers=(166, 170),
+        meaning="An NVLink of a GPU has an error of confidential computing.",
+        remedy=_SUPPORT,
+    ),
     _Xids(numbers=(79,), meaning=LOST, remedy=_REBOOT, name=_LOST_NAME),
     _Xids(
         numbers=(48, 94, 95, 140, 171, 172),
@@ -680,12 +695,14 @@ _FAULTY_XIDS = "|".join(
 )
 _NO_MEMORY = DriverWords(
     text=(
-        r"(?:GPU\d+ )?nvCheckOkFailedNoLog: Check failed: Out of memory \[NV_ERR_NO_MEMORY\] \(0x0*51\) "
-        r"returned from _memdescAllocInternal\(pMemDesc\)"
+        r"(?:GPU\d+ )?(?:nv(?:CheckOk|AssertOk)FailedNoLog: (?:Check|Assertion) failed: Out of memory "
+        r"\[NV_ERR_NO_MEMORY\] \(0x0*51\) returned from (?:_memdescAllocInternal\(pMemDesc\)|"
+        r"pRmApi->Alloc\(pRmApi, device->session->handle, )|"
+        r"sysmemConstruct_IMPL: \*\*\* Cannot allocate sysmem through fb heap)"
     ),
     meaning="An application asked for more memory than is free.",
     severity=Severity.APPLICATION,
-    source=f"{_OPEN}, src/nvidia/src/kernel/gpu/mem_mgr/mem_desc.c",
+    source=f"{_OPEN}, src/nvidia/src/kernel/gpu/mem_mgr/mem_desc.c and rmapi/nv_gpu_ops.c; {_OPEN}#848",
 )
 _CONSEQUENCES = (
     _fault(

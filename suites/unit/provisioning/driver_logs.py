@@ -301,6 +301,30 @@ PUBLIC_LOGS = (
         says=Log.NO_FAULT,
     ),
     PublicLog(
+        source="NVIDIA/open-gpu-kernel-modules#848",
+        text=_log(
+            "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) "
+            "returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1353",
+            "NVRM: sysmemConstruct_IMPL: *** Cannot allocate sysmem through fb heap",
+            "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) "
+            "returned from pRmApi->Alloc(pRmApi, device->session->handle, isSystemMemory ? device->handle "
+            ": device->subhandle, &physHandle, sizeof(memAllocParams)) @ nv_gpu_ops.c:4647",
+        ),
+        says=Log.NO_FAULT,
+        words="that applications caused",
+    ),
+    PublicLog(
+        source="NVIDIA/open-gpu-kernel-modules#848, at the start of the driver",
+        text=_log(
+            "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) "
+            "returned from status @ kernel_gsp.c:4615",
+            "NVRM: kgspInitRm_IMPL: Error preparing GSP-RM image",
+            "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x62:0x51:1941)",
+        ),
+        says=Log.FAULT,
+        words="could not initialise a GPU",
+    ),
+    PublicLog(
         source="NVIDIA/cuda-samples#104",
         text=_log("NVRM: GPU 0000:13:00.0: RmInitAdapter failed! (0x26:0x56:1463)"),
         says=Log.FAULT,

@@ -96,7 +96,7 @@ def test_each_xid_of_the_catalogue_matches_exactly_one_pattern() -> None:
                 f"Xid (PCI:0000:01:00): {xid}, pid=1 to 0x1 (GPU Reset Required)"
             )
         ]
-        for xid in range(1, 162)
+        for xid in range(1, 176)
     }
 
     assert {xid: found for xid, found in severities.items() if len(found) != 1} == {}
@@ -143,7 +143,7 @@ def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
         "_gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0003",
         "knvlinkSetUniqueFabricBaseAddress_GH100: Fabric base addr is already assigned to GPU 3",
         "nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x",
-        *(f"Xid (PCI:0000:01:00): {xid}, pid=1" for xid in (0, 177, 200, 1300, 790)),
+        *(f"Xid (PCI:0000:01:00): {xid}, pid=1" for xid in (0, 176, 177, 200, 1300, 790)),
     ]
 
     seen = {said: [*map(severity_of, parse_messages(f"[1.1] NVRM: {said}\n"))] for said in texts}
@@ -493,7 +493,9 @@ XIDS = {
         89, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 109, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135,
         139, 174,
     ),
-    (Severity.NOTICE, ""): (14, 37, 38, 44, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153),
+    (Severity.NOTICE, ""): (
+        14, 37, 38, 44, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 162, 163, 164,
+    ),
     (Severity.FAULT, _LOST): (79,),
     (Severity.FAULT, "the GPU's memory has errors"): (48, 64, 94, 95, 140, 157, 161, 171, 172),
     (Severity.FAULT, _RESET): (
@@ -503,7 +505,8 @@ XIDS = {
     (Severity.FAULT, ""): (
         1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 26, 27, 28, 29, 30, 33, 34, 35, 36,
         42, 47, 49, 50, 51, 52, 53, 55, 56, 57, 58, 59, 61, 65, 73, 74, 78, 81, 87, 90, 91, 108, 111, 112, 113, 114,
-        115, 116, 117, 118, 122, 123, 124, 125, 138, 142, 144, 145, 146, 147, 148, 149, 150, 151, 155, 159, 168,
+        115, 116, 117, 118, 122, 123, 124, 125, 138, 142, 144, 145, 146, 147, 148, 149, 150, 151, 155, 159, 165,
+        166, 168, 170,
     ),
 }  # fmt: skip
 _OF_CLASS = {xid: said for said, xids in XIDS.items() for xid in xids}
