@@ -181,6 +181,8 @@ def node_request(
             "/lib/modules/*",
             "/lib/modules/*/build",
             "/lib/modules/*/updates/dkms/*",
+            "/lib/modules/*/updates/nvidia*.ko*",
+            "/lib/modules/*/extra/nvidia*.ko*",
             "/opt/gpu",
             "/opt/azure/aks-gpu/*",
             "/opt/azure/containers/managed-gpu-experience.enabled",

@@ -45,6 +45,8 @@ DRIVER_ARTEFACTS = (
 _OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
 #: Patterns of the driver's names in DKMS; some distributions' packages have names of their own.
 _DKMS_NAMES = ("nvidia", *OTHER_DKMS_TREES)
+#: The folders where DKMS installs modules: of Debian and Ubuntu, of SUSE, and of RHEL and Fedora.
+_DKMS_FOLDERS = ("updates/dkms", "updates", "extra")
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
 
@@ -124,12 +126,11 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
         f"{on_disk}.",
         evidence,
     )
-    folder = _dkms_folder(kernel)
-    lost = _lost_modules(evidence, folder, f"/var/lib/dkms/nvidia/{version}/{kernel}/*/module")
+    lost = _lost_modules(evidence, kernel, f"/var/lib/dkms/nvidia/{version}/{kernel}/*/module")
     require(
         not lost,
         f"DKMS was expected to have all modules of nvidia/{version} installed for '{kernel}', but "
-        f"'{folder}' lacks {lost}. Install them again (`dkms install --force`).",
+        f"{lost} are missing. Install them again (`dkms install --force`).",
         evidence,
     )
 
@@ -138,16 +139,20 @@ def _dkms_folder(kernel: str) -> str:
     return f"/lib/modules/{kernel}/updates/dkms"
 
 
-def _lost_modules(evidence: Evidence, folder: str, tree: str) -> list[str]:
-    """Return the modules in DKMS's own `tree` whose files `folder` lacks.
+def _lost_modules(evidence: Evidence, kernel: str, tree: str) -> list[str]:
+    """Return the files of modules in DKMS's own `tree` that are missing beside the installed 'nvidia'.
 
     The files themselves may differ, since DKMS compresses, strips or signs a file when it installs
-    it. The list is empty if the folder has no module, since some distributions use another folder.
+    it. The list is empty if no folder in _DKMS_FOLDERS has the module 'nvidia'.
     """
     paths = evidence.paths
     built = {_module_name(path) for path in paths.seen(f"{tree}/*") if ".ko" in path}
-    installed = {_module_name(path) for path in (paths.matching(f"{folder}/*") if built else ())}
-    return sorted(built - installed) if "nvidia" in installed else []
+    for folder in (f"/lib/modules/{kernel}/{name}" for name in _DKMS_FOLDERS if built):
+        files = paths.matching(f"{folder}/nvidia*.ko*")
+        installed = {_module_name(path) for path in files if path.rpartition("/")[0] == folder}
+        if "nvidia" in installed:
+            return sorted(f"{folder}/{name}.ko" for name in built - installed)
+    return []
 
 
 def _module_name(path: str) -> str:

@@ -329,6 +329,17 @@ OTHER_KERNELS: dict[str, tuple[Callable[[EvidenceFolder, str, str], object], set
         ),
         {"module_built_for"},
     ),
+    "a file of dkms in the folder of RHEL": (
+        lambda f, kernel, _other: f.paths(
+            *(
+                f"f 644 0 1.0 /var/lib/dkms/nvidia/{OLD}/{kernel}/x86_64/module/{name}.ko.xz"
+                for name in ("nvidia", "nvidia-uvm")
+            ),
+            f"d 755 0 1.0 /lib/modules/{kernel}",
+            f"f 644 0 1.0 /lib/modules/{kernel}/extra/nvidia.ko.xz",
+        ),
+        {"module_built_for", "module_built_before_boot"},
+    ),
     "record": (
         lambda f, _kernel, other: f.file(
             RECORD_PATH,
