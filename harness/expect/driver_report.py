@@ -102,6 +102,9 @@ _NO_VALUES = {
 #: permission to start.
 _NOT_ENDED = {124, 126, 137, 143}
 _NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
+#: The power draw of a sound GPU may be unreadable for a while (Azure/azhpc-diagnostics#77).
+#: 'driver_words' accepts it in the tool's table too.
+_UNREAD_POWER = re.compile(r"[\w ]*Power Draw: \[?(?:ERR!|Unknown Error)\]?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +249,8 @@ def _judge(values: list[_Value]) -> _Judged:
             faults += [meanings[value]] if meanings[value] else []
         elif RESET_REQUIRED.pattern.search(each.value):
             faults.append(f"'{each.name}' is '{each.value}': {_RESET}")
+        elif _UNREAD_POWER.fullmatch(f"{each.name}: {each.value}"):
+            continue
         elif _NO_ANSWER.search(each.value):
             advice = LOST_GPU.remedy.rstrip(".")
             faults.append(f"'{each.name}' is '{each.value}': the GPU does not answer. {advice}")

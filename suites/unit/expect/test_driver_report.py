@@ -278,6 +278,20 @@ def test_unknown_line_about_the_health_of_the_fabric_makes_the_health_unknown(
     assert said.startswith("'Full' for 'Fabric / Health / Lanes'")
 
 
+def test_unread_power_draw_is_a_fault_only_if_the_power_limit_is_unread_too(
+    tmp_path: Path,
+) -> None:
+    """Azure/azhpc-diagnostics#77: a sound GPU's power draw is unreadable for a while."""
+    gpu = f"{SECOND}    GPU Power Readings\n        Average Power Draw : [Unknown Error]\n"
+
+    for draw in ("Instantaneous Power Draw : Unknown Error", "Power Draw : ERR!"):
+        report = [SECOND, f"{gpu}        {draw}\n        Current Power Limit : 700.00 W\n"]
+        assert driver_reports_health(evidence_of(tmp_path, report)).endswith("of 2 GPUs.")
+    for rest in ("Current Power Limit : Unknown Error", "Power Draw : GPU is lost"):
+        (said,) = said_of_each(tmp_path, [f"{gpu}        {rest}\n"])
+        assert "does not answer" in said
+
+
 def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path) -> None:
     names = ("GPU is lost", "GPU requires reset", "./ERR!", "Unknown Error")
     processes = "".join(f"        Process ID : 9\n            Name : {name}\n" for name in names)
