@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.provisioning.driver_messages import parse_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: The size limit of a collected file; only the beginning of a larger file is collected.
 FILE_LIMIT_KIB = 4096
@@ -349,10 +349,10 @@ def _required_cdi_version(spec: Any, devices: Any) -> tuple[int, int, int]:
     edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in devices)]
     rdt = [edit["intelRdt"] for edit in edits if edit.get("intelRdt") is not None]
     features = {
-        (0, 4, 0): [mount.get("type") for edit in edits for mount in edit.get("mounts") or ()],
+        (0, 4, 0): [mount.get("type") for mount in _items_of(edits, "mounts")],
         (0, 5, 0): [
             *(str(device["name"])[:1].isdigit() for device in devices),
-            *(node.get("hostPath") for edit in edits for node in edit.get("deviceNodes") or ()),
+            *(node.get("hostPath") for node in _items_of(edits, "deviceNodes")),
         ],
         (0, 6, 0): [
             "." in spec["kind"].partition("/")[2],
@@ -365,6 +365,13 @@ def _required_cdi_version(spec: Any, devices: Any) -> tuple[int, int, int]:
         ],
     }
     return max((version for version, uses in features.items() if any(uses)), default=(0, 3, 0))
+
+
+def _items_of(edits: Iterable[Any], key: str) -> Iterator[Any]:
+    """Yield the items of the lists at `key`; a list that many edits share through aliases counts once."""
+    lists = {id(items): items for edit in edits if (items := edit.get(key))}
+    for items in lists.values():
+        yield from items
 
 
 def parse_cdi_kinds(text: str) -> set[str]:
@@ -380,13 +387,8 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
             spec.get("containerEdits"),
             *(device.get("containerEdits") for device in spec.get("devices") or ()),
         ]
-        return {
-            node["path"]
-            for edit in edits
-            if edit
-            for node in edit.get("deviceNodes") or ()
-            if isinstance(node["path"], str)
-        }
+        nodes = _items_of([edit for edit in edits if edit], "deviceNodes")
+        return {node["path"] for node in nodes if isinstance(node["path"], str)}
     except (AttributeError, KeyError, TypeError, ValueError):
         return set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -321,6 +322,18 @@ def test_cdi_spec_with_a_feature_that_is_newer_than_its_version_is_invalid() -> 
     ):
         assert parse_cdi_devices(spec(before, **changes)) is None
         assert parse_cdi_devices(spec(since, **changes)) is not None
+
+
+def test_cdi_spec_whose_devices_share_a_long_list_is_read_within_the_time_limit() -> None:
+    number = 6000
+    nodes = "{path: /a}," * number
+    first = f"- &d {{name: a, containerEdits: {{deviceNodes: [{nodes}]}}}}\n"
+    spec = f"{VERSION}kind: x/y\ndevices:\n{first}" + "- *d\n" * number
+    began = time.process_time()
+
+    assert parse_cdi_devices(spec) == ["x/y=a"] * (number + 1)
+    assert parse_cdi_device_nodes(spec) == {"/a"}
+    assert time.process_time() - began < 4
 
 
 def test_device_nodes_of_a_cdi_spec_are_read() -> None:
