@@ -398,7 +398,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         return None
     return (
         f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not the program of any runtime "
-        f"with a type; the runtimes are {names}. Provision the node, or run "
+        f"with a type of runc; the runtimes are {names}. Provision the node, or run "
         "`nvidia-ctk runtime configure --runtime=containerd`, and restart containerd."
     )
 

@@ -38,8 +38,10 @@ PROGRAM_KEYS = (("options", "BinaryName"), ("options", "Runtime"), ("runtime_eng
 """The keys of a runtime's program: two keys of options, then the key of containerd before 1.4."""
 
 _OLD_SHIM = "io.containerd.runtime.v1.linux"
-"""The only type that reads the keys other than `BinaryName`. containerd 2 removed this type, and
-the `runc` shims ignore these keys."""
+"""The only type that reads the keys other than `BinaryName`; the `runc` shims ignore these keys."""
+
+_REMOVED_SHIMS = (_OLD_SHIM, "io.containerd.runc.v1")
+"""The types that containerd 2 removed; it starts no container of such a runtime (k3s 4391)."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -49,6 +51,7 @@ _CRI_PLUGIN_NAMES = frozenset(
 )
 #: From format 2 on, containerd expects at least this number of parts in the name of a plugin.
 _PARTS_OF_A_URI = 4
+_NEWEST = CRI_PLUGINS[max(CRI_PLUGINS)]
 _FORMAT = re.compile(r"[0-9]{1,9}")
 
 
@@ -58,7 +61,7 @@ class CriRuntime:
 
     `is_effective` says that containerd starts this program: the runtime has a type, and the type
     reads the key that names the program. Without a type, containerd creates no container
-    (nvidia-container-toolkit 1956).
+    (nvidia-container-toolkit 1956). gVisor's type starts gVisor (gvisor 10997).
     """
 
     name: str
@@ -89,14 +92,19 @@ def cri_table(text: str, dump: str | None = None) -> Key:
     name of format 3, only these runtimes are used; AKS writes such files. The `dump` shows whether
     the node has containerd 2.
     """
-    number, newest = format_of(text), CRI_PLUGINS[max(CRI_PLUGINS)]
+    number = format_of(text)
     printed = None if dump is None else format_of(dump)
     if printed not in {1, 2}:
-        if read_runtimes(text, newest):
-            return newest
+        if read_runtimes(text, _NEWEST):
+            return _NEWEST
         if number == 1 and dump is not None:
             number = printed
-    return CRI_PLUGINS.get(2 if number is None else number, newest)
+    return CRI_PLUGINS.get(2 if number is None else number, _NEWEST)
+
+
+def is_of_containerd_2(dump: str | None, cri: Key = ()) -> bool:
+    """Return whether only containerd 2 and later print this dump, or read the table `cri`."""
+    return cri == _NEWEST or (dump is not None and format_of(dump) not in {1, 2})
 
 
 def readable_dump(dump: str | None) -> str | None:
@@ -120,8 +128,12 @@ def has_short_names(text: str) -> bool:
     )
 
 
-def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
-    """Return the runtimes of the CRI plugin whose table is `cri`, in their order."""
+def read_runtimes(text: str, cri: Key, dump: str | None = None) -> tuple[CriRuntime, ...]:
+    """Return the runtimes of the CRI plugin whose table is `cri`, in their order.
+
+    The `dump` shows whether the node has containerd 2.
+    """
+    is_new = is_of_containerd_2(dump, cri)
     values = read_values(text)
     table = (*cri, "containerd", "runtimes")
     paths = [*(entry.path for entry in read_entries(text)), *values]
@@ -136,7 +148,7 @@ def read_runtimes(text: str, cri: Key) -> tuple[CriRuntime, ...]:
             name=each[-1],
             table=each,
             program=_program_of(values, each),
-            is_effective=_is_effective(values, each),
+            is_effective=_is_effective(values, each, is_new=is_new),
         )
         for each in tables
     )
@@ -147,19 +159,29 @@ def _program_of(values: dict[Key, str], table: Key) -> str | None:
     return next((program for program in found if program), None)
 
 
-def _is_effective(values: dict[Key, str], table: Key) -> bool:
+def _is_effective(values: dict[Key, str], table: Key, *, is_new: bool) -> bool:
     kind = read_string(values.get((*table, "runtime_type"), ""))
     binary = read_string(values.get((*table, *PROGRAM_KEYS[0]), ""))
-    has_program = bool(binary) or _program_of(values, table) is None
-    return kind == _OLD_SHIM or (bool(kind) and has_program)
+    has_program = bool(binary) or _program_of(values, table) is None or kind == _OLD_SHIM
+    return has_program and starts_program(kind, is_new=is_new)
 
 
-def has_nvidia_runtime(text: str, cri: Key) -> bool:
-    """Return whether a runtime starts the nvidia runtime itself, not a variant with another mode."""
+def starts_program(kind: str, *, is_new: bool) -> bool:
+    """Return whether runtimes of this type start the program that they name; `is_new` means containerd 2."""
+    if is_new and kind in _REMOVED_SHIMS:
+        return False
+    return kind == _OLD_SHIM or "runc" in kind
+
+
+def has_nvidia_runtime(text: str, cri: Key, dump: str | None = None) -> bool:
+    """Return whether a runtime starts the nvidia runtime itself, not a variant with another mode.
+
+    The `dump` shows whether the node has containerd 2.
+    """
     programs = {CONTAINER_RUNTIME, posixpath.basename(CONTAINER_RUNTIME)}
     return any(
         runtime.program in programs and runtime.is_effective and runtime.table[-2] == "runtimes"
-        for runtime in read_runtimes(text, cri)
+        for runtime in read_runtimes(text, cri, dump)
     )
 
 
@@ -210,7 +232,7 @@ class WantedRuntimes:
         if self.has_nvidia and not has_nvidia_runtime(dump, cri):
             yield (
                 f"None of its runtimes {sorted(runtimes)} has '{CONTAINER_RUNTIME}' as its 'BinaryName', "
-                "and a 'runtime_type'."
+                "and a 'runtime_type' of runc."
             )
         if runtimes and default not in runtimes:
             yield (

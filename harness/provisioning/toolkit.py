@@ -24,11 +24,12 @@ from .containerd_config import (
     WantedRuntimes,
     cri_table,
     default_runtime,
-    format_of,
     has_nvidia_runtime,
     has_short_names,
     imports_itself,
+    is_of_containerd_2,
     read_runtimes,
+    starts_program,
 )
 from .exit_codes import ExitCode, ProvisioningError
 from .nvidia import CONTAINER_RUNTIME
@@ -40,6 +41,7 @@ from .toml_text import (
     TomlTextError,
     get_value,
     read_entries,
+    read_string,
     remove_tables,
     render_string,
     set_value,
@@ -107,7 +109,7 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
     if facts.cdi is CdiSupport.CAPABLE and facts.is_cdi_enabled:
         text = set_value(text, (*cri, "enable_cdi"), "true")
     if not _has_runtime(facts):
-        text = _add_runtime(text, cri, facts.choice)
+        text = _add_runtime(text, cri, facts)
     elif _lacks_runc(text, cri, facts.dump):
         nvidia = next(each for each in read_runtimes(text, cri) if each.is_nvidia)
         options = values_below(text, (*nvidia.table, "options"))
@@ -121,7 +123,7 @@ def _lacks_runc(text: str, cri: Key, dump: str | None) -> bool:
     In containerd before 2, a file's table of runtimes replaces containerd's own table, and without
     runc the CRI plugin does not start.
     """
-    if dump is not None and format_of(dump) not in {1, 2}:
+    if is_of_containerd_2(dump):
         return False
     runtimes = read_runtimes(text, cri)
     return (
@@ -143,7 +145,7 @@ def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
 def _has_runtime(facts: RuntimeFacts) -> bool:
     """Return whether the file, or a file that it imports, declares the nvidia runtime."""
     text = _with_format(facts.text or "")
-    if has_nvidia_runtime(text, cri_table(text, facts.dump)):
+    if has_nvidia_runtime(text, cri_table(text, facts.dump), facts.dump):
         return True
     return facts.dump is not None and has_nvidia_runtime(facts.dump, cri_table(facts.dump))
 
@@ -163,7 +165,9 @@ def _with_format(text: str) -> str:
     return set_value(text, ("version",), "2")
 
 
-def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
+def _add_runtime(text: str, cri: Key, facts: RuntimeFacts) -> str:
+    choice = facts.choice
+    is_new = is_of_containerd_2(facts.dump, cri)
     runtimes = (*cri, "containerd", "runtimes")
     options = {
         **values_below(text, (*runtimes, FALLBACK_RUNTIME, "options")),
@@ -172,7 +176,11 @@ def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
     # A table of runtimes replaces containerd's default table, which has runc (seen with 1.6.20).
     for name in (FALLBACK_RUNTIME, RUNTIME_NAME):
         runtime_type = (*runtimes, name, "runtime_type")
-        if get_value(text, runtime_type) is None:
+        kind = get_value(text, runtime_type)
+        is_kept = name == FALLBACK_RUNTIME or starts_program(
+            read_string(kind or ""), is_new=is_new
+        )
+        if kind is None or not is_kept:
             text = set_value(text, runtime_type, render_string("io.containerd.runc.v2"))
     if choice.annotation_prefix == LEGACY_PREFIX:
         # containerd passes only the annotations in this list to a container's runtime.

@@ -108,6 +108,13 @@ REPORTS = (
         words="of any runtime with a type",
     ),
     Report(
+        source="k3s-io/k3s#4391, a shim that containerd 2 does not have",
+        expectation="runtime",
+        change=dump(NEW_DUMP.replace("runc.v2", "runc.v1")),
+        state=NOT_MET,
+        words="with a type of runc",
+    ),
+    Report(
         source="NVIDIA/container-config#7, k3s beside Docker's containerd",
         expectation="runtime",
         change=lambda f: beside(

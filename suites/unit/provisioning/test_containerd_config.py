@@ -359,6 +359,13 @@ def test_nvidia_runtime_needs_a_type_and_a_program_that_its_shim_starts() -> Non
         assert not has_nvidia_runtime(text, TABLE), value
         assert not has_nvidia_runtime(f"{text}{NVIDIA_CDI}", TABLE), value
 
+    for kind in ("io.containerd.runsc.v1", "io.containerd.kata.v2"):
+        assert not has_nvidia_runtime(NVIDIA.replace("io.containerd.runc.v2", kind), TABLE), kind
+    for kind in ("runc.v1", "runtime.v1.linux"):
+        text = NVIDIA.replace("runc.v2", kind)
+        assert has_nvidia_runtime(text, TABLE, "version = 2\n"), kind
+        assert not has_nvidia_runtime(text, TABLE, "version = 3\n"), kind
+
     for key in ("options.Runtime", "runtime_engine"):
         text = f'{RUNC}{key} = "{PROGRAM}"\n'
         assert not has_nvidia_runtime(text, TABLE), key

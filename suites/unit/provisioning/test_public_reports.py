@@ -75,6 +75,15 @@ NODES: Mapping[str, Node] = {
         main=f'version = 2\nroot = "/mnt/containerd"\n[plugins."{CRI}".containerd]\n'
         f'default_runtime_name = "nvidia"\n{NVIDIA}'
     ),
+    "google/gvisor#10997: a runtime of gVisor is called nvidia": Node(
+        main=f'version = 2\n{RUNC}[plugins."{CRI}".containerd.runtimes.nvidia]\n'
+        'runtime_type = "io.containerd.runsc.v1"\n'
+        f'[plugins."{CRI}".containerd.runtimes.nvidia.options]\n'
+        'TypeUrl = "io.containerd.runsc.v1.options"\nConfigPath = "/etc/containerd/runsc_gpu.toml"\n'
+    ),
+    "k3s-io/k3s#4391: a shim that containerd 2 does not have": Node(
+        main=f"version = 2\n{RUNC}{NVIDIA.replace('runc.v2', 'runc.v1')}", release=Release.NEW
+    ),
     "containerd/containerd#3843: a file without a version, for containerd 1.2": Node(
         main="oom_score = 0\n[plugins.cri]\nsystemd_cgroup = true\n"
         '[plugins.cri.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
