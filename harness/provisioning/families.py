@@ -24,6 +24,9 @@ _MEMBERS = {
     "azurelinux": Family.AZURE_LINUX,
     "mariner": Family.AZURE_LINUX,
 }
+_VARIANTS = frozenset({"azurecontainerlinux", "osguard"})
+"""Variants with the ID of Azure Linux whose system cannot be changed by packages (AgentBaker,
+`isMarinerOrAzureLinux`)."""
 
 
 class DriverSource(enum.Enum):
@@ -43,6 +46,8 @@ def os_release_fields(text: str) -> dict[str, str]:
 def family_of(os_release: str) -> Family:
     """Return the family of the distribution that an os-release file names in ID or ID_LIKE."""
     fields = os_release_fields(os_release)
+    if fields.get("VARIANT_ID") in _VARIANTS:
+        return Family.OTHER
     names = " ".join(fields[key] for key in ("ID", "ID_LIKE") if key in fields).split()
     return next((_MEMBERS[name] for name in names if name in _MEMBERS), Family.OTHER)
 

@@ -19,6 +19,8 @@ def test_family_of_the_distribution_is_derived_from_os_release() -> None:
         "ID=linuxmint\nID_LIKE='ubuntu debian'\n": Family.DEBIAN,
         'ID="azurelinux"\n': Family.AZURE_LINUX,
         'ID="azurelinux" \n': Family.AZURE_LINUX,
+        "ID=azurelinux\nVARIANT_ID=azurecontainerlinux\n": Family.OTHER,
+        'ID=azurelinux\nVARIANT_ID="osguard"\n': Family.OTHER,
         "ID=mariner\n": Family.AZURE_LINUX,
         "ID=mariner\nID_LIKE=debian\n": Family.AZURE_LINUX,
         "ID=rhel\nID_LIKE=fedora\n": Family.OTHER,
