@@ -90,6 +90,16 @@ _RECOVERIES = {
     "bus reset": "the driver advises to reset the GPU's PCIe bus",
     "recover imex domain": "the driver advises to recover the IMEX domain: restart nvidia-imex on its nodes",
 }
+_LICENSED_PRODUCT = "vGPU Software Licensed Product"
+_UNLICENSED = "its vGPU software has no licence, so it works slowly or not at all: look at nvidia-gridd.service"
+#: The state of a virtual GPU's licence, without the time of its expiry. Without a licence, a virtual
+#: GPU works without restrictions for some minutes (Azure/AKS#4870, NVIDIA/gpu-operator#628).
+_LICENCES = {
+    "licensed": "",
+    "unlicensed (unrestricted)": "",
+    "unlicensed (restricted)": _UNLICENSED,
+    "unlicensed": _UNLICENSED,
+}
 #: What the tool prints for a missing value.
 _NO_VALUES = {
     "n/a",
@@ -238,13 +248,18 @@ def _judge(values: list[_Value]) -> _Judged:
     faults: list[str] = []
     unknown: list[str] = []
     is_any_known = False
-    # Blocks about processes contain names that users chose.
-    for each in (each for each in values if "Processes" not in each.blocks):
+    is_virtual = any(
+        (each.name.lower(), each.value) == ("virtualization mode", "VGPU") for each in values
+    )
+    # Blocks about processes contain names that users chose. A GPU of the node itself needs no licence.
+    ignored = {"Processes"} if is_virtual else {"Processes", _LICENSED_PRODUCT}
+    for each in (each for each in values if ignored.isdisjoint(each.blocks)):
         value = each.value.lower().replace("_", " ")
         meanings = _meanings(each)
         # Values about the fabric are not used here: the tool also prints them for a GPU without a
-        # fabric.
-        is_any_known = is_any_known or (meanings is not None and "Fabric" not in each.blocks)
+        # fabric. A licence says nothing about the GPU itself.
+        is_about_gpu = {"Fabric", _LICENSED_PRODUCT}.isdisjoint(each.blocks)
+        is_any_known = is_any_known or (meanings is not None and is_about_gpu)
         if meanings is not None and value in meanings:
             faults += [meanings[value]] if meanings[value] else []
         elif RESET_REQUIRED.pattern.search(each.value):
@@ -270,15 +285,21 @@ def _meanings(value: _Value) -> Mapping[str, str] | None:
             return {"yes": _FAULTS[key], "no": ""}
     if value.name == _RECOVERY:
         return _RECOVERIES
+    if (where, value.name) == (_LICENSED_PRODUCT, "License Status"):
+        state = value.value.lower()
+        known = _LICENCES.get(state.partition(" (expiry")[0])
+        return {} if known is None else {state: known}
     if "Fabric" in value.blocks:
         # Every line of `Health` is about a fault, even a line that a later release adds.
         return _FABRIC.get((where, value.name), {} if where == "Health" else None)
-    if not _counts_uncorrected(value):
-        return None
-    if not value.value.isdecimal() or not value.value.strip("0"):
+    return _meanings_of_count(value.name, value.value) if _counts_uncorrected(value) else None
+
+
+def _meanings_of_count(name: str, count: str) -> Mapping[str, str]:
+    if not count.isdecimal() or not count.strip("0"):
         return {"0": ""}
     words = "errors of its memory were not corrected since the driver was loaded"
-    return {value.value: f"{value.value} {words} ('{value.name}')"}
+    return {count: f"{count} {words} ('{name}')"}
 
 
 def _counts_uncorrected(value: _Value) -> bool:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 HEAD = """
-==============NVSMI LOG==============
+==============NVSMI LOG=======
+
 
 Timestamp                                 : Mon Nov 23 01:30:02 2026
 Driver Version                            : 580.126.09
@@ -290,6 +291,26 @@ def test_unread_power_draw_is_a_fault_only_if_the_power_limit_is_unread_too(
     for rest in ("Current Power Limit : Unknown Error", "Power Draw : GPU is lost"):
         (said,) = said_of_each(tmp_path, [f"{gpu}        {rest}\n"])
         assert "does not answer" in said
+
+
+def test_virtual_gpu_without_a_licence_is_a_fault(tmp_path: Path) -> None:
+    """States from Azure/AKS#4870, NVIDIA/gpu-operator#220 and #628, and AgentBaker's tests."""
+    virtual = """    GPU Virtualization Mode
+        Virtualization Mode               : VGPU
+    vGPU Software Licensed Product
+        Product Name                      : NVIDIA RTX Virtual Workstation
+        License Status                    : {}
+"""
+    healthy = ("Licensed (Expiry: 2025-3-19 7:29:4 GMT)", "Unlicensed (Unrestricted)", "N/A")
+    gpus = [SECOND + virtual.format(state) for state in healthy]
+    gpus.append(SECOND + virtual.format("Unlicensed").replace("VGPU", "Pass-Through"))
+    assert driver_reports_health(evidence_of(tmp_path, gpus))
+
+    for state in ("Unlicensed (Restricted)", "Unlicensed"):
+        (said,) = said_of_each(tmp_path, [SECOND + virtual.format(state)])
+        assert "no licence" in said, state
+    (said,) = said_of_each(tmp_path, [SECOND + virtual.format("Lent")], HarnessError)
+    assert "Lent" in said
 
 
 def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path) -> None:
