@@ -158,7 +158,7 @@ NOT_MET = (
             CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
             + "# nvidia-container-runtime\n",
         ),
-        "is not the program of any runtime with a type; the runtimes are ['nvidia', 'runc']",
+        "is not the program of any runtime with a type of runc; the runtimes are ['nvidia', 'runc']",
     ),
     Case(
         "runtime",
