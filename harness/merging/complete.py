@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.merging.junit import differences
+from harness.merging.junit import differences, namesakes
 from harness.sharding.manifest import (
     JUNIT,
     MANIFEST,
@@ -56,6 +56,11 @@ class ShardReports:
     def difference(self, cases: Sequence[Case]) -> str | None:
         """Return a sentence about how the list of tests and the JUnit report differ, or None."""
         manifest = self.manifest
+        if pair := namesakes(manifest.tests):
+            return (
+                f"Shard {self.name} ran '{pair[0]}' and '{pair[1]}', but '{JUNIT}' has one name for "
+                "both, since it writes '/' and '::' as '.': rename one of them, and run all shards again."
+            )
         found = differences(manifest.tests, manifest.repeated, cases, manifest.junit_prefix)
         parts = [
             f"{what}: {len(tests)} of them, such as '{tests[0]}'"

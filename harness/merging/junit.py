@@ -191,6 +191,23 @@ def case_name(test_id: str, prefix: str = "") -> str:
     return f"{'.'.join(address[:-1])}::{address[-1]}"
 
 
+def _key(name: str) -> str:
+    # Pytest 9.2 closes a bracket that a name leaves open. The names of a spec's groups may have
+    # brackets and colons, so the node id does not show where the names end.
+    closed = name.removesuffix("]")
+    return closed.replace("::", ".") if _OF_SPEC.search(closed) else closed
+
+
+def namesakes(tests: Sequence[str]) -> tuple[str, str] | None:
+    """Return two tests whose results a JUnit report does not tell apart, or None."""
+    seen: dict[str, str] = {}
+    for test in tests:
+        other = seen.setdefault(_key(case_name(test)), test)
+        if other != test:
+            return other, test
+    return None
+
+
 def differences(
     tests: Sequence[str], repeated: Iterable[str], cases: Sequence[Case], prefix: str
 ) -> dict[str, list[str]]:
@@ -198,17 +215,10 @@ def differences(
 
     `repeated` are the tests in the list that ran more than once.
     """
-
-    def key(name: str) -> str:
-        # Pytest 9.2 closes a bracket that a name leaves open. The names of a spec's groups may have
-        # brackets and colons, so the node id does not show where the names end.
-        closed = name.removesuffix("]")
-        return closed.replace("::", ".") if _OF_SPEC.search(closed) else closed
-
-    listed = {key(case_name(test, prefix)): test for test in tests}
-    again = {key(case_name(test, prefix)) for test in repeated}
+    listed = {_key(case_name(test, prefix)): test for test in tests}
+    again = {_key(case_name(test, prefix)) for test in repeated}
     known = {
-        name if (name := key(case.name)) in listed else key(_GROUP.sub("", case.name)): case
+        name if (name := _key(case.name)) in listed else _key(_GROUP.sub("", case.name)): case
         for case in cases
     }
     # pytest writes two cases for a test if both the test and its teardown failed.

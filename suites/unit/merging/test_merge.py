@@ -659,6 +659,28 @@ def test_difference_between_the_results_and_the_list_of_tests_is_found(
     assert f"({difference})" in said.replace("results of tests that are ", "")
 
 
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ["a/b_spec.sh::c", "a.b_spec.sh::c"],
+        ["a_spec.sh::b::c", "a_spec.sh::b.c"],
+        ["a/b/test_c.py::test_d[e]", "a.b/test_c.py::test_d[e]"],
+    ],
+)
+def test_tests_with_one_name_in_the_junit_report_are_named_together(tests: list[str]) -> None:
+    name = case_name(tests[0])
+    classname, _, own = name.rpartition("::")
+    case = f'<testcase classname="{classname}" name="{own}"/>'
+
+    said = shard_of(a_record(tests=["a.py::b", *tests])).difference(
+        results_of('<testcase classname="a" name="b"/>', case, case)
+    )
+
+    assert said is not None
+    assert f"'{tests[0]}' and '{tests[1]}'" in said
+    assert "rename" in said
+
+
 def test_skipped_module_is_not_counted_as_a_test_result() -> None:
     module = '<testcase classname="" name="b"><skipped message="collection skipped"/></testcase>'
     results = results_of(a_case(TESTS[0]), module)
