@@ -115,8 +115,8 @@ class RegistryClient:
         self._clock = clock
         self._opener = HttpOpener(_PlainRedirects) if opener is None else opener
         self._authorizer = Authorizer(
-            read_basic(address.host),
-            identity=read_identity_token(address.host),
+            read_basic(str(address)),
+            identity=read_identity_token(str(address)),
             registry=address.url("", ""),
             get=self._get_token,
         )

@@ -28,13 +28,15 @@ _ESCAPED = re.compile(r"\\(.)")
 _SCHEME = re.compile("^https?://")
 
 
-def read_basic(host: str) -> str | None:
+def read_basic(place: str) -> str | None:
     """Return the base64 of `user:password` for a registry from Docker's configuration, or None.
+
+    `place` is HOST[:PORT][/PATH].
 
     `docker login` and `oras login` write this configuration; other programs may write the keys
     `username` and `password` in place of `auth`. Credential helpers (`credsStore`) are not used.
     """
-    entry = _read_entry(host)
+    entry = _read_entry(place)
     known, user, password = (entry.get(key) for key in ("auth", "username", "password"))
     if not known and user and password:
         known = base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()
@@ -48,22 +50,29 @@ def read_basic(host: str) -> str | None:
     return known
 
 
-def read_identity_token(host: str) -> str | None:
+def read_identity_token(place: str) -> str | None:
     """Return the refresh token of a registry from Docker's configuration, or None.
 
     `az acr login` writes a refresh token as `identitytoken`, together with an invalid password.
     """
-    known = _read_entry(host).get("identitytoken")
+    known = _read_entry(place).get("identitytoken")
     return known if isinstance(known, str) and known else None
 
 
-def _read_entry(host: str) -> Mapping[str, object]:
+def _read_entry(place: str) -> Mapping[str, object]:
+    def precedence(name: str) -> tuple[int, bool]:
+        # Podman and Kubernetes also write HOST/PATH, and the longest such name applies.
+        plain = _SCHEME.sub("", name).rstrip("/")
+        return len(plain) if f"{place}/".startswith(f"{plain}/") else 0, name == plain
+
+    host = place.partition("/")[0]
     try:
         folder = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
         auths = json.loads((folder / "config.json").read_bytes())["auths"]
         # Kubernetes and old versions of Docker write URLs such as https://HOST/v1/.
-        urls = (name for name in auths if _SCHEME.sub("", name).partition("/")[0] == host)
-        entry: object = next(filter(None, (auths.get(name) for name in (host, *urls))), None)
+        names = (name for name in auths if _SCHEME.sub("", name).partition("/")[0] == host)
+        ordered = sorted(names, key=precedence, reverse=True)
+        entry: object = next(filter(None, (auths.get(name) for name in ordered)), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         # RuntimeError means that the home folder is not known, or that values are nested too
         # deeply.

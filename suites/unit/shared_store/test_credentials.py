@@ -26,6 +26,10 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
         ({"https://r.example": {"auth": OURS}}, OURS),
         ({"r.example": {"auth": OURS}, "https://r.example": {"auth": THEIRS}}, OURS),
         ({"https://r.example/v1/": {"auth": OURS}}, OURS),
+        ({"r.example": {"auth": THEIRS}, "r.example/team": {"auth": OURS}}, OURS),
+        ({"r.example/team": {"auth": THEIRS}, "r.example/team/cache": {"auth": OURS}}, OURS),
+        ({"r.example/tea": {"auth": THEIRS}, "r.example": {"auth": OURS}}, OURS),
+        ({"https://r.example/v1/": {"auth": THEIRS}, "r.example/team/": {"auth": OURS}}, OURS),
         ({"http://r.example": {}, "r.example/v2/": {"auth": OURS}}, OURS),
         ({"https://r.example.evil/v1/": {"auth": THEIRS}, "evil/r.example": {"auth": OURS}}, None),
         ({"https://r.example@evil/": {"auth": THEIRS}}, None),
@@ -48,7 +52,7 @@ def test_password_is_read_from_the_entry_of_the_registry_only(
     (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))
 
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    assert read_basic("r.example") == expected
+    assert read_basic("r.example/team/cache") == expected
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
     assert read_basic("r.example") is None
 
