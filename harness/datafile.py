@@ -19,7 +19,7 @@ from harness.limits import DATA_DIGITS, DATA_FILE, DATA_LEVELS, LimitError
 from harness.visible_text import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -173,10 +173,22 @@ def _exact(schema: Any) -> Any:
             exact["strict"] = True
         if schema.get("type") == "float":
             exact["allow_inf_nan"] = False
+        if schema.get("type") == "literal":
+            refuse = functools.partial(_refuse_equal_value, schema["expected"])
+            return pydantic_core.core_schema.no_info_before_validator_function(refuse, exact)
         return exact
     if isinstance(schema, (list, tuple)):
         return type(schema)(map(_exact, schema))
     return schema
+
+
+def _refuse_equal_value(expected: Sequence[object], value: object) -> object:
+    """Return `value`; refuse `true` and 1.0, which equal 1, where only the number 1 is expected."""
+    if any(each == value and type(each) is not type(value) for each in expected):
+        raise pydantic_core.PydanticKnownError(
+            "literal_error", {"expected": " or ".join(map(repr, expected))}
+        )
+    return value
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 import pytest
@@ -37,6 +37,7 @@ class _Bicycle:
     by_gear: dict[int, _Wheel] | None = None
     weight_kg: float = 10
     is_sold: bool = False
+    seats: Literal[1, "none"] = 1
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -48,7 +49,7 @@ def _file(folder: Path, text: str) -> Path:
 def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
     """Only nested values count towards the limit of levels."""
     wheels = ", ".join(["{inches: 28}", "{inches: 0x1c}"] * 60)
-    file = _file(tmp_path, f"name: racer\nwheels: [{wheels}]\n")
+    file = _file(tmp_path, f"name: racer\nwheels: [{wheels}]\nseats: 1\n")
 
     assert read_data_file(file, _Bicycle) == _Bicycle(
         name="racer", wheels=(_Wheel(inches=28),) * 120
@@ -74,6 +75,8 @@ def test_valid_file_becomes_an_object_of_the_shape(tmp_path: Path) -> None:
         ("name: a\nweight_kg: .nan\n", 2, "weight_kg", "finite number, but the file has nan"),
         ("name: a\nweight_kg: .inf\n", 2, "weight_kg", "finite number, but the file has inf"),
         ("name: a\nis_sold: 1\n", 2, "is_sold", "the file has 1"),
+        ("name: a\nseats: yes\n", 2, "seats", "the file has True"),
+        ("name: a\nseats: 1.0\n", 2, "seats", "1 or 'none', but the file has 1.0"),
         ("name: a\nwheels:\n- inches: 28\n- 28\n", 4, "wheels.1", "the file has 28"),
         ("name: a\nwheels:\n- inches: 28\n- {}\n", 4, "wheels.1.inches", "missing"),
         ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known keys are 'inches'"),
