@@ -104,7 +104,7 @@ class ManifestFormat(Generic[M]):
         """Return a folder's manifest; raise the `damaged` error if the manifest is missing or malformed."""
         path = folder / MANIFEST
         try:
-            return self._adapter.validate_json(path.read_bytes())
+            manifest = self._adapter.validate_json(path.read_bytes())
         except OSError as error:
             raise self._damaged(
                 f"The {self.noun} in '{folder}' has no readable manifest ({error.strerror})."
@@ -115,6 +115,9 @@ class ManifestFormat(Generic[M]):
                 f"The manifest '{path}' is malformed: {slip['msg']} at "
                 f"'{'.'.join(str(part) for part in slip['loc'])}'."
             ) from error
+        if DISK not in manifest.files:
+            raise self._damaged(f"The manifest '{path}' is malformed: 'files' lacks '{DISK}'.")
+        return manifest
 
     def check(self, folder: Path, key: str) -> M:
         """Return a folder's manifest; raise the `damaged` error if the folder fails a check.

@@ -123,6 +123,15 @@ def test_folder_is_refused_if_its_base_disk_has_changed(
             FORMAT.check_pin(tmp_path / "child", parent, pin)
 
 
+def test_manifest_without_a_disk_is_refused(tmp_path: Path) -> None:
+    parent = a_folder(tmp_path / "parent")
+    pin = ParentPin(folder="parent", key="k", disk_sha256="0")
+    FORMAT.write(parent, _Manifest(name="x", key="k", files={}))
+
+    with pytest.raises(DamagedError, match=rf"{MANIFEST}' is malformed: 'files' .*'{DISK}'"):
+        FORMAT.check_pin(tmp_path / "child", parent, pin)
+
+
 @pytest.mark.parametrize(
     "disk", [b"dis", b"disk!", b"disc"], ids=["shorter", "longer", "another letter"]
 )
