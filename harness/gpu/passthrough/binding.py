@@ -224,5 +224,12 @@ class Binder:
 
 def _on_the_bus(found: T | None, address: str) -> T:
     if found is None:
-        raise DeviceError(f"{address} is not on the PCI bus any more.")
+        raise DeviceError(has_left_the_bus(address))
     return found
+
+
+def has_left_the_bus(address: str) -> str:
+    return (
+        f"{address} is not on the PCI bus any more; as root, run `echo 1 > /sys/bus/pci/rescan`, or "
+        "reboot this host."
+    )

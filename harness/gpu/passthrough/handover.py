@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError, RequirementError
 from harness.gpu.passthrough import VFIO_DRIVER
 from harness.gpu.passthrough.assessment import forbidden
-from harness.gpu.passthrough.binding import Binder, DeviceError
+from harness.gpu.passthrough.binding import Binder, DeviceError, has_left_the_bus
 from harness.gpu.passthrough.device_users import (
     VfioFile,
     find_device_users,
@@ -75,7 +75,7 @@ class Handover:
         gpus = self._assessor.assess().gpus
         gpu = next((each for each in gpus if each.address == address), None)
         if gpu is None or gpu.group is None:
-            raise self._quarantined(address, f"{address} is not on the PCI bus any more.")
+            raise self._quarantined(address, has_left_the_bus(address))
         group = gpu.group.number
         # After the host was last read, a process may have opened the GPU.
         gpu = self._assessor.with_open_file(gpu)
