@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from harness.cli.command_words import CommandParser
 from harness.cli.late_loading import load_on_use
-from harness.cli.output import guarded, open_closed_streams, print_error
+from harness.cli.output import guarded, open_closed_streams, print_error, print_message
 from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -183,7 +183,10 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
     try:
         code = act()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # If a table can't be written, rich raises SystemExit(1).
+        if not any(isinstance(each, BrokenPipeError) for each in (error, error.__context__)):
+            raise
         # The reader, such as `head`, closed the pipe. Without this line, Python would print a
         # second error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -206,9 +209,6 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
         )
         return 2
     except KeyboardInterrupt:
-        print(
-            "harness: interrupted; machines have ended and their files are removed.",
-            file=sys.stderr,
-        )
+        print_message("interrupted; machines have ended and their files are removed.")
         return 130
     return code

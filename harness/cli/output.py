@@ -75,7 +75,13 @@ def print_error(error: Exception) -> None:
         if isinstance(error, EvidencedError)
         else shortened(text, MESSAGE_BYTES, rest=rest)
     )
-    print(f"harness: {shown}", file=sys.stderr)
+    print_message(shown)
+
+
+def print_message(text: str) -> None:
+    """Print a message, unless the pipe or the disk of stderr takes no more text."""
+    with contextlib.suppress(OSError):
+        print(f"harness: {text}", file=sys.stderr, flush=True)
 
 
 def _sentence(error: Exception) -> str:

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
+from rich.console import Console
+from typing_extensions import override
 
 from harness.cli import bake, build_parser, demo, exit_code_of, images, main, qemu
 from harness.cli.demo import Scenario, Verdict
@@ -114,6 +116,42 @@ def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
         code = main(["payload", "build", "--print-path"])
 
     assert (code, replaced) == (141, [1])
+
+
+class _Refusing(io.StringIO):
+    """A stream that takes no text."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    @override
+    def write(self, _: str, /) -> NoReturn:
+        raise self._error
+
+
+def test_closed_output_pipe_is_recognised_while_a_table_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rich ends the process by exit code 1, which would mean a wrong node."""
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+
+    def act() -> int:
+        Console(file=_Refusing(BrokenPipeError())).print("table")
+        return 0
+
+    assert exit_code_of(act, command="harness doctor") == 141
+    with pytest.raises(SystemExit):
+        exit_code_of(_raising(SystemExit(2)), command="harness doctor")
+
+
+def test_error_that_stderr_does_not_take_keeps_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", _Refusing(OSError(28, "No space left on device")))
+
+    for error, code in ((HarnessError("no"), 2), (KeyboardInterrupt(), 130)):
+        assert exit_code_of(_raising(error), command="harness doctor") == code
 
 
 def test_command_whose_cache_has_no_known_folder_reports_that(
