@@ -46,3 +46,17 @@ def test_page_shows_tries_and_seeds_and_remaining_faults() -> None:
     )
     assert "* Found and not fixed: a file stayed. It is small." in page
     assert page.count("No run of this campaign was completed so far.") == 6
+
+
+def test_page_counts_many_cases_without_a_try_in_the_run_with_the_most_cases() -> None:
+    """An earlier run may have had other parts, which are no cases any more."""
+    parts = {f"part {number} of 24": int(number == 7) for number in range(1, 25)}
+    runs = [
+        {"campaign": "load", "seed": seed, "minutes": 1.0, "tries": tries, "found": []}
+        for seed, tries in ((1, {"part 1 of 2": 1, "part 2 of 2": 0}), (2, parts))
+    ]
+
+    page = render(runs, [])
+
+    assert "23 of 24 cases were not tried so far." in page
+    assert "Cases not tried so far" not in page
