@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -13,7 +12,13 @@ from typing_extensions import override
 
 from harness.cli.command_words import CommandParser
 from harness.cli.late_loading import load_on_use
-from harness.cli.output import guarded, open_closed_streams, print_error, print_message
+from harness.cli.output import (
+    drop_unwritten_text,
+    guarded,
+    open_closed_streams,
+    print_error,
+    print_message,
+)
 from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -166,12 +171,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_closed_streams()
     is_known = bool(words) and words[0] in _COMMANDS
     with guarded(words[0] if is_known else ""):
-        return _run(words, is_known=is_known)
+        try:
+            return _run(words, is_known=is_known)
+        finally:
+            drop_unwritten_text()
 
 
 def _run(words: Sequence[str], *, is_known: bool) -> int:
     def act() -> int:
-        arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
+        try:
+            arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
+        except SystemExit:
+            # The options --help and --version print a text and exit.
+            sys.stdout.flush()
+            raise
         code: int = arguments.run(arguments)
         return code
 
@@ -187,9 +200,7 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
         # If a table can't be written, rich raises SystemExit(1).
         if not any(isinstance(each, BrokenPipeError) for each in (error, error.__context__)):
             raise
-        # The reader, such as `head`, closed the pipe. Without this line, Python would print a
-        # second error when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # The reader, such as `head`, closed the pipe.
         return _BROKEN_PIPE
     except ExpectationError as error:
         print_error(error)

@@ -36,6 +36,15 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(free, "w" if number else "r", encoding="utf-8"))
 
 
+def drop_unwritten_text() -> None:
+    """Drop the text that stdout or stderr did not take; Python would exit with 120 because of it."""
+    for number, stream in enumerate((sys.stdout, sys.stderr), 1):
+        try:
+            stream.flush()
+        except OSError:  # noqa: PERF203 - there are two streams
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
 @contextlib.contextmanager
 def guarded(command: str) -> Iterator[None]:
     """Escape unprintable characters in the command's output while the context is open.

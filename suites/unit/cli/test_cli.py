@@ -114,8 +114,9 @@ def test_closed_output_pipe_ends_the_command_with_the_exit_code_of_sigpipe(
     with contextlib.suppress(BrokenPipeError), os.fdopen(theirs, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         code = main(["payload", "build", "--print-path"])
+        help_code = main(["--help"])
 
-    assert (code, replaced) == (141, [1])
+    assert (code, help_code, replaced) == (141, 141, [1, 1])
 
 
 class _Refusing(io.StringIO):
@@ -134,7 +135,7 @@ def test_closed_output_pipe_is_recognised_while_a_table_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rich ends the process by exit code 1, which would mean a wrong node."""
-    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setattr("os.dup2", lambda *_: None)  # which rich calls
 
     def act() -> int:
         Console(file=_Refusing(BrokenPipeError())).print("table")
