@@ -6,6 +6,7 @@ python3 -I -S provisioning.pyz boot --config /etc/gpu-node/config.json --outcome
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import io
 import json
@@ -138,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # timeout(1) ends a run with SIGTERM. The signal becomes an exception, so that the running command
     # is killed and the outcome is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run(
+    code = run(
         sys.argv[1:] if argv is None else argv,
         runner=LocalRunner(),
         clock=SYSTEM_CLOCK,
@@ -146,6 +147,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_line=lambda line: print(line, flush=True),
         program=(sys.executable, "-I", "-S", str(Path(sys.argv[0]).resolve())),
     )
+    for number, stream in enumerate((sys.stdout, sys.stderr), 1):
+        try:
+            stream.flush()
+        except OSError:  # noqa: PERF203 - there are two streams
+            # Python would report this error again as it exits, and would replace the exit code by 120.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return code
 
 
 def run(
@@ -206,15 +214,20 @@ def run(
             sentence = (
                 f"The outcome '{arguments.outcome}' cannot be written: {str(failed).rstrip('.')}."
             )
-            print(sentence, file=sys.stderr)
+            _print_error(sentence)
     return int(code)
 
 
 def _report_error(error: str, journal: Journal | None) -> None:
     if journal is None:
-        print(error, file=sys.stderr)
+        _print_error(error)
     else:
         journal.line(error)
+
+
+def _print_error(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def _outcome(command: str, code: ExitCode, error: str | None, session: Session | None) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,13 @@ class Journal:
     """Writes log lines and events.
 
     A full disk must not leave a node without its driver, so write errors are printed on the console
-    and not raised.
+    and not raised. Errors of the console itself are ignored.
     """
 
     def __init__(self, files: NodeFiles, clock: Clock, console: Callable[[str], None]) -> None:
         self._files = files
         self._clock = clock
-        self._console = console
+        self._write_console = console
 
     def line(self, text: str) -> None:
         """Write one line to the console and to the log."""
@@ -36,6 +37,11 @@ class Journal:
             self._files.append(LOG_PATH, f"{text}\n")
         except OSError as error:
             self._console(f"The log '{LOG_PATH}' cannot be written: {error}.")
+
+    def _console(self, text: str) -> None:
+        # The console may be a file on the full disk, or a pipe whose reader has ended.
+        with contextlib.suppress(OSError):
+            self._write_console(text)
 
     def event(self, task: str, command: str, started: dt.datetime) -> None:
         """Write the event file of work that ends now.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from harness.payload import build_payload, write_payload
 from harness.provisioning.command import LocalRunner
+from harness.provisioning.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,3 +22,17 @@ def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert "usage:" in result.stdout
+
+
+def test_run_whose_output_takes_no_text_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+    path = write_payload(build_payload(), tmp_path)
+    run = shlex.join([sys.executable, "-I", "-S", str(path), "boot", "--config", "/missing"])
+    node, outcome = tmp_path / "node", tmp_path / "outcome.json"
+    node.mkdir()
+
+    result = LocalRunner().run(
+        ["sh", "-c", f"{run} --root {node} --outcome {outcome} >/dev/full 2>&1"], timeout_s=30
+    )
+
+    assert result.exit_code == ExitCode.INVALID_CONFIGURATION
+    assert json.loads(outcome.read_text())["exit_code"] == ExitCode.INVALID_CONFIGURATION

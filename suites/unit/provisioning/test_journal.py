@@ -67,6 +67,15 @@ def test_events_in_one_millisecond_get_different_numeric_file_names(tmp_path: Pa
     assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["a", "b", "c"]
 
 
+def test_console_on_a_full_disk_is_ignored(tmp_path: Path) -> None:
+    def refuse(_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Journal(NodeFiles(tmp_path), FakeClock(), refuse).line("one")
+
+    assert NodeFiles(tmp_path).read(LOG_PATH) == "one\n"
+
+
 def test_full_disk_is_reported_on_the_console_and_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
