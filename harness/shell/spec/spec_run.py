@@ -547,7 +547,7 @@ class SpecRun:
             why = (
                 f"The shell of this file was killed by signal {name_signal(-code)}; the code "
                 "under test, in this example or the one before, may have run a 'kill' that hit "
-                "more than its own processes, such as 'kill $$'."
+                "more than its own processes, such as 'kill -9 -1'."
             )
         if had_too_many_processes:
             why = (

@@ -185,7 +185,7 @@ __hx_make_ready() { # FIRST ROWS
 }
 
 __hx_run() { # run the example, in its subshell
-  __hx_records=$__hx_own
+  __hx_records=$__hx_own __hx_case=$BASHPID
   [[ -z ${__hx_before_each+x} ]] || __hx_run_before_each
   __hx_in_example=1
   builtin set -e

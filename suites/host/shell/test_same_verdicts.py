@@ -80,3 +80,42 @@ def test_end_of_a_files_shell_is_reported_with_its_signal_or_status(
     assert "The shell of this file was killed by signal 10 (User defined signal 1)" in (
         result.stdout
     )
+
+
+_TO_ITS_OWN_SHELL = """\
+Describe 'a group'
+  It 'ends in a call'
+    f() { echo before; kill -TERM $$; echo after; }
+    When call f
+    The output should include before
+  End
+  It 'cleans up'
+    f() { trap 'trap - TERM; echo cleaned; kill -s TERM $$' TERM; (kill -TERM $$); echo after; }
+    When run f
+    The output should equal cleaned
+    The status should equal 143
+    The stderr should be defined
+  End
+  It 'comes after'
+    When call kill -0 $$
+    The status should be success
+  End
+End
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
+def test_signal_to_the_codes_own_shell_ends_only_its_example(
+    project: SpecProject, shell: str
+) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write("own_spec.sh", _TO_ITS_OWN_SHELL)
+
+    result = project.run()
+
+    assert outcomes(result) == {
+        "ends in a call": "failed",
+        "cleans up": "passed",
+        "comes after": "passed",
+    }, result.render()
+    assert "its shell was killed by signal 15 (Terminated)" in result.stdout

@@ -3,6 +3,32 @@
 # code may resolve the path of /dev/stdin, so stdin is a file with a path
 __hx_stdin_file=${SHELLSPEC_WORKDIR-}/.stdin
 
+# Replaces the builtin. '$$' is the shell of the whole file, so a signal to '$$' goes to the shell of
+# the example, or to the subshell of 'When run'.
+kill() {
+  {
+    local __hx_flags=$- __hx_word __hx_answer=0
+    set +x
+  } 2>/dev/null
+  for __hx_word in "$@"; do
+    shift
+    [ "$__hx_word" != "$$" ] || __hx_word=${__hx_case-$$}
+    set -- "$@" "$__hx_word"
+  done
+  if __hx_is_function command; then
+    (unset -f command && command kill "$@") || __hx_answer=$?
+  else
+    command kill "$@" || __hx_answer=$?
+  fi
+  case $__hx_flags in *x*) set -x ;; esac
+  return $__hx_answer
+}
+
+__hx_find_case() { # set __hx_case to the PID of this shell
+  local __hx_rest
+  IFS=' ' read -r __hx_case __hx_rest </proc/self/stat
+}
+
 __hx_begin() { # LINE: return whether an evaluation may run now
   [ -z "$__hx_mute" ] || return 1
   if [ -n "$__hx_when" ]; then
@@ -87,6 +113,7 @@ __hx_evaluate() { # F ARGS...: run the evaluation in a subshell, which errexit m
 }
 
 __hx_isolated() {
+  __hx_find_case
   [ -z "${__hx_run_errexit-}" ] || set -e
   __hx_apply_options
   [ -z "$__hx_before_run" ] || __hx_run_hooks "$__hx_before_run" || exit $?

@@ -161,6 +161,7 @@ __hx_report_stderr() { # RECORD FIELDS...
 
 __hx_run() { # run the example, in its subshell
   __hx_records=$__hx_own
+  __hx_find_case
   [ -z "$__hx_before_each" ] || __hx_run_before_each
   __hx_in_example=1
   eval "set -- $__hx_row_args"

@@ -3,6 +3,19 @@
 # code may resolve the path of /dev/stdin, so stdin is a file with a path
 __hx_stdin_file=${SHELLSPEC_WORKDIR-}/.stdin
 
+# Replaces the builtin. '$$' is the shell of the whole file, so a signal to '$$' goes to the shell of
+# the example, or to the subshell of 'When run'.
+kill() {
+  { local -; builtin set +x; } 2>&189
+  local __hx_word
+  local -a __hx_words=()
+  for __hx_word in "$@"; do
+    [[ $__hx_word != "$$" ]] || __hx_word=${__hx_case-$$}
+    __hx_words+=("$__hx_word")
+  done
+  builtin kill "${__hx_words[@]}" || return "$?" # so that a trap on ERR runs, as for the builtin
+}
+
 __hx_begin() { # LINE: return whether an evaluation may run now
   [[ -z $__hx_mute ]] || return 1
   if [[ -n $__hx_when ]]; then
@@ -122,6 +135,7 @@ __hx_evaluate() { # F ARGS...: run the evaluation in a subshell, which errexit m
 }
 
 __hx_isolate() {
+  __hx_case=$BASHPID
   [[ -z ${__hx_run_errexit-} ]] || builtin set -e
   __hx_apply_options
 }
