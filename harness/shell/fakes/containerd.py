@@ -79,8 +79,15 @@ class ContainerRun:
 
 @dataclass(kw_only=True)
 class _Namespace:
+    """A namespace of containerd, which exists once something was stored in it."""
+
+    exists: bool = False
     images: dict[str, str] = field(default_factory=dict)
     containers: set[str] = field(default_factory=set)
+
+    def add(self, image: str, digest: str) -> None:
+        self.exists = True
+        self.images[image] = digest
 
 
 class Containerd(Fake):
@@ -109,7 +116,7 @@ class Containerd(Fake):
         self.runs: list[ContainerRun] = []
         self._programs: dict[str, Callable[[ContainerRun], Answer | None]] = {}
         for image in images:
-            self._namespace(namespace).images[image] = _digest(image)
+            self._namespace(namespace).add(image, _digest(image))
 
     @property
     @override
@@ -152,16 +159,38 @@ class Containerd(Fake):
                 "rm": self._remove_images,
             },
             "containers": {"ls": self._list_containers, "rm": self._remove_containers},
+            "namespaces": {"ls": self._list_namespaces, "create": self._create_namespace},
         }
-        aliases = {"image": "images", "i": "images", "c": "containers", "container": "containers"}
+        aliases = {
+            "image": "images", "i": "images", "c": "containers", "container": "containers",
+            "namespace": "namespaces", "ns": "namespaces",
+        }  # fmt: skip
         group = aliases.get(group, group)
         if group not in groups:
             raise unknown_subcommand(call, group, ("run", "version", *groups))
         name = rest[0] if rest else ""
         name = {"list": "ls", "remove": "rm", "del": "rm", "delete": "rm"}.get(name, name)
+        if (group, name) == ("namespaces", "c"):
+            name = "create"
         if name not in groups[group]:
             raise unknown_subcommand(call, f"{group} {name}", tuple(groups[group]))
         return groups[group][name](call, namespace, rest[1:])
+
+    def _list_namespaces(self, call: Call, _: _Namespace, words: Sequence[str]) -> Answer:
+        invocation = _LIST.parse(call, words)
+        _operands(call, invocation, 0)
+        found = sorted(name for name, each in self._namespaces.items() if each.exists)
+        if invocation.has("--quiet"):
+            return Answer(stdout="".join(f"{name}\n" for name in found))
+        return Answer(stdout=_table([("NAME", "LABELS"), *((name, "") for name in found)]))
+
+    def _create_namespace(self, call: Call, _: _Namespace, words: Sequence[str]) -> Answer:
+        (name,) = _operands(call, _PLAIN.parse(call, words), 1)
+        namespace = self._namespace(name)
+        if namespace.exists:
+            return _failed(f'namespace "{name}": already exists')
+        namespace.exists = True
+        return Answer()
 
     def _list_images(self, call: Call, namespace: _Namespace, words: Sequence[str]) -> Answer:
         invocation = _LIST.parse(call, words)
@@ -191,7 +220,8 @@ class Containerd(Fake):
                 + f'ctr: failed to resolve reference "{reference}": {reference}: not found\n',
                 exit_code=1,
             )
-        digest = namespace.images[reference] = _digest(reference)
+        digest = _digest(reference)
+        namespace.add(reference, digest)
         return Answer(
             stdout=f"{progress}unpacking linux/amd64 {digest}...\ndone: 1.000000000s\t\n"
         )
@@ -206,7 +236,7 @@ class Containerd(Fake):
             if target in namespace.images and not invocation.has("--force"):
                 answer = _failed(f'image "{target}": already exists')
                 return Answer(stdout="".join(shown), stderr=answer.stderr, exit_code=1)
-            namespace.images[target] = namespace.images[source]
+            namespace.add(target, namespace.images[source])
             shown.append(f"{target}\n")
         return Answer(stdout="".join(shown))
 

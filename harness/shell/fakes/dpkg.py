@@ -58,6 +58,9 @@ dpkg: error: dpkg frontend lock was locked by another process with pid 1000
 Note: removing the lock file is always wrong, can damage the locked area
 and the entire system. See <https://wiki.debian.org/Teams/Dpkg/FAQ#db-lock>.
 """
+_ORDERS = ("lt", "le", "ge", "gt")
+_RELATIONS = (*_ORDERS, "eq", "ne")
+_SIGNS = {"<": "le", "<<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">>": "gt", ">": "ge"}
 _WIDTHS = (14, 12, 12, 33)
 
 
@@ -315,13 +318,24 @@ def _outcome(shown: Sequence[str], errors: Sequence[str], failed: Sequence[str])
 
 
 def _compare(invocation: Invocation) -> Answer:
-    """Answer 'dpkg --compare-versions'; an empty version is earlier than all others."""
-    relations = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "ge", "gt")}
+    """Answer 'dpkg --compare-versions', as the manual of dpkg describes each operator.
+
+    An empty version is earlier than all others; for an operator with '-nl' it is later.
+    """
     left, relation, right, *rest = [*invocation.operands, "", "", ""]
-    if relation not in relations or rest != ["", "", ""]:
-        raise unknown_use(invocation.call, f"the fake of 'dpkg' needs one of {list(relations)}")
-    keys = [(each != "", version_key(each)) for each in (left, right)]
-    return Answer(exit_code=0 if relations[relation](*keys) else 1)
+    name = _SIGNS.get(relation, relation).removesuffix("-nl")
+    is_later = relation.endswith("-nl")
+    if name not in (_ORDERS if is_later else _RELATIONS) or rest != ["", "", ""]:
+        known = [*_RELATIONS, *(f"{each}-nl" for each in _ORDERS), *_SIGNS]
+        raise unknown_use(invocation.call, f"the fake of 'dpkg' needs one of {known}")
+    keys = [((each == "") is is_later, version_key(each)) for each in (left, right)]
+    warning = (
+        f"dpkg: warning: --compare-versions used with obsolete relation operator '{relation}'\n"
+    )
+    return Answer(
+        stderr=warning if relation in {"<", ">"} else "",
+        exit_code=0 if getattr(operator, name)(*keys) else 1,
+    )
 
 
 def _abbreviation(entry: Entry) -> str:

@@ -33,7 +33,7 @@ _MODPROBE = Syntax(
 )
 _RMMOD = Syntax(options=("-s,--syslog", "-V,--version"))
 _MODINFO = Syntax(options=("-F,--field=", "-k,--set-version=", "-n,--filename", "-V,--version"))
-_DEPMOD = Syntax(options=("-a,--all", "-A,--quick", "-V,--version"))
+_DEPMOD = Syntax(options=("-a,--all", "-A,--quick", "-b,--basedir=", "-V,--version"))
 _PLAIN = Syntax()
 _PROC_MODULES = "/proc/modules"
 _VERSION = "kmod version 30\n+ZSTD +XZ -ZLIB +LIBCRYPTO -EXPERIMENTAL\n"
@@ -260,9 +260,12 @@ class KernelModules(Fake):
             module = self.module(name) if kernel == self.kernel or "/" in operand else None
             if module is None:
                 return _failed(f"modinfo: ERROR: Module {name} not found.")
-            if wanted is None and not invocation.has("--filename"):
-                raise unknown_use(call, "the fake of 'modinfo' needs '--field' or '--filename'")
             fields = {"filename": self._file(name), **module.fields}
+            fields.setdefault("depends", ",".join(map(canonical, module.needs)))
+            fields.setdefault("name", name)
+            if wanted is None and not invocation.has("--filename"):
+                lines += [f"{f'{key}:':<16}{value}\n" for key, value in fields.items()]
+                continue
             value = fields.get(wanted or "filename")
             lines += [] if value is None else [f"{value}\n"]
         return Answer(stdout="".join(lines))

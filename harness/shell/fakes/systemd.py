@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.shell.fakes import unit_lists
 from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import (
@@ -41,7 +42,10 @@ _VERSION = (
     "-PWQUALITY +P11KIT +QRENCODE +TPM2 +BZIP2 +LZ4 +XZ +ZLIB +ZSTD -BPF_FRAMEWORK "
     "-XKBCOMMON +UTMP +SYSVINIT default-hierarchy=unified\n"
 )
-_WITHOUT_NAMES = {"daemon-reload", "daemon-reexec", "reset-failed", "is-system-running"}
+_LISTS = ("list-units", "list-unit-files")
+_WITHOUT_NAMES = {
+    "daemon-reload", "daemon-reexec", "reset-failed", "is-system-running", *_LISTS,
+}  # fmt: skip
 
 _SYNTAX = Syntax(
     options=(
@@ -58,6 +62,7 @@ _SYNTAX = Syntax(
         "--system",
         "--no-ask-password",
         "--version",
+        *unit_lists.OPTIONS,
     )
 )
 
@@ -99,6 +104,7 @@ class Systemd(Fake):
             "show": self._show,
             "cat": self._cat,
             "status": self._status,
+            "list-units": self._list_units,
             "list-unit-files": self._list_unit_files,
         }
 
@@ -138,13 +144,20 @@ class Systemd(Fake):
         invocation = _SYNTAX.parse(call)
         if invocation.has("--version"):
             return Answer(stdout=_VERSION)
-        if not invocation.operands:
+        if not invocation.operands and not invocation.has("--failed"):
             raise unknown_use(call, "the fake of 'systemctl' needs a subcommand")
-        verb, *names = invocation.operands
+        verb, *names = invocation.operands or ("list-units",)
         if verb not in self._verbs:
             raise unknown_subcommand(call, verb, tuple(self._verbs))
         if not names and verb not in _WITHOUT_NAMES:
             raise unknown_use(call, f"the fake of 'systemctl {verb}' needs the name of a unit")
+        if verb in _LISTS:
+            return self._verbs[verb](invocation, names)
+        for option in [each.rstrip("=").split(",")[-1] for each in unit_lists.OPTIONS]:
+            if invocation.has(option):
+                raise unknown_use(
+                    call, f"the fake of 'systemctl {verb}' does not know the option '{option}'"
+                )
         expect_no_pattern(call, names)
         return self._verbs[verb](invocation, [full_name(name) for name in names])
 
@@ -381,18 +394,15 @@ class Systemd(Fake):
             exit_code = exit_code or (0 if unit.is_active else 3)
         return Answer(stdout="\n".join(shown), exit_code=exit_code)
 
-    def _list_unit_files(self, invocation: Invocation, names: Sequence[str]) -> Answer:
-        found = [(name, self.unit(name)) for name in sorted(names) if self._find(name)]
-        rows = [
-            (name, unit.file_state, "enabled" if link_folders(unit.text) else "-")
-            for name, unit in found
-        ]
-        header = [] if invocation.has("--no-legend") else [("UNIT FILE", "STATE", "PRESET")]
-        lines = [*header, *rows]
-        widths = [max((len(row[column]) for row in lines), default=0) for column in range(2)]
-        text = "".join(f"{a:{widths[0]}} {b:{widths[1]}} {c}\n" for a, b, c in lines)
-        footer = f"\n{len(rows)} unit files listed.\n" if header else ""
-        return Answer(stdout=text + footer, exit_code=0 if rows else 1)
+    def _list_units(self, invocation: Invocation, patterns: Sequence[str]) -> Answer:
+        return unit_lists.list_units(invocation, self._all_units(), patterns)
+
+    def _list_unit_files(self, invocation: Invocation, patterns: Sequence[str]) -> Answer:
+        return unit_lists.list_unit_files(invocation, self._all_units(), patterns)
+
+    def _all_units(self) -> dict[str, Unit]:
+        found = {name: self._find(name) for name in {*self._units, *self._files.names()}}
+        return {name: unit for name, unit in found.items() if unit is not None}
 
 
 def _starts(verb: str, unit: Unit, *, can_reload: bool) -> bool:

@@ -17,6 +17,11 @@ _FOLDERS = {
     "/run/systemd/system": "/run/systemd/system",
     "/usr/lib/systemd/system": "/lib/systemd/system",
 }
+#: systemd.unit(5)
+TYPES = (
+    ".service", ".socket", ".target", ".timer", ".path", ".mount", ".automount", ".swap",
+    ".slice", ".scope", ".device",
+)  # fmt: skip
 _FOLDER_OF = {"WantedBy": "wants", "RequiredBy": "requires"}
 
 
@@ -51,6 +56,15 @@ class UnitFiles:
             if text is not None:
                 return shown, text
         return None
+
+    def names(self) -> list[str]:
+        """Return the names of the unit files that were written."""
+        return [
+            PurePosixPath(path).name
+            for folder in _FOLDERS
+            for path in self._fake.own_entries(folder)
+            if PurePosixPath(path).suffix in TYPES
+        ]
 
     def parts(self, name: str, folder: str, text: str) -> dict[str, str]:
         """Return the texts of a unit file and of its drop-ins, by path."""

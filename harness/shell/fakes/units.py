@@ -8,27 +8,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from harness.shell.fakes.arguments import check_fields
-from harness.shell.fakes.unit_files import link_folders, settings
+from harness.shell.fakes.unit_files import TYPES, link_folders, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ALWAYS = math.inf
-#: systemd.unit(5)
-_TYPES = (
-    *(
-        ".service",
-        ".socket",
-        ".target",
-        ".timer",
-        ".path",
-        ".mount",
-        ".automount",
-        ".swap",
-        ".slice",
-    ),
-    *(".scope", ".device"),
-)
 NOT_MEANT_TO_BE_ENABLED = """\
 The unit files have no installation config (WantedBy=, RequiredBy=, Also=,
 Alias= settings in the [Install] section, and DefaultInstance= for template
@@ -118,7 +103,7 @@ class Unit:
 
 def full_name(name: str) -> str:
     """Return a unit's name with its suffix; add `.service` to a name without a suffix."""
-    return name if name.endswith(_TYPES) else f"{name}.service"
+    return name if name.endswith(TYPES) else f"{name}.service"
 
 
 def properties(name: str, unit: Unit | None) -> dict[str, str]:

@@ -63,6 +63,8 @@ def test_unknown_use_of_a_fake_is_named_in_the_error() -> None:
         (fakes.Systemd(), ["systemctl", "kexec"], "does not know the subcommand 'kexec'"),
         (fakes.Systemd(), ["systemctl", "--user", "start", "x"], "the option '--user'"),
         (fakes.Systemd(), ["systemctl", "show", "-p", "NRestarts", "x"], "property 'NRestarts'"),
+        (fakes.Systemd(), ["systemctl", "list-units", "--all"], "which inactive units"),
+        (fakes.Systemd(), ["systemctl", "stop", "--all", "x"], "the option '--all'"),
         (fakes.Packages(), ["dpkg", "--compare-versions", "1", "nearly", "2"], "one of"),
         (fakes.InstanceMetadata({}), ["curl", "-sX", "PUT", "http://x"], "the method 'GET'"),
         (fakes.Containerd(), ["ctr", "images", "convert"], "subcommand 'images convert'"),

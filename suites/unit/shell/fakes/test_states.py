@@ -58,6 +58,62 @@ def test_command_with_several_units_fails_if_one_unit_fails() -> None:
         assert [name for name, unit in units.items() if unit.is_active] == active, line
 
 
+def test_unit_files_are_listed_as_systemctl_252_lists_them(tmp_path: Path) -> None:
+    systemd = fakes.Systemd(
+        {"foo": fakes.Unit(is_enabled=True), "st": fakes.Unit(text="[Service]\n")}
+    ).use_root(tmp_path)
+    systemd.write_file("/etc/systemd/system/aa.target", "[Unit]\n")
+    systemd.write_file("/etc/systemd/system/b.service", fakes.Unit().text)
+    b = "b.service   disabled enabled\n"
+    foo = "foo.service enabled  enabled\n"
+    listed: list[tuple[str, str, int]] = [
+        ("--no-legend", f"{b}{foo}st.service  static   -\naa.target   static   -\n", 0),
+        ("--type=service --no-legend", f"{b}{foo}st.service  static   -\n", 0),
+        ("foo", "UNIT FILE STATE PRESET\n\n0 unit files listed.\n", 1),
+        (
+            "f* b*",
+            f"UNIT FILE   STATE    PRESET\n{b}{foo}\n2 unit files listed.\n",
+            0,
+        ),
+        (
+            "-t target,service --state=static",
+            (
+                "UNIT FILE  STATE  PRESET\nst.service static -\naa.target  static -\n\n"
+                "2 unit files listed.\n"
+            ),
+            0,
+        ),
+    ]
+    for options, text, exit_code in listed:
+        answer = run(systemd, f"systemctl list-unit-files {options}")
+        assert (answer.stdout, answer.exit_code) == (text, exit_code), options
+
+
+def test_active_and_failed_units_are_listed(tmp_path: Path) -> None:
+    systemd = fakes.Systemd(
+        {
+            "gpu": fakes.Unit(is_active=True, text="[Unit]\nDescription=The GPU\n"),
+            "idle": fakes.Unit(),
+            "sick": fakes.Unit(start_failures=1),
+        }
+    ).use_root(tmp_path)
+    run(systemd, "systemctl start sick")
+
+    running = run(systemd, "systemctl list-units --state=running --no-legend --plain").stdout
+    failed = run(systemd, "systemctl --failed").stdout
+
+    assert running == "gpu.service loaded active running The GPU\n"
+    assert failed.splitlines()[:2] == [
+        "  UNIT         LOAD   ACTIVE SUB    DESCRIPTION",
+        "● sick.service loaded failed failed sick.service",
+    ]
+    assert "\n1 loaded units listed.\n" in failed
+    for options in ("list-units", "list-units *.service", "list-units --type service"):
+        text = run(systemd, f"systemctl {options}").stdout
+        assert "2 loaded units listed. Pass --all" in text, options
+        assert "idle" not in text
+
+
 def test_units_that_are_enabled_now_are_started_and_a_failed_start_is_the_exit_code(
     tmp_path: Path,
 ) -> None:
@@ -243,6 +299,21 @@ def test_modinfo_without_a_field_fails_for_a_module_that_is_missing() -> None:
     answer = run(fakes.KernelModules(), "modinfo nvidia")
 
     assert (answer.exit_code, answer.stderr) == (1, "modinfo: ERROR: Module nvidia not found.\n")
+
+
+def test_depmod_accepts_a_base_directory_for_the_kernel_of_the_node() -> None:
+    assert run(fakes.KernelModules(), f"depmod -a -b /mnt/root {KERNEL}").exit_code == 0
+
+
+def test_modinfo_without_a_field_prints_all_fields() -> None:
+    module = fakes.Module(needs=["drm-kms", "drm"], fields={"version": "580"})
+
+    answer = run(fakes.KernelModules({"nvidia-drm": module}, kernel="6.1"), "modinfo nvidia-drm")
+
+    assert answer.stdout == (
+        "filename:       /lib/modules/6.1/kernel/nvidia_drm.ko\nversion:        580\n"
+        "depends:        drm_kms,drm\nname:           nvidia_drm\n"
+    )
 
 
 def test_hyphens_and_underscores_name_the_same_module() -> None:
@@ -524,6 +595,24 @@ def test_namespaces_have_separate_images_and_containers() -> None:
     assert containerd.containers() == containerd.containers("other") == ("one",)
 
 
+def test_namespaces_that_something_was_stored_in_are_listed() -> None:
+    containerd = fakes.Containerd(["r/a:1"], registry=["r/b:1"])
+    run(containerd, "ctr -n empty images ls")
+    run(containerd, "ctr images pull r/b:1")
+    run(containerd, "ctr images rm r/b:1")
+
+    assert run(containerd, "ctr ns create made").exit_code == 0
+    assert run(containerd, "ctr namespace c k8s.io").exit_code == 1
+
+    assert run(containerd, "ctr namespaces ls -q").stdout == "default\nk8s.io\nmade\n"
+    assert run(containerd, "ctr ns list").stdout.splitlines() == [
+        "NAME    LABELS ",
+        "default        ",
+        "k8s.io         ",
+        "made           ",
+    ]
+
+
 # Packages
 
 
@@ -759,6 +848,23 @@ def test_versions_are_ordered_as_debian_orders_them() -> None:
     ]
 
     assert sorted(ordered, key=version_key) == ordered
+
+
+def test_versions_are_compared_with_every_operator_of_dpkg() -> None:
+    """The exit codes are those of dpkg 1.21.22."""
+    pairs = (("1", "2"), ("", "2"), ("2", ""), ("", ""), ("1", "1"), ("2", "1"))
+    exit_codes = {
+        "lt-nl": "010111", "le-nl": "010001", "ge-nl": "101000", "gt-nl": "101110",
+        "<": "001001", "<<": "001111", "<=": "001001", "=": "111001", ">=": "110000",
+        ">>": "110110", ">": "110000",
+    }  # fmt: skip
+    for relation, codes in exit_codes.items():
+        answers = [
+            fakes.Packages().answer(a_call("dpkg", "--compare-versions", left, relation, right))
+            for left, right in pairs
+        ]
+        assert "".join(str(answer.exit_code) for answer in answers) == codes, relation
+        assert bool(answers[0].stderr) is (relation in {"<", ">"})
 
 
 # The metadata service
