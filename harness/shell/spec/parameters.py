@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.shell.lexer import Word, is_open, quote, quote_on_a_line, split_words, strip_comment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Evaluate = Callable[[str], Sequence[tuple[str, ...]]]
 
@@ -27,7 +27,7 @@ class Rows:
 
 
 def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Read the inner `lines` of a block; in the mode `value`, the only line holds the words.
+    """Read the inner `lines` of a block; in the mode `value`, the only item holds the words.
 
     `evaluate` runs code that calls `%data` for each row.
     """
@@ -37,7 +37,7 @@ def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
         return _block(lines)
     if mode == "value":
         return _product(lines, evaluate)
-    stripped = (strip_comment(line).replace("\\\n", " ") for line in lines)
+    stripped = (strip_comment(line).replace("\\\n", " ") for line in _joined(lines))
     return _product([line for line in stripped if line.strip()], evaluate)
 
 
@@ -52,26 +52,29 @@ def name_of_row(name: str, row: Sequence[Word]) -> str:
 
 
 def _block(lines: Sequence[str]) -> Rows:
-    """Read one row from each line; the shell expands the words on that line.
-
-    A quote that is open at the end of a line continues the row on the next line.
-    """
+    """Read one row from each line; the shell expands the words on that line."""
     rows: list[tuple[Word, ...]] = []
     code = [":"]
-    line = ""
-    for at, part in enumerate(lines):
-        line += part
-        if is_open(line) and at < len(lines) - 1:
-            line += "\n"
-            continue
+    for line in _joined(lines):
         words = split_words(line)
         if words:
             rows.append(tuple(words))
             code.append(f"__hx_row {line.lstrip()}")
         else:
             code.append(line)
-        line = ""
     return Rows(rows, "\n".join([*code, ":"]))
+
+
+def _joined(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines; a quote that is open at the end of a line continues it on the next line."""
+    line = ""
+    for at, part in enumerate(lines):
+        line += part
+        if is_open(line) and at < len(lines) - 1:
+            line += "\n"
+            continue
+        yield line
+        line = ""
 
 
 def _product(lines: Sequence[str], evaluate: Evaluate) -> Rows:

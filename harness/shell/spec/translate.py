@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.shell.lexer import Word, quote, rest_after, split_words, strip_comment
+from harness.shell.lexer import Word, is_open, quote, rest_after, split_words, strip_comment
 from harness.shell.mocks.lookups import is_looked_up, looked_up
 from harness.shell.mocks.names import check_mock_name
 from harness.shell.shells import BASH
@@ -446,10 +446,16 @@ class _Translator:
             raise self._error(f"There is no '{keyword}'.", line)
         inner: list[str] = []
         if mode == "value":
+            while is_open(text):
+                if self.at >= self.end:
+                    raise self._error(f"'{keyword}' has a quote that is not closed.", line)
+                text += f"\n{self._take_logical_line()}"
             inner.append(strip_comment(text[len(keyword) :].replace("\\\n", " ")).strip())
         else:
             while strip_comment(taken := self._take_inner_line(keyword, line)).strip() != "End":
                 inner.append(taken)
+            if mode != "dynamic" and is_open("\n".join(inner)):
+                raise self._error(f"'{keyword}' has a quote that is not closed.", line)
 
         def evaluate(code: str) -> Sequence[tuple[str, ...]]:
             return self.evaluate_rows("\n".join([*self.constants, code]), line=line)

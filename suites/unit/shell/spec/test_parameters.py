@@ -48,6 +48,10 @@ def test_parameters_matrix_combines_its_lines_and_its_last_line_varies_fastest()
     ]
 
 
+def test_open_quote_continues_a_line_of_a_matrix() -> None:
+    assert rows_of("matrix", ["'a", "# b' c # it's", "1"]) == [["a\n# b", "1"], ["c", "1"]]
+
+
 def test_parameters_value_block_has_a_row_for_each_word() -> None:
     found = read("value", ["a 'b c'"], Shell())
 

@@ -155,6 +155,8 @@ def test_misplaced_construct_is_refused_with_its_line() -> None:
         ("\nMock x\n:\n", 2, "'Mock' is not closed"),
         ("%const a: 1\n", 1, "'%const' needs 'NAME: value', with the name in capitals"),
         ("It 'x'\nData:wrong\nEnd\nEnd\n", 2, "There is no 'Data:wrong'"),
+        ("\nParameters:value 'a\nb\n", 2, "has a quote that is not closed"),
+        ("\nParameters:matrix\n'a\nEnd\n", 2, "has a quote that is not closed"),
         ("Parameters:wrong\nEnd\n", 1, "There is no 'Parameters:wrong'"),
         ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' is not allowed inside 'Mock'"),
         ("Mock\nEnd\n", 1, "'Mock' takes one name"),
@@ -166,6 +168,15 @@ def test_misplaced_construct_is_refused_with_its_line() -> None:
 
         assert caught.value.line == line, text
         assert message in str(caught.value)
+
+
+def test_line_break_in_a_quote_is_a_part_of_the_value_in_each_kind_of_parameters() -> None:
+    examples = "It 'gets $1'\n:\nEnd\nIt 'b'\n:\nEnd\n"
+    for parameters in (":value 'a\nb' c\n", "\n'a\nb'\nc\nEnd\n", ":matrix\n'a\nb' c\nEnd\n"):
+        spec = _translate(f"Parameters{parameters}{examples}")
+
+        assert [case.name for case in spec.cases[:2]] == ["gets a b", "gets c"], parameters
+        assert spec.cases[0].begin == parameters.count("\n") + 1, parameters
 
 
 def test_example_runs_for_no_row_if_code_generates_no_rows() -> None:
