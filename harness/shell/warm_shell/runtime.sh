@@ -68,7 +68,10 @@ __hx_trap() {
 builtin declare -ft trap __hx_trap
 __hx_newline=$'\n'
 __hx_quote="'\\''"
-__hx_leaving='{ __hx_leave "$?" "${__hx_ended-$-}" "$@"; } 218>&1 219>&2 >/dev/null 2>&1'
+# The code may have closed stdout or stderr. With 'builtin exec', the redirection would not last.
+__hx_leaving='{ __hx_left=$? __hx_ended=${__hx_ended-$-}; builtin set +euxE; builtin trap - DEBUG; } >/dev/null 2>&1'
+__hx_leaving+='; [[ -e /proc/self/fd/1 ]] || exec >/dev/null; [[ -e /proc/self/fd/2 ]] || exec 2>/dev/null'
+__hx_leaving+='; { __hx_leave "$__hx_left" "$__hx_ended" "$@"; } 218>&1 219>&2 >/dev/null 2>&1'
 __hx_unless_trap='case " trap kill sleep date timeout ${__hx_mocked-} ,${FUNCNAME[0]-}" in *" ${FUNCNAME[0]-,} "* | *,__hx_*) ;; *) '
 
 __hx_set_trap() { # ACTION NAMES... | NAME

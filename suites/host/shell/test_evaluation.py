@@ -46,6 +46,20 @@ def test_signal_that_ends_an_evaluation_gives_its_status(
     assert result.variable("X") == "1"
 
 
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-"])
+def test_code_that_closes_its_streams_has_variables_and_runs_its_trap_on_exit(
+    shell: Shell, streams: str
+) -> None:
+    result = shell.evaluate(f"trap 'echo lost; X=2' EXIT; X=1; exec {streams}; exit 3")
+
+    assert (result.status, result.stdout, result.variable("X")) == (
+        3,
+        "lost\n" if streams == "2>&-" else "",
+        "2",
+    )
+    assert result.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("code", "status", "stdout"),
     [
