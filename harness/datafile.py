@@ -15,6 +15,7 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from harness.errors import BadInputError, listed
+from harness.foreign_files import read_given
 from harness.limits import DATA_DIGITS, DATA_FILE, DATA_LEVELS, LimitError
 from harness.visible_text import shortened
 
@@ -98,15 +99,9 @@ def read_document(file: Path) -> Document:
     Raises BadInputError.
     """
     try:
-        # Opening a FIFO would wait for a writer.
-        if file.exists() and not file.is_file():
-            raise BadInputError("It is not a plain file.", source=str(file))
-        with file.open("rb") as opened:
-            raw = opened.read(DATA_FILE.bytes + 1)
-        DATA_FILE.check_bytes(len(raw), "It")
-        text = raw.decode()
+        text = read_given(file, limit=DATA_FILE).decode()
     except LimitError as error:
-        raise BadInputError(str(error).removeprefix("It: "), source=str(file)) from error
+        raise BadInputError(str(error).removeprefix(f"'{file}': "), source=str(file)) from error
     except (OSError, ValueError) as error:
         raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
     tree, data = _parse(text, file)

@@ -1,7 +1,7 @@
 """Reads files in folders that a guest, another person or another host filled.
 
 Such a folder may contain links to files of this host, FIFOs whose content never ends, and sparse
-files whose content is larger than memory.
+files whose content is larger than memory. `read_given` reads a file that the user names.
 """
 
 from __future__ import annotations
@@ -41,12 +41,17 @@ def open_plain(
 def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> bytes:
     """Return the content of a regular file, which `open_plain` opens."""
     with open_plain(path, limit=limit, below=below) as file:
-        most = limit.bytes
-        content = file.read(most + 1)
-    # Check again: files below /proc report no size, and a file may grow.
-    if len(content) > most:
-        raise limit.error(f"'{path}'")
-    return content
+        return _content(file, path, limit)
+
+
+def read_given(path: Path, *, limit: Limit) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes; `path` may be a link.
+
+    Raises OSError if there is no such regular file, and LimitError if the file is longer.
+    """
+    with open(_regular(os.open(path, _FLAGS & ~os.O_NOFOLLOW), path), "rb") as file:
+        limit.check_bytes(os.fstat(file.fileno()).st_size, f"'{path}'")
+        return _content(file, path, limit)
 
 
 def last_bytes(path: Path, most: int) -> bytes:
@@ -74,6 +79,14 @@ def evidence_text(path: Path, *, below: Path) -> str:
         ) from error
 
 
+def _content(file: BinaryIO, path: Path, limit: Limit) -> bytes:
+    content = file.read(limit.bytes + 1)
+    # Check again: files below /proc report no size, and a file may grow.
+    if len(content) > limit.bytes:
+        raise limit.error(f"'{path}'")
+    return content
+
+
 def _opened(path: Path, below: Path | None) -> int:
     try:
         if below is None:
@@ -83,6 +96,10 @@ def _opened(path: Path, below: Path | None) -> int:
     except ValueError as error:
         # The path contains a NUL character.
         raise OSError(errno.EINVAL, str(error), str(path)) from error
+    return _regular(descriptor, path)
+
+
+def _regular(descriptor: int, path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "This is not a plain file", str(path))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness.datafile import line_of, read_data_file
 from harness.errors import BadInputError, listed
+from harness.foreign_files import read_given
+from harness.limits import DATA_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +33,7 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
     """
     path = file.parent / name
     try:
-        first = path.read_text(encoding="utf-8").partition("\n")[0].rstrip()
+        text = read_given(path, limit=DATA_FILE).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise BadInputError(
@@ -40,6 +42,7 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
             line=line_of(file, ("user_data",)),
             key="user_data",
         ) from error
+    first = text.partition("\n")[0].rstrip()
     if first != _HEADER:
         raise BadInputError(
             f"The user-data '{path}' has to begin with '{_HEADER}', but begins with {first[:60]!r}; "

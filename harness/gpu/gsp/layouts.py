@@ -18,6 +18,7 @@ import pydantic
 from pydantic import Field as Bounds
 
 from harness.errors import BadInputError, listed
+from harness.foreign_files import read_given
 from harness.limits import JSON
 
 if TYPE_CHECKING:
@@ -147,8 +148,12 @@ def read_layouts(release: str, *folders: Path) -> Layouts:
 
 def read_release_file(file: Path) -> Layouts:
     """Read one data file; raises BadInputError if the file is malformed."""
-    raw = file.read_bytes()
-    JSON.check_bytes(len(raw), str(file))
+    try:
+        raw = read_given(file, limit=JSON)
+    except OSError as error:
+        raise BadInputError(
+            f"The file cannot be read ({error.strerror}).", source=str(file)
+        ) from error
     try:
         content = ReleaseFile.model_validate_json(raw)
     except pydantic.ValidationError as error:

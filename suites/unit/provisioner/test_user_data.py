@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,14 @@ def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
 
     with pytest.raises(BadInputError, match=r"user-data\.yaml:3: key 'timezone': .* duplicate"):
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
+
+
+def test_user_data_that_is_not_a_plain_file_is_refused(project: Project) -> None:
+    """Opening a FIFO would wait for a writer."""
+    os.mkfifo(project.folder / "pipe")
+
+    with pytest.raises(BadInputError, match=r"key 'user_data': .*not a plain file"):
+        project.read("schema: 1\nname: x\nrun: [x]\nuser_data: pipe\n")
 
 
 def test_error_for_conflicting_user_data_mentions_the_line_in_the_file(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -122,6 +123,17 @@ def test_error_for_a_malformed_release_file_mentions_the_file_and_the_mistake(
 
         assert str(file) in str(refused.value)
         assert said in str(refused.value)
+
+
+def test_release_file_that_is_not_a_plain_file_is_refused(tmp_path: Path) -> None:
+    """Opening a FIFO would wait for a writer."""
+    pipe, folder = tmp_path / "1.json", tmp_path / "2.json"
+    os.mkfifo(pipe)
+    folder.mkdir()
+
+    for path in (pipe, folder):
+        with pytest.raises(BadInputError, match=rf"^{path}: .*not a plain file"):
+            read_release_file(path)
 
 
 def test_nearest_release_is_the_newest_earlier_release() -> None:
