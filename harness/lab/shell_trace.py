@@ -21,6 +21,7 @@ from harness.errors import HarnessError
 from harness.evidence.state_capture import SHELL_TRACE_FOLDER
 from harness.shell.coverage import Hits, Place
 from harness.shell.warm_shell.pool import TRACE
+from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +48,9 @@ class _TracedScript:
     places: list[tuple[Annotated[int, pydantic.Field(gt=0)], int, int]]
 
 
+#: A machine can name any number of files, with names of any length.
+_MOST_REFUSED = 20
+_SHOWN_BYTES = 512
 _TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
 
 
@@ -124,7 +128,16 @@ def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
                 else "it is another version of a script, or another script"
             )
             refused.append(
-                f"Machine '{guest.name}' ran {shlex.quote(path)}, but no script of '--shell-cov' has its "
+                f"Machine '{guest.name}' ran {_shown(path)}, but no script of '--shell-cov' has its "
                 f"content: {what}. Its lines do not count."
             )
+    if len(refused) > _MOST_REFUSED:
+        left_out = len(refused) - _MOST_REFUSED
+        refused[_MOST_REFUSED:] = [
+            f"Machine '{guest.name}' ran {left_out} further files whose lines do not count."
+        ]
     return hits, refused
+
+
+def _shown(path: str) -> str:
+    return shlex.quote(shortened(visible_line(path), _SHOWN_BYTES))

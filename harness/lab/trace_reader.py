@@ -34,7 +34,11 @@ def read_traces(folder: str, names: list[str], digests: list[str]) -> dict[str, 
                 found[path] = (_digest(path), set())
             found[path][1].add((int(line), int(depth), len(level)))
     return {
-        path: {"sha256": digest, "places": sorted(seen)}
+        # A lone surrogate, for a byte that is not UTF-8, is not valid in JSON.
+        os.fsencode(path).decode(errors="backslashreplace"): {
+            "sha256": digest,
+            "places": sorted(seen),
+        }
         for path, (digest, seen) in found.items()
         if path.rpartition("/")[2] in names or digest in digests
     }

@@ -130,6 +130,24 @@ def test_trace_of_another_version_and_of_a_script_that_removed_itself_are_ignore
     assert "is another version" in other
 
 
+def test_script_whose_path_is_not_utf8_is_recognised(machine: TracedMachine, script: Path) -> None:
+    installed = machine.install("opt/caf\udce9/provision.sh", TEXT)
+    entry = f"+\x1e1\x1f{installed}\x1f2\x1f/\x1eecho\n"
+    (machine.traces / "7").write_bytes(entry.encode(errors="surrogateescape"))
+
+    assert read_hits(machine.guest, [script]) == ({str(script): {Place(2, 1, 1)}}, [])
+
+
+def test_names_of_refused_files_are_few_and_short(machine: TracedMachine, script: Path) -> None:
+    paths = [f"/{number}/{'x' * 4000}/provision.sh" for number in range(500)]
+    machine.trace("7", *((path, 2) for path in paths))
+
+    _, refused = read_hits(machine.guest, [script])
+
+    assert sum(map(len, refused)) < 50_000
+    assert "480" in refused[-1]
+
+
 def test_relative_script_path_starts_at_the_folder_in_which_the_script_was_started(
     machine: TracedMachine, script: Path
 ) -> None:
