@@ -7,7 +7,9 @@ import math
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
+from harness.foreign_files import read_given
 from harness.foreign_json import parse_json
+from harness.limits import JSON, LimitError
 from harness.sharding.report_file import write_report
 
 if TYPE_CHECKING:
@@ -21,10 +23,10 @@ def read_durations(path: Path) -> dict[str, float]:
     Raises BadInputError if the file is not in this format.
     """
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_given(path, limit=JSON))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, LimitError) as error:
         raise BadInputError(
             f"The file can't be read as JSON: {error}.", source=str(path)
         ) from error

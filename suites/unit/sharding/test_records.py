@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,9 @@ def test_error_for_a_file_without_durations_mentions_the_file(
 ) -> None:
     (tmp_path / "durations").write_text(content)
 
-    for path in (tmp_path / "durations", tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path / "durations", tmp_path, tmp_path / "pipe"):
         with pytest.raises(BadInputError, match=path.name):
             read_durations(path)
 
