@@ -115,6 +115,9 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
+#: The begin of the message of the RuntimeError by which Python before 3.13 refuses to resolve a
+#: symbolic link to itself.
+_LOOP = "Symlink loop from "
 #: The ends of the error messages of Python and of the dynamic loader if memory or a limit is
 #: exhausted, so that a thread can't start or a module can't load.
 _LACKS = ("can't start new thread", "failed to map segment from shared object")
@@ -209,15 +212,15 @@ def exit_code_of(act: Callable[[], int], *, command: str) -> int:
         print_error(error)
         return 2
     except (MemoryError, RuntimeError, ImportError) as error:
-        if not isinstance(error, MemoryError) and not str(error).endswith(_LACKS):
+        is_loop = str(error).startswith(_LOOP)
+        if not (is_loop or isinstance(error, MemoryError) or str(error).endswith(_LACKS)):
             raise
-        print_error(
-            RequirementError(
-                "This host, or a limit of this process, has no memory or no thread left for "
-                f"`{command}`; end other processes, or raise the limits that `ulimit -v` "
-                "and `ulimit -u` print."
-            )
+        lack = RequirementError(
+            "This host, or a limit of this process, has no memory or no thread left for "
+            f"`{command}`; end other processes, or raise the limits that `ulimit -v` "
+            "and `ulimit -u` print."
         )
+        print_error(error if is_loop else lack)
         return 2
     except KeyboardInterrupt:
         print_message("interrupted; machines have ended and their files are removed.")

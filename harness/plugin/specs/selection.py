@@ -83,7 +83,9 @@ def take_selections(config: pytest.Config) -> None:
     whole: set[Path] = set()
     for argument in config.args:
         file, lines, names = _parts(argument)
-        path = (config.invocation_params.dir / file).resolve()
+        path = config.invocation_params.dir / file
+        # before Python 3.13, resolving a link to itself raises RuntimeError
+        path = path.resolve() if path.exists() else path
         if not (lines or names):
             whole.add(path)
         elif path.is_file() and is_spec(path):

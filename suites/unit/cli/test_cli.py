@@ -92,6 +92,17 @@ def test_lack_of_memory_or_threads_is_reported_in_a_sentence(
         assert "`harness doctor`" in said
 
 
+def test_path_that_is_a_link_to_itself_is_reported_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    assert main(["image", "ls", "--images-dir", str(loop)]) == 2
+
+    assert str(loop) in capsys.readouterr().err
+
+
 def test_other_interpreter_error_is_not_reported_as_lack_of_memory_or_threads() -> None:
     rows: list[Exception] = [
         RuntimeError("dictionary changed size"),

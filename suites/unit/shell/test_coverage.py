@@ -27,6 +27,14 @@ def test_trace_of_files_outside_of_the_sources_is_ignored(tmp_path: Path) -> Non
     assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 3)}}
 
 
+def test_path_that_no_file_can_have_is_ignored(tmp_path: Path) -> None:
+    """Code under test may write to the trace, and a source may be a link to itself."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for name in ("x" * 5000, "a\0b", "loop"):
+        assert parse_trace(entry(f"{tmp_path}/{name}", 1), tmp_path, [tmp_path, loop]) == {}
+
+
 def test_relative_paths_start_at_the_directory_of_their_process(tmp_path: Path) -> None:
     scripts = [tmp_path / folder / "a.sh" for folder in ("", "lib", "tools")]
     for script in scripts:

@@ -109,7 +109,8 @@ def test_file_argument_without_a_line_overrides_selections_by_line(
 def test_line_number_of_anything_but_an_existing_shellspec_file_is_left_to_pytest(
     tmp_path: Path, spec: Path
 ) -> None:
-    for argument in ("spec/b_spec.sh:3", "spec:3", "test_a.py:3"):
+    (tmp_path / "loop").symlink_to("loop")
+    for argument in ("spec/b_spec.sh:3", "spec:3", "test_a.py:3", "loop:3"):
         (tmp_path / "test_a.py").touch()
         config = _config(tmp_path, argument, argument)
 
