@@ -11,7 +11,9 @@ import os
 import re
 import sys
 
-_ENTRY = re.compile(rb"^(\++)\x1e(\d+)\x1f([^\x1e\x1f]*)\x1f(\d+)\x1f([^\x1e]*)\x1e", re.MULTILINE)
+_ENTRY = re.compile(
+    rb"^(\++)\x1e(\d{1,9})\x1f([^\0\x1e\x1f]*)\x1f(\d{1,9})\x1f([^\0\x1e]*)\x1e", re.MULTILINE
+)
 
 
 def read_traces(folder: str, names: list[str], digests: list[str]) -> dict[str, object]:
@@ -51,6 +53,8 @@ def _place(name: bytes, directories: list[bytes]) -> str:
 
 
 def _digest(path: str) -> str | None:
+    if not os.path.isfile(path):  # noqa: PTH113, TID251 - opening a FIFO would wait for a writer
+        return None
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return hashlib.sha256(file.read()).hexdigest()

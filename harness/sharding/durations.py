@@ -28,7 +28,7 @@ def read_durations(path: Path) -> dict[str, float]:
         return {}
     except (OSError, ValueError, LimitError) as error:
         raise BadInputError(
-            f"The file can't be read as JSON: {error}.", source=str(path)
+            f"The file can't be read as JSON: {str(error).rstrip('.')}.", source=str(path)
         ) from error
     return durations_in(content, source=str(path))
 

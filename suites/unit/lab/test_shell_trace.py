@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -136,6 +137,23 @@ def test_script_whose_path_is_not_utf8_is_recognised(machine: TracedMachine, scr
     (machine.traces / "7").write_bytes(entry.encode(errors="surrogateescape"))
 
     assert read_hits(machine.guest, [script]) == ({str(script): {Place(2, 1, 1)}}, [])
+
+
+def test_trace_entries_that_bash_cannot_have_written_are_ignored(
+    machine: TracedMachine, script: Path
+) -> None:
+    """Code under test may write to the trace."""
+    installed = machine.install("opt/provision.sh", TEXT)
+    pipe = machine.folder / "provision.sh"
+    os.mkfifo(pipe)
+    long = f"{installed}\x1f{'9' * 5000}\x1f/\x1e"
+    machine.trace("7", (str(installed), 2), (long, 1), (f"{pipe}\0", 1))
+    machine.trace("8", (str(pipe), 1))
+
+    hits, refused = read_hits(machine.guest, [script])
+
+    assert hits == {str(script): {Place(2, 1, 1)}}
+    assert [str(pipe) in sentence for sentence in refused] == [True]
 
 
 def test_names_of_refused_files_are_few_and_short(machine: TracedMachine, script: Path) -> None:
