@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -35,11 +34,11 @@ def run(folder: Path, *arguments: str, conftest: str = "", **files: str) -> Comm
     (folder / "conftest.py").write_text(f"pytest_plugins = ['suites.workers']\n{conftest}")
     for name, text in files.items():
         (unit / f"test_{name}.py").write_text(LOGGED + text)
-    python = [sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "no:randomly"]
+    python = [sys.executable, "-m", "pytest", "-v", "-n", "2", "-p", "xdist.plugin"]
     return LocalRunner().run(
         ["env", "-C", str(folder), *python, *arguments],
         timeout_s=100,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": os.environ.get("PATH", os.defpath)},
+        env={"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
 
 
