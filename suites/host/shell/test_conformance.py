@@ -7,7 +7,6 @@ verdict. The examples run in each supported shell; examples with the tag `bash` 
 from __future__ import annotations
 
 import contextlib
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from harness.shell.spec.verdict import Outcome, Verdict
 from suites.host.shell.running import row_evaluator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from harness.shell.spec.spec_file import Case, SpecFile
 
@@ -42,11 +41,6 @@ _SHELLS = {
 def _load(path: Path, shell: SpecShell) -> SpecFile:
     evaluate = row_evaluator(path.name, shell)
     return translate(path.name, path.read_text(), evaluate, shell=shell)
-
-
-_SPECS = {
-    (name, path.stem): _load(path, shell) for name, shell in _SHELLS.items() for path in _FILES
-}
 
 
 def _is_for(case: Case, shell: SpecShell) -> bool:
@@ -78,49 +72,44 @@ def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> di
     return verdicts
 
 
-@pytest.fixture(scope="session")
-def verdicts_of(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[tuple[str, str]], dict[int, Verdict]]:
-    """Return a cached function that runs a file's examples, and returns their verdicts."""
-
-    @functools.cache
-    def run_twice(key: tuple[str, str]) -> dict[int, Verdict]:
-        spec, shell = _SPECS[key], _SHELLS[key[0]]
-        ahead = _run(spec, shell, tmp_path_factory.mktemp(key[1]), ahead=True)
-        one_by_one = _run(spec, shell, tmp_path_factory.mktemp(key[1]), ahead=False)
-        assert {number: verdict.outcome for number, verdict in one_by_one.items()} == {
-            number: verdict.outcome for number, verdict in ahead.items()
-        }
-        return ahead
-
-    return run_twice
+def _outcomes(verdicts: dict[int, Verdict]) -> dict[int, Outcome]:
+    return {number: verdict.outcome for number, verdict in verdicts.items()}
 
 
-def _cases() -> list[object]:
-    return [
-        pytest.param(key, case, id=f"{key[0]}-{key[1]}-{case.number}-{case.name}")
-        for key, spec in _SPECS.items()
-        for case in spec.cases
-        if _is_for(case, _SHELLS[key[0]])
-    ]
-
-
-@pytest.mark.parametrize(("key", "case"), _cases())
-def test_example_gets_the_verdict_in_its_name_and_the_report_in_its_comments(
-    verdicts_of: Callable[[tuple[str, str]], dict[int, Verdict]], key: tuple[str, str], case: Case
+@pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
+@pytest.mark.parametrize("name", _SHELLS)
+def test_examples_get_the_verdicts_in_their_names_and_the_reports_in_their_comments(
+    tmp_path: Path, name: str, path: Path
 ) -> None:
+    shell = _SHELLS[name]
+    spec = _load(path, shell)
+    folders = {ahead: tmp_path / str(ahead) for ahead in (True, False)}
+    for folder in folders.values():
+        folder.mkdir()
+
+    verdicts, one_by_one = (
+        _run(spec, shell, folder, ahead=ahead) for ahead, folder in folders.items()
+    )
+
+    assert _outcomes(one_by_one) == _outcomes(verdicts)
+    cases = [case for case in spec.cases if _is_for(case, shell)]
+    assert len(verdicts) == len(cases)
+    wrong = [problem for case in cases for problem in _problems(spec, case, verdicts[case.number])]
+    assert not wrong
+
+
+def _problems(spec: SpecFile, case: Case, verdict: Verdict) -> Iterator[object]:
+    """Yield what is wrong with the verdict of an example."""
     expected, separator, _ = case.name.partition(":")
     if not separator or case.name.startswith("<"):
         expected = "succeeded"
-
-    verdict = verdicts_of(key)[case.number]
-
-    assert verdict.outcome is _VERDICTS[expected.lower()], verdict.problems
-    report = f"{verdict.reason}\n{verdict.render(_SPECS[key], case)}"
-    for line in _SPECS[key].lines[case.begin : case.end]:
+    if verdict.outcome is not _VERDICTS[expected.lower()]:
+        yield case.number, case.name, verdict.outcome, verdict.problems
+    report = f"{verdict.reason}\n{verdict.render(spec, case)}"
+    for line in spec.lines[case.begin : case.end]:
         _, is_expected, text = line.partition("#> ")
-        assert not is_expected or text in report
+        if is_expected and text not in report:
+            yield case.number, case.name, f"no {text!r} in {report!r}"
 
 
 _REASONS = {
