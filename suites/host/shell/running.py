@@ -196,6 +196,7 @@ def ordinary_user() -> Iterator[PytestRun]:
 def run_pytest(run: PytestRun, *arguments: str) -> CommandResult:
     """Run pytest in the folder."""
     argv = [*run.start, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    argv += ["-p", "no:hypothesispytest"]  # it imports much at the end
     env = {**run.env, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": f"--rootdir={run.root}"}
     config = run.root / "pytest.ini"
     if not config.exists():
