@@ -70,7 +70,7 @@ def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passe
     project.write("conftest.py", _CONTROLLER)
     project.write("greeting_spec.sh", GREETING)
 
-    project.run("-n", "2")
+    project.run("-n", "1")
 
     seen = (project.root / "seen").read_text().splitlines()
     assert [line for line in seen if line.endswith(" greets ann")] == ["call greets ann"]
@@ -91,7 +91,7 @@ def test_timeout_plugin_makes_examples_run_all_phases_only_if_a_limit_is_set(
     project.write("conftest.py", _CONTROLLER)
     project.write("greeting_spec.sh", GREETING)
 
-    project.run("-n", "2", "-p", "pytest_timeout", *options)
+    project.run("-n", "1", "-p", "pytest_timeout", *options)
 
     seen = (project.root / "seen").read_text().splitlines()
     assert [line.split()[0] for line in seen if line.endswith(" greets ann")] == phases
@@ -117,7 +117,7 @@ def test_example_with_a_timeout_marker_runs_all_phases(project: SpecProject) -> 
     assert "Timeout (>2.0s)" in result.stdout
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize("hook", _HOOKS)
 def test_hooks_of_another_plugin_run_for_each_example(
     project: SpecProject, hook: str, workers: str
@@ -199,7 +199,7 @@ def _endings(result: CommandResult) -> list[tuple[str, str]]:
     return [(found[1], found[2]) for found in re.finditer(pattern, result.stdout)]
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_rerun_plugin_runs_a_failed_example_again(project: SpecProject, workers: str) -> None:
     project.write(
         "flaky_spec.sh",
