@@ -36,6 +36,7 @@ _FOREIGN = (
     "PYTEST_XDIST_TESTRUNUID",
     "PYTEST_XDIST_WORKER",
     "PYTEST_XDIST_WORKER_COUNT",
+    "PYTHONDONTWRITEBYTECODE",
     "PYTHONPATH",
     "VIRTUAL_ENV",
 )
@@ -108,8 +109,10 @@ def _make_venv(folder: Path) -> None:
     made = _found(folder)
     argv = [sys.executable, "-m", "venv", str(made.venv)]
     LocalRunner().run(argv, timeout_s=_RUN_S).check("Making a virtual environment")
-    made.pip("install", "--quiet", "--require-hashes", "-r", str(REPOSITORY / "locks/wheel.txt"))
-    made.pip("install", "--quiet", "--no-deps", str(made.wheel))
+    # Tests compile only the modules that they import.
+    install = ("install", "--quiet", "--no-compile")
+    made.pip(*install, "--require-hashes", "-r", str(REPOSITORY / "locks/wheel.txt"))
+    made.pip(*install, "--no-deps", str(made.wheel))
     # What the wheel asks for is what the lock has.
     made.pip("check")
 

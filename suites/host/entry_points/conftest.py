@@ -55,7 +55,7 @@ class PluginSite:
 def _make(folder: Path, wheel: InstalledWheel) -> PluginSite:
     """Make an environment that can import the packages of the wheel's environment."""
     shutil.rmtree(folder, ignore_errors=True)
-    argv = [sys.executable, "-m", "venv", str(folder)]
+    argv = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     LocalRunner().run(argv, timeout_s=_BUILD_S).check("Making a virtual environment")
     (own,) = folder.glob("lib/python*/site-packages")
     (others,) = wheel.venv.glob("lib/python*/site-packages")
@@ -83,23 +83,18 @@ def sample_site(
 @pytest.fixture
 def broken_site(sample_site: PluginSite, tmp_path: Path) -> PluginSite:
     """Return an environment with the sample package, and with a package that raises when imported."""
-    sources = tmp_path / "broken"
-    (sources / "broken_gpus").mkdir(parents=True)
-    (sources / "broken_gpus/__init__.py").write_text("raise RuntimeError('no licence')\n")
-    groups = ("gpu_models", "images", "provisioners", "machine_drivers", "expectations")
-    entries = "".join(
-        f'[project.entry-points."gpu_node_harness.{group}"]\nbroken = "broken_gpus:thing"\n'
-        for group in groups
-    )
-    (sources / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools>=68"]\n'
-        'build-backend = "setuptools.build_meta"\n'
-        '[project]\nname = "broken-gpus"\nversion = "0.1"\n'
-        f'{entries}[tool.setuptools]\npackages = ["broken_gpus"]\n'
-    )
     site = _make(tmp_path / "venv", sample_site.wheel)
     (own,) = site.venv.glob("lib/python*/site-packages")
     (sample,) = sample_site.venv.glob("lib/python*/site-packages")
     (own / "sample.pth").write_text(f"{sample}\n")
-    site.install(sources)
+    # What pip would install, as in the sample package.
+    (own / "broken_gpus").mkdir()
+    (own / "broken_gpus/__init__.py").write_text("raise RuntimeError('no licence')\n")
+    facts = own / "broken_gpus-0.1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-gpus\nVersion: 0.1\n")
+    groups = ("gpu_models", "images", "provisioners", "machine_drivers", "expectations")
+    (facts / "entry_points.txt").write_text(
+        "".join(f"[gpu_node_harness.{group}]\nbroken = broken_gpus:thing\n" for group in groups)
+    )
     return site
