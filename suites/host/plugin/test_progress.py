@@ -80,6 +80,7 @@ def _argv(folder: Path, *options: str, environment: tuple[str, ...] = ()) -> lis
         *("-u", "CI", "-u", "NO_COLOR", "-u", "PYTEST_ADDOPTS"),
         *("TERM=xterm", *environment),
         *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q"),
+        *("-p", "no:hypothesispytest"),
         *options,
     ]
 
