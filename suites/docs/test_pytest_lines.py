@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from suites.docs.examples import Answer, Sandbox
 
 PLACE = Place(page="page.md", line=1)
-ONE_FILE = "suites/e2e/test_boot.py"
+#: Tests that have the words and markers by which the pages select tests.
+FEW = (
+    "suites/e2e/test_boot.py",
+    "suites/e2e/test_own_kernels.py",
+    "suites/e2e/real_driver/test_opened_free.py",
+)
+ALL = Request.to_plan(PLACE, ["suites/e2e"])
 FAILING = Block(
     place=PLACE,
     language="python",
@@ -40,10 +46,14 @@ WRONG: Mapping[str, Request] = {
 
 
 def narrowed(arguments: Sequence[str]) -> list[str]:
-    """Replace all e2e tests by one file, which is planned faster, unless the command selects tests."""
-    if any(argument.startswith(("-k", "-m", "--shard")) for argument in arguments):
-        return [*arguments]
-    return [ONE_FILE if argument == "suites/e2e" else argument for argument in arguments]
+    """Replace all e2e tests by a few files, which are planned faster."""
+    selects = any(argument.startswith(("-k", "-m")) for argument in arguments)
+    few = FEW if selects else FEW[:1]
+    return [
+        each
+        for argument in arguments
+        for each in (few if argument == "suites/e2e" else [argument])
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +88,7 @@ def answers(sandbox: Sandbox, shown: list[Request]) -> dict[Request, Answer]:
     """Make all requests in one process, since pytest takes longer to start than to check a request."""
     for block in (FAILING, LOST):
         sandbox.put(block)
-    return sandbox.pytest([*shown, *WRONG.values()])
+    return sandbox.pytest([*shown, ALL, *WRONG.values()])
 
 
 def test_pytest_accepts_the_command_lines_on_pages(
@@ -87,6 +97,10 @@ def test_pytest_accepts_the_command_lines_on_pages(
     assert len(shown) > 2
     for request in shown:
         request.check(answers[request])
+
+
+def test_all_fixtures_of_e2e_tests_are_found(answers: dict[Request, Answer]) -> None:
+    ALL.check(answers[ALL])
 
 
 @pytest.mark.parametrize("message", WRONG)
