@@ -149,7 +149,7 @@ class Flakes:
             return broken
 
         yield {
-            f"{count} workers, part {part} of {_PARTS}": functools.partial(try_one, count, part)
+            f"workers: {count}, part {part} of {_PARTS}": functools.partial(try_one, count, part)
             for count in (1, 2, 4)
             for part in range(1, _PARTS + 1)
         }
