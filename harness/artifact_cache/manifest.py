@@ -115,9 +115,14 @@ class ManifestFormat(Generic[M]):
                 f"The manifest '{path}' is malformed: {slip['msg']} at "
                 f"'{'.'.join(str(part) for part in slip['loc'])}'."
             ) from error
-        if DISK not in manifest.files:
+        if self.has_disk(manifest) and DISK not in manifest.files:
             raise self._damaged(f"The manifest '{path}' is malformed: 'files' lacks '{DISK}'.")
         return manifest
+
+    def has_disk(self, manifest: M) -> bool:
+        """Return whether the folder of such a manifest must have a disk."""
+        del manifest
+        return True
 
     def check(self, folder: Path, key: str) -> M:
         """Return a folder's manifest; raise the `damaged` error if the folder fails a check.

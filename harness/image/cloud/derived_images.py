@@ -8,6 +8,8 @@ from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the anno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
 from harness.artifact_cache import DISK, KEY_DIGITS, FileFact, now
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import ManifestFormat, facts_of
@@ -55,7 +57,15 @@ class DerivedManifest:
         return self.made
 
 
-DERIVED_FORMAT = ManifestFormat(
+class _DerivedFormat(ManifestFormat[DerivedManifest]):
+    """The format of derived data; extracted kernels have no disk."""
+
+    @override
+    def has_disk(self, manifest: DerivedManifest) -> bool:
+        return not manifest.kernels
+
+
+DERIVED_FORMAT = _DerivedFormat(
     noun="derived image", manifest=DerivedManifest, damaged=ImageDamagedError
 )
 

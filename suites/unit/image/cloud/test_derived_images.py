@@ -92,6 +92,26 @@ def test_bake_is_made_once_for_each_payload_and_each_image(
     assert baker.count == 3
 
 
+def test_kernels_are_extracted_once(
+    store: DerivedStore, image: CloudImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def extract(_: object, into: Path) -> dict[str, tuple[str, ...]]:
+        made.append("6.8.0-31-generic")
+        (into / made[-1]).mkdir()
+        for name in ("vmlinuz", "initrd.img"):
+            (into / made[-1] / name).write_text(name)
+        return {made[-1]: ("ro",)}
+
+    monkeypatch.setattr(derived_images, "extract_kernels", extract)
+
+    for _ in range(2):
+        (kernel,) = store.kernels(image, deadline=Deadline.after(SOON))
+        assert (kernel.vmlinuz.read_text(), kernel.command_line) == ("vmlinuz", ("ro",))
+    assert len(made) == 1
+
+
 def test_bake_by_another_version_of_the_harness_is_made_again(
     store: DerivedStore, image: CloudImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
