@@ -16,7 +16,7 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from . import __version__, bake, boot
 from .command import CommandError, LocalRunner
@@ -147,13 +147,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_line=lambda line: print(line, flush=True),
         program=(sys.executable, "-I", "-S", str(Path(sys.argv[0]).resolve())),
     )
-    for number, stream in enumerate((sys.stdout, sys.stderr), 1):
+    _drop_unwritten_text()
+    return code
+
+
+def _drop_unwritten_text() -> None:
+    """Drop the text that stdout or stderr did not take; Python would exit with 120 because of it."""
+    streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
+    for number, stream in enumerate(streams, 1):
+        # A stream is None if the caller closed it.
+        if stream is None:
+            continue
         try:
             stream.flush()
-        except OSError:  # noqa: PERF203 - there are two streams
-            # Python would report this error again as it exits, and would replace the exit code by 120.
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    return code
 
 
 def run(

@@ -7,6 +7,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.payload import build_payload, write_payload
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.exit_codes import ExitCode
@@ -24,14 +26,17 @@ def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
     assert "usage:" in result.stdout
 
 
-def test_run_whose_output_takes_no_text_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("streams", [">/dev/full 2>&1", ">&-", "2>&-", ">&- 2>&-"])
+def test_run_whose_output_takes_no_text_ends_with_its_own_exit_code(
+    tmp_path: Path, streams: str
+) -> None:
     path = write_payload(build_payload(), tmp_path)
     run = shlex.join([sys.executable, "-I", "-S", str(path), "boot", "--config", "/missing"])
     node, outcome = tmp_path / "node", tmp_path / "outcome.json"
     node.mkdir()
 
     result = LocalRunner().run(
-        ["sh", "-c", f"{run} --root {node} --outcome {outcome} >/dev/full 2>&1"], timeout_s=30
+        ["sh", "-c", f"{run} --root {node} --outcome {outcome} {streams}"], timeout_s=30
     )
 
     assert result.exit_code == ExitCode.INVALID_CONFIGURATION
