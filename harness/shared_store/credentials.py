@@ -25,7 +25,8 @@ _PART = re.compile(
     re.ASCII,
 )
 _ESCAPED = re.compile(r"\\(.)")
-_SCHEME = re.compile("^https?://")
+_NOT_OF_PLACE = re.compile("^https?://|(?:/v[12])?/?$")
+"""The parts of a URL such as https://HOST/v1/, as Kubernetes and old versions of Docker write it."""
 
 
 def read_basic(place: str) -> str | None:
@@ -62,16 +63,14 @@ def read_identity_token(place: str) -> str | None:
 def _read_entry(place: str) -> Mapping[str, object]:
     def precedence(name: str) -> tuple[int, bool]:
         # Podman and Kubernetes also write HOST/PATH, and the longest such name applies.
-        plain = _SCHEME.sub("", name).rstrip("/")
+        plain = _NOT_OF_PLACE.sub("", name)
         return len(plain) if f"{place}/".startswith(f"{plain}/") else 0, name == plain
 
-    host = place.partition("/")[0]
     try:
         folder = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
         auths = json.loads((folder / "config.json").read_bytes())["auths"]
-        # Kubernetes and old versions of Docker write URLs such as https://HOST/v1/.
-        names = (name for name in auths if _SCHEME.sub("", name).partition("/")[0] == host)
-        ordered = sorted(names, key=precedence, reverse=True)
+        fitting = (name for name in auths if precedence(name)[0])
+        ordered = sorted(fitting, key=precedence, reverse=True)
         entry: object = next(filter(None, (auths.get(name) for name in ordered)), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         # RuntimeError means that the home folder is not known, or that values are nested too
