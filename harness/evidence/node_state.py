@@ -323,6 +323,9 @@ def parse_cdi_devices(text: str) -> list[str] | None:
         version, kind = spec["cdiVersion"], spec["kind"]
         devices = spec.get("devices") or ()
         names = [device["name"] for device in devices]
+        # An alias makes a short text a huge list, whose text must not be made.
+        if any(name is None or isinstance(name, _COLLECTIONS) for name in names):
+            return None
         has_edits = all(any(device["containerEdits"].values()) for device in devices)
         required = _required_cdi_version(spec, devices)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -331,9 +334,6 @@ def parse_cdi_devices(text: str) -> list[str] | None:
     if not has_edits or found is None or tuple(map(int, found.groups())) < required:
         return None
     if len(kind) > _LONGEST_CDI_KIND or not _CDI_SPEC_KIND.fullmatch(kind):
-        return None
-    # An alias makes a short text a huge list, whose text must not be made.
-    if any(name is None or isinstance(name, _COLLECTIONS) for name in names):
         return None
     if not all(_CDI_NAME.fullmatch(str(name)) for name in names):
         return None

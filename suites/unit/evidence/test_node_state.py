@@ -336,6 +336,15 @@ def test_cdi_spec_whose_devices_share_a_long_list_is_read_within_the_time_limit(
     assert time.process_time() - began < 4
 
 
+def test_cdi_spec_with_a_list_of_many_aliases_as_a_name_is_invalid() -> None:
+    aliases = "".join(f"a{at}: &a{at} [{f'*a{at - 1},' * 10}]\n" for at in range(1, 8))
+    spec = f"{VERSION}kind: x/y\na0: &a0 [x]\n{aliases}devices: [{{name: *a7, containerEdits: {{env: [A=b]}}}}]\n"
+    began = time.process_time()
+
+    assert parse_cdi_devices(spec) is None
+    assert time.process_time() - began < 2
+
+
 def test_device_nodes_of_a_cdi_spec_are_read() -> None:
     for text, nodes in (
         ('{"devices": [{"containerEdits": {"deviceNodes": [{"path": "/dev/a"}]}}]}', {"/dev/a"}),
