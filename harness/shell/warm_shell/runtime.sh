@@ -106,7 +106,8 @@ builtin declare -ft __hx_set_trap
 # Replaces the builtin. '$$' is the warm shell, so a signal to '$$' goes to the evaluation's own shell.
 # The warm shell gets a signal to the process group too, which the record 'group' says.
 kill() {
-  { local -; builtin set +x; } 2>/dev/null
+  # a trap runs inside this function, so coverage needs the trace
+  { [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || { local -; builtin set +x; }; } 2>/dev/null
   local __hx_word
   local -a __hx_words=()
   for __hx_word in "$@"; do

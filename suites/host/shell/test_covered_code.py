@@ -174,3 +174,20 @@ def test_all_lines_that_ran_are_covered(run: PytestRun, tests: str, traced: str)
         assert _counted(run, "traced.sh") == {3, 4, 5, 6, 7}
     if tests == "test_a.py":
         assert _counted(run, "install.sh") == {4, 5, 11, 14}
+
+
+@pytest.mark.parametrize("name", ["a_spec.sh", "test_a.py"])
+def test_code_of_a_trap_is_covered_if_the_code_signals_itself(run: PytestRun, name: str) -> None:
+    script = run.root / "lib/told.sh"
+    script.parent.mkdir()
+    script.write_text("f() {\n  trap told USR1\n  kill -s USR1 $$\n}\ntold() {\n  echo told\n}\n")
+    tests = {
+        "a_spec.sh": "Include ./lib/told.sh\nIt 'a'\nWhen run f\nThe output should eq told\nEnd\n",
+        "test_a.py": "def test_a(shell):\n    shell.source('lib/told.sh')\n    shell.call('f').check()\n",
+    }
+    (run.root / name).write_text(tests[name])
+
+    result = run_pytest(run, name, "--shell-cov=lib")
+
+    assert set(outcomes(result).values()) == {"passed"}, result.render()
+    assert _counted(run, "told.sh") == {2, 3, 6}

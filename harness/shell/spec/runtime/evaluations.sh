@@ -6,7 +6,8 @@ __hx_stdin_file=${SHELLSPEC_WORKDIR-}/.stdin
 # Replaces the builtin. '$$' is the shell of the whole file, so a signal to '$$' goes to the shell of
 # the example, or to the subshell of 'When run'.
 kill() {
-  { local -; builtin set +x; } 2>&189
+  # a trap runs inside this function, so coverage needs the trace
+  { [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || { local -; builtin set +x; }; } 2>&189
   local __hx_word
   local -a __hx_words=()
   for __hx_word in "$@"; do
