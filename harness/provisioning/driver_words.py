@@ -611,8 +611,13 @@ _XIDS = (
         severity=Severity.NOTICE,
     ),
     _Xids(
-        numbers=(162, 163, 164),
-        meaning="The circuit that smooths a GPU's power changed its state; the GPU needs no reset.",
+        numbers=(162, 163),
+        meaning="The circuit that smooths a GPU's power was switched on or off; the GPU needs no reset.",
+        severity=Severity.NOTICE,
+    ),
+    _Xids(
+        numbers=(164,),
+        meaning="The circuit that smooths a GPU's power is almost worn out; the GPU needs no reset.",
         severity=Severity.NOTICE,
     ),
     _Xids(
