@@ -84,11 +84,15 @@ def take_selections(config: pytest.Config) -> None:
     for argument in config.args:
         file, lines, names = _parts(argument)
         path = config.invocation_params.dir / file
-        # before Python 3.13, resolving a link to itself raises RuntimeError
-        path = path.resolve() if path.exists() else path
+        try:
+            path = path.resolve()
+            is_file = path.is_file()
+        except (OSError, RuntimeError):
+            # The path is too long, or, before Python 3.13, a link to itself.
+            is_file = False
         if not (lines or names):
             whole.add(path)
-        elif path.is_file() and is_spec(path):
+        elif is_file and is_spec(path):
             selection = selections.setdefault(path, Selection())
             selection.lines.update(lines)
             selection.names.update(names)

@@ -110,7 +110,7 @@ def test_line_number_of_anything_but_an_existing_shellspec_file_is_left_to_pytes
     tmp_path: Path, spec: Path
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    for argument in ("spec/b_spec.sh:3", "spec:3", "test_a.py:3", "loop:3"):
+    for argument in ("spec/b_spec.sh:3", "spec:3", "test_a.py:3", "loop:3", "a" * 5000):
         (tmp_path / "test_a.py").touch()
         config = _config(tmp_path, argument, argument)
 
