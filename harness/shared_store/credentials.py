@@ -25,8 +25,8 @@ _PART = re.compile(
     re.ASCII,
 )
 _ESCAPED = re.compile(r"\\(.)")
-_NOT_OF_PLACE = re.compile("^https?://|(?:/v[12])?/?$")
-"""The parts of a URL such as https://HOST/v1/, as Kubernetes and old versions of Docker write it."""
+_NAME = re.compile("(?:https?://)?(?:([^/]+)/v[12]|(.+?))/?")
+"""HOST, HOST/PATH, or a URL such as https://HOST/v1/, as Kubernetes and old versions of Docker write it."""
 
 
 def read_basic(place: str) -> str | None:
@@ -63,7 +63,8 @@ def read_identity_token(place: str) -> str | None:
 def _read_entry(place: str) -> Mapping[str, object]:
     def precedence(name: str) -> tuple[int, bool]:
         # Podman and Kubernetes also write HOST/PATH, and the longest such name applies.
-        plain = _NOT_OF_PLACE.sub("", name)
+        found = _NAME.fullmatch(name)
+        plain = "" if found is None else found[1] or found[2]
         return len(plain) if f"{place}/".startswith(f"{plain}/") else 0, name == plain
 
     try:

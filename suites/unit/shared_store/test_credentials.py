@@ -32,6 +32,7 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
         ({"https://r.example/v1/": {"auth": THEIRS}, "r.example/team/": {"auth": OURS}}, OURS),
         ({"http://r.example": {}, "r.example/v2/": {"auth": OURS}}, OURS),
         ({"r.example/other": {"auth": THEIRS}}, None),
+        ({"r.example/team/v1": {"auth": THEIRS}}, None),
         ({"r.example/team/cache/other": {"auth": THEIRS}, "r.example": {"auth": OURS}}, OURS),
         ({"r.example/tea": {"auth": THEIRS}, "r.example": {}}, None),
         ({"https://r.example.evil/v1/": {"auth": THEIRS}, "evil/r.example": {"auth": OURS}}, None),
