@@ -851,7 +851,7 @@ def test_versions_are_ordered_as_debian_orders_them() -> None:
 
 
 def test_versions_are_compared_with_every_operator_of_dpkg() -> None:
-    """The exit codes are those of dpkg 1.21.22."""
+    """The program dpkg 1.21.22 returned these exit codes."""
     pairs = (("1", "2"), ("", "2"), ("2", ""), ("", ""), ("1", "1"), ("2", "1"))
     exit_codes = {
         "lt-nl": "010111", "le-nl": "010001", "ge-nl": "101000", "gt-nl": "101110",
