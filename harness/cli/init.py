@@ -48,7 +48,7 @@ _PYTEST_SECTIONS = {
     "pytest.toml": re.compile(""),
     ".pytest.toml": re.compile(""),
     ".pytest.ini": re.compile(""),
-    "pyproject.toml": re.compile(r"^\s*\[\s*tool\.pytest\b", re.MULTILINE),
+    "pyproject.toml": re.compile(r"^[ \t]*\[\s*tool\.pytest\b", re.MULTILINE),
     "tox.ini": re.compile(r"^\[pytest\]", re.MULTILINE),
     "setup.cfg": re.compile(r"^\[tool:pytest\]", re.MULTILINE),
 }

@@ -72,7 +72,7 @@ _AFTERTHOUGHT = re.compile(
     r"Installation has failed\. +Please see the file"
 )
 #: An error level in a log of any format: a single word or letter between separators.
-_ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s*(E|ERR|CRIT|EMERG|SEVERE)\s*(?:[|\])>\t:])")
+_ERROR_LEVEL = re.compile(r"(?:^|[|\[(<\t])\s{0,9}(E|ERR|CRIT|EMERG|SEVERE)\s{0,9}(?:[|\])>\t:])")
 #: Lines that systemd logs about a unit after the line that says that the unit ended.
 _ACCOUNT = re.compile(r": Consumed .* (CPU time|memory)|: Scheduled restart job")
 #: The sentence about a command that ended the provisioner without output, for example under `set

@@ -34,7 +34,7 @@ _QUIET_PARTS = _PRINTING | {
     "tee", "date", "cat", "shift", "caller", "hostname", "basename", "true", ":", "return", "tput",
 }  # fmt: skip
 _MESSAGE_NAME = re.compile(
-    r"_*(?:log|info|warn|warning|debug|trace|err|error|msg|message|say|notice|usage)(?:[_-]\w+)*$|"
+    r"_*(?:log|info|warn|warning|debug|trace|err|error|msg|message|say|notice|usage)(?:[_-]\w+(?:-\w+)*)?$|"
     r"\w*_(?:log|info|warn|debug)$"
 )
 _STDERR = re.compile(r"(?:1?>&2|1?>>?\s*/dev/(?:stderr|null|tty))$")

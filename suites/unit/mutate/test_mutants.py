@@ -264,6 +264,11 @@ def test_messages_are_mutated_only_on_request() -> None:
     assert any(m.line == 2 for m in mutants_of(script, messages=True))
 
 
+def test_name_of_many_underscores_is_compared_with_the_names_of_message_functions() -> None:
+    """An expression that tries each division of the underscores does not end here."""
+    assert any(m.line == 2 for m in mutants_of(b"a\nlog" + b"_" * 99 + b"! x\nb\n"))
+
+
 def test_mutants_are_different_and_can_be_parsed_and_are_in_the_order_of_the_script() -> None:
     """Any test would notice a mutant that bash can't parse."""
     compound = b'f() {\n  a "$(b "$c")" | while read -r x; do d; done >f\n}\n'
