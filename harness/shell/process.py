@@ -272,10 +272,6 @@ class ShellProcess:
         self._watch = _OutputWatch(self._process, [*files.memories(), *more_memories])
         self._watch.resume()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def send(self, text: str) -> None:
         send(self._control, text)
 
@@ -287,6 +283,16 @@ class ShellProcess:
         text = self.files.own_err.text(start=self._clean_err_at, end=end)
         self._clean_err_at = end
         return text.rstrip()
+
+    def next_record(self, deadline: float) -> tuple[str, list[str]] | None:
+        """Return the shell's next record; return None if the shell has ended.
+
+        Raises ValueError for data that is not a record, and the errors of `wait_for_words`.
+        """
+        while True:
+            record = self.reader.next_record()
+            if record is not None or not self.wait_for_words(deadline):
+                return record
 
     def wait_for_words(self, deadline: float) -> bool:
         """Read the shell's next message; return False if the shell has ended.

@@ -58,6 +58,7 @@ _END_OF_CODE = r"""
 
 The empty first line is for code that ends in a backslash.
 """
+_SPOKE = "The code under test wrote to a descriptor of the harness, 190 or above."
 _GIVEN_TO = {"198": "define", "210": "evaluate"}
 
 
@@ -175,16 +176,14 @@ class WarmShell:
     def _wait_until_sourced(self, process: ShellProcess, mocks: MockRegistry) -> None:
         deadline = time.monotonic() + _STARTING_S
         while True:
-            record = process.reader.next_record()
+            try:
+                record = _next_record(process, deadline)
+            except TimeoutError:
+                raise HarnessError(
+                    f"Sourcing took longer than {_STARTING_S:g} s; the shell was ended.\n"
+                    f"{self._sourced(process)}"
+                ) from None
             if record is None:
-                try:
-                    if process.wait_for_words(deadline):
-                        continue
-                except TimeoutError:
-                    raise HarnessError(
-                        f"Sourcing took longer than {_STARTING_S:g} s; the shell was ended.\n"
-                        f"{self._sourced(process)}"
-                    ) from None
                 code = process.exit_code()
                 raise HarnessError(
                     f"Sourcing ended the shell with exit code {code}.\n{self._sourced(process)}"
@@ -267,16 +266,15 @@ class WarmShell:
         self.process.send("clear\n")
         deadline = time.monotonic() + _CLEARING_S
         while True:
-            record = self.process.reader.next_record()
+            try:
+                record = self.process.next_record(deadline)
+            except (TimeoutError, ValueError):
+                return False
             if record is None:
-                try:
-                    if not self.process.wait_for_words(deadline):
-                        return False
-                except TimeoutError:
-                    return False
-            elif record[0] == "cleared":
+                return False
+            if record[0] == "cleared":
                 break
-            elif self._control is None and record[0] != "group":
+            if self._control is None and record[0] != "group":
                 self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
         files, folder = self._mock_folder()
         for name in files.names(folder):
@@ -322,12 +320,7 @@ class WarmShell:
         self._code.replace(f'{option}"${{__hx_trace[@]}}"; {code}\n{_END_OF_CODE}')
         self.process.begin()
         self.process.send("go\n")
-        try:
-            return self._converse(mocks, timeout_s)
-        except (ValueError, IndexError) as error:
-            raise HarnessError(
-                f"The code under test wrote to a descriptor of the harness, 190 or above ({error})."
-            ) from None
+        return self._converse(mocks, timeout_s)
 
     def _converse(self, mocks: MockRegistry, timeout_s: float) -> Evaluation:
         files = self._files
@@ -336,16 +329,14 @@ class WarmShell:
         is_prepared = True
         is_to_group = False
         while True:
-            record = self.process.reader.next_record()
+            try:
+                record = _next_record(self.process, deadline)
+            except TimeoutError:
+                raise ShellTimeoutError(
+                    f"The shell code ran longer than {timeout_s:g} s; it was ended.\n"
+                    f"{render_streams(outputs.out.text(), outputs.err.text())}"
+                ) from None
             if record is None:
-                try:
-                    if self.process.wait_for_words(deadline):
-                        continue
-                except TimeoutError:
-                    raise ShellTimeoutError(
-                        f"The shell code ran longer than {timeout_s:g} s; it was ended.\n"
-                        f"{render_streams(outputs.out.text(), outputs.err.text())}"
-                    ) from None
                 raise ExpectationError(
                     "The code under test ended the shell of all evaluations "
                     f"({name_ending(self.process.exit_code())}).\n"
@@ -364,8 +355,12 @@ class WarmShell:
         self.trace += files.trace.text()
         files.trace.replace("")
         _check_parsed(stderr, is_prepared=is_prepared)
-        status, received = int(fields[0]), fields[1]
-        if received and not is_to_group and status != 128 + signal.Signals[f"SIG{received}"]:
+        try:
+            status, received = int(fields[0]), fields[1]
+            is_ended_by_it = received and status == 128 + signal.Signals[f"SIG{received}"]
+        except (ValueError, IndexError, KeyError):
+            raise HarnessError(_SPOKE) from None
+        if received and not is_to_group and not is_ended_by_it:
             raise ExpectationError(
                 f"The code under test sent the signal {received} to the shell of all evaluations, "
                 "whose PID is '$$' in the code and the parent of the evaluation's own shell; to "
@@ -382,6 +377,8 @@ class WarmShell:
         )
 
     def _answer(self, kind: str, fields: Sequence[str], mocks: MockRegistry) -> None:
+        if len(fields) < 3:
+            raise HarnessError(_SPOKE)
         case, cwd, name, *arguments = fields
         if case and case != str(self.case):  # a process of an earlier test asks
             self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
@@ -411,6 +408,17 @@ class WarmShell:
         self._files.close()
         for fd in (*self._extra, self._replies, self._mocked_fd):
             os.close(fd)
+
+
+def _next_record(process: ShellProcess, deadline: float) -> tuple[str, list[str]] | None:
+    """Return the shell's next record, or None if the shell has ended.
+
+    Raises TimeoutError at the deadline, and HarnessError for data that is not a record.
+    """
+    try:
+        return process.next_record(deadline)
+    except ValueError:
+        raise HarnessError(_SPOKE) from None
 
 
 def _drain(fd: int) -> None:

@@ -26,6 +26,21 @@ def test_error_message_about_sourcing_is_short(shell: Shell, tmp_path: Path) -> 
     assert str(script) in message
 
 
+@pytest.mark.parametrize(
+    "record", ["x\\0y\\0", "mock\\0000\\0", "end\\0001\\0000\\0", "end\\0002\\0000\\0X\\0"]
+)
+@pytest.mark.parametrize("is_sourced", [False, True])
+def test_code_that_writes_to_a_descriptor_of_the_harness_is_reported(
+    shell: Shell, tmp_path: Path, record: str, *, is_sourced: bool
+) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(f"speak() {{ printf '{record}' >&190; }}\n" + "speak\n" * is_sourced)
+    shell.source(script)
+
+    with pytest.raises(HarnessError, match="a descriptor of the harness"):
+        shell.evaluate("speak")
+
+
 def test_killed_evaluation_has_no_results_of_the_previous_evaluation(shell: Shell) -> None:
     first = shell.evaluate("KEPT=1; sleep 5; echo out; echo err >&2")
     assert (first.variable("KEPT"), len(first.sleeps)) == ("1", 1)

@@ -217,14 +217,17 @@ def test_variables_of_an_evaluation_override_variables_of_the_test(shell: Shell)
     assert shell.evaluate("echo $A $B").stdout == "test test\n"
 
 
-def test_mocks_and_files_work_again_after_an_error_in_an_effect(shell: Shell) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, ValueError, IndexError])
+def test_mocks_and_files_work_again_after_an_error_in_an_effect(
+    shell: Shell, error: type[Exception]
+) -> None:
     def fail(_: Call) -> None:
-        raise ZeroDivisionError
+        raise error
 
     shell.mock("curl").answers(effect=fail)
     shell.mock("/opt/gpu/tool").answers("mocked\n")
     shell.write("/proc/cmdline", "first\n")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         shell.evaluate("/opt/gpu/tool; curl")
     shell.write("/proc/cmdline", "second\n")
 
