@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
@@ -50,16 +51,17 @@ class ShellRowEvaluator:
         self.shell = shell
 
     def __call__(self, code: str, *, line: int) -> Sequence[tuple[str, ...]]:
-        script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows </dev/null\n"
-        prelude = "set -eu\n__hx_data_row() { printf '%s\\0' $# \"$@\"; }\n"
+        script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows 3>&1 >&2 </dev/null\n"
+        prelude = "set -eu\n__hx_data_row() { printf '%s\\0' $# \"$@\" >&3; }\n"
         command = [*self.shell.command, "-c", _ENVIRONMENT_FILE + prelude + script]
         with temporary_folder("harness-rows") as scratch:
             argv = self.sandbox().argv(command, cwd=self.cwd, scratch=scratch)
             ran = self.runner.run(argv, timeout_s=_ROWS_TIMEOUT_S, env=self.env)
         check_entered(ran.exit_code, ran.stderr)
         if not ran.ok or ran.stderr:
+            shown = replace(ran, argv=tuple(command)).render()
             raise BadInputError(
-                f"The parameters could not be evaluated.\n{ran.render()}",
+                f"The code of the parameters failed or printed text.\n{shown}",
                 source=self.source,
                 line=line,
             )

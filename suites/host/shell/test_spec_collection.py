@@ -312,6 +312,20 @@ def test_dynamic_parameters_see_the_variables_of_the_project(project: SpecProjec
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("code", ["echo text\n%data a", "%data a\necho text", "echo text"])
+def test_dynamic_parameters_that_print_text_are_refused(
+    project: SpecProject, shell: str, code: str
+) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write("spec/a_spec.sh", f"Parameters:dynamic\n{code}\nEnd\nIt 'x'\n:\nEnd\n")
+
+    result = project.run()
+
+    assert "a_spec.sh:1: The code of the parameters failed or printed text." in result.stdout
+    assert "stderr: text" in result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
 @pytest.mark.parametrize("refuses", ["abort 'too old'", "error too old", "warn too old; false"])
 def test_failing_precheck_fails_every_example(
     project: SpecProject, shell: str, refuses: str
