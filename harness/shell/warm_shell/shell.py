@@ -251,10 +251,10 @@ class Shell:
     ) -> Evaluation:  # fmt: skip
         """Run a script in a new process, with bash, dash or BusyBox's ash.
 
-        Shell options in the script's first line, such as `#!/bin/bash -e`, apply. The script sees
+        A relative path starts at pytest's root directory, as for `source`. Shell options in the script's first line, such as `#!/bin/bash -e`, apply. The script sees
         the mocks that child processes see.
         """
-        script = Path(path).absolute()
+        script = self._warm_shells.cwd / path
         options: list[str] = []
         if script.is_file():
             options = shebang_options(script.read_text(errors="surrogateescape"))

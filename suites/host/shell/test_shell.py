@@ -144,6 +144,18 @@ def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None
     code.assert_calls("curl x")
 
 
+def test_relative_path_of_a_script_starts_at_the_root_directory_of_pytest(
+    code: Shell, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.sh").write_text("echo ran\n")
+    up = [".."] * (len(pytestconfig.rootpath.parts) - 1)
+    monkeypatch.chdir(tmp_path)
+
+    script = Path(*up, *tmp_path.parts[1:], "script.sh")
+
+    assert code.run_script(script).check().stdout == "ran\n"
+
+
 def test_each_kind_of_run_gives_stdin_and_arguments_and_variables_to_the_code(
     code: Shell, tmp_path: Path
 ) -> None:
