@@ -328,6 +328,12 @@ def _compare(invocation: Invocation) -> Answer:
     if name not in (_ORDERS if is_later else _RELATIONS) or rest != ["", "", ""]:
         known = [*_RELATIONS, *(f"{each}-nl" for each in _ORDERS), *_SIGNS]
         raise unknown_use(invocation.call, f"the fake of 'dpkg' needs one of {known}")
+    for each in (left, right):
+        epoch, colon, _ = each.partition(":")
+        if colon and not epoch.isdecimal():
+            raise unknown_use(
+                invocation.call, f"the version '{each}' has an epoch that is not a number"
+            )
     keys = [((each == "") is is_later, version_key(each)) for each in (left, right)]
     warning = (
         f"dpkg: warning: --compare-versions used with obsolete relation operator '{relation}'\n"

@@ -108,7 +108,12 @@ class InstanceMetadata(Fake):
             raise unknown_use(call, "the fake of 'curl' takes exactly one URL")
         if invocation.value("--request") not in {None, "GET"}:
             raise unknown_use(call, "the fake of 'curl' knows only the method 'GET'")
-        url = urlsplit(urls[0])
+        try:
+            url = urlsplit(urls[0])
+        except ValueError:
+            raise unknown_use(
+                call, f"the fake of 'curl' does not know the URL '{urls[0]}'"
+            ) from None
         if url.scheme != "http" or url.hostname != HOST:
             raise unknown_use(
                 call, f"the fake of 'curl' knows only 'http://{HOST}', the metadata service"

@@ -309,7 +309,9 @@ class Systemd(Fake):
                     f"Failed to reset failed state of unit {name}: Unit {name} not loaded."
                 )
         for name in names or tuple(self._units):
-            self.unit(name).is_failed = False
+            unit = self._find(name)
+            if unit is not None:
+                unit.is_failed = False
         return Answer()
 
     def _daemon_reload(self, _: Invocation, __: Sequence[str]) -> Answer:

@@ -262,6 +262,17 @@ def test_unit_whose_file_the_code_deleted_can_be_stopped_but_not_started(tmp_pat
     assert run(systemd, "systemctl start a").exit_code == 5
 
 
+def test_failed_states_are_reset_although_the_code_deleted_a_unit_file(tmp_path: Path) -> None:
+    systemd = fakes.Systemd({"b": fakes.Unit(is_failed=True)}).use_root(tmp_path)
+    systemd.write_file("/etc/systemd/system/a.service", "[Service]\n")
+    run(systemd, "systemctl start a")
+    run(systemd, "systemctl stop a")
+    (tmp_path / "etc/systemd/system/a.service").unlink()
+
+    assert run(systemd, "systemctl reset-failed").exit_code == 0
+    assert not systemd.unit("b").is_failed
+
+
 # Kernel modules
 
 
@@ -867,6 +878,11 @@ def test_versions_are_compared_with_every_operator_of_dpkg() -> None:
         assert bool(answers[0].stderr) is (relation in {"<", ">"})
 
 
+def test_comparison_of_a_version_with_an_epoch_that_is_no_number_is_refused() -> None:
+    with pytest.raises(UnknownInvocationError, match="'a:1' has an epoch that is not a number"):
+        run(fakes.Packages(), "dpkg --compare-versions 1 lt a:1")
+
+
 # The metadata service
 
 
@@ -881,6 +897,8 @@ def test_metadata_list_has_only_items_with_a_valid_index() -> None:
         assert run(service, line).stdout == status
     with pytest.raises(UnknownInvocationError, match="'--retry' needs a number, not 'often'"):
         run(service, f"curl -s --retry often {url}")
+    with pytest.raises(UnknownInvocationError, match="does not know the URL 'http://\\[a'"):
+        run(service, "curl -s http://[a")
 
 
 def test_metadata_service_refuses_the_given_number_of_connections() -> None:
