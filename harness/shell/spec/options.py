@@ -39,7 +39,7 @@ _IGNORED = {
     "--xtrace-only", "-X", "--quick", "--no-quick", "--repair", "-r", "--only-failures", "--next", "--next-failure", "-n", "--banner", "--no-banner", "--deref",
     "--no-deref", "--dereference", "-L", "--keep-tmpdir", "--no-keep-tmpdir", "--keep-tempdir",
     "--fail-no-examples", "--no-fail-no-examples", "--fail-low-coverage",
-    "--no-fail-low-coverage", "--warning-as-failure", "-w", "--boost", "--no-boost", "--dry-run",
+    "--no-fail-low-coverage", "--warning-as-failure", "--no-warning-as-failure", "-w", "--no-focus", "--boost", "--no-boost", "--dry-run",
     "--show-deprecations", "--hide-deprecations", "--no-timeout",
 }  # fmt: skip
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
@@ -116,7 +116,7 @@ def _apply(options: SpecOptions, words: Sequence[Word], path: Path, line: int) -
     for word in rest:
         option, separator, value = _split_option(word.text)
         literal = word.literal
-        if option in _IGNORED or option.removeprefix("--no-") in {"warning-as-failure", "focus"}:
+        if option in _IGNORED:
             options = _switch(options, option)
             continue
         if option in {"--focus", "-F"}:
