@@ -40,7 +40,7 @@ def write_clock_commands(folder: Path) -> Path:
 
 
 def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
-    """Return the variables that make a shell, and its commands, use the virtual clock.
+    """Return the environment with which a shell and its commands use the virtual clock.
 
     Raises RequirementError if the host lacks one of the real commands.
     """

@@ -3,8 +3,8 @@
 # The clock's time is the real time plus the total of all sleeps. The file at descriptor 200 stores
 # this total in milliseconds. Descriptor 201 is a pipe that nobody writes to, and descriptor 202 is
 # a log of sleeps, timeouts and alarms. A shell that sources this file gets functions; the commands
-# of the same names on PATH source the file too. Each function first turns the trace off, and hides
-# this step from stderr: so 'set -x' shows only the code under test.
+# of the same names on PATH source the file too. Each function begins by turning the trace off, with
+# stderr redirected. So 'set -x' shows only the code under test.
 
 __hx_slept=0
 
@@ -41,7 +41,7 @@ __hx_read_clock() { # set __hx_offset to the total of all sleeps so far
   fi
 }
 
-# Wait until timeout(1) sleeps, which shows that it waits for its child. Before timeout knows the
+# Wait until timeout(1) sleeps, because timeout then waits for its child. Before timeout knows the
 # child's PID, it would mistake an alarm for the child's death. On a busy host timeout may learn
 # the PID long after the child has started.
 __hx_await_timeout() {
@@ -70,9 +70,9 @@ __hx_pass() { # MILLISECONDS
   [[ -z ${!-} ]] || ! __hx_has_running_job || builtin read -r -t 0.02 -u 201 || builtin :
 }
 
-# Return whether timeout(1) sends a signal before a sleep is over; set __hx_end to the signal's
-# time. After the first signal the code may clean up for the duration of --kill-after.
-__hx_find_end() { # MILLISECONDS: the time at which the sleep is over
+# Return whether timeout(1) sends a signal before a sleep ends; set __hx_end to the time of the
+# signal. After the first signal the code may clean up for the duration of --kill-after.
+__hx_find_end() { # MILLISECONDS: the time at which the sleep ends
   local __hx_log
   IFS= builtin read -r -d '' __hx_log </proc/self/fd/202 || builtin :
   __hx_log=${__hx_log##*"timeout $HX_TIMEOUT_PID"$'\n'} # an earlier timeout may have had this PID

@@ -69,7 +69,7 @@ def plain_commands(text: str) -> list[str]:
 
 
 def definitions_of(text: str, name: str) -> Iterator[tuple[str, int]]:
-    """Yield a function's definitions in a bash script, with their lines; the last one comes first.
+    """Yield each definition of a function in a bash script, with its line; begin with the last.
 
     Definitions in which the parser finds errors are left out.
     """
@@ -165,7 +165,7 @@ def _direct_calls(
 
     Each call runs the function's first command, so the level of the first command is the level of
     the call. Higher levels belong to `$(...)` or `eval`, where bash's line numbers are not
-    reliable. If the first command spans several lines or is not in the trace, the function uses the
+    reliable. If the first command spans several lines or is not in the trace, the result has the
     lowest level at each depth instead.
     """
     if first in seen and first.first == first.last:

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 Hits = dict[str, set[Place]]
-"""The places that ran, by the absolute path of the script."""
+"""The places that ran. The key is the absolute path of their script."""
 
 _TRACED = re.compile(
     r"^(\++)\x1e(\d{1,9})\x1f([^\x1e\x1f]*)\x1f(\d{1,9})\x1f([^\x1e]*)\x1e", re.MULTILINE
@@ -49,7 +49,7 @@ _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
 def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the bash scripts at and below `sources`, by suffix (`.sh`, `.bash`) or shebang."""
+    """Yield the files at and below `sources` with the suffix `.sh` or `.bash`, or a bash shebang."""
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
         for path in sorted(inside):

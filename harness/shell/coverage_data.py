@@ -1,4 +1,4 @@
-"""Writes the coverage of shell code to data files of coverage.py; combines and reports such files.
+"""Writes, combines and reports the coverage of shell code in data files of coverage.py.
 
 The context of a line names the tier in which the line ran, and the version of the script: the
 first 16 digits of its SHA-256. So data of several runs can be combined later, and data that was
@@ -50,8 +50,8 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
 
     The file also lists the scripts that did not run. With `[run] plugins =
     harness.shell.coverage_data` in its configuration, coverage.py itself can report the file.
-    Raises BadInputError if there is no script at `sources`, or if `path` is not data of coverage.py,
-    which the file replaces.
+    Raises BadInputError if there is no script at `sources`, or if `path` exists and is not data of
+    coverage.py.
     """
     scripts = list(scripts_in(sources))
     if not scripts:
@@ -72,7 +72,7 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
 
 
 def _remove_earlier(path: Path) -> None:
-    """Remove the data of an earlier run, but no other file, and no device such as /dev/null."""
+    """Remove the data of an earlier run. Raise BadInputError for any other file or device."""
     if not path.exists():
         return
     if path.is_file():
@@ -100,7 +100,7 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
     """Return the combined data of several files; the context of a line is only its tier.
 
     Raises BadInputError for a file that is not coverage data of shell code, and for data that was
-    recorded with another version of a script than the one on disk.
+    recorded with another version of a script.
     """
     combined = coverage.CoverageData(no_disk=True)
     for path in paths:
@@ -118,10 +118,10 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
     """Yield another run's data.
 
-    Raises LimitError for too much data, and BadInputError for invalid data. Invalid data may also
-    be found only inside the `with` block, which then raises BadInputError.
+    Raises LimitError for too much data, and BadInputError for invalid data. The `with` block also
+    raises BadInputError, if it finds more invalid data.
 
-    Coverage.py opens the file with SQLite, which may create files beside it, so a copy is read.
+    SQLite may create files beside a database that it opens. So coverage.py reads a copy of the file.
     """
     with temporary_folder("harness-coverage") as folder:
         copy = folder / "data"
@@ -209,7 +209,7 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             digest = digest_of(read_plain(Path(script)))
         except OSError as error:
             raise BadInputError(
-                f"The coverage is of the script '{script}', which can't be read ({error.strerror}).",
+                f"The file has coverage of '{script}', which can't be read ({error.strerror}).",
                 source=str(path),
             ) from error
         _add_lines(combined, None, script, ())

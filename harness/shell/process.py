@@ -276,7 +276,7 @@ class ShellProcess:
         send(self._control, text)
 
     def take_complaint(self, until: int | None = None) -> str:
-        """Return what the shell itself wrote to stderr since the last call, up to byte `until`."""
+        """Return the stderr of the shell itself since the last call, up to byte `until`."""
         end = self.files.own_err.size() if until is None else until
         if end <= self._clean_err_at:
             return ""
@@ -323,7 +323,7 @@ class ShellProcess:
         self._watch.resume()
 
     def pause(self) -> None:
-        """Pause the size checks until `begin`: the shell's other processes have ended."""
+        """Pause the size checks until `begin`, after the shell's other processes have ended."""
         self._watch.pause()
 
     def exit_code(self) -> int:
@@ -341,9 +341,10 @@ class ShellProcess:
         return code == TOO_MANY_PROCESSES and bool(self.files.report.size())
 
     def close(self) -> None:
-        """End the shell. An idle shell exits by itself, so that the kernel counts its CPU time for the parent.
+        """End the shell. Let an idle shell exit by itself.
 
-        If the kernel kills processes together with their PID namespace, their CPU time is lost.
+        The kernel counts the CPU time of processes that exit for the parent. If the kernel kills
+        the processes together with their PID namespace, their CPU time is lost.
         """
         self._watch.stop()
         os.close(self._control)
@@ -401,7 +402,7 @@ class ShellCommandRunner:
 
 
 def name_ending(exit_code: int) -> str:
-    """Return the exit code of a process as words, or the signal that ended the process."""
+    """Return words for the exit code of a process, or for the signal that ended the process."""
     if exit_code < 0:
         return f"killed by signal {name_signal(-exit_code)}"
     return f"exit code {exit_code}"

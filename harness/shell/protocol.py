@@ -1,4 +1,4 @@
-"""Exchanges data between the harness and its shells: anonymous files, and pipes with records."""
+"""Passes data between the harness and its shells, through anonymous files and pipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODE = "the shell code under test"
 
 
 def make_pipes(count: int) -> list[tuple[int, int]]:
-    """Return the reading and writing ends of new pipes; on an error, leave no pipe open."""
+    """Return the reading and writing ends of new pipes. If this fails, leave no pipe open."""
     made: list[tuple[int, int]] = []
     try:
         for _ in range(count):
@@ -94,8 +94,8 @@ class Memory:
 def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
     """Split a complete text into records; a record is a name, a count N, and N fields.
 
-    Text between a record `called` and the next record `when` is skipped: a trap that the called
-    function left behind printed this text. Raises ValueError if the text does not consist of
+    Text between a record `called` and the next record `when` is skipped. This text comes from a
+    trap that the called function has set. Raises ValueError if the text does not consist of
     records.
     """
     if data.count(b"\0") > _MOST_FIELDS:

@@ -13,7 +13,7 @@ _ELEMENT = re.compile(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]=")
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable of bash: its `value`, or its `elements`; both are None if it is only declared."""
+    """A variable of bash: an array has `elements`, another variable has a `value` if it is set."""
 
     value: str | None = None
     elements: dict[str, str] | None = None

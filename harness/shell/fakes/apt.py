@@ -46,8 +46,7 @@ _APT_GET = Syntax(
 )
 _APT_MARK = Syntax()
 _LOCK_TIMEOUT = "dpkg::lock::timeout="
-#: Options of the configuration that change nothing in the fake; apt ignores the case of their
-#: letters.
+#: The configuration options that have no effect in the fake. apt ignores the case of their letters.
 _WITHOUT_EFFECT = (
     "dpkg::options::=--force-conf", "dpkg::use-pty=", "dpkg::progress-fancy=", "acquire::",
 )  # fmt: skip

@@ -29,7 +29,7 @@ _MAPPING = re.compile(r"Mapping\[str, (\w+)\]")
 
 
 def checks_arguments(constructor: _Constructor) -> _Constructor:
-    """Make a constructor raise BadInputError for an argument without the declared type."""
+    """Make a constructor raise BadInputError for an argument that has not the declared type."""
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)
@@ -65,7 +65,7 @@ def _check(
 
 
 def _unexpected(value: object, expected: str, *, source: str, key: str) -> BadInputError:
-    shown = f"'{value}'" if isinstance(value, str) else f"a value of type {type(value).__name__}"
+    shown = f"'{value}'" if isinstance(value, str) else f"of type {type(value).__name__}"
     message = f"The value is {shown}, but {expected} was expected."
     return BadInputError(message, source=source, key=key)
 
@@ -81,12 +81,12 @@ def _expected(value: object, annotation: str, known: Mapping[str, Any]) -> str |
         # an iterator can be read only once, so its items are not checked
         items = value if isinstance(value, Collection) else ()
         fits = is_list and all(_is_a(item, listed[1], known) for item in items)
-        return None if fits else f"a list, each item {_named(listed[1])},"
+        return None if fits else f"a list (each item: {_named(listed[1])})"
     if mapped:
         fits = isinstance(value, Mapping) and all(
             isinstance(key, str) and _is_a(item, mapped[1], known) for key, item in value.items()
         )
-        return None if fits else f"a mapping of names, each to {_named(mapped[1])},"
+        return None if fits else f"a mapping (each value: {_named(mapped[1])})"
     return None if _is_a(value, plain, known) else _named(plain)
 
 

@@ -241,7 +241,7 @@ class Containerd(Fake):
         return Answer(stdout="".join(shown))
 
     def _remove_images(self, call: Call, namespace: _Namespace, words: Sequence[str]) -> Answer:
-        """Remove images; for a missing image print a warning, but succeed."""
+        """Remove images. For a missing image, print a warning and succeed."""
         shown: list[str] = []
         warnings: list[str] = []
         for reference in _REMOVE.parse(call, words).operands:
@@ -305,7 +305,7 @@ def _operands(
 
 
 def _pattern(call: Call, filter_: str) -> re.Pattern[str]:
-    """Return a filter as a pattern for image names; an image must match one of the filters."""
+    """Return the regular expression for the image names that a filter selects."""
     found = _FILTER.fullmatch(filter_)
     if found is not None:
         with contextlib.suppress(re.error):
@@ -323,7 +323,7 @@ def _version(version: str) -> str:
 
 
 def _digest(reference: str) -> str:
-    """Return the digest of an image, made from the repository's last part and the tag."""
+    """Return a digest for an image, computed from the last part of its reference."""
     name = reference.rpartition("/")[2]
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -337,7 +337,7 @@ def _log(level: str, message: str) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows aligned like Go's tabwriter: cells padded to the column's width, and a space."""
+    """Return the rows as Go's tabwriter prints them: cells padded to their column's width."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "".join(
         "".join(f"{cell:<{width}} " for cell, width in zip(row, widths, strict=True)) + "\n"

@@ -1,4 +1,4 @@
-"""A stateful fake of DKMS, whose state is the files of its tree, as in the real DKMS."""
+"""A stateful fake of DKMS. Its state is the files of the DKMS tree, as in the real DKMS."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def _outcome(shown: Sequence[str], errors: Sequence[str], failed: Sequence[str])
 def _compare(invocation: Invocation) -> Answer:
     """Answer 'dpkg --compare-versions', as the manual of dpkg describes each operator.
 
-    An empty version is earlier than all others; for an operator with '-nl' it is later.
+    An empty version is the earliest version or, for an operator with '-nl', the latest.
     """
     left, relation, right, *rest = [*invocation.operands, "", "", ""]
     name = _SIGNS.get(relation, relation).removesuffix("-nl")

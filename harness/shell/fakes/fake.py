@@ -45,10 +45,10 @@ class Fake(ABC):
     @property
     @abstractmethod
     def commands(self) -> Mapping[str, Handler]:
-        """Return the functions that answer the commands, by the commands' names."""
+        """Return, for the name of each command, the function that answers its calls."""
 
     def initial_files(self) -> Mapping[str, str]:
-        """Return the texts of the files that exist before the first command runs, by path."""
+        """Return, for each path, the text of a file that exists before the first command runs."""
         return {}
 
     def install(self, shell: MockingShell) -> Self:
@@ -72,7 +72,7 @@ class Fake(ABC):
         return self
 
     def show_file(self, path: str, text: str) -> None:
-        """Write a file of the kernel, such as one below `/proc`; do nothing before `install`."""
+        """Write a file of the kernel, such as a file below `/proc`. Do nothing before `install`."""
         if self._write is not None:
             self._write(path, text)
 
@@ -81,9 +81,10 @@ class Fake(ABC):
         return self.commands[call.name](call)
 
     def path(self, path: str) -> Path:
-        """Return the path on the host of a file of the code under test; use the path only while no code runs.
+        """Return the path on the host of a file of the code under test.
 
-        Raises HarnessError if the code under test has no throw-away root.
+        Use the path only while no code runs. Raises HarnessError if the code under test has no
+        throw-away root.
         """
         found = None if self._place is None else self._place(path)
         if found is None or found == Path(path):
@@ -91,7 +92,7 @@ class Fake(ABC):
         return found
 
     def files(self, path: str) -> RootFiles:
-        """Return the files of the code under test; an error message names `path`.
+        """Return the files of the code under test; `path` is the file that an error message names.
 
         Raises HarnessError if the code under test has no throw-away root.
         """

@@ -328,7 +328,7 @@ class KernelModules(Fake):
 
 
 def canonical(name: str) -> str:
-    """Return a module's name with `_` for `-`, as the kernel writes it."""
+    """Return a module's name as the kernel writes it, with `_` instead of `-`."""
     return name.replace("-", "_")
 
 

@@ -105,7 +105,7 @@ class PackageState:
         return None if entry is None else entry.status
 
     def offered(self, name: str, version: str | None = None) -> Package | None:
-        """Return the package in apt's lists with this name: the given version, or the newest."""
+        """Return the given version, or else the newest version, of a package in apt's lists."""
         found = [
             package
             for package in self.repository
@@ -138,7 +138,7 @@ class PackageState:
         return sorted(found - set(names))
 
     def unneeded(self, removed: Iterable[str] = ()) -> list[str]:
-        """Return the automatic packages that no package needs once `removed` are removed."""
+        """Return the automatically installed packages that no package needs without `removed`."""
         gone = set(removed)
         installed = {
             name: entry

@@ -173,7 +173,7 @@ class Systemd(Fake):
         return Answer(stderr="".join(errors), exit_code=exit_code)
 
     def _job(self, name: str, verb: str, *, is_blocking: bool) -> tuple[int, str]:
-        """Run one job; return its exit code and what systemctl prints about it."""
+        """Run one job; return its exit code and the text that systemctl prints."""
         unit = self._find(name)
         if unit is None:
             state = "loaded" if verb == "stop" else "found"
@@ -294,7 +294,7 @@ class Systemd(Fake):
     def _now(
         self, invocation: Invocation, names: Sequence[str], verb: str, lines: Sequence[str]
     ) -> Answer:
-        """Finish a change of unit files; systemctl then makes systemd reload them."""
+        """Reload the unit files, as systemctl does after a change; run jobs if `--now` is given."""
         self._read_units()
         shown = "" if invocation.has("--quiet") else "".join(lines)
         if not invocation.has("--now"):

@@ -1,4 +1,4 @@
-"""Reads unit files and drop-ins, and links units, like systemd."""
+"""Reads unit files and drop-ins, and links units, as systemd does."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class UnitFiles:
         return [found[file] for file in sorted(found)]
 
     def link(self, path: str, target: str) -> list[str]:
-        """Make a symbolic link; return what systemctl prints about the link."""
+        """Make a symbolic link; return systemctl's message about the link."""
         self._fake.files(path).link(path, target)
         return [f"Created symlink {path} → {target}.\n"]
 
     def unlink(self, path: str) -> list[str]:
-        """Remove a symbolic link; return what systemctl prints about the link."""
+        """Remove a symbolic link; return systemctl's message about the link."""
         self._fake.files(path).remove(path)
         return [f'Removed "{path}".\n']
 

@@ -34,8 +34,8 @@ def list_units(
 ) -> Answer:
     """Answer `systemctl list-units`.
 
-    Which inactive units are loaded depends on references between all units of a node, so a call
-    that asks for inactive units raises UnknownInvocationError.
+    Raises UnknownInvocationError for a call that asks for inactive units: systemd loads an inactive
+    unit only if another unit of the node refers to it, and the fake does not know all units.
     """
     states = _values(invocation, "--state")
     if invocation.has("--failed"):
@@ -115,7 +115,7 @@ def _values(invocation: Invocation, option: str) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows whose cells, but not the last one of a row, are padded to the column's width."""
+    """Return the rows; pad each cell, except the last cell of a row, to its column's width."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]

@@ -82,13 +82,13 @@ def command_folders(path: str, project: Path) -> list[Path]:
 
 
 def searched_path(path: str) -> str:
-    """Return `path` without directories that can't be listed: their commands can't be denied."""
+    """Return `path` without directories that can't be listed and whose commands can't be denied."""
 
     def is_listed(name: str) -> bool:
         try:
             os.scandir(name or ".").close()
         except (FileNotFoundError, NotADirectoryError):
-            # The code under test may create this directory later; its commands are not the host's.
+            # The host has no commands there, but the code under test may create the directory later.
             return True
         except OSError:
             return False

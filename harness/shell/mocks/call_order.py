@@ -39,7 +39,7 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
         difflib.unified_diff(wanted, list(map(str, seen)), "expected", "run", lineterm="", n=99)
     )
     raise ExpectationError(
-        f"The commands that ran differ from the expected ones.\n{diff}{_pattern_hint(expected)}"
+        f"The commands that ran differ from the expected commands.\n{diff}{_pattern_hint(expected)}"
     )
 
 

@@ -75,10 +75,10 @@ class Call:
 class Answer:
     """The behaviour of a mocked command: its output, its exit code, and optionally a function.
 
-    The function `effect` gets the call; if it returns an answer, that answer replaces this one.
-    `takes_s` is the duration of the command: the mock advances the virtual clock by this time, or
-    waits in real time. With `calls_through` the real command or function runs, and the mock only
-    records the call.
+    The function `effect` gets the call; if the function returns an answer, that answer is used
+    instead. `takes_s` is the duration of the command: the mock advances the virtual clock by this
+    time, or waits in real time. If `calls_through` is true, the real command or function runs, and
+    the mock only records the call.
     """
 
     stdout: str = ""
@@ -219,9 +219,9 @@ class _Answering(abc.ABC):
 
 
 class MockedCommand(_Answering):
-    """A mocked command. If the mock has rules, a call that matches none of them fails the test.
+    """A mocked command. If the mock has rules, a call that matches no rule fails the test.
 
-    Rules of `when` apply before the default answer, even if they were added after it.
+    Rules of `when` apply before the default answer, even if they were added later.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class MockedCommand(_Answering):
         expected = "\n".join(f"  {self.name} {rule}" for rule in rules)
         hints = literal_patterns([part for rule in rules for part in rule.pattern or ()])
         return (
-            f"'{call}' was run, which the test does not expect. It expects:\n{expected}"
+            f"'{call}' was run, which the test does not expect. The test expects:\n{expected}"
             f"{hints and chr(10)}{hints}"
         )
 

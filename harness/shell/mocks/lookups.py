@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ANY_NAME = "*"
-"""Stands for any name, in the set of names that code looks up."""
+"""The element that stands for any name, in a set of names that code looks up."""
 
 _LOOKUP = re.compile(
     r"(?<![\w./$-])(?:command[ \t]+(?:-p[ \t]+)?-[vV]|type[ \t]+-[apt]+|hash[ \t]+-t)[ \t]+"

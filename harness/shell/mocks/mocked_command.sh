@@ -5,8 +5,8 @@
 # reads the byte before it asks, and writes it back afterwards. 205: replies. 206, 207: stdout and
 # stderr of the reply. 208: the caller's environment. 209: the caller's stdin.
 #
-# A function that code under test calls first turns the trace off, and hides this step from stderr:
-# so 'set -x' shows only the code under test.
+# Each function that code under test calls begins by turning the trace off, with stderr redirected.
+# So 'set -x' shows only the code under test.
 
 __hx_read_whole() { # FILE: set __hx_whole to its text, without NUL bytes
   local __hx_part=

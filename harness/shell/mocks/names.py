@@ -33,7 +33,7 @@ def can_be_function(name: str) -> bool:
 
 
 def mentioned_paths(name: str, text: str) -> set[str]:
-    """Return the absolute paths in `text` of the command `name` in a `bin` or `sbin` directory."""
+    """Return the absolute paths in `text` at which a `bin` or `sbin` directory has `name`."""
     if f"bin/{name}" not in text:
         return set()
     path = rf"(?<![\w./$}}~*?-])(?:/[\w.+@-]+)*/s?bin/{re.escape(name)}(?![\w./+@-])"

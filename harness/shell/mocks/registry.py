@@ -1,4 +1,4 @@
-"""The mocked commands of one test, and all calls of them in order."""
+"""The mocked commands of one test, and all their calls in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND_NOT_FOUND = 127
 
 
 class MockRegistry:
-    """Keeps the mocked commands of one test, and all their calls in order."""
+    """The mocks and calls of one test; `violations` says which calls the test does not expect."""
 
     def __init__(self) -> None:
         self.commands: dict[str, MockedCommand] = {}

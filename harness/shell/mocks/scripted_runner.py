@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ScriptViolationError(BaseException):
     """The commands that ran differ from the script.
 
-    The class does not derive from `Exception`, so that code under test that catches every
-    `Exception` of a command does not catch this error.
+    Code under test may catch every `Exception` of a command. To escape from such code, this class
+    does not derive from `Exception`.
     """
 
 

@@ -1,10 +1,11 @@
 """Keeps shell code under test from changing the host.
 
 The code runs in a throw-away root, where the code can write anywhere and signal any process that
-it sees. All changes are gone when the shell ends. If the kernel allows an ordinary user no
-namespaces, a weaker sandbox is used: it refuses writes outside the test's own folders. The weaker
-sandbox is never used for root. The programs beside this module set up the isolation in the process
-that becomes the shell; that process checks its isolation again before it runs the code.
+it sees. All changes are gone when the shell ends. If the kernel does not
+let an ordinary user create namespaces, a weaker sandbox refuses writes outside the test's own
+folders. The weaker sandbox is never used for root. The programs beside this module set up the
+isolation in the process that becomes the shell. This process checks its isolation again before it
+runs the code.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ own time.
 
 
 class SandboxKind(enum.Enum):
-    """How code under test is kept from changing the host; `off` does not protect the host."""
+    """The ways to protect the host from code under test; `off` does not protect the host."""
 
     THROWAWAY = "throwaway"
     REFUSE = "refuse"
@@ -90,8 +91,8 @@ class Sandbox:
 
         The files below the directory `layer` replace files of the throw-away root. Through the
         socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
-        then stays as it is. The descriptor `report_fd` receives the reports that else go to stderr,
-        where the command could imitate a report; the command does not inherit the descriptor.
+        then stays as it is. Reports go to the descriptor `report_fd` instead of stderr. The command
+        does not inherit this descriptor, so it can't write a false report.
 
         `scratch` must exist; the throw-away root is built in an empty directory below it. With
         `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for
@@ -137,7 +138,7 @@ def choose_sandbox(
 
     For root, `auto` is the throw-away root; if the kernel refuses it, the first shell reports the
     refusal and no code runs. Raises RequirementError if the host does not allow the sandbox, and
-    HarnessError if this could not be determined.
+    HarnessError if the check of the host failed.
     """
     if wanted == "off":
         return Sandbox(
@@ -146,32 +147,31 @@ def choose_sandbox(
         )
     is_root = os.geteuid() == 0 if is_root is None else is_root
     if wanted == SandboxKind.REFUSE.value:
-        return _refusing(LocalRunner(), is_root=is_root, because="as --shell-sandbox asks")
+        if is_root:
+            raise RequirementError(
+                "Refusing writes is not enough for root, whose code can signal every process of "
+                "this host; run shell tests as an ordinary user."
+            )
+        return _refusing_writes(LocalRunner(), "as --shell-sandbox asks")
     if wanted == SandboxKind.THROWAWAY.value or is_root:
         return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
     return choose_for_user(LocalRunner(), network)
 
 
 def choose_for_user(runner: Runner, network: Network = Network.LOOPBACK) -> Sandbox:
-    """Return the throw-away root, or refused writes if the kernel refuses the throw-away root."""
+    """Return the throw-away root or, if the kernel refuses it, the sandbox that refuses writes."""
     refusal = find_refusal(SandboxKind.THROWAWAY, runner, network)
     if not refusal:
         return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
-    because = f"this kernel gives it no namespaces of its own ({refusal})"
-    return _refusing(runner, is_root=False, because=because)
+    return _refusing_writes(runner, f"since this kernel refuses namespaces ({refusal})")
 
 
-def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
-    if is_root:
-        raise RequirementError(
-            "Refusing writes is not enough for root, whose code can signal every process of "
-            "this host; run shell tests as an ordinary user."
-        )
+def _refusing_writes(runner: Runner, reason: str) -> Sandbox:
     refusal = find_refusal(SandboxKind.REFUSE, runner)
     if refusal:
         raise RequirementError(
-            f"Shell code can't be isolated here: {because}, and writes can't be refused "
-            f"({refusal}); allow user namespaces (sysctl "
+            f"Writes of shell code have to be refused, {reason}, but this kernel does not support "
+            f"that ({refusal}). Allow user namespaces (sysctl "
             "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces), boot a "
             "kernel with Landlock (lsm=landlock), or use a throw-away machine with "
             "--shell-sandbox=off."
@@ -179,10 +179,9 @@ def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
     return Sandbox(
         kind=SandboxKind.REFUSE,
         why=f"Writes of shell code outside the project and the temporary directory were "
-        f"refused, {because}. The code could still signal your other processes, write to these "
+        f"refused, {reason}. The code could still signal your other processes, write to these "
         "two directories, change the modes and times of your files elsewhere, and reach the host's "
-        "network and daemons; processes that it left "
-        "running were not ended.",
+        "network and daemons; processes that it left running were not ended.",
     )
 
 

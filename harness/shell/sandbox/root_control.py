@@ -31,7 +31,7 @@ class RootControl:
 
     @functools.cached_property
     def first_process(self) -> int:
-        """Return the PID, in this namespace, of the first process in the throw-away root."""
+        """Return the PID that the throw-away root's first process has in this PID namespace."""
         return int(self._next_line())
 
     def renew(self) -> None:

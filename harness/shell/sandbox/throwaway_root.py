@@ -1,4 +1,4 @@
-"""Runs one command in a throw-away root; a program that imports no other module of the harness.
+"""A program that runs one command in a throw-away root; it imports no module of the harness.
 
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
@@ -6,8 +6,9 @@ Isolation: the command sees the host's files through overlays, whose upper layer
 vanish when the command ends. The command has its own PID, IPC, UTS and network namespaces; the
 network has only a loopback interface. The command sees few devices and none of the host's socket
 files. `/sys`, and the files of `/proc` that belong to no process, are read-only. With
-`network=host` the command has the host's network, but not the host's abstract sockets if the kernel
-has Landlock's scopes. The command has no capabilities on the host, even if root starts it.
+`network=host` the command has the host's network. Even then, a kernel with Landlock's scopes denies
+the command the host's abstract sockets. The command has no capabilities on the host, even if root
+starts it.
 
 Processes: this program forks process 1 of the new PID namespace, and process 1 forks the command.
 When process 1 ends, the kernel kills all other processes of the namespace, even a fork bomb. Just
@@ -238,7 +239,7 @@ def _refuse_abstract_sockets() -> None:
 
 
 def _refuse_vsock() -> None:
-    """Deny this process vsock sockets, which no network namespace separates from the hypervisor's.
+    """Deny this process vsock sockets, which reach the hypervisor from any network namespace.
 
     io_uring(7) is denied too, since it opens sockets without the filtered system call.
     Programs of another architecture, such as 32-bit programs, can still open such sockets.
@@ -264,7 +265,7 @@ def _refuse_vsock() -> None:
 
 
 def _leave_session_keyring() -> None:
-    """Join a new session keyring: the code could change the keys in the host's keyrings(7)."""
+    """Join a new session keyring, since the code could change the keys of the host (keyrings(7))."""
     number = _SYS_KEYCTL[os.uname().machine]
     joined = _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
     # these errors mean that neither this process nor the code can use a keyring
@@ -612,7 +613,7 @@ class _Layers:
 
 
 def _for_options(place: str, held: list[int]) -> str:
-    """Return a path of a directory; the path has none of the characters that separate mount options.
+    """Return a path of the directory `place` without characters that separate mount options.
 
     A descriptor that keeps the path valid is appended to `held`.
     """
@@ -636,7 +637,7 @@ def _bound_sockets(table: int) -> list[str]:
 
 
 def _cover(root: str, sockets: list[str]) -> None:
-    """Hide the host's socket files: their daemons (systemd, a container engine) act on the host."""
+    """Hide the host's socket files, since their daemons (such as systemd) act on the host."""
     for path in sockets:
         with _Suppressed(OSError), _Places(root) as places:
             place = places.of(path) if path.startswith("/") else ""
@@ -732,7 +733,7 @@ def _pivot() -> None:
 
 
 def _make_read_only(target: str) -> None:
-    """Allow no writes, not even to device files, which a read-only mount alone would allow."""
+    """Make mounts read-only; disable device files, to which a read-only mount allows writes."""
     attributes = (ctypes.c_uint64 * 4)(_MS_RDONLY | _MS_NODEV, 0, 0, 0)
     status = _libc.syscall(
         _SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), _AT_RECURSIVE, attributes, 32
@@ -917,7 +918,8 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
             # some kernels grant the namespaces, but refuse the mounts in them
             code = KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else code
         os._exit(code)
-    # alive_write shows the child that this process lives; signal_read gets the command's signal
+    # alive_write shows the child that this process lives; signal_read receives the signal that ended
+    # the command
     _close_all_but(alive_write, signal_read, sockets, *kept)
     if kept:
         _Renewal(builder, init).serve(kept[0])
@@ -1071,8 +1073,7 @@ def _be_init(
     if builder.is_root:
         _drop_root()
     _refuse_cgroup_spaces(limits, host)
-    # this process gets the command's limits, since the command can control this process by
-    # ptrace(2)
+    # this process needs the command's limits too: the command can control this process by ptrace(2)
     if settings.get("network") == "host":
         host.names["net"] = ""
         _refuse_abstract_sockets()

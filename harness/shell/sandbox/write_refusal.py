@@ -1,4 +1,4 @@
-"""Runs one command while the kernel refuses its writes; imports no other module of the harness.
+"""A program that runs one command whose writes the kernel refuses; it imports no harness module.
 
 Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable=PATH' allows writes
 below one path.

@@ -37,7 +37,7 @@ class Dialect(Protocol):
         ...
 
 
-#: As in shellspec, a `Mock` of a builtin is seen only by commands that look for a file.
+#: As in shellspec, a `Mock` of a builtin affects only code that searches PATH, such as `env`.
 _BUILTINS = frozenset(
     {
         ".", ":", "[", "alias", "bg", "bind", "break", "builtin", "caller", "cd", "command", "compgen",

@@ -180,7 +180,7 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
 
 
 def is_spec(path: Path) -> bool:
-    """Return whether a file is a spec: by the pattern in its project's options, or by its name.
+    """Return whether a file matches the pattern of specs in the options of its project.
 
     The pattern must match the file's name, its path in the project, or its whole path. A Python
     file is not a spec. If the project's options cannot be read, files with the usual name are

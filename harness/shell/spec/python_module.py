@@ -9,7 +9,7 @@ from harness.shell.spec.python_assertions import AT, docstring
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Each import with a text; a module that contains the text needs the import.
+#: Maps each import to a text. A module that contains the text needs the import.
 _IMPORTS = {
     "import os": "os.",
     "import re": "re.",

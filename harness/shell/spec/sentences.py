@@ -148,7 +148,7 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class PathFact:
-    """What the shell found at a path; `flags` has the letters of `test` operators that are true."""
+    """The properties of a path; `flags` has the letters of the `test` operators that are true."""
 
     path: str
     flags: str
@@ -363,7 +363,7 @@ def _finish(reader: _Reader, name: str, arity: int) -> Matcher:
     if len(arguments) != arity:
         raise SentenceError(
             f"'{name}' takes {arity or 'no'} argument{'' if arity == 1 else 's'}, "
-            f"but {len(arguments)} were given"
+            f"not {len(arguments)}"
         )
     return Matcher(name, arguments)
 

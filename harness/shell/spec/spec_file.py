@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 NOT_IMPLEMENTED = "Not yet implemented"
-"""The reason for examples that have neither an evaluation nor an expectation yet."""
+"""The reason of the verdict on an example without an evaluation and without an expectation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class SpecFile:
     preserves: bool
 
     def line(self, number: int) -> str:
-        """Return a line of the spec, joined with the lines before it that it continues."""
+        """Return a line of the spec, joined with the earlier lines that it continues."""
         if not 1 <= number <= len(self.lines):
             return ""
         first = number

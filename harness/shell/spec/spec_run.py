@@ -354,7 +354,7 @@ class SpecRun:
             reported.end_message = self._process.take_complaint(int(fields[0]))
         elif name == "repeated":
             self._failure_of_all = (
-                "The file repeats a block, as a loop around it would; a block runs once."
+                "The file runs a block again, for example in a loop; a block may run only once."
             )
             self.late_problems.append(Problem(line=0, text=self._failure_of_all))
         elif name == "ready":
@@ -582,7 +582,7 @@ def _streams(outputs: OutputFiles, case: Case) -> Streams:
 
 
 def _stderr(outputs: OutputFiles, case: Case) -> str:
-    """Return what the evaluation wrote to stderr; remove extra levels from a trace (`set -x`) in it.
+    """Return the stderr of the evaluation; remove extra levels from its trace (`set -x`).
 
     A trace repeats the first character of its prompt for each level of `eval`. The harness runs the
     bodies of groups and examples by `eval`, so these levels are removed. Lines `---` and `+++` of a

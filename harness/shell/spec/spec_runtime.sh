@@ -1,23 +1,33 @@
 # Runs a translated spec file. Bash sources this file through BASH_ENV before it reads the script.
 #
 # Descriptors, which the parent process opens:
-#   190 records to the parent     191 the examples to run       192 193 captured stdout, stderr
-#   194 195 an example's stray stderr, stdout                  196 a hook's stderr
-#   197 stdin of an evaluation    198 target, for outer groups 199 preserved variables
-#   200 201 202 the virtual clock (clock.sh)
-#   203 to 206 like 192 to 195, for every second example: the parent reads the output of an example
-#   while the next example runs, and empties it after that    207 the parent's answers
-#   208 bodies of groups and examples, read once                209 210 the records of an example
-#   211 212 pipes whose other ends, 214 and 215, an evaluation and an example open: reading ends
-#   when all processes that the evaluation or example started have ended
-#   189 /dev/null
+#   189          /dev/null
+#   190          records to the parent
+#   191          the examples to run
+#   192 193      captured stdout and stderr
+#   194 195      an example's stray stderr and stdout
+#   196          a hook's stderr
+#   197          stdin of an evaluation
+#   198          the target, for outer groups
+#   199          preserved variables
+#   200 201 202  the virtual clock (clock.sh)
+#   203 to 206   the same as 192 to 195, for every second example
+#   207          the parent's answers
+#   208          bodies of groups and examples, read once
+#   209 210      the records of an example
+#   211 212      pipes whose writing ends, 214 and 215, an evaluation and an example open
+#
+# There are two sets of outputs, since the parent reads the output of an example while the next
+# example runs. Reading from 211 or 212 ends when all processes that the evaluation or the example
+# started have ended.
 #
 # A record is a name, the number of fields, and the fields; each ends with NUL. For each example,
 # the parent sends the number of the example, the set of descriptors for its output, and the
 # descriptor for its records. An example writes its records to a file, so that the parent does not
-# wake up before the example ends. This file calls builtins by 'builtin', so that a spec may redefine
-# any command. The exception is eval: in a condition, 'builtin eval' is not exempt from errexit
-# (bash 5.2).
+# wake up before the example ends.
+#
+# This file calls builtins by 'builtin', so that a spec may redefine any command. The exception is
+# eval: in a condition, 'builtin eval' is not exempt from errexit (bash 5.2).
 
 unset BASH_ENV
 __hx_at=190
@@ -47,7 +57,7 @@ __hx_when=
 __hx_expected=
 __hx_status=
 __hx_job_wait=1 # seconds
-__hx_stale= # whether a process that did not end has the pipes open
+__hx_stale= # whether a process of an earlier example still has the pipes open
 __hx_broken=
 __hx_group_line=
 __hx_unused= # whether all examples of the group are skipped, so that it needs no BeforeAll
@@ -114,7 +124,7 @@ __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if (($1 == 0)) && [[ -s /proc/self/fd/198 ]]; then
     IFS=: builtin read -r __hx_target __hx_set __hx_own __hx_stale </proc/self/fd/198 || :
-    : >|/proc/self/fd/198 # else the outer group would mistake this for its own end
+    : >|/proc/self/fd/198 # otherwise the outer group would mistake this for its own end
     [[ -z $__hx_stale ]] || __hx_renew_pipes
   else
     local __hx_text
@@ -178,8 +188,7 @@ __hx_make_ready() { # FIRST ROWS
   fi
   [[ -z ${__hx_pending_reason+x} ]] || __hx_report pending "$__hx_pending_reason"
   [[ ! -s /proc/self/fd/2 ]] || __hx_report_stderr group_stderr
-  # each example begins with a clock without sleeps, and without variables that other examples
-  # preserved
+  # reset the clock's sleeps and the preserved variables of other examples
   [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
   [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
 }
@@ -237,7 +246,7 @@ __hx_await_jobs() { # wait for processes that the example started; report those 
   __hx_renew_pipes
 }
 
-__hx_renew_pipes() { # open new pipes, so as not to wait again for processes that have the old pipes
+__hx_renew_pipes() { # open new pipes, to not wait again for processes that have the old pipes open
   exec 211< <(:) 212< <(:)
 }
 

@@ -64,7 +64,7 @@ class RunningJobs:
         names = ", ".join(f"'{shorten(command)}'" for command in sorted(set(self.commands)))
         return (
             f"still running {self.seconds} s after the example: {names}. "
-            f"The next example starts beside {'it' if len(set(self.commands)) == 1 else 'them'}."
+            "The next example starts nevertheless."
         )
 
 
@@ -121,7 +121,7 @@ class ExampleRecord:
 
     @property
     def killed_by(self) -> int:
-        """The number of the signal that killed the example's shell; 0 if no signal did.
+        """The number of the signal that killed the example's shell, or 0.
 
         The exit status alone does not show the signal, since `exit 137` has the same status. But
         the file's shell, which waits for the example's shell, names the signal on its stderr.

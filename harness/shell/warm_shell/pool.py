@@ -67,7 +67,7 @@ class WarmShellPool:
         return command_folders(os.environ.get("PATH", os.defpath), self.cwd)
 
     def places_of(self, name: str) -> list[Path]:
-        """Return the paths of a command of the host that this user can read."""
+        """Return the paths of the host's command `name` that this user can read."""
         places = [folder / name for folder in self.command_folders]
         return [place for place in places if os.access(place, os.R_OK) and place.is_file()]
 
@@ -100,7 +100,7 @@ class WarmShellPool:
 
     @functools.cached_property
     def _start(self) -> ShellStart:
-        """Replace each forbidden command with a script that reports that the command was called."""
+        """Return the start parameters; write the scripts that replace denied commands."""
         path = searched_path(os.environ.get("PATH", os.defpath))
         known = self.scratch / "known"
         write_denied_commands(known, sorted(set(KNOWN_COMMANDS) - self.allowed))
@@ -157,8 +157,8 @@ class WarmShellPool:
     ) -> WarmShell:
         """Return a shell that has run `code`: an idle shell, or else a new shell.
 
-        The shell may run the `allowed` commands, besides the commands that all tests may run. With
-        `mocks` the code runs with these mocks in a new shell, which no other test uses.
+        The shell may run the `allowed` commands, besides the commands that all tests may run. If
+        `mocks` is given, a new shell runs the code with these mocks, and no other test uses it.
         """
         with naming(self.scratch):
             start = self._start_with(allowed) if allowed else self._start

@@ -26,8 +26,9 @@ fi
 # Replaces the builtin. A trap of the code on EXIT would replace the trap that reports an
 # evaluation's variables, so the action of the code's trap is stored and runs later. A trap on
 # DEBUG or RETURN that a function sets ends with the function, unless the function has the
-# attribute 'trace', as this one has. Such traps then run in this function too and, after 'set -T',
-# in all functions of the harness, so their actions are wrapped to do nothing there.
+# attribute 'trace'. So this function has the attribute. Traps on DEBUG and RETURN then run in this
+# function too and, after 'set -T', in all functions of the harness. A wrapper around the action of
+# such a trap does nothing there.
 trap() {
   {
     local __hx_flags=$- __hx_answer
@@ -104,7 +105,7 @@ __hx_set_trap() { # ACTION NAMES... | NAME
 builtin declare -ft __hx_set_trap
 
 # Replaces the builtin. '$$' is the warm shell, so a signal to '$$' goes to the evaluation's own shell.
-# The warm shell gets a signal to the process group too, which the record 'group' says.
+# A signal to the process group also reaches the warm shell. The record 'group' announces this.
 kill() {
   # a trap runs inside this function, so coverage needs the trace
   { [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || { local -; builtin set +x; }; } 2>/dev/null

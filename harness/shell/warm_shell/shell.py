@@ -67,7 +67,7 @@ class Shell:
         Paths are relative to pytest's root directory. The variables of `env` are exported
         first. While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks
         defined so far are in effect, and the shell is not shared. Raises HarnessError if a file is
-        missing, or if the code under test has been used already.
+        missing, or if the test has already evaluated code or used the root.
         """
         self._expect_not_started("source")
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
@@ -103,8 +103,8 @@ class Shell:
     def _expect_not_started(self, what: str) -> None:
         if self._warm_shell is not None:
             raise HarnessError(
-                f"'{what}' comes too late: the test has evaluated code or looked at the root "
-                "already. Call it first."
+                f"'{what}' comes too late: the test has already evaluated code or used the root. "
+                f"Call '{what}' first."
             )
 
     def setenv(self, **variables: str) -> None:
@@ -147,8 +147,8 @@ class Shell:
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root.
 
-        To allow the commands while scripts are sourced too, call this method before the code is
-        used.
+        To allow the commands also while scripts are sourced, call this method before any code is
+        evaluated.
         """
         for name in names:
             check_mock_name(name, source="the name of an allowed command")
@@ -273,7 +273,7 @@ class Shell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Evaluate any bash code, of one or more commands; `errexit` is described at `call`.
+        """Evaluate bash code of one or more commands; `call` describes `errexit`.
 
         Raises UnmockedCommandError if the code ran a command that the test does not expect, and
         HarnessError if the code can't be parsed.

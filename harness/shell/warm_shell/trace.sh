@@ -1,5 +1,5 @@
 # Traces the commands that run, for coverage. The warm shell and the shell of specs source this
-# file, and so does each bash that they start, through BASH_ENV. In a machine this file is the
+# file. Each bash that these shells start sources it through BASH_ENV. In a machine this file is the
 # BASH_ENV of all services.
 #
 # The trace goes to a separate descriptor. An entry has the depth of functions and sourced files,

@@ -39,7 +39,7 @@ RUNTIME = Path(__file__).with_name("runtime.sh")
 _STARTING_S = 30.0
 _CLEARING_S = 10.0
 _STDIN = ".stdin"
-"""The file with an evaluation's stdin; it lies among the mocks' files and is removed with them."""
+"""The file with an evaluation's stdin, in the directory of the mocks' scripts."""
 _SYNTAX_ERROR = re.compile(
     r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
 )
@@ -80,7 +80,7 @@ class ShellStart:
 class WarmShell:
     """A warm shell. `code` is the code that the shell runs at its start: a string for each script.
 
-    With `mocks` that code runs with these mocks, and only one test uses the shell.
+    If `mocks` is given, this code runs with these mocks, and only one test uses the shell.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class WarmShell:
             clock = write_clock_commands(self.scratch / "clock")
             env.update(clock_environment(clock, path))
             path = env.pop("PATH")
-        # PATH is not set here: the shell may not run some commands that the program which starts it
-        # needs
+        # PATH is not set here: the program that starts the shell needs commands that the shell may
+        # not run
         env["HX_PATH"] = f"{self.mocked}:{path}"
         self._files.script.replace("\n".join([*self.code, "__hx_serve", ""]))
         setting = ShellSetting(
@@ -197,9 +197,9 @@ class WarmShell:
             mocks.violations.clear()
             raise UnmockedCommandError(
                 f"While the code under test was sourced:\n{violations}\n"
-                "To use a mock during sourcing, make it before 'source' and give 'source' the "
-                "argument 'mocked=True'; 'allow' works during sourcing only if it is called before "
-                f"the code is used.\n{self._sourced(process)}"
+                "To use a mock during sourcing, call 'mock' before 'source', and pass "
+                "'mocked=True' to 'source'. To allow a command during sourcing, call 'allow' "
+                f"before any code is evaluated.\n{self._sourced(process)}"
             )
         # bash goes on after a script that it can't parse
         found = _SYNTAX_ERROR_OF_SCRIPT.search(process.take_complaint())
@@ -212,7 +212,7 @@ class WarmShell:
 
     @property
     def root(self) -> Path:
-        """Return the path, outside of the root, of the root that the code sees."""
+        """Return the path on the host of the code's root directory."""
         if self._control is None:
             return Path("/")
         root = Path(f"/proc/{self._control.first_process}/root")
@@ -221,7 +221,7 @@ class WarmShell:
         return root
 
     def write_mocks(self, names: Iterable[str]) -> None:
-        """Write the scripts with which child processes find the mocks of these names."""
+        """Write the scripts that child processes run in place of the mocked commands `names`."""
         files, folder = self._mock_folder()
         there = set(files.names(folder))
         for name in names:
@@ -250,7 +250,7 @@ class WarmShell:
         return [(usage.f_ffree, usage.f_bfree) for usage in found]
 
     def _renew(self) -> bool:
-        """Give the shell a root with only the files that sourcing wrote; return False on failure."""
+        """Replace the root by a root with only the files that sourcing wrote; return False on failure."""
         if self._control is None:
             return True
         try:

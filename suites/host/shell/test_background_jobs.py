@@ -61,6 +61,6 @@ def test_background_jobs_that_do_not_end_are_reported_once(
     named = [line for line in result.stdout.splitlines() if "still running" in line]
     assert named == [
         f"jobs_spec.sh::{kind}::starts a job: still running 1 s after the example: "
-        f"'sleep {length}'. The next example starts beside it."
+        f"'sleep {length}'. The next example starts nevertheless."
         for kind, length in (("call", 3601), ("run", 3602))
     ]

@@ -129,7 +129,7 @@ def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecP
     result = project.run()
 
     assert "1 passed, 1 error" in result.stdout
-    assert "The file repeats a block, as a loop around it would" in result.stdout
+    assert "The file runs a block again, for example in a loop" in result.stdout
 
 
 @pytest.mark.parametrize("prefix", ["", "shellspec_"])

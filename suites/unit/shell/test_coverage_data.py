@@ -229,7 +229,7 @@ def test_file_that_is_not_coverage_is_reported_and_stays_unchanged(
 def test_invalid_path_or_context_in_coverage_data_is_refused(tmp_path: Path, script: Path) -> None:
     """The harness must not read an endless file, and can't know the version without a digest."""
     for change, why in (
-        ("file set path = '/dev/zero'", "of the script '/dev/zero', which can't be read"),
+        ("file set path = '/dev/zero'", "coverage of '/dev/zero', which can't be read"),
         ("context set context = 'unit test' where context != ''", "recorded with another version"),
     ):
         path = written(tmp_path, script, "data", Tier.MOCKED, 2)

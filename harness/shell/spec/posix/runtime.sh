@@ -2,9 +2,9 @@
 #
 # The records and descriptors are the same as in spec_runtime.sh. This file is slower: lists are
 # quoted words, and texts go through files. These shells can redirect only one-digit descriptors, so
-# the other ones are opened by their paths in /proc; 8 and 9 replace 214 and 215. These shells have
-# no 'builtin': if a spec defines a function 'printf' or 'read', the function must also do what the
-# builtin does.
+# they open other descriptors by their paths in /proc. The descriptors 8 and 9 replace 214 and 215.
+# These shells have no 'builtin': if a spec defines a function 'printf' or 'read', the function must
+# also do what the builtin does.
 
 unset HX_RUNTIME
 . /proc/self/fd/208 # the texts of blocks
@@ -106,7 +106,7 @@ __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if [ "$1" -eq 0 ] && [ -s $__hx_fd/198 ]; then
     IFS=: read -r __hx_target __hx_set __hx_own __hx_stale <$__hx_fd/198 || :
-    : >|$__hx_fd/198 # else the outer group would mistake this for its own end
+    : >|$__hx_fd/198 # otherwise the outer group would mistake this for its own end
   else
     __hx_read_file $__hx_fd/196 # stderr of the hook, if a hook ended the group
     __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"

@@ -64,5 +64,5 @@ def test_line_of_dots_matches_any_number_of_recorded_calls() -> None:
         if is_met:
             assert_calls(calls(*seen), expected)
             continue
-        with pytest.raises(ExpectationError, match="differ from the expected ones"):
+        with pytest.raises(ExpectationError, match="differ from the expected commands"):
             assert_calls(calls(*seen), expected)

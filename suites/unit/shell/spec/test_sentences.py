@@ -139,9 +139,9 @@ def test_invalid_sentence_is_refused() -> None:
         ("entire file x should equal a", "'entire' can't precede 'file'"),
         ("length should equal 1", "'length' needs a subject"),
         ("output of stderr should equal 1", "names two subjects"),
-        ("output should equal", "'equal' takes 1 argument, but 0 were given"),
-        ("output should equal a b", "'equal' takes 1 argument, but 2 were given"),
-        ("output should be blank a", "'be blank' takes no arguments, but 1 were given"),
+        ("output should equal", "'equal' takes 1 argument, not 0"),
+        ("output should equal a b", "'equal' takes 1 argument, not 2"),
+        ("output should be blank a", "'be blank' takes no arguments, not 1"),
         ("output should satisfy", "'satisfy' needs the name of a function"),
     ]
     for sentence, why in refusals:
