@@ -66,7 +66,12 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
         for script_name, places in places_of.items():
             content = Path(script_name).read_bytes()
             context = f"{tier.value} (sha256 {digest_of(content)})"
-            _add_lines(data, context, script_name, executed_lines(_text(content), places))
+            _add_lines(
+                data,
+                context,
+                script_name,
+                executed_lines(content.decode(errors="replace"), places),
+            )
     with _writing():
         data.write()
 
@@ -251,10 +256,6 @@ def report(data: coverage.CoverageData, *, html: Path | None, lcov: Path | None)
     return table.getvalue()
 
 
-def _text(content: bytes) -> str:
-    return content.decode(errors="replace")
-
-
 class ShellCoverage(CoveragePlugin):
     """Tells coverage.py which lines of a script are code."""
 
@@ -270,7 +271,7 @@ class _ShellReporter(FileReporter):
 
     @override
     def source(self) -> str:
-        return _text(read_plain(Path(self.filename)))
+        return read_plain(Path(self.filename)).decode(errors="replace")
 
 
 def coverage_init(registry: coverage.plugin_support.Plugins, options: Mapping[str, str]) -> None:

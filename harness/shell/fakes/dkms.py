@@ -105,9 +105,9 @@ class Dkms(Fake):
         subcommands: dict[str, Callable[[Invocation], Answer]] = {
             "status": self._status,
             "add": self._add,
-            "build": self._build,
-            "install": self._install,
-            "uninstall": self._uninstall,
+            "build": lambda i: self._build_target(self._wanted(i)),
+            "install": lambda i: self._install_target(self._wanted(i)),
+            "uninstall": lambda i: self._uninstall_target(self._wanted(i)),
             "remove": self._remove,
             "autoinstall": self._autoinstall,
         }
@@ -158,9 +158,6 @@ class Dkms(Fake):
             stdout=f"Creating symlink {target.folder}/source -> /usr/src/{target.label}\n"
         )
 
-    def _build(self, invocation: Invocation) -> Answer:
-        return self._build_target(self._wanted(invocation))
-
     def _build_target(self, target: Target) -> Answer:
         shown = ""
         if not self._tree.is_added(target):
@@ -202,9 +199,6 @@ class Dkms(Fake):
             self.write_file(f"{target.built}/module/{name}.ko", f"{target.label}\n")
         return Answer(stdout=f"{shown}\nCleaning build area...\n")
 
-    def _install(self, invocation: Invocation) -> Answer:
-        return self._install_target(self._wanted(invocation))
-
     def _install_target(self, target: Target) -> Answer:
         if self._tree.is_installed(target):
             return Answer(
@@ -228,9 +222,6 @@ class Dkms(Fake):
             )
         self._announce(target)
         return _joined(built, Answer(stdout=f"{shown}depmod...\n"))
-
-    def _uninstall(self, invocation: Invocation) -> Answer:
-        return self._uninstall_target(self._wanted(invocation))
 
     def _uninstall_target(self, target: Target) -> Answer:
         if not self._tree.is_installed(target):

@@ -198,10 +198,9 @@ class InstanceMetadata(Fake):
 def _number(invocation: Invocation, option: str) -> float:
     """Return the value of an option as a number; 0 if the option is not given."""
     value = invocation.value(option) or "0"
-    number = float(value) if _NUMBER.fullmatch(value) else None
-    if number is None:
+    if not _NUMBER.fullmatch(value):
         raise unknown_use(invocation.call, f"'{option}' needs a number, not '{value}'")
-    return number
+    return float(value)
 
 
 def _look_up(document: object, parts: Sequence[str]) -> object:

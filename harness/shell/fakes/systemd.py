@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from harness.shell.fakes import unit_lists
 from harness.shell.fakes.arguments import checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import (
@@ -17,6 +16,7 @@ from harness.shell.fakes.invocation import (
     unknown_use,
 )
 from harness.shell.fakes.unit_files import UnitFiles, has_changed, link_folders, settings
+from harness.shell.fakes.unit_lists import ONLY_FOR_LISTS, list_unit_files, list_units
 from harness.shell.fakes.units import (
     NOT_MEANT_TO_BE_ENABLED,
     ActiveState,
@@ -62,7 +62,7 @@ _SYNTAX = Syntax(
         "--system",
         "--no-ask-password",
         "--version",
-        *unit_lists.OPTIONS,
+        *ONLY_FOR_LISTS,
     )
 )
 
@@ -104,8 +104,8 @@ class Systemd(Fake):
             "show": self._show,
             "cat": self._cat,
             "status": self._status,
-            "list-units": self._list_units,
-            "list-unit-files": self._list_unit_files,
+            "list-units": lambda i, names: list_units(i, self._all_units(), names),
+            "list-unit-files": lambda i, names: list_unit_files(i, self._all_units(), names),
         }
 
     @property
@@ -153,7 +153,7 @@ class Systemd(Fake):
             raise unknown_use(call, f"the fake of 'systemctl {verb}' needs the name of a unit")
         if verb in _LISTS:
             return self._verbs[verb](invocation, names)
-        for option in [each.rstrip("=").split(",")[-1] for each in unit_lists.OPTIONS]:
+        for option in [each.rstrip("=").split(",")[-1] for each in ONLY_FOR_LISTS]:
             if invocation.has(option):
                 raise unknown_use(
                     call, f"the fake of 'systemctl {verb}' does not know the option '{option}'"
@@ -356,7 +356,8 @@ class Systemd(Fake):
         return _states(invocation, states, bool({"enabled", "static"} & set(states)), 1)
 
     def _show(self, invocation: Invocation, names: Sequence[str]) -> Answer:
-        wanted = [p for given in _wanted(invocation) for p in given.split(",")]
+        given = [*invocation.all("--property"), *invocation.all("-P")]
+        wanted = [name for names_given in given for name in names_given.split(",")]
         blocks: list[str] = []
         for name in names:
             known = properties(name, self._find(name))
@@ -396,12 +397,6 @@ class Systemd(Fake):
             exit_code = exit_code or (0 if unit.is_active else 3)
         return Answer(stdout="\n".join(shown), exit_code=exit_code)
 
-    def _list_units(self, invocation: Invocation, patterns: Sequence[str]) -> Answer:
-        return unit_lists.list_units(invocation, self._all_units(), patterns)
-
-    def _list_unit_files(self, invocation: Invocation, patterns: Sequence[str]) -> Answer:
-        return unit_lists.list_unit_files(invocation, self._all_units(), patterns)
-
     def _all_units(self) -> dict[str, Unit]:
         found = {name: self._find(name) for name in {*self._units, *self._files.names()}}
         return {name: unit for name, unit in found.items() if unit is not None}
@@ -416,10 +411,6 @@ def _starts(verb: str, unit: Unit, *, can_reload: bool) -> bool:
         "reload": False,
         "reload-or-restart": not can_reload or not unit.is_active,
     }[verb]
-
-
-def _wanted(invocation: Invocation) -> Sequence[str]:
-    return [*invocation.all("--property"), *invocation.all("-P")]
 
 
 def _failed(message: str, *, exit_code: int = 1) -> Answer:

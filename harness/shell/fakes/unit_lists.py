@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.shell.fakes.invocation import Invocation
 
-OPTIONS = ("-t,--type=", "--state=", "-a,--all", "--plain", "--failed")
+ONLY_FOR_LISTS = ("-t,--type=", "--state=", "-a,--all", "--plain", "--failed")
 """The options of `systemctl list-units` and `systemctl list-unit-files` only."""
 _ACTIVE_STATES = {"active", "failed", "running", "exited"}
 _LEGEND = """

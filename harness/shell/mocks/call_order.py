@@ -24,7 +24,7 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
     In a line, a word may be a shell pattern, and `...` as the last word matches all further
     arguments. A line `...` matches any number of calls. Raises ExpectationError with a diff.
     """
-    lines = [_words(line) for line in expected]
+    lines = [shlex.split(line) for line in expected]
     # the counts of calls that the lines so far can match; a line '...' adds all larger counts
     ends = {0}
     for words in lines:
@@ -50,7 +50,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
     """
     at = 0
     for number, line in enumerate(expected):
-        words = _words(line)
+        words = shlex.split(line)
         found = next((n for n in range(at, len(seen)) if _matches(words, seen[n])), None)
         if found is None:
             after = f" after '{expected[number - 1]}'" if number else ""
@@ -66,7 +66,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
 
 def _pattern_hint(expected: Sequence[str]) -> str:
     """Explain the patterns in the expected lines, if there are any."""
-    words = [word for line in expected for word in _words(line)]
+    words = [word for line in expected for word in shlex.split(line)]
     sentences: list[str] = []
     if any(sign in word for word in words for sign in "*?["):
         sentences.append(
@@ -78,10 +78,6 @@ def _pattern_hint(expected: Sequence[str]) -> str:
             "number of calls."
         )
     return "".join(f"\n{sentence}" for sentence in sentences)
-
-
-def _words(line: str) -> list[str]:
-    return shlex.split(line)
 
 
 def _matches(words: Sequence[str], call: Call) -> bool:

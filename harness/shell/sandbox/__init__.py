@@ -201,9 +201,8 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
             ["sh", "-c", script, "sh", str(proof)], cwd=scratch, scratch=scratch
         )
         result = runner.run(argv, timeout_s=_PROBE_TIMEOUT_S)
-        said = refusal_of(result.exit_code, result.stderr)
-        if said:
-            return said
+        if result.exit_code == KERNEL_REFUSES and result.stderr.startswith(MARK):
+            return result.stderr.removeprefix(MARK).strip()
         if result.timed_out:
             raise HarnessError(
                 f"The check whether this host allows the sandbox '{kind.value}' took longer than "
@@ -219,13 +218,6 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
                 f"A deletion in the sandbox '{kind.value}' reached the host; shell tests can't "
                 "run here, please report this kernel."
             )
-    return ""
-
-
-def refusal_of(exit_code: int, stderr: str) -> str:
-    """Return the kernel's message if the kernel refused to isolate a command, or else ''."""
-    if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
-        return stderr.removeprefix(MARK).strip()
     return ""
 
 

@@ -258,28 +258,25 @@ class RootFiles:
         The result is valid only while no code runs in the root.
         """
         with self._acting(path, "found"):
-            return self._place(path)
-
-    def _place(self, path: str | Path) -> Path:
-        left = list(Path(path).parts[1:])
-        at = self.root
-        links = 0
-        while left:
-            part = left.pop(0)
-            if part == "..":
-                at = at.parent if at != self.root else at
-                continue
-            at = at / part
-            try:
-                target = at.readlink()
-            except OSError:  # not a link, or no longer a link
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise HarnessError(f"'{path}' has too many symbolic links.")
-            at = self.root if target.is_absolute() else at.parent
-            left = [part for part in target.parts if part != "/"] + left
-        return at
+            left = list(Path(path).parts[1:])
+            at = self.root
+            links = 0
+            while left:
+                part = left.pop(0)
+                if part == "..":
+                    at = at.parent if at != self.root else at
+                    continue
+                at = at / part
+                try:
+                    target = at.readlink()
+                except OSError:  # not a link, or no longer a link
+                    continue
+                links += 1
+                if links > _MOST_LINKS:
+                    raise HarnessError(f"'{path}' has too many symbolic links.")
+                at = self.root if target.is_absolute() else at.parent
+                left = [part for part in target.parts if part != "/"] + left
+            return at
 
     def kernel_path(self, path: str | Path) -> Path | None:
         """Return the kernel's file or directory that must be faked before `path` can be written.

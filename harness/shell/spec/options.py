@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from harness.shell.lexer import Word
 
 OPTION_FILES = (".shellspec", ".shellspec-local")
-_WITH_VALUE = {
-    "--shell", "-s", "--require", "--helperdir", "--load-path", "-I", "--default-path", "-D",
-    "--pattern", "-P", "--env", "-e", "--env-from", "--path", "--execdir", "--tag", "-T",
-    "--example", "-E", "--sandbox-path",
-}  # fmt: skip
 _IGNORED_WITH_VALUE = {
     "--format", "-f", "--output", "-o", "--reportdir", "--jobs", "-j", "--random", "--color-mode",
     "--kcov-path", "--kcov-options", "--kcov-common-options", "--covdir", "--tmpdir", "--failure-exit-code",
@@ -82,6 +77,7 @@ _TEXT_OPTIONS: dict[str, Callable[[SpecOptions, str], SpecOptions]] = {
     "--example": lambda options, value: replace(options, examples=(*options.examples, value)),
     "-E": lambda options, value: replace(options, examples=(*options.examples, value)),
 }
+_WITH_VALUE = {*_TEXT_OPTIONS, "--shell", "-s", "--default-path", "-D", "--env", "-e"}
 
 
 def read_options(root: Path) -> SpecOptions:

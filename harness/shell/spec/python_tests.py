@@ -37,16 +37,14 @@ class TestWriter:
     warns: bool = True
     has_errexit: bool = False
     lines: list[str] = field(default_factory=list)
-    by_hand: list[tuple[str, str]] = field(default_factory=list)
 
     def function(self, name: str) -> str:
         """Return the code of the test function."""
         example = self.chain[-1]
-        self.by_hand = [one for scope in self.chain for one in scope.by_hand]
         rows, length = self._rows()
         body = self._body(example, length)
-        if self.by_hand:
-            body = [*(_by_hand(line, why) for line, why in self.by_hand), *body]
+        by_hand = dict.fromkeys(one for scope in self.chain for one in scope.by_hand)
+        body = [*(_by_hand(line, why) for line, why in by_hand), *body]
         marks = [mark for scope in self.chain for mark in scope.marks]
         arguments = "shell: Shell"
         if rows:
@@ -108,16 +106,12 @@ class TestWriter:
 
     def _define(self, code: str) -> None:
         if not is_complete(code):
-            self._give_up(code.strip().partition("\n")[0], _CUT)
+            self.chain[-1].give_up(code.strip().partition("\n")[0], _CUT)
         code = code if "\n" in code else code.strip()
         self.lines.append(f"shell.define({literal(_guarded(code))})")
 
     def _before(self, hook: str) -> None:
         self.lines.append(f"shell.define({literal(f'spec_try {quote_on_lines(hook)}')})")
-
-    def _give_up(self, line: str, why: str) -> None:
-        if (line, why) not in self.by_hand:
-            self.by_hand.append((line, why))
 
     def _without_evaluation(self, example: Scope) -> list[str]:
         """Return the test of an example that has no evaluation and no expectations; the test is skipped."""
@@ -174,11 +168,11 @@ class TestWriter:
         try:
             self.lines.extend(write(statement.text))
         except NoEquivalentError as error:
-            self._give_up(statement.text, str(error))
+            self.chain[-1].give_up(statement.text, str(error))
 
     def _state(self, writer: AssertionWriter, code: str) -> None:
         if not is_complete(code):
-            self._give_up(code.strip().partition("\n")[0], _CUT)
+            self.chain[-1].give_up(code.strip().partition("\n")[0], _CUT)
         writer.statement(_guarded(code))
 
     def _evaluation(self, code: str, writer: AssertionWriter, *, has_when: bool) -> str:

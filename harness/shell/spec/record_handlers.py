@@ -77,7 +77,11 @@ def _note_misuse(reported: ExampleRecord, fields: Sequence[str]) -> None:
 
 
 def _note_vanished(reported: ExampleRecord, fields: Sequence[str]) -> None:
-    reported.add_problem(0, _deletion(fields[0]))
+    reported.add_problem(
+        0,
+        f"The code under test deleted {fields[0]}, a directory that the system needs. Because of "
+        "the sandbox, the deletion affected only the rest of this file.",
+    )
 
 
 def _note_broken(reported: ExampleRecord, fields: Sequence[str]) -> None:
@@ -114,10 +118,3 @@ EVENTS: dict[str, Callable[[ExampleRecord, Sequence[str]], None]] = {
     "running": _note_running,
     "hook_stderr": _note_hook_stderr,
 }
-
-
-def _deletion(path: str) -> str:
-    return (
-        f"The code under test deleted {path}, a directory the system needs. Because of the sandbox, "
-        "the deletion affected only the rest of this file."
-    )

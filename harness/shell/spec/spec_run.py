@@ -66,6 +66,9 @@ _SPOKE = (
     "The code under test wrote to a descriptor of the harness, 190 or above; the code and all "
     "its processes were ended."
 )
+_NOT_REACHED = (
+    "The example did not run: a statement around it, such as an 'if' or an 'exit', skipped it."
+)
 _FIRST_RECORDS = 209
 """The descriptor for records of an example that writes to the first set of outputs."""
 _TRACE = re.compile(r"^(--- .*\n)?(\++)(?=\+ )", re.MULTILINE)
@@ -269,9 +272,9 @@ class SpecRun:
                 reported.exit_status = int(fields[1])
                 return None
             if name == "eof":
-                return None if number == _FINISH else self._not_reached()
+                return None if number == _FINISH else _NOT_REACHED
             if name == "missed" and int(fields[0]) == number:
-                return self._not_reached()
+                return _NOT_REACHED
             if name == "lost":
                 until, first, last = (int(field) for field in fields[:3])
                 status, line, hook_err = fields[3:]
@@ -304,12 +307,6 @@ class SpecRun:
                 facts = Facts()
             else:
                 self._note(name, fields, reported, facts)
-
-    def _not_reached(self) -> str:
-        return (
-            "The example did not run: a statement around it, such as an 'if' or an 'exit', "
-            "skipped it."
-        )
 
     def _lost_group(self, status: str, line: str, hook: str, text: str) -> str:
         what = hook or "A statement"

@@ -124,7 +124,7 @@ def test_deleted_system_directory_is_named_in_the_failure_and_stays_on_the_host(
     result = _run(project)
 
     assert outcomes(result) == {"deletes too much": "failed"}
-    assert "deleted /usr/lib, a directory the system needs" in result.stdout
+    assert "deleted /usr/lib, a directory that the system needs" in result.stdout
     assert len(list(Path("/usr/lib").iterdir())) == before
 
 
