@@ -103,5 +103,7 @@ def test_harmful_mutants_fail_and_the_machine_stays_unharmed(
         "deletes /usr/lib": "FAILED",
     }, result.render()
     assert "was killed by signal 9" in result.stdout, result.render()
-    assert "The code under test deleted /usr/lib, a directory that the system needs" in result.stdout
+    assert (
+        "The code under test deleted /usr/lib, a directory that the system needs" in result.stdout
+    )
     assert _state(machine) == before

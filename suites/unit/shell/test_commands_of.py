@@ -1,6 +1,6 @@
 """Which lines of a script are commands, and which commands ran according to a trace.
 
-suites/host/shell/test_coverage_lines.py compares this with real bash.
+suites/host/shell/test_coverage_lines.py compares the results with real bash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMANDS: dict[str, set[int]] = {
 }
 
 
-def test_commands_have_their_first_and_last_line() -> None:
+def test_each_command_has_one_code_line() -> None:
     assert {text: code_lines(text) for text in COMMANDS} == COMMANDS
 
 
@@ -54,7 +54,7 @@ def test_traced_line_covers_the_first_line_of_its_command() -> None:
 
 
 def test_code_in_a_substitution_does_not_cover_the_lines_below_it() -> None:
-    """Bash counts this code from the end of the outer command, so it reports later lines."""
+    """Bash counts the lines of this code from the end of the outer command."""
     text = "true\nx=$(\n  a\n  b\n)\nif false; then\n  c\nfi\n"
     traced = [Place(6, 1, 2), Place(5, 1, 2), Place(5, 1, 1), Place(1, 1, 1)]
 
@@ -75,7 +75,7 @@ def test_commands_of_a_function_that_is_called_at_two_levels_are_covered() -> No
     assert executed_lines(text, traced) == {2, 3, 4}
 
 
-def test_lines_of_a_function_are_found_even_if_its_first_command_has_two_lines() -> None:
+def test_function_whose_first_command_has_two_lines_is_covered() -> None:
     text = "f() {\n  a \\\n    x\n  y=$(b)\n  c\n}\n"
     traced = {Place(3, 2, 1), Place(4, 2, 2), Place(4, 2, 1), Place(5, 2, 2)}
 

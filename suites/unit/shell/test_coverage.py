@@ -1,4 +1,4 @@
-"""Finds in bash's trace which lines of shell code ran."""
+"""Finds the lines of shell code that ran, in the trace of bash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_trace_of_files_outside_of_the_sources_is_ignored(tmp_path: Path) -> Non
     assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 3)}}
 
 
-def test_path_that_no_file_can_have_is_ignored(tmp_path: Path) -> None:
+def test_trace_entry_with_an_impossible_path_is_ignored(tmp_path: Path) -> None:
     """Code under test may write to the trace, and a source may be a link to itself."""
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

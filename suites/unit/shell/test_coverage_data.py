@@ -73,7 +73,7 @@ def test_one_report_has_lines_from_unit_tests_and_from_machines(
 def test_paths_below_the_root_of_a_run_are_moved_to_the_new_root_with_their_lines(
     tmp_path: Path,
 ) -> None:
-    """A script outside of the root keeps its path, even a path that begins like the root's."""
+    """A script outside of the root keeps its path, even if its path begins like the path of the root."""
     beside = {f"{tmp_path}/one-more/b.sh", f"{tmp_path}/away{tmp_path}/one/c.sh"}
     runs = {"one": {f"{tmp_path}/one/lib/a.sh", *beside}, "two": {f"{tmp_path}/two/lib/a.sh"}}
     roots = {}
@@ -107,7 +107,7 @@ def test_script_that_did_not_run_is_in_the_report(tmp_path: Path, script: Path) 
     assert [line.split()[-2] for line in table.splitlines() if ".sh" in line] == ["0%", "0%"]
 
 
-def test_data_of_another_version_is_refused(tmp_path: Path, script: Path) -> None:
+def test_coverage_of_another_version_of_a_script_is_refused(tmp_path: Path, script: Path) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
     script.write_text(f"# changed\n{TEXT}")
     machine = written(tmp_path, script, "machine.data", Tier.MACHINE, 2)
@@ -117,7 +117,7 @@ def test_data_of_another_version_is_refused(tmp_path: Path, script: Path) -> Non
         combine([machine, unit])
 
 
-def test_data_of_a_deleted_script_is_refused(tmp_path: Path, script: Path) -> None:
+def test_coverage_of_a_deleted_script_is_refused(tmp_path: Path, script: Path) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
     script.unlink()
 
@@ -158,22 +158,24 @@ def test_file_is_not_replaced_unless_it_is_data_of_an_earlier_run(
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_tracefile_for_which_the_disk_has_no_room_is_named(tmp_path: Path, script: Path) -> None:
+def test_full_disk_is_reported_with_the_path_of_the_lcov_file(
+    tmp_path: Path, script: Path
+) -> None:
     data = combine([written(tmp_path, script, "data", Tier.MOCKED, 2)])
 
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         report(data, html=None, lcov=Path("/dev/full"))
 
 
-def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
+def test_coverage_of_a_folder_without_a_bash_script_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--shell-cov: There is no bash script at"):
         write_data({}, [tmp_path], tmp_path / "data")
 
 
-def test_full_disk_is_named_in_the_error_about_the_data(
+def test_full_disk_is_reported_when_coverage_data_is_written(
     tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of the files that are combined is at fault."""
+    """The error does not blame one of the combined files."""
     data = written(tmp_path, script, "data", Tier.MOCKED, 2)
 
     def fail(*_words: object) -> None:
@@ -202,7 +204,7 @@ def test_scripts_are_recognised_by_suffix_or_shebang(tmp_path: Path) -> None:
     assert found == ["a.sh", "b.bash", "c", "d", "h", "l.sh"]
 
 
-def test_command_prints_the_report(
+def test_command_harness_coverage_prints_the_report(
     tmp_path: Path, script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)

@@ -39,7 +39,7 @@ def test_replaced_text_is_the_only_content_and_is_read_from_its_beginning() -> N
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[RecordReader, int]]:
-    """Give a reader, and the writing end of its pipe."""
+    """Yield a reader, and the writing end of its pipe."""
     reading, writing = os.pipe()
     reader = RecordReader(reading)
     yield reader, writing
@@ -47,7 +47,7 @@ def pipe() -> Iterator[tuple[RecordReader, int]]:
     os.close(writing)
 
 
-def test_stream_is_read_up_to_the_limit(
+def test_stream_of_records_is_read_up_to_the_limit(
     pipe: tuple[RecordReader, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
@@ -66,7 +66,9 @@ def test_stream_is_read_up_to_the_limit(
     assert reader.read()
 
 
-def test_record_is_read_whole_from_any_chunks(pipe: tuple[RecordReader, int]) -> None:
+def test_record_is_complete_although_it_arrives_in_several_chunks(
+    pipe: tuple[RecordReader, int],
+) -> None:
     reader, writing = pipe
     for piece in (b"fi", b"rs", b"t\0", b"2\0a", b"b\0"):
         os.write(writing, piece)
@@ -83,8 +85,8 @@ def test_record_is_read_whole_from_any_chunks(pipe: tuple[RecordReader, int]) ->
             list(records_in(cut))
 
 
-def test_records_are_split_around_what_a_trap_printed() -> None:
-    """A trap that a called function left behind prints to the descriptor for records."""
+def test_text_that_a_trap_prints_between_records_is_skipped() -> None:
+    """A trap that a called function has set may print to the descriptor for records."""
     called, when = b"called\x001\x005\0", b"\0when\x002\x005\x000\0"
     begun, ended = ("called", ["5"]), ("when", ["5", "0"])
 
@@ -116,7 +118,7 @@ def test_no_pipe_stays_open_if_another_pipe_cannot_be_created(
 
 
 def test_record_with_too_many_empty_fields_is_refused(pipe: tuple[RecordReader, int]) -> None:
-    """In memory, each empty field takes more than the one byte in the stream."""
+    """An empty field takes one byte in the stream, but more bytes in memory."""
     reader, writing = pipe
 
     def flood() -> None:
@@ -130,7 +132,7 @@ def test_record_with_too_many_empty_fields_is_refused(pipe: tuple[RecordReader, 
         list(records_in(bytes((1 << 20) + 1)))
 
 
-def test_file_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memfd_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
     memory = Memory("trial")
     os.truncate(memory.fd, 1 << 40)

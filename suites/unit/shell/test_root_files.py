@@ -25,7 +25,7 @@ def test_file_that_is_absent_from_a_read_only_folder_is_treated_as_removed() -> 
     RootFiles(Path("/proc/self")).remove("/no-such-file")
 
 
-def test_link_to_a_missing_file_is_removed(tmp_path: Path) -> None:
+def test_symbolic_link_to_a_missing_file_can_be_removed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
 
     RootFiles(tmp_path).remove("/link")
@@ -35,7 +35,7 @@ def test_link_to_a_missing_file_is_removed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """Give a folder of the host, outside of the root."""
+    """Return a folder of the host, outside of the root."""
     host = tmp_path / "host"
     host.mkdir()
     (host / "file").write_text("of the host")
@@ -45,7 +45,7 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path, host: Path) -> RootFiles:
-    """Give a root with links that would lead out of the root if Python followed them."""
+    """Return a root with links that would lead out of the root if Python followed them."""
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (root / "etc" / "file").write_text("mine")
@@ -145,7 +145,7 @@ def test_write_to_a_file_of_the_kernel_is_refused(tmp_path: Path) -> None:
         files.write("/comm", b"x")
 
 
-def test_large_file_is_not_read_completely(
+def test_file_above_the_limit_is_not_read_completely(
     files: RootFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
@@ -213,7 +213,7 @@ def test_loop_of_symbolic_links_is_reported(files: RootFiles) -> None:
         files.place("/one")
 
 
-def test_path_of_the_kernel_is_replaced_as_a_file_or_by_its_directory(files: RootFiles) -> None:
+def test_path_of_the_kernel_is_faked_as_a_file_or_through_its_directory(files: RootFiles) -> None:
     files.write("/proc/modules", b"")
     files.make_folder("/proc/driver")
     files.make_folder("/sys/module")

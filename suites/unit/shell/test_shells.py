@@ -51,7 +51,7 @@ def test_command_that_starts_busybox_contains_the_applet(tmp_path: Path) -> None
         assert found.shebang == f"#!{path} {applet}"
 
 
-def test_bash_without_a_path_is_found_when_it_runs() -> None:
+def test_bash_without_a_path_is_searched_on_path_when_it_starts() -> None:
     assert find_shell("bash", source=".shellspec", line=1) is BASH
     assert BASH.shebang == f"#!{shutil.which('bash')}"
 

@@ -87,7 +87,7 @@ def test_recordings_have_the_same_steps_as_the_dialogues_in_the_code() -> None:
         assert [str(step) for step in recording.steps] == [
             f"({step.name})" if isinstance(step, Action) else render(step, recording.facts)
             for step in dialogue.steps
-        ], "Record it again, as fixtures/data/recordings/README.md says."
+        ], "Record the dialogue again, as fixtures/data/recordings/README.md says."
 
 
 def test_fake_of_systemctl_gives_the_recorded_answers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fakes parse command lines strictly: an unknown option or use is an error that names it."""
+"""Fakes parse command lines strictly: the error for an unknown option or use names it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suites.unit.shell.fakes.calls import a_call
 SYNTAX = Syntax(options=("-q,--quiet", "-n,--name=", "--flag"))
 
 
-def test_option_is_found_by_its_last_name_however_it_is_spelled() -> None:
+def test_each_spelling_of_an_option_is_found_by_the_last_name_of_the_option() -> None:
     for words in (
         ["-q", "-n", "a", "x"],
         ["-qn", "a", "x"],

@@ -28,7 +28,7 @@ def run(fake: fakes.Fake, line: str) -> Answer:
 # systemd
 
 
-def test_command_with_several_units_fails_if_one_unit_fails() -> None:
+def test_systemctl_with_several_units_fails_if_one_unit_fails() -> None:
     """The other units are started anyway; the exit code comes from the last failure."""
     lines: list[tuple[str, int, list[str]]] = [
         ("start missing masked a", 1, ["a", "running"]),
@@ -114,7 +114,7 @@ def test_active_and_failed_units_are_listed(tmp_path: Path) -> None:
         assert "idle" not in text
 
 
-def test_units_that_are_enabled_now_are_started_and_a_failed_start_is_the_exit_code(
+def test_enable_now_starts_the_units_and_has_the_exit_code_of_a_failed_start(
     tmp_path: Path,
 ) -> None:
     units = {"failing": fakes.Unit(start_failures=1), "a": fakes.Unit()}
@@ -153,7 +153,7 @@ def test_oneshot_unit_stays_active_with_each_word_that_systemd_reads_as_true() -
         assert unit.is_active is is_active, text
 
 
-def test_settings_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
+def test_settings_of_a_unit_file_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
     text = (
         "[Unit]\n  Description = the unit a\n[Service]\n# ExecReload=/bin/true\n"
         "[Install]\nWantedBy=old.target\nWantedBy=\nWantedBy = a.target c.target\nRequiredBy=b.target\n"
@@ -206,7 +206,7 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
     assert "Nice=5" in systemd.unit("a").running_text
 
 
-def test_state_of_a_unit_lasts_until_a_command_changes_it(tmp_path: Path) -> None:
+def test_unit_keeps_its_state_until_a_command_changes_the_state(tmp_path: Path) -> None:
     dialogues: list[tuple[list[str], list[int]]] = [
         (["enable a a", "disable a missing", "is-enabled static a"], [0, 1, 0]),
         (["enable static", "is-enabled a static", "is-enabled a"], [0, 0, 1]),
@@ -498,7 +498,7 @@ def test_dkms_autoinstall_installs_modules_for_the_named_kernel(tmp_path: Path) 
     assert dkms.state("nvidia", "580.1", KERNEL) == "added"
 
 
-def test_removal_for_one_kernel_keeps_the_module_for_other_kernels(tmp_path: Path) -> None:
+def test_dkms_remove_for_one_kernel_keeps_the_module_for_other_kernels(tmp_path: Path) -> None:
     kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
     source = fakes.Source(name="nvidia", version="580.1", installed_for=kernels)
     dkms = fakes.Dkms([source], kernels=kernels).use_root(tmp_path)
@@ -573,7 +573,7 @@ def test_ctr_run_calls_the_program_of_the_image() -> None:
     assert containerd.images("default") == ("r/b:1",)
 
 
-def test_namespace_comes_from_the_environment_unless_an_option_names_it() -> None:
+def test_ctr_uses_the_namespace_of_its_option_or_else_of_the_environment() -> None:
     containerd = fakes.Containerd(["r/a:1"])
     for words, listed in (
         ("images ls -q", "r/a:1\n"),
@@ -586,7 +586,7 @@ def test_namespace_comes_from_the_environment_unless_an_option_names_it() -> Non
         assert containerd.answer(call).stdout == listed, words
 
 
-def test_namespaces_have_separate_images_and_containers() -> None:
+def test_namespaces_of_containerd_have_separate_images_and_containers() -> None:
     containerd = fakes.Containerd(["r/a:1", "r/a:2"])
     for line, code in (
         ("-n k8s.io run r/a:1 one", 0),
@@ -606,7 +606,7 @@ def test_namespaces_have_separate_images_and_containers() -> None:
     assert containerd.containers() == containerd.containers("other") == ("one",)
 
 
-def test_namespaces_that_something_was_stored_in_are_listed() -> None:
+def test_ctr_lists_the_namespaces_in_which_something_was_stored() -> None:
     containerd = fakes.Containerd(["r/a:1"], registry=["r/b:1"])
     run(containerd, "ctr -n empty images ls")
     run(containerd, "ctr images pull r/b:1")
@@ -673,7 +673,7 @@ def test_packages_that_need_one_another_are_installed_and_removed_together(tmp_p
     assert not any(packages.is_installed(each.name) for each in (lib, tool, top))
 
 
-def test_query_for_no_particular_package_shows_all_packages() -> None:
+def test_dpkg_query_without_a_package_name_shows_all_packages() -> None:
     packages = fakes.Packages(
         installed=[fakes.Package(name=name, version="1") for name in ("a", "b")]
     )
@@ -686,7 +686,7 @@ def test_query_for_no_particular_package_shows_all_packages() -> None:
     assert run(fakes.Packages(), "dpkg-query -W").exit_code == 0
 
 
-def test_commands_exit_with_the_expected_codes_and_leave_the_expected_packages(
+def test_apt_and_dpkg_exit_with_the_expected_codes_and_leave_the_expected_packages(
     tmp_path: Path,
 ) -> None:
     """The package top needs tool, which has configuration; tool needs mid, and mid needs lib."""

@@ -60,7 +60,7 @@ def test_command_folders_exclude_the_project_except_its_virtual_environment(
 def test_folders_that_cannot_be_listed_are_removed_from_the_path_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder's commands could not be denied, so the shell does not search the folder."""
+    """The harness can't deny the commands of such a folder, so the shell does not search it."""
     for name in ("closed", "open"):
         (tmp_path / name).mkdir()
     (tmp_path / "loop").symlink_to("loop")

@@ -43,7 +43,7 @@ def test_each_line_of_assert_order_needs_a_separate_recorded_call() -> None:
         assert f"Expected a call {why}" in str(refused.value), expected
 
 
-def test_line_of_dots_matches_any_number_of_recorded_calls() -> None:
+def test_line_of_three_dots_matches_any_number_of_recorded_calls() -> None:
     orders: list[tuple[tuple[str, ...], tuple[str, ...], bool]] = [
         (("a", "b", "c"), ("...",), True),
         (("a", "b", "a", "c"), ("a", "...", "a", "c"), True),

@@ -49,7 +49,7 @@ def test_lookups_of_sourced_scripts_are_included_in_the_lookups_of_the_sourcing_
     assert looked_up_in_file(script) == {"curl", "wget", "dkms"}
 
 
-def test_script_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_lookups_of_a_changed_script_are_found_again(tmp_path: Path) -> None:
     script = tmp_path / "main.sh"
     script.write_text("tool=$(command -v curl)\n")
     assert looked_up_in_file(script) == {"curl"}
@@ -58,7 +58,7 @@ def test_script_that_changed_is_read_again(tmp_path: Path) -> None:
     assert looked_up_in_file(script) == {"apt-get"}
 
 
-def test_no_names_are_looked_up_for_a_missing_file_or_folder(tmp_path: Path) -> None:
+def test_missing_file_and_folder_look_up_no_names(tmp_path: Path) -> None:
     for path in (tmp_path, *(tmp_path / name for name in ("absent.sh", "a\0b", "a" * 300))):
         assert looked_up_in_file(path) == frozenset()
 

@@ -11,7 +11,7 @@ from harness.shell.mocks.registry import MockRegistry
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> MockRegistry:
-    """Give a registry that may receive 1 MiB."""
+    """Return a registry that may receive 1 MiB."""
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
     registry = MockRegistry()
     registry.commands["curl"] = MockedCommand("curl", registry.calls, reads_stdin=True)

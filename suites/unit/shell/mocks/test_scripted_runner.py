@@ -57,12 +57,12 @@ def test_leaving_the_block_fails_if_scripted_commands_did_not_run() -> None:
         runner.run(("a",), timeout_s=1)
 
 
-def test_error_of_the_test_is_raised_although_scripted_commands_did_not_run() -> None:
+def test_error_of_the_test_takes_precedence_over_scripted_commands_that_did_not_run() -> None:
     with pytest.raises(ZeroDivisionError), ScriptedRunner().expect("a"):
         raise ZeroDivisionError
 
 
-def test_refusal_that_the_tested_code_has_caught_is_raised_at_the_end() -> None:
+def test_refusal_that_the_code_under_test_caught_is_raised_again_at_the_end() -> None:
     def forgiving(
         runner: ScriptedRunner, swallowed: type[BaseException], later: type[Exception] | None
     ) -> None:

@@ -50,7 +50,7 @@ def test_options_about_reports_and_coverage_change_nothing(tmp_path: Path) -> No
     assert options(tmp_path, text) == SpecOptions()
 
 
-def test_option_in_an_options_file_sets_its_field(tmp_path: Path) -> None:
+def test_option_in_an_option_file_sets_its_field(tmp_path: Path) -> None:
     settings: list[tuple[str, str, object]] = [
         ("-P a -P b", "pattern", "b"),
         ("-E a -Eb --example 'c d'", "examples", ("a", "b", "c d")),

@@ -124,7 +124,7 @@ def test_records_of_an_example_decide_its_outcome() -> None:
         assert verdict(*reports, **streams).outcome is outcome, (reports, streams)
 
 
-def test_verdict_has_the_reason_of_the_skipped_or_pending_example() -> None:
+def test_verdict_has_the_reason_of_a_skipped_or_pending_example() -> None:
     assert verdict(("pending", "later"), _CALLED, _FAILS).reason == "later"
     assert verdict(("skip", "no GPU"), _CALLED).reason == "no GPU"
     shown = verdict(_CALLED, _FAILS, _HOLDS).render(_SPEC, _CASE)

@@ -36,7 +36,7 @@ f
 
 
 class Bash:
-    """Replaces `bash -n`: accepts a body with as many opening brackets as closing ones."""
+    """Replaces `bash -n`: accepts a body with as many opening as closing brackets."""
 
     def run(
         self, argv: Argv, *, timeout_s: float, stdin: str | None = None, env: Mapping[str, str] | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Path:
-    """Give the only folder with commands of a host."""
+    """Return the only folder with commands of a host."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("cat", "curl", "tool", "wget"):
@@ -135,7 +135,7 @@ def test_shell_is_kept_for_the_next_test_that_sources_the_same_code_and_starts_t
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
 
-def test_test_with_mocks_during_sourcing_gets_a_new_shell(
+def test_mocks_during_sourcing_need_a_new_shell(
     pool: WarmShellPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[MockRegistry] = []
@@ -150,7 +150,7 @@ def test_test_with_mocks_during_sourcing_gets_a_new_shell(
     assert cast("object", pool.borrow(("a",), virtual=False)) is shell
 
 
-def test_coverage_is_kept_whether_a_shell_is_closed_or_fails(
+def test_coverage_of_a_closed_shell_and_of_a_failed_shell_is_kept(
     pool: WarmShellPool, tmp_path: Path
 ) -> None:
     def fail() -> bool:
@@ -178,7 +178,7 @@ def test_coverage_is_kept_whether_a_shell_is_closed_or_fails(
     assert pool.hits == {str(script): {Place(number, 1, 1) for number in range(1, 5)}}
 
 
-def test_shells_that_were_idle_for_the_longest_time_end_first(pool: WarmShellPool) -> None:
+def test_pool_ends_the_shell_that_was_idle_for_the_longest_time(pool: WarmShellPool) -> None:
     shells = [give_back(pool, IdleShell(pool, str(number))) for number in range(9)]
 
     assert [shell.is_closed for shell in shells] == [True, *[False] * 8]
