@@ -43,7 +43,7 @@ def split_words(line: str) -> list[Word]:
         at = _skip_blanks(line, at)
         if at >= len(line) or line[at] == "#" or line[at] in _OPERATORS:
             return words
-        word, at = _read_word(line, at)
+        word, at = read_word(line, at)
         words.append(word)
 
 
@@ -52,7 +52,7 @@ def rest_after(line: str, count: int) -> str:
     at = 0
     for _ in range(count):
         at = _skip_blanks(line, at)
-        _, at = _read_word(line, at)
+        _, at = read_word(line, at)
     return line[at:].strip()
 
 
@@ -84,7 +84,8 @@ def quote_on_lines(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _read_word(line: str, start: int) -> tuple[Word, int]:
+def read_word(line: str, start: int) -> tuple[Word, int]:
+    """Return the word that begins at the index `start`, and the index after the word."""
     at = start
     text: list[str] = []
     literal = True
@@ -235,7 +236,7 @@ def is_open(text: str) -> bool:
             at += 1
         else:
             # if the word is still open, it includes the line break and blank added here
-            _, at = _read_word(f"{text}\n ", at)
+            _, at = read_word(f"{text}\n ", at)
             blank_before = False
     return at > len(text)
 
@@ -254,6 +255,6 @@ def strip_comment(line: str) -> str:
             blank_before = True
             at += 1
             continue
-        _, at = _read_word(line, at)
+        _, at = read_word(line, at)
         blank_before = False
     return line.rstrip()

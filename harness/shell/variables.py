@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from harness.shell.lexer import split_words
+from harness.shell.lexer import read_word, split_words
 
 _DECLARED = re.compile(r"declare -(\S+) ([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?\Z", re.DOTALL)
+_ESCAPED = re.compile(r"\\.")
 _ELEMENT = re.compile(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]=")
 
 
@@ -40,18 +41,18 @@ def parse_declarations(text: str) -> dict[str, Variable]:
 
 def _statements(text: str) -> list[str]:
     """Split the text at lines that begin a declaration; a quoted value may span lines."""
-    chunks: list[str] = []
+    chunks: list[list[str]] = []
+    is_open = is_ansi_quoted = False
     for line in text.removesuffix("\n").split("\n"):
-        if chunks and (not line.startswith("declare -") or _is_open(chunks[-1])):
-            chunks[-1] += "\n" + line
+        if chunks and (not line.startswith("declare -") or is_open):
+            chunks[-1].append(line)
         else:
-            chunks.append(line)
-    return chunks
-
-
-def _is_open(chunk: str) -> bool:
-    quotes = re.sub(r"\\.", "", chunk, flags=re.DOTALL).count('"')
-    return "=$'" not in chunk and quotes % 2 == 1
+            chunks.append([line])
+            is_open = is_ansi_quoted = False
+        is_ansi_quoted = is_ansi_quoted or "=$'" in line
+        has_odd_quotes = _ESCAPED.sub("", line).count('"') % 2 == 1
+        is_open = not is_ansi_quoted and is_open != has_odd_quotes
+    return ["\n".join(lines) for lines in chunks]
 
 
 def _text(raw: str) -> str:
@@ -66,8 +67,6 @@ def _elements(raw: str) -> dict[str, str]:
         found = _ELEMENT.search(raw, at)
         if found is None:
             return elements
-        value_from = found.end()
-        words = split_words(raw[value_from:])
+        word, at = read_word(raw, found.end())
         key = split_words(found[1])[0].text if found[1].startswith('"') else found[1]
-        elements[key] = words[0].text if words else ""
-        at = value_from + (len(words[0].raw) if words else 0)
+        elements[key] = word.text

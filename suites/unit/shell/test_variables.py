@@ -33,6 +33,17 @@ def test_variables_have_their_values_and_elements_and_attributes() -> None:
     }
 
 
+def test_time_to_read_a_variable_grows_with_its_size_only_linearly() -> None:
+    numbers = [str(number) for number in range(20_000)]
+    elements = " ".join(f'[{number}]="{number}"' for number in numbers)
+    text = "\n".join(f'\\"{number}\\"' for number in numbers)
+
+    found = parse_declarations(f'declare -a list=({elements})\ndeclare -x lines="{text}"\n')
+
+    assert list((found["list"].elements or {}).values()) == numbers
+    assert found["lines"].value == "\n".join(f'"{number}"' for number in numbers)
+
+
 def test_text_that_declares_nothing_has_no_variables() -> None:
     assert parse_declarations("") == {}
     assert parse_declarations("bash: x: not found\n") == {}
