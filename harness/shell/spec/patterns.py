@@ -30,16 +30,25 @@ def pattern_matches(pattern: str, text: str) -> bool:
 
 
 def _to_regex(pattern: str) -> str:
-    out: list[str] = []
+    parts = [""]
     at = 0
     while at < len(pattern):
         if found := _BRACKETS.match(pattern, at):
-            out.append(_members(found[0][1:-1]))
+            parts[-1] += _members(found[0][1:-1])
             at = found.end()
             continue
-        out.append({"*": ".*", "?": "."}.get(pattern[at], re.escape(pattern[at])))
+        if pattern[at] == "*":
+            parts.append("")
+        else:
+            parts[-1] += "." if pattern[at] == "?" else re.escape(pattern[at])
         at += 1
-    return "".join(out)
+    first, *others = parts
+    if not others:
+        return first
+    # As in fnmatch, a lookahead finds the first match of each part between two stars. The regular
+    # expression never tries a later match, so it takes no exponential time.
+    between = (f"(?=(?P<g{n}>.*?{part}))(?P=g{n})" for n, part in enumerate(others[:-1]) if part)
+    return f"{first}{''.join(between)}.*{others[-1]}"
 
 
 def _members(inner: str) -> str:

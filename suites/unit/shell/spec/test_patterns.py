@@ -13,6 +13,8 @@ PATTERNS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("[[:digit:]|x]", ["[:", "[d", "x]"], ["7", "|", "x", "["]),
     ("a*b", ["a\nb", "a\nx\nb"], ["a\nb\n"]),
     ("a?b", ["a\nb"], []),
+    ("*a**a*b?*c*", ["aabxc", "xaxaxbxxcx"], ["aabc", "abxc", "aab"]),
+    ("*[ab]*[ab]*[ab]*c", ["abac", "abcabcc"], ["abc", "a" * 5000]),
     ("[a|b", ["[a", "b"], ["a", "[a|b"]),
     ("[!a]", ["b", "!"], ["a", "", "bb"]),
     ("[^a]b", ["ab", "^b"], ["cb"]),
