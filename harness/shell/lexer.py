@@ -226,6 +226,7 @@ def _skip_brackets(line: str, start: int) -> int:
 
 def is_open(text: str) -> bool:
     """Return whether a quote or an expansion is still open at the end of `text`."""
+    padded = f"{text}\n "
     at = 0
     blank_before = True
     while at < len(text):
@@ -235,8 +236,8 @@ def is_open(text: str) -> bool:
             blank_before = True
             at += 1
         else:
-            # if the word is still open, it includes the line break and blank added here
-            _, at = read_word(f"{text}\n ", at)
+            # a word that is still open includes the line break and the blank after the text
+            _, at = read_word(padded, at)
             blank_before = False
     return at > len(text)
 

@@ -28,8 +28,8 @@ _FOLDER_OF = {"WantedBy": "wants", "RequiredBy": "requires"}
 def settings(text: str, name: str) -> list[str]:
     """Return the values of a setting in a unit file; an empty value clears the values before it."""
     values: list[str] = []
-    for value in re.findall(rf"^[ \t]*{name}[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
-        values = [*values, value] if value else []
+    for value in re.findall(rf"^[ \t]*{name}[ \t]*=(.*)$", text, re.MULTILINE):
+        values = [*values, value.strip(" \t")] if value.strip(" \t") else []
     return values
 
 
