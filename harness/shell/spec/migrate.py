@@ -90,6 +90,8 @@ class _Migration:
 
     def _next_line(self) -> str:
         """Return the next line, joined with its continuation lines."""
+        if self.at >= len(self.lines):
+            raise BadInputError("The file ends inside a block or a quote.", source=self.path)
         first = self.at
         while self.at + 1 < len(self.lines) and continues(self.lines[self.at]):
             self.at += 1
@@ -196,6 +198,12 @@ class _Migration:
 
     def _end(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del keyword, text, words
+        if len(self.scopes) == 1:
+            raise BadInputError(
+                "This 'End' closes nothing; an earlier line may have a quote that is not closed.",
+                source=self.path,
+                line=self.at,
+            )
         if self.scopes[-1].is_example:
             self._write_test()
         self.scopes.pop()

@@ -225,6 +225,13 @@ def test_rows_that_depend_on_the_host_are_marked_for_translation_by_hand() -> No
     assert "by hand (commands that ran on the host printed its rows)" in module
 
 
+def test_block_that_an_open_quote_hides_is_refused() -> None:
+    text = "Describe 'd'\nData 'x\nParameters:block\n'a\nb'\nEnd\nEnd\n"
+
+    with pytest.raises(BadInputError, match=r"^a_spec\.sh:\d+: This 'End' closes nothing"):
+        _migrate(text)
+
+
 @pytest.mark.parametrize("text", ["", "x\n", "f() { :; }\n", "Describe 'a'\nEnd\n"])
 def test_file_without_an_example_is_refused(text: str) -> None:
     """A module without tests would look like a migrated spec."""
