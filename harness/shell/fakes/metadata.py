@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
@@ -183,7 +184,8 @@ class InstanceMetadata(Fake):
             body = response.head + body
         output = invocation.value("--output")
         if output is not None:
-            if output != "/dev/null" and not self._save(output, body):
+            path = str(PurePosixPath(invocation.call.cwd, output))
+            if path != "/dev/null" and not self._save(path, body):
                 return _error(invocation, 23, "Failure writing output to destination")
             body = ""
         return Answer(stdout=body + _write_out(invocation, response.status))

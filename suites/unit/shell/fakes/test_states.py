@@ -949,6 +949,16 @@ def test_refused_request_gets_a_status_and_a_head_request_gets_no_body() -> None
     assert head.stdout.endswith("Content-Length: 2\r\n\r\n")
 
 
+def test_curl_writes_a_relative_output_file_in_the_working_directory(tmp_path: Path) -> None:
+    metadata = fakes.InstanceMetadata.with_tags(a="b").use_root(tmp_path)
+    (tmp_path / "opt").mkdir()
+    call = a_call("curl", "-s", "-H", "Metadata:true", "-o", "tags", METADATA)
+
+    assert metadata.answer(replace(call, cwd="/opt")).exit_code == 0
+    assert (tmp_path / "opt/tags").read_text() == '[{"name":"a","value":"b"}]'
+    assert metadata.answer(replace(call, cwd="/missing")).exit_code == 23
+
+
 _MODULES = {"drm": fakes.Module(), "nvidia": fakes.Module(needs=["drm"])}
 _FILES = f"/lib/modules/{KERNEL}/kernel"
 
