@@ -46,7 +46,7 @@ _ORDINALS = {
     )
 }
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(\[.+\])?", re.ASCII | re.DOTALL)
-_NUMBERED = re.compile(r"(\d+)(?:st|nd|rd|th)?\Z")
+_NUMBERED = re.compile(r"([0-9]{1,9})(?:st|nd|rd|th)?\Z")
 
 
 class SentenceError(ValueError):
@@ -454,7 +454,9 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
     "end with": lambda value, wanted: value.endswith(wanted),
     "match pattern": lambda value, wanted: pattern_matches(wanted, value),
     "be success": lambda value, _: value == "0",
-    "be failure": lambda value, _: value.isdigit() and 1 <= int(value) <= 255,
+    "be failure": lambda value, _: (
+        re.fullmatch(r"[0-9]{1,9}", value) is not None and 1 <= int(value) <= 255
+    ),
     "be present": lambda value, _: value != "",
     "be valid number": lambda value, _: re.fullmatch(r"[0-9]+", value) is not None,
     "be valid funcname": lambda value, _: (

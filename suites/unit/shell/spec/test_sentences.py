@@ -112,6 +112,8 @@ HOLDING = (
     "value 255 should be failure",
     "value 256 should not be failure",
     "value 0 should not be failure",
+    "value \u00b2 should not be failure",
+    f"value {'9' * 5000} should not be failure",
     "value x_1 should be valid funcname",
     "value 1x should not be valid funcname",
 )
@@ -133,6 +135,7 @@ def test_invalid_sentence_is_refused() -> None:
         ("should equal a", "no subject or modifier 'should'"),
         ("variable", "ends where the argument of 'variable' was expected"),
         ("line x of output should equal a", "'x' is not a number"),
+        (f"line {'9' * 5000} of output should equal a", "is not a number"),
         ("line 0 of output should be undefined", "has the number 1, not 0"),
         ("0th word of output should be undefined", "has the number 1, not 0"),
         ("second file of output should equal a", "'second' can precede only 'line' or 'word'"),
