@@ -161,6 +161,10 @@ class _Translator:
     def _in_example(self) -> bool:
         return self.blocks[-1].kind == "example"
 
+    def _expect_outside_of_examples(self, keyword: str, line: int) -> None:
+        if self._in_example:
+            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
+
     # --- one line ------------------------------------------------------------------------
 
     def _translate_line(self, text: str, line: int) -> str:
@@ -204,8 +208,7 @@ class _Translator:
     # --- blocks --------------------------------------------------------------------------
 
     def _group(self, keyword: str, text: str, line: int) -> str:
-        if self._in_example:
-            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
+        self._expect_outside_of_examples(keyword, line)
         name, tags = self._name_and_tags(text)
         group = Group(
             name=name or f"<group:{line}>",
@@ -225,8 +228,7 @@ class _Translator:
         return ""
 
     def _example(self, keyword: str, text: str, line: int) -> str:
-        if self._in_example:
-            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
+        self._expect_outside_of_examples(keyword, line)
         name, tags = self._name_and_tags(text)
         self.blocks[-1].has_blocks = True
         rows = self.blocks[-1].rows
@@ -241,8 +243,7 @@ class _Translator:
         return ""
 
     def _todo(self, keyword: str, text: str, line: int) -> str:
-        if self._in_example:
-            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
+        self._expect_outside_of_examples(keyword, line)
         name, tags = self._name_and_tags(text)
         self.blocks[-1].next_path()
         self._add_cases(
@@ -325,18 +326,17 @@ class _Translator:
     # --- statements ----------------------------------------------------------------------
 
     def _hook(self, keyword: str, text: str, line: int) -> str:
-        if keyword in _GROUP_ONLY and self._in_example:
-            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
+        if keyword in _GROUP_ONLY:
+            self._expect_outside_of_examples(keyword, line)
         if keyword == "BeforeAll" and self.blocks[-1].has_blocks:
             raise self._error("'BeforeAll' must come before the first block of its group.", line)
         return f"__hx_hook {_HOOKS[keyword]} {text[len(keyword) :].lstrip()}"
 
     def _include(self, keyword: str, text: str, line: int) -> str:
         self.blocks[-1].has_body = True
-        words = split_words(text)
-        if len(words) < 2 or self._in_example:
-            where = "is not allowed inside an example" if self._in_example else "names no file"
-            raise self._error(f"'{keyword}' {where}.", line)
+        self._expect_outside_of_examples(keyword, line)
+        if len(split_words(text)) < 2:
+            raise self._error(f"'{keyword}' names no file.", line)
         return self.dialect.include(text)
 
     def _when(self, keyword: str, text: str, line: int) -> str:
@@ -439,8 +439,7 @@ class _Translator:
         return self._take_logical_line()
 
     def _parameters(self, keyword: str, text: str, line: int) -> str:
-        if self._in_example:
-            raise self._error(f"'{keyword}' is not allowed inside an example.", line)
+        self._expect_outside_of_examples(keyword, line)
         mode = keyword.partition(":")[2] or "block"
         if mode not in parameters.MODES:
             raise self._error(f"There is no '{keyword}'.", line)
