@@ -2,9 +2,9 @@
 #
 # The clock's time is the real time plus the total of all sleeps. The file at descriptor 200 stores
 # this total in milliseconds. Descriptor 201 is a pipe that nobody writes to, and descriptor 202 is
-# a log of sleeps, timeouts and alarms. A shell that sources this file gets functions; the commands
-# of the same names on PATH source the file too. Each function begins by turning the trace off, with
-# stderr redirected. So 'set -x' shows only the code under test.
+# a log of sleeps, timeouts and alarms. This file defines functions in the shell that sources it.
+# The commands on PATH with the same names source this file too. Each function begins by turning the
+# trace off, with stderr redirected. So 'set -x' shows only the code under test.
 
 __hx_slept=0
 

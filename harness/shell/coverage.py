@@ -100,7 +100,7 @@ def parse_trace(
 
 
 def _covered(path: Path, places: Iterable[Path]) -> str | None:
-    """Return the resolved `path` if it is a file at or below one of `places`, or else None."""
+    """Return the resolved `path`, or None if it is not a file at or below one of `places`."""
     try:
         path = path.resolve()
         inside = any(place == path or place in path.parents for place in places)

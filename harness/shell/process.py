@@ -101,7 +101,7 @@ class ShellFiles:
     """The anonymous files through which the shell and the harness exchange text.
 
     The sandbox, and not the shell, writes `report`.
-    There are two sets of outputs: the harness reads one set while the shell writes the other.
+    There are two sets of outputs: while the harness reads one set, the shell writes to the second.
     """
 
     script: Memory

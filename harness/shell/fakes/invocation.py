@@ -23,7 +23,7 @@ class Syntax:
 
     An option is written as its names, separated by commas, with a final `=` if the option takes a
     value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` lists the option under the
-    last of these names. With `is_posix`, options end at the first operand.
+    last of these names. If `is_posix` is true, options end at the first operand.
     """
 
     options: Sequence[str] = ()

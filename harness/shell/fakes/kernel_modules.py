@@ -43,10 +43,9 @@ _VERSION = "kmod version 30\n+ZSTD +XZ -ZLIB +LIBCRYPTO -EXPERIMENTAL\n"
 class Module:
     """A module of a kernel.
 
-    `needs` lists the modules that this module depends on, like `modinfo -F depends`. `users`
-    counts the users of the module that are not modules, such as processes that have opened the
-    module's device. With `has_file`, the module exists only while the file `path` exists in the
-    root.
+    `needs` lists the modules that this module depends on, like `modinfo -F depends`. `users` counts
+    the users of the module that are not modules, such as processes that have opened the module's
+    device. If `has_file` is true, the module exists only while the file `path` exists in the root.
     """
 
     needs: Sequence[str] = ()
@@ -63,8 +62,8 @@ class Module:
 class KernelModules(Fake):
     """A fake of lsmod, modprobe, rmmod, modinfo and depmod.
 
-    `modules` maps names to the modules that exist. `loaded` lists the names of the modules that
-    are loaded at first, in the order of loading. With `in_proc`, the file `/proc/modules` shows
+    `modules` maps names to the modules that exist. `loaded` lists the names of the modules that are
+    loaded at first, in the order of loading. If `in_proc` is true, the file `/proc/modules` shows
     loaded modules; this works only on a host whose kernel provides that file.
     """
 

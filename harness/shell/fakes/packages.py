@@ -23,8 +23,8 @@ class Packages(Fake):
     """A fake of dpkg, dpkg-query, apt-get and apt-mark.
 
     `installed` lists the packages that the node has at first, and `repository` lists the packages
-    that apt-get can install. `archives` maps the paths of `.deb` files to their packages. Without
-    `has_lists`, apt-get finds no package before `apt-get update`.
+    that apt-get can install. `archives` maps the paths of `.deb` files to their packages. If
+    `has_lists` is false, apt-get finds no package before `apt-get update`.
     """
 
     @checks_arguments

@@ -1,5 +1,5 @@
-# Mocked commands ask the harness for their answer. The warm shell sources this file, and so do the
-# scripts on PATH that child processes find.
+# Mocked commands ask the harness for their answer. The warm shell sources this file. The scripts on
+# PATH that child processes run also source it.
 #
 # Descriptors: 203 and 204 are the two ends of a pipe with one byte, which serves as a lock: a process
 # reads the byte before it asks, and writes it back afterwards. 205: replies. 206, 207: stdout and

@@ -90,8 +90,8 @@ class Sandbox:
         """Return the command that runs `command` isolated, in `cwd`.
 
         The files below the directory `layer` replace files of the throw-away root. Through the
-        socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared`
-        then stays as it is. Reports go to the descriptor `report_fd` instead of stderr. The command
+        socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared` then
+        keeps its content. Reports go to the descriptor `report_fd` instead of stderr. The command
         does not inherit this descriptor, so it can't write a false report.
 
         `scratch` must exist; the throw-away root is built in an empty directory below it. With
@@ -186,7 +186,7 @@ def _refusing_writes(runner: Runner, reason: str) -> Sandbox:
 
 
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
-    """Return the kernel's message if the kernel refuses the sandbox `kind`, or else ''.
+    """Return the kernel's message if the kernel refuses the sandbox `kind`, and otherwise ''.
 
     This function runs a command in the sandbox, to check that a deletion does not reach the host.
     Raises HarnessError for any other error: an error of a busy host must not disable the sandbox.

@@ -202,7 +202,7 @@ def _die_with_parent() -> None:
 
 
 def _expect_alive(pipe: int) -> None:
-    """Raise OSError if the parent, which holds the pipe's other end, has died already."""
+    """Raise OSError if the parent, which has the writing end of `pipe`, has already died."""
     if select.select([pipe], [], [], 0)[0]:
         raise OSError("the parent process has ended")
 
@@ -1084,7 +1084,7 @@ def _be_init(
     child = os.fork()
     if child == 0:
         _run(command, settings["cwd"], host)
-    # only the command may hold the passed descriptors, else readers of the command's pipes see no
+    # only the command may have the passed descriptors, since otherwise readers of its pipes see no
     # end of file
     _close_all_but(signal_write, _report["fd"])
     code = _watch(child, limit)

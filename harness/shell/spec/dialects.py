@@ -31,7 +31,7 @@ class Dialect(Protocol):
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
         """Return the code that installs a `Mock`; the code has as many lines as the block.
 
-        With `is_file` the mock must be a file and not a function: code under test looks up the
+        If `is_file` is true, the mock must be a file and not a function: the code looks up the
         mock's path.
         """
         ...

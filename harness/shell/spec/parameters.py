@@ -27,7 +27,7 @@ class Rows:
 
 
 def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Read the inner `lines` of a block; in the mode `value`, the only item holds the words.
+    """Read the inner `lines` of a block; in the mode `value`, one item has all words.
 
     `evaluate` runs code that calls `%data` for each row.
     """

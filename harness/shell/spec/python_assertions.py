@@ -93,8 +93,8 @@ class NoEquivalentError(ValueError):
 class AssertionWriter:
     """Writes the expectations of one example.
 
-    `captures` lists the lines of shell that the evaluation has to run after its code. With
-    `in_shell`, these lines also read the files and variables. `aliases` maps the spec's names for
+    `captures` lists the lines of shell that the evaluation has to run after its code. If `in_shell`
+    is true, these lines also read the files and variables. `aliases` maps the spec's names for
     paths to these paths. `row_length` is the number of parameters, or None if rows are shell code.
     """
 

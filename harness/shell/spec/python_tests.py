@@ -27,9 +27,9 @@ _LEFT = {
 class TestWriter:
     """Writes the test of one example; `chain` lists the file, the groups and the example.
 
-    `folder` is the spec's working directory, relative to pytest's root directory. With `warns`, an
-    example fails if no expectation mentions a result of the evaluation. With `has_errexit`, the
-    project's helper modules set errexit, which then stays set in 'When run'.
+    `folder` is the spec's working directory, relative to pytest's root directory. If `warns` is
+    true, an example fails if no expectation mentions a result of the evaluation. `has_errexit` says
+    that the project's helper modules set errexit, which then stays set in 'When run'.
     """
 
     chain: Sequence[Scope]
@@ -95,7 +95,7 @@ class TestWriter:
             self._define(text)
 
     def _source(self, text: str) -> None:
-        """Add a sourced file: with `shell.source` if no other code comes before, else with `define`."""
+        """Add a sourced file: by `shell.source` if it is the first code, otherwise by `define`."""
         words = split_words(text)[1:]
         is_first = all(line.startswith("shell.source(") for line in self.lines)
         if is_first and len(words) == 1 and words[0].literal and "/" in words[0].text:

@@ -88,7 +88,7 @@ class _Target:
 class _UnansweredError(Exception):
     """The example's shell ended before it answered.
 
-    `ending` is the reason if the shell of the whole file has ended; else it is None.
+    `ending` is the reason if the shell of the whole file has ended; otherwise it is None.
     """
 
     def __init__(self, ending: str | None) -> None:
@@ -190,8 +190,7 @@ class SpecRun:
                 self.late_problems.append(Problem(line=0, text=_SPOKE))
             stderr = process.take_complaint()
             if stderr:
-                text = f"A group wrote to stderr:\n{shorten(stderr)}"
-                self.late_problems.append(Problem(line=0, text=text))
+                self.late_problems.append(_group_problem(stderr))
         self._kill()
         problems, self.late_problems = self.late_problems, []
         return problems
@@ -243,8 +242,7 @@ class SpecRun:
             return self._verdict_on_ending(ending)
         verdict = judge(self.spec, case, reported, _streams(outputs, case))
         if reported.group_stderr:
-            text = f"A group wrote to stderr:\n{shorten(reported.group_stderr)}"
-            problem = Problem(line=0, text=text)
+            problem = _group_problem(reported.group_stderr)
             return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
         return verdict
 
@@ -543,7 +541,7 @@ class SpecRun:
         if code < 0:
             why = (
                 f"The shell of this file was killed by signal {name_signal(-code)}; the code "
-                "under test, in this example or the one before, may have run a 'kill' that hit "
+                "under test, in this example or the previous example, may have run a 'kill' that hit "
                 "more than its own processes, such as 'kill -9 -1'."
             )
         if had_too_many_processes:
@@ -596,6 +594,10 @@ def _stderr(outputs: OutputFiles, case: Case) -> str:
 
 def _hook_name(kind: str, code: str) -> str:
     return f"{''.join(part.capitalize() for part in kind.split('_'))} '{code}'"
+
+
+def _group_problem(stderr: str) -> Problem:
+    return Problem(line=0, text=f"A group wrote to stderr:\n{shorten(stderr)}")
 
 
 def _failure(text: str) -> Verdict:

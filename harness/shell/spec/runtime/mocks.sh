@@ -65,13 +65,13 @@ __hx_mock_specially() {
       ;;
   esac
   case $2 in
-    # a command with such a name gets a function only if it replaces a function
-    # (with a '=' in the name, declare does not say whether there is a function)
+    # define a function with such a name only if it replaces a function; if the name has a '=',
+    # declare can't tell whether there is a function
     *[!A-Za-z0-9_.+:@=-]* | [!A-Za-z0-9_]*) builtin declare -F -- "$2" >&189 2>&189 || return 0 ;;
     # in POSIX mode, a function must have a name that a variable can have
     *[!A-Za-z0-9_]* | [0-9]*) [[ ! -o posix ]] || return 0 ;;
   esac
-  # a mock that must be a file becomes a function too only if it replaces a function
+  # if the mock must be a file, define a function too only if it replaces a function
   if [[ $3 == file ]]; then
     builtin declare -F -- "$2" >&189 2>&189 || return 0
   fi
