@@ -97,6 +97,14 @@ def test_fake_refuses_to_change_files_of_the_host() -> None:
         packages.answer(a_call("apt-get", "install", "-y", "a"))
 
 
+def test_fake_refuses_a_name_that_is_too_long_for_a_file(tmp_path: Path) -> None:
+    systemd = fakes.Systemd().use_root(tmp_path)
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+
+    with pytest.raises(HarnessError, match="can't be read in the throw-away root: File name too"):
+        systemd.answer(a_call("systemctl", "start", "a" * 300))
+
+
 def test_fake_refuses_the_root_of_the_host() -> None:
     systemd = fakes.Systemd().use_root(Path("/"))
 
