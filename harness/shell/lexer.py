@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
 _OPERATORS = frozenset(";&|<>()")
@@ -224,38 +228,33 @@ def _skip_brackets(line: str, start: int) -> int:
     return len(line)
 
 
-def is_open(text: str) -> bool:
-    """Return whether a quote or an expansion is still open at the end of `text`."""
-    padded = f"{text}\n "
+def _words_and_comments(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each word and comment; a comment starts with `#`."""
     at = 0
     blank_before = True
     while at < len(text):
-        if text[at] == "#" and blank_before:
-            at = _find(text, "\n", at)
-        elif text[at] in " \t\n" or (text[at] in _OPERATORS and not _opens_substitution(text, at)):
+        start = at
+        if text[at] in " \t\n" or (text[at] in _OPERATORS and not _opens_substitution(text, at)):
             blank_before = True
             at += 1
+            continue
+        if text[at] == "#" and blank_before:
+            at = _find(text, "\n", at)
         else:
-            # a word that is still open includes the line break and the blank after the text
-            _, at = read_word(padded, at)
-            blank_before = False
-    return at > len(text)
+            _, at = read_word(text, at)
+        blank_before = False
+        yield start, at
+
+
+def is_open(text: str) -> bool:
+    """Return whether a quote or an expansion is still open at the end of `text`."""
+    # a word that is still open includes the line break and the blank after the text
+    return any(end > len(text) for _, end in _words_and_comments(f"{text}\n "))
 
 
 def strip_comment(line: str) -> str:
     """Return `line` without the comment at its end."""
-    if "#" not in line:
-        return line.rstrip()
-    at = 0
-    blank_before = True
-    while at < len(line):
-        char = line[at]
-        if char == "#" and blank_before:
-            return line[:at].rstrip()
-        if char in " \t\n" or char in _OPERATORS:
-            blank_before = True
-            at += 1
-            continue
-        _, at = read_word(line, at)
-        blank_before = False
+    if "#" in line:
+        starts = (start for start, _ in _words_and_comments(line) if line[start] == "#")
+        line = line[: next(starts, len(line))]
     return line.rstrip()
