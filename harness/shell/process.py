@@ -71,7 +71,7 @@ class ShellSetting:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The outputs of one evaluation, and of the rest of the example around it (`stray_…`).
+    """The outputs of one evaluation; `stray_…` are the outputs of the example's other code.
 
     `records` contains the records that the runtime wrote about the example.
     """

@@ -36,7 +36,7 @@ class SpecShell:
 
     @property
     def shebang(self) -> str:
-        """The shebang line for this shell, with its path, since `env` would start one more process."""
+        """The shebang line with the path of this shell; `env` would start another process."""
         first, *others = self.command
         return " ".join([f"#!{shutil.which(first) or f'/bin/{first}'}", *others])
 

@@ -27,7 +27,7 @@ _NEEDS_OWN_PROCESS = re.compile(
     r"\$0|\$\$|\$\{0|BASH|PPID|\beval\b|\$\{!|\bdeclare\b|\btypeset\b|\bcompgen\b|\bsource\b"
     r"|(^|[\s;])\.[ \t]|\benv\b|\bprintenv\b|\breturn\b|\btrap\b|\bset\b|\bexec\b|\btype\b"
     r"|\bcommand\b|\bshift\b.*\bsh\b|\bFUNCNAME\b|\bcaller\b"
-    # a variable in place of a command could name a function of the spec
+    # a variable that is used as a command may contain the name of a function of the spec
     r"""|(?:^|[\n;&|({!]|\b(?:if|then|elif|else|while|until|do)\b)[ \t]*["']?\$(?!\()"""
 )
 _POSITIONAL = r"\$(?:[1-9@*#]|\{[1-9@*#]\})"

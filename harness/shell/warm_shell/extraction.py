@@ -21,7 +21,7 @@ _SHEBANG_OPTIONS = re.compile(
     r"((?:[ \t]+[-+](?=\w)[abefhkmptuvxBCEHPT]*(?:o[ \t]+[a-z]+)?)+)\s*$",
     re.MULTILINE,
 )
-#: The patterns of a line with a function's last bracket, by the function's first bracket. The last
+#: Maps a function's opening bracket to the pattern of a line with its closing bracket. The closing
 #: bracket begins the line, or only redirections, operators or a comment follow it. A closing brace
 #: is a separate word.
 _CLOSES = {
