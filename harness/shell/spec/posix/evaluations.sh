@@ -69,6 +69,7 @@ __hx_call() { # LINE F ARGS...
   __hx_begin "$1" || return 0
   shift
   __hx_apply_options
+  set +e # as in shellspec: the code may look for errexit in $-
   if [ -n "$__hx_before_call$__hx_after_call" ]; then
     set -- __hx_hooked "$__hx_before_call" "$__hx_after_call" "$@"
   fi
@@ -78,6 +79,7 @@ __hx_call() { # LINE F ARGS...
     case $- in *x*) set +x ;; esac
   } >>$__hx_fd/$((192 + __hx_set)) 2>>$__hx_fd/$((193 + __hx_set)) <"$__hx_stdin" \
     8>$__hx_fd/$((211 + __hx_stale))
+  set -e
   __hx_finish "$__hx_status"
 }
 

@@ -56,6 +56,7 @@ __hx_call() { # LINE F ARGS...: the usual case; calls no functions, since calls 
     return 0
   fi
   __hx_special=evaluated __hx_when=$1
+  builtin set +e # as in shellspec: the code may look for errexit in $-
   {
     builtin printf '%s\0' called 1 "$1"
     "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 214>/proc/self/fd/211 &&
@@ -69,6 +70,7 @@ __hx_call() { # LINE F ARGS...: the usual case; calls no functions, since calls 
     [[ -z $__hx_preserves ]] || __hx_restore
     builtin printf '\0when\0002\000%s\0%s\0' "$__hx_when" "$__hx_status"
   } >&$__hx_records 2>&189
+  builtin set -e
 }
 
 __hx_call_specially() { # LINE F ARGS...
@@ -78,6 +80,7 @@ __hx_call_specially() { # LINE F ARGS...
     __hx_apply_options
     builtin set -- __hx_hooked call "$@"
   fi
+  builtin set +e
   {
     "$@" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" && __hx_status=0 ||
       __hx_status=$?
@@ -85,6 +88,7 @@ __hx_call_specially() { # LINE F ARGS...
     builtin trap -- "${__hx_traced:--}" DEBUG
     [[ ${BASH_XTRACEFD-:} == "${HX_TRACE_FD-}" ]] || builtin set +vx
   } >&189 2>&189 214>/proc/self/fd/211
+  builtin set -e
   __hx_finish "$__hx_status"
 }
 

@@ -422,6 +422,26 @@ after yes'
   End
 End
 
+Describe 'errexit is off in a call, and on after the call'
+  options() { echo "$-"; }
+  without_errexit() { set +e; }
+  It 'succeeded: usual call'
+    When call options
+    The output should not include e
+  End
+  It 'succeeded: call with a hook and an option'
+    Set 'errexit:on'
+    BeforeCall true
+    When call options
+    The output should not include e
+  End
+  It 'FAILED: command that fails after the code has turned errexit off'
+    When call without_errexit
+    false
+    The status should be success
+  End
+End
+
 Describe 'Set'
   It 'FAILED: an option that is neither on nor off'
     Set 'errexit:maybe'
