@@ -212,7 +212,10 @@ def parse_sentence(words: tuple[str, ...]) -> Sentence:
     reader = _Reader(words)
     subject, modifiers = _read_subject(reader)
     negated = reader.take("not")
-    return Sentence(subject, modifiers, negated, _read_matcher(reader))
+    matcher = _read_matcher(reader)
+    if matcher.name in PATH_FLAGS and any(each.name.endswith("contents") for each in modifiers):
+        raise SentenceError(f"'{matcher.name}' checks a path, so leave out 'contents of'")
+    return Sentence(subject, modifiers, negated, matcher)
 
 
 class _Reader:

@@ -138,6 +138,7 @@ def test_invalid_sentence_is_refused() -> None:
         (f"line {'9' * 5000} of output should equal a", "is not a number"),
         ("line 0 of output should be undefined", "has the number 1, not 0"),
         ("0th word of output should be undefined", "has the number 1, not 0"),
+        ("contents of file /x should be exist", "checks a path, so leave out 'contents of'"),
         ("second file of output should equal a", "'second' can precede only 'line' or 'word'"),
         ("entire file x should equal a", "'entire' can't precede 'file'"),
         ("length should equal 1", "'length' needs a subject"),
