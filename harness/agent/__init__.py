@@ -1,4 +1,4 @@
-"""The guest agent: a program that is in every checkpoint, and needs only Python's own library.
+"""The guest agent: a program that runs in each guest, and needs only the standard library.
 
 The host sends the agent as a zipapp over the port that the agent then serves. The client on the
 host is `harness.machine.channels.agent`, which also uses `frames`.

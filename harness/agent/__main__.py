@@ -1,4 +1,4 @@
-"""The agent's program: the loader calls `serve`, and tests start this module as a process."""
+"""Starts the agent: the loader in a guest calls `serve`, and tests run this module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def serve(fd: int, digest: str, *, is_guest: bool) -> None:
 
 
 def main() -> None:
-    """Serve the host over the descriptor that the first argument names; do not change this system."""
+    """Serve the host over the descriptor in the first argument, without changing this system."""
     serve(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "", is_guest=False)
 
 

@@ -21,7 +21,7 @@ KILL_AFTER_S = 5.0
 """Seconds between SIGTERM at the time limit and SIGKILL, as with `timeout --kill-after=5`."""
 _UNKILLABLE_S = 1.0
 _TIME_LIMIT = 124
-#: Errors with which the kernel refuses every new process; the command does not cause them.
+#: Errors with which the kernel refuses a new process, whichever program the process would run.
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE})
 
 
@@ -151,7 +151,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output: the port has room again, or the host accepts more output."""
+        """Continue to read output: the port's queue is short, or the host accepts more output."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)
@@ -210,7 +210,7 @@ class Command:
     # End
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Set rows and columns of the terminal, if the command has one."""
+        """Do nothing, since this command has no terminal."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the command's process group."""

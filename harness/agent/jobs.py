@@ -58,7 +58,7 @@ class Job:
     # Other methods that the server calls
 
     def resume(self) -> None:
-        """Continue after a pause: the port has room again, or the host accepts more output."""
+        """Continue after a pause: the port's queue is short, or the host accepts more output."""
 
     def drop(self) -> None:
         """Release all resources without an answer."""

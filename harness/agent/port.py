@@ -41,7 +41,7 @@ class PortDevice:
         return not any(events & select.POLLHUP for _, events in self._poll.poll(0))
 
     def read(self) -> bytes | None:
-        """Return available data, or None if there is none, or b"" if the host has closed its end."""
+        """Return available data, None if no data is available, or b"" if the host has hung up."""
         try:
             return os.read(self._fd, MAX_PAYLOAD)
         except BlockingIOError:
@@ -67,8 +67,8 @@ class Port:
 
     Answers are sent before queued output of commands, so that output does not delay answers.
     `on_frame` is called with the kind, request and payload of a frame. `on_stream_error` is called
-    with a sentence about an invalid stream. `on_room` is called when there is room again after
-    `has_room` was False.
+    with a sentence about an invalid stream. `on_room` is called when `has_room` becomes True
+    again.
     """
 
     def __init__(

@@ -222,7 +222,10 @@ def base_environment(own: dict[str, str]) -> dict[str, str]:
 
 
 def _own_oom_score() -> tuple[int | None, bytes]:
-    """Open the file with the agent's OOM score if the agent's children must not inherit the score."""
+    """Return an open descriptor of the file with the agent's OOM score, and the score.
+
+    The descriptor is None if children may inherit the score, or if the agent may not restore it.
+    """
     try:
         fd = os.open(_OOM_SCORE, os.O_RDWR)
     except OSError:

@@ -26,7 +26,7 @@ _NO_REQUEST = 0
 
 
 class Server:
-    """The agent, whose whole state is in this process."""
+    """The agent, which answers the frames that arrive at its port."""
 
     def __init__(
         self, device: PortDevice, *, processes: Processes, system: System, digest: str

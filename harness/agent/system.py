@@ -47,7 +47,7 @@ class System:
                 raise
 
     def prepare(self) -> None:
-        """Do work in advance that each clone of the following checkpoint would have to do."""
+        """Open the random device before a checkpoint, so that no clone has to open it."""
         self._random()
 
     def _random(self) -> int:

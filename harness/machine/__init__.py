@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Machine(Protocol):
-    """A running VM, as seen by the code that started it.
+    """A running VM.
 
-    A machine whose spec sets `is_restored` waits for `restore`; any other machine runs
+    A machine whose spec sets `is_restored` waits for `restore`. All other machines run
     immediately.
     """
 
@@ -70,7 +70,7 @@ class Machine(Protocol):
         """Ask the guest to release a device, and wait until QEMU has removed it."""
 
     def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume into a machine that was started without one."""
+        """Hot-plug a seed volume into a machine that was started without a seed volume."""
 
     def unplug_seed(self, deadline: Deadline) -> None:
         """Unplug the seed volume, if the machine has one."""
@@ -116,10 +116,9 @@ class VmDriver(Protocol):
         """Return the accelerator that `option` selects."""
 
     def transport(self, accelerator: Accelerator) -> Transport:
-        """Return the transport for emulated GPUs of machines.
+        """Return the transport that connects QEMU to emulated GPUs.
 
-        Raises RequirementError if QEMU has no such transport; the message names a QEMU that has
-        one.
+        Raises RequirementError if QEMU supports no transport; the message names a suitable QEMU.
         """
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:

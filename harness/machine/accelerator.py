@@ -1,7 +1,7 @@
 """Chooses KVM or TCG; chooses KVM only after a guest has run a program under KVM.
 
-A `/dev/kvm` that opens proves nothing: on some nested hosts it opens, reports API version 12 and
-creates a VM, but no guest ever runs. So this module runs a program of some three hundred bytes in a
+An accessible `/dev/kvm` proves nothing: on some nested hosts, KVM reports API version 12 and creates
+a VM, but no guest ever runs. So this module runs a program of some three hundred bytes in a
 guest with the CPU model of machines. The program takes an exception in long mode, and QEMU's exit
 code then proves that KVM works.
 """
@@ -104,7 +104,7 @@ _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
 
 # The program that proves that KVM works; GNU's assembler made it once from the following source.
-# The program lies at F000:0000, where the ROM is mapped below 1 MiB:
+# The program is at F000:0000, where the ROM is mapped below 1 MiB:
 #   real mode:      cli; lgdt gdtr; cr0.PE = 1; ljmp 0x08:protected
 #   protected mode: PML4 at 0x1000 -> PDPT at 0x2000 -> one 2 MiB page at 0x3000, at address 0 and
 #                   at 0xffffffff80000000, where kernels live;
@@ -207,8 +207,7 @@ def choose_accelerator(
 ) -> AcceleratorChoice:
     """Choose the accelerator that `option` selects.
 
-    The result of the proof is kept in `cache`, for this QEMU binary and until the host is booted
-    again. Raises RequirementError if `option` is `KVM` and KVM does not work.
+    `cache` stores the result of the proof for this QEMU binary, until the host reboots. Raises RequirementError if `option` is `KVM` and KVM does not work.
     """
     if option is AcceleratorOption.TCG:
         return _tcg("TCG was requested.", clock)
@@ -274,7 +273,7 @@ def _verdict_key(qemu: str) -> str:
 
 
 def _read_verdicts(path: Path) -> dict[str, str]:
-    """Read the stored verdicts; an unreadable file gives no verdicts, so KVM is tested again."""
+    """Return the stored verdicts, or {} if the file can't be read; KVM is then tested again."""
     try:
         content = parse_json(path.read_text())
     except (OSError, ValueError):

@@ -144,7 +144,7 @@ def _failure(machine: str, command: str, what: str, reason: str) -> DeviceStateE
 
 
 def is_end(event: QmpEvent) -> bool:
-    """Return whether the event says that QEMU has saved or loaded a state, or has given up."""
+    """Return whether the event reports the end of a migration, successful or not."""
     return event.name == "MIGRATION" and event.data.get("status") in _ENDS
 
 

@@ -260,12 +260,12 @@ class MonitoredMachine(abc.ABC):
         )
 
     def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume into a machine that was started without one."""
+        """Hot-plug a seed volume into a machine that was started without a seed volume."""
         self._attach_seed(seed)
         self._has_seed = True
 
     def unplug_seed(self, deadline: Deadline) -> None:
-        """Unplug the seed volume, if there is one."""
+        """Unplug the seed volume, if the machine has a seed volume."""
         if self._has_seed:
             self._detach_seed(deadline)
             self._has_seed = False

@@ -9,10 +9,10 @@ from typing import Protocol
 
 
 class Stage(Enum):
-    """The kind of an activity of a cache or a machine; the value is the word that people see."""
+    """The kind of an activity of a cache or a machine; the value is the word in the output."""
 
     PLAN = "plan"
-    """The announcement of what the run will make; its lines are always printed."""
+    """The list of artifacts that the run will make; this list is always printed."""
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"
@@ -32,7 +32,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
-    """One event about `subject`, an image or a machine; `message` is a sentence for people.
+    """An event about the image or machine `subject`; `message` is a sentence for people.
 
     `until` is the deadline of a wait, in seconds since the epoch.
     """
@@ -70,10 +70,10 @@ def clock_time(at: float) -> str:
 
 
 def deadline_words(until: float | None, now: float) -> str:
-    """Return the end of a sentence, which names the deadline `until`, or no text if `until` is None.
+    """Return the words that name the deadline `until` at the end of a sentence, or "" for None.
 
-    If `until` has passed, the deadline was extended, since it does not count the time in which the
-    host keeps the machine waiting.
+    A wait may continue after `until`, because deadlines do not count the time in which the host
+    keeps the machine waiting.
     """
     if until is None:
         return ""

@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\
 
 @dataclass(frozen=True)
 class _Doing:
-    """An activity: its start by the monotonic clock, and its deadline in seconds since the epoch."""
+    """An activity; `since` is by the monotonic clock, `until` is in seconds since the epoch."""
 
     what: str
     stage: Stage
@@ -134,7 +134,7 @@ class Activities:
 
 @contextlib.contextmanager
 def watched(activity: MachineActivity) -> Iterator[None]:
-    """Report the activity of the machine from a thread, whenever a report is due."""
+    """Send each due report about the machine, from a thread, until the context ends."""
     has_ended = threading.Event()
 
     def watch() -> None:

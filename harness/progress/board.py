@@ -102,7 +102,7 @@ class Board:
         return [render_line(replace(before.begin, message=took, until=None), worker, now)]
 
     def forget(self, worker: str) -> None:
-        """Drop the activities of an xdist worker that has ended, perhaps during an activity."""
+        """Drop the activities of an xdist worker that has ended."""
         for key in [key for key in self._rows if key[0] == worker]:
             del self._rows[key]
 

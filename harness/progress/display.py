@@ -1,4 +1,4 @@
-"""Shows progress: on a terminal below pytest's output, elsewhere as lines with times."""
+"""Shows progress: as rows below pytest's output on a terminal, or else as lines with times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Surface(Protocol):
         ...
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Print lines that stay, about facts that no row shows."""
+        """Print lines about facts that no row shows; the lines are not overwritten later."""
         ...
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
@@ -47,7 +47,7 @@ class Surface(Protocol):
 
 
 class Display:
-    """Receives the events of a run, from any thread, and shows them; a thread keeps times up to date."""
+    """Shows the events that any thread sends; a thread of the display updates the shown times."""
 
     def __init__(
         self, surface: Surface, board: Board, clock: Callable[[], float] = time.time
@@ -129,7 +129,7 @@ class Display:
 
 
 def _guarded(event: ProgressEvent) -> ProgressEvent:
-    """Return an event whose text, which may come from a guest or a registry, can't control the terminal."""
+    """Remove control characters from the text, which a guest or a registry may have written."""
     return replace(
         event,
         subject=visible_line(event.subject),
@@ -138,7 +138,10 @@ def _guarded(event: ProgressEvent) -> ProgressEvent:
 
 
 class PlainLines:
-    """Writes lines in one call; `is_line_open` returns whether the output is in the middle of a line."""
+    """Writes several lines in one call of `write`.
+
+    `is_line_open` returns whether the last line of the output lacks its newline.
+    """
 
     def __init__(
         self, write: Callable[[str], object], is_line_open: Callable[[], bool] = lambda: False
@@ -156,10 +159,10 @@ class PlainLines:
         self.print_lines(lines)
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
-        """Show nothing: lines stay as they are."""
+        """Do nothing, since printed lines can't be updated."""
 
     def clear(self) -> None:
-        """Remove nothing: all lines stay."""
+        """Do nothing, since printed lines can't be removed."""
 
 
 class LiveRegion:
@@ -191,14 +194,14 @@ class LiveRegion:
             self._write("".join(f"\r\n{line}" for line in lines) + "\r\n")
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
-        """Draw the rows below the cursor's line; afterwards the cursor is where it was."""
+        """Draw the rows below the cursor's line, and restore the position of the cursor."""
         columns, lines = self._size()
         shown = render_rows(
             rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
         )
-        # Moving the cursor down and up again scrolls the screen, so that there is room for the rows;
-        # the cursor's column stays the same.
-        room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
+        # At the end of the screen, moving the cursor down scrolls the screen. The cursor then moves
+        # up again; its column does not change.
+        scrolled = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
         text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
             cleared = _CLEAR if self._height else ""
@@ -206,7 +209,7 @@ class LiveRegion:
             # before the draw.
             self._height = max(self._height, len(shown))
             if shown:
-                self._write(f"{cleared}{room}\x1b7{text}\x1b8")
+                self._write(f"{cleared}{scrolled}\x1b7{text}\x1b8")
             elif cleared:
                 self._write(cleared)
             self._height = len(shown)
@@ -232,7 +235,7 @@ def render_rows(
     """Return one line of terminal text for each row."""
     if not rows:
         return []
-    # Only a terminal needs rich, which loads more slowly than a clone starts.
+    # Importing rich takes longer than starting a clone, and only a terminal needs rich.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MESSAGE_BYTES = 16384
-#: The maximum length of a message, in characters. Such a message fits into a datagram even if JSON
-#: escapes each character; only console output is longer.
+#: The maximum length of a message, in characters. A message of this length fits into a datagram even
+#: if JSON escapes each character. Only messages with console output are longer.
 _LONGEST = 2000
 _SEND_S = 1.0
 _CLOSE_S = 5.0
 
 
 class Sender:
-    """Receives the events of one worker, and sends them to the socket `place`."""
+    """Sends the events of one worker to the socket `place`."""
 
     def __init__(self, place: str, worker: str) -> None:
         self._place = place
@@ -48,7 +48,7 @@ class Sender:
 
 
 class Receiver:
-    """Receives datagrams on a socket in `folder`, in a thread, until the receiver is closed.
+    """Receives datagrams on a socket in `folder`, in a thread, until `close` is called.
 
     `take` is called with each event and the name of the worker that sent it.
 

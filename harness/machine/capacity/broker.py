@@ -12,14 +12,15 @@ names the process that uses a reservation, the touched part is known: the reside
 process, without files. Until then, the whole reservation is assumed to be untouched. Memory that
 several processes map, such as a template's memory in tmpfs, is counted once for each process.
 
-**Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
+**Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** are outside the
 kernel's range of ephemeral ports.
 
-**Load**: on a host that other work keeps busy, a machine waits for the end of the machines of other
-processes, for at most `_HEEDS_LOAD_S`. The machines end sooner if they run one after the other. The
-limit exists because the load may never end.
+**Load**: on a host that is busy with other work, a machine waits until the machines of other
+processes have ended, but at most `_HEEDS_LOAD_S` seconds. Machines that run one after the other end
+sooner. The wait has a limit because the load may never end.
 
-**Order**: first come, first served, so that many small demands can't starve a large one. A process
+**Order**: demands are met in order of arrival, so that many small demands can't starve a large
+demand. A process
 that already holds a reservation precedes processes without a reservation, because it does not
 release its reservation while it waits. Two processes that each hold a reservation and wait for a
 second one may still wait for each other until their deadlines; one reservation for all machines of
@@ -82,7 +83,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A reservation, or a demand that waits for one (`is_granted` is false)."""
+    """A reservation, or a demand that waits; the `is_granted` of a waiting demand is false."""
 
     who: str
     process: int

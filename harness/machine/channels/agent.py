@@ -130,7 +130,7 @@ class Agent:
         return time.monotonic() - started
 
     def remember(self, nonce: str, deadline: Deadline) -> None:
-        """Give the agent a nonce, which stays only in the guest's memory; checkpoints contain it."""
+        """Store a nonce in the memory of the agent, so that a checkpoint contains the nonce."""
         self._link.ask(
             "the request to remember a nonce", frames.REMEMBER, {"nonce": nonce}, deadline
         )
@@ -219,7 +219,7 @@ class Agent:
     ) -> StreamResult:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
-        If the link knows the guest's time, `timeout_s` counts in that time. In that case the host
+        If the link knows the guest's time, `timeout_s` is in guest time. In that case the host
         ends the command at the limit; the guest itself ends the command only after
         GUEST_LIMIT_TIMES times the limit.
 
@@ -371,7 +371,7 @@ class Agent:
     def write_bytes(
         self, path: str, content: bytes, deadline: Deadline, mode: int = 0o644
     ) -> None:
-        """Write a file beside its target and rename it into place; create its folders as needed."""
+        """Write a file under a temporary name, and rename it to `path`; create missing folders."""
         is_inline = len(content) <= _INLINE_BYTES
         head = frames.to_json({"path": path, "mode": mode, "has_more": not is_inline})
         body = head + b"\n" + (content if is_inline else b"")

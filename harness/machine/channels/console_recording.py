@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: The recording in a machine's folder, beside the raw log.
+#: The name of the recording in a machine's folder.
 RECORDING = "serial.cast"
 _VERSION = 2
 #: Limit of a line: a read of the console returns at most 64 KiB, and JSON may need 12 bytes for

@@ -80,7 +80,7 @@ class Guest:
         return result.stdout
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a file beside its target and rename it into place."""
+        """Write a file under a temporary name, and rename it to `path`; create missing folders."""
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1.part" && mv -- "$1.part" "$1"'
         result = self.run("sh", "-c", script, "write", path, stdin=text)
         if not result.ok:

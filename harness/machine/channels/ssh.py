@@ -96,7 +96,7 @@ def generated_once(folder: Path) -> Callable[[], SshIdentity]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The exit code of a command in the guest, and the command's stderr without the appended line."""
+    """The exit code of a command in the guest, and its stderr without the line of that code."""
 
     exit_code: int
     stderr: str
@@ -226,7 +226,7 @@ class SshRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv` in the guest, every word quoted for its shell.
+        """Run `argv` in the guest; each word is quoted for the guest's shell.
 
         Raises HarnessError if the command's exit code is unknown.
         """
@@ -246,7 +246,7 @@ class SshRunner:
         if answer.wrote_too_much:
             raise COMMAND_OUTPUT.error(
                 f"The command {shlex.join(argv)!r} in machine '{self._name}'",
-                remedy="The connection for it was ended.",
+                remedy="The connection was closed.",
             )
         ending = find_ending(answer.stderr, nonce)
         # ssh exits with 0, the exit code of the command that prints the line. Any other code is an

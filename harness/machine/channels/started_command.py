@@ -59,7 +59,7 @@ class StartedCommand:
         self._link.send(frames.SIGNAL, self._call, str(number).encode())
 
     def resize(self, rows: int, columns: int) -> None:
-        """Give the command's terminal a new size."""
+        """Set the size of the command's terminal."""
         size = frames.to_json({"rows": rows, "columns": columns})
         self._link.send(frames.RESIZE, self._call, size)
 

@@ -139,11 +139,11 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint, made if missing; it is not removed during the `with` block.
+        """Make the checkpoint if it is missing, and keep it in use during the `with` block.
 
-        `parts` are JSON data that name everything, besides the parent, on which the checkpoint's
-        bytes depend; without a parent they include the digest of the image's disk. `make` brings a
-        machine of `memory_mib` to the wanted state, writes the files to the given place, and
+        `parts` are JSON data. They name everything on which the checkpoint's bytes depend, except
+        the parent. If there is no parent, `parts` include the digest of the image's disk. `make`
+        brings a machine of `memory_mib` to the wanted state, writes the files to the given place, and
         returns facts for the manifest. The parent is in this store; the caller has to keep the
         parent in use until this method yields.
 
@@ -235,16 +235,16 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
-        """Keep a checkpoint that `use` yielded, and its parents, in use until the context ends.
+        """Keep a checkpoint that `use` yielded, and its ancestors, in use until the context ends.
 
         The files are not read. Raises GoneError if the checkpoint was removed, and HarnessError if
         another process holds the lock beyond the deadline.
         """
         with contextlib.ExitStack() as holding:
-            lying: Checkpoint | None = checkpoint
-            while lying is not None:
-                self._share(lying.folder, holding, deadline)
-                lying = lying.parent
+            each: Checkpoint | None = checkpoint
+            while each is not None:
+                self._share(each.folder, holding, deadline)
+                each = each.parent
             yield
 
     def ls(self) -> list[CachedArtifact]:
@@ -252,7 +252,7 @@ class CheckpointStore:
         return self._cache.ls()
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every checkpoint; return the list of `ls`, with the damage found."""
+        """Read every file of every checkpoint; return all checkpoints, with the damage found."""
         return self._cache.verify()
 
     def gc(self, limit_mib: int | None = None) -> list[Removal]:
@@ -308,7 +308,7 @@ class CheckpointStore:
 
 @contextlib.contextmanager
 def _when_unused(folder: Path, deadline: Deadline) -> Iterator[None]:
-    """Wait until no process uses a damaged checkpoint; other users may have found the damage too.
+    """Wait until no process uses a damaged checkpoint, and lock it until the context ends.
 
     Clones that started before the damage may continue. But no new checkpoint may replace the
     damaged one before those clones end: a child's overlay would then have wrong blocks in its

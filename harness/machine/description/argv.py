@@ -188,7 +188,7 @@ def _quoted(path: Path) -> str:
 
 
 def ssh_port_of(usernet: str) -> int:
-    """Parse the loopback port that leads to the guest's SSH server from `info usernet`.
+    """Return the loopback port that leads to the guest's SSH server, from `info usernet`.
 
     Raises HarnessError if there is no such forward.
     """

@@ -1,8 +1,8 @@
 """The program that QEMU starts for each connection of a guest to a port of the host's loopback.
 
-QEMU's user network can forward the connection to a character device, which accepts a single
-connection, or to a program, whose input and output then are the connection. The program ends when
-either side closes the connection, or when QEMU ends and thereby closes the program's input.
+QEMU's user network can forward the connection to a character device or to a program. A character
+device accepts a single connection. A program has the connection as its stdin and stdout. The program
+ends when either side closes the connection, or when QEMU ends and thereby closes the program's input.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _converse(
     leave: bytes | None = None,
     before_input: Callable[[], None] | None = None,
 ) -> Mapping[str, object]:
-    """Send a request, pass input and output, and return the result, or {} if the user left."""
+    """Send a request, pass input and output, and return the result, or {} after `leave`."""
     with contextlib.ExitStack() as opened:
         sock = opened.enter_context(
             contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -143,7 +143,7 @@ class _Awaited:
             self._running.add_done_callback(lambda _: os.write(self._ends, b"."))
 
     def result(self) -> None:
-        """Raise the error that the function raised, if any."""
+        """Raise the error of the function; do nothing if the function succeeded."""
         if self._running is not None:
             self._running.result()
 

@@ -1,6 +1,7 @@
 """Messages on a machine's entrance: a kind (one byte), a length (four bytes), and the content.
 
-A client sends one request, then input; the machine's holder sends output, then the end or a refusal.
+A client sends one request and then input. The process that runs the machine sends output, and then
+the end or a refusal.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
-        """Return the request. Raises ValueError, KeyError or TypeError for other content."""
+        """Parse a request. Raises ValueError, KeyError or TypeError for other content."""
         fields = parse_json(content)
         size = fields["terminal"]
         return cls(

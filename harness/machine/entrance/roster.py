@@ -1,4 +1,4 @@
-"""Lists the running machines; an entry disappears with the process that holds its machine."""
+"""Lists the running machines; an entry ends with the process that runs its machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunningMachine:
     """A machine that a process of this user runs.
 
     `id` is unique on the host; `name` is the name in the test's request. `process` is the PID of
-    the machine's holder, and `user` is QEMU's PID, if QEMU runs on this host. `since` and `until`
+    the process that runs the machine, and `user` is QEMU's PID, if QEMU runs on this host. `since` and `until`
     are in seconds since the epoch; a machine that was kept ends at `until`.
     """
 
@@ -109,7 +109,7 @@ class Roster:
         self._entries = ReservationFolder(folder, RunningMachine.from_json, owner="machine list")
 
     def entered(self, machine: RunningMachine) -> contextlib.AbstractContextManager[str]:
-        """List a machine for as long as the context lasts, and no longer than this process lives."""
+        """List a machine until the context ends, or until this process ends."""
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
@@ -125,7 +125,8 @@ class Roster:
     def find(self, word: str) -> RunningMachine:
         """Return the machine with this id, or the only machine with this name.
 
-        Raises BadInputError if no machine or several fit; the message names the running machines.
+        Raises BadInputError if no machine fits, or if several machines fit; the message names the
+        running machines.
         """
         machines = self.machines()
         for each in machines:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.console import Console
     from harness.machine.entrance.messages import TerminalSize
 
-#: A week in seconds: a shell should have no limit, but every wait needs one.
+#: A week in seconds. A shell should have no limit, but every wait needs a limit.
 _SHELL_S = 7 * 86400.0
 _READY_S = 120.0
 _CLOSE_S = 5.0

@@ -273,7 +273,7 @@ class Connection:
             raise refused_call(what, self.uri, context) from error
 
     def close(self) -> None:
-        """Disconnect, and log how many objects still hold the connection."""
+        """Disconnect, and log how many objects still refer to the connection."""
         self._drop()
         self._lost_why = self._lost_why or "the connection was closed"
 
@@ -291,7 +291,7 @@ class Connection:
         self._close_quietly("the end of the connection", raw.close)
 
     def _close_quietly(self, what: str, call: Callable[[], int | None]) -> None:
-        """Make a call that closes something; the call may fail if libvirtd has already ended."""
+        """Make a call that may fail if libvirtd has already ended."""
         try:
             left = watched(f"{what} to '{self.uri}'", call, _CLOSE_S)
         except (self._libvirt.libvirtError, LibvirtHangsError) as error:
@@ -299,7 +299,7 @@ class Connection:
                 _LOG.warning("The connection to '%s' was not closed cleanly: %s", self.uri, error)
         else:
             if left:
-                _LOG.debug("%s objects still hold the connection to '%s'", left, self.uri)
+                _LOG.debug("%s objects still refer to the connection to '%s'", left, self.uri)
 
     def _note_loss(self, why: str) -> None:
         with self._lock:

@@ -147,7 +147,7 @@ def render_qemu_conf(kind: DaemonKind) -> str:
 
 
 def holder_argv(mounts: Sequence[tuple[Path, str]], kind: DaemonKind) -> list[str]:
-    """Return the command line of the process that holds the namespaces."""
+    """Return the command line of the process that creates the namespaces and keeps them alive."""
     user = (
         []
         if kind is DaemonKind.SYSTEM

@@ -1,4 +1,4 @@
-"""A fixture with an agent's server whose guest and host a test plays."""
+"""A fixture with an agent's server; the test acts as the guest and as the host."""
 
 from __future__ import annotations
 

@@ -130,9 +130,9 @@ class FakeProcesses(Processes):
 
     @override
     def signal_group(self, pid: int, number: int) -> None:
-        # The loop takes an error of a callback for one of its request, so the signal is noted first.
+        # The loop reports a failed assertion to the host, so the signal is recorded before the assertion.
         self._of(pid).signals.append(number)
-        assert not self._of(pid).is_reaped, "its number may be another's by now"
+        assert not self._of(pid).is_reaped, "the kernel may have reused the process id"
 
     @override
     def reap(self, pid: int) -> int:

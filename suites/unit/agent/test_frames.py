@@ -133,7 +133,7 @@ def test_agent_loader_in_the_image_has_the_frame_constants_of_the_agent() -> Non
     assert (frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO) == (1, 2, 3, 0x10)
 
 
-def test_bytes_are_not_kept_while_no_sync_frame_is_found() -> None:
+def test_decoder_discards_bytes_before_the_first_sync_frame() -> None:
     """A console that prints into the port may do so for hours."""
     decoder = Decoder(is_synced=False)
 

@@ -103,7 +103,7 @@ class FakeKernel:
         for kind, *rest in file_actions:
             if kind == os.POSIX_SPAWN_OPEN:
                 target, path, flags, mode = rest
-                # A runner that leads a session would get the terminal, and end with it.
+                # Without O_NOCTTY, the terminal would become the controlling terminal of the test run.
                 start.streams[target] = os.open(path, flags | os.O_NOCTTY, mode)
             else:
                 source, target = rest
@@ -353,7 +353,7 @@ def test_agent_is_protected_from_the_oom_killer_but_its_commands_are_not(
         with contextlib.suppress(OSError):
             close(run(table, ["tool"]))
 
-        # The kernel reads a number; a plain file keeps the rest of the longer text.
+        # A plain file keeps the rest of a longer text, which the kernel would not.
         assert kernel.started[-1].oom_score == "01000\n"
         assert kernel.oom_file.read_text() == "-1000\n"
 

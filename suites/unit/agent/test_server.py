@@ -265,7 +265,7 @@ def test_host_gets_credit_for_stdin_that_the_command_has_read(bench: Bench) -> N
     for _ in range(3):
         bench.sends(frames.DATA, 2, bytes(60_000))
 
-    assert bench.gets() == []  # A pipe holds 64 KiB, which is not yet a step.
+    assert bench.gets() == []  # The pipe accepts less than a credit step.
     process.reads()
     given = [int.from_bytes(p, "big") for kind, _, p in bench.gets() if kind == frames.CREDIT]
     assert 65_536 <= sum(given) <= 180_000
@@ -434,7 +434,7 @@ def test_command_ends_normally_after_the_host_disconnected_from_a_flooded_port(
     passes(bench, monkeypatch, 1)
     bench.greets("session-2")
     bench.turns()
-    # Not the rest of a frame that the earlier host began to read.
+    # The rest of a frame that the earlier host began to read is not sent.
     assert bench.host.recv(100).startswith(frames.SYNC_FRAME)
 
 

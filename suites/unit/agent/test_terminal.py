@@ -220,7 +220,7 @@ def test_cancel_closes_the_terminal_before_sigkill_is_sent(
 def test_cancelled_process_that_ends_when_its_terminal_closes_is_not_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then, the process id of the ended process may belong to another process."""
+    """The kernel may have given the process id of the ended process to another process."""
     started = start_in_terminal(bench)
     bench.sends(frames.CANCEL, 2)
     bench.turns()

@@ -1,4 +1,4 @@
-"""A fake of the one command that checkpoints are made with."""
+"""A fake of `cp`, the only command that the checkpoint store runs."""
 
 from __future__ import annotations
 

@@ -62,12 +62,12 @@ class FakeQemu:
 
     def send_event(self, name: str, data: Mapping[str, object] | None = None) -> None:
         stamp = {"seconds": 1700000000, "microseconds": 500000}
-        # As QEMU, which leaves out what is empty.
+        # QEMU also omits empty data.
         told = {} if data is None else {"data": dict(data)}
         self._send({"event": name, **told, "timestamp": stamp})
 
     def hang_up(self) -> None:
-        """Close the connection, as QEMU does when it dies."""
+        """Close the connection, as QEMU does when it ends."""
         try:
             self._theirs.shutdown(socket.SHUT_RDWR)
         except OSError:

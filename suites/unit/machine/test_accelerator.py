@@ -49,7 +49,7 @@ ABORTS = CommandResult(
 REFUSES = CommandResult(
     argv=(), exit_code=1, stdout="", stderr="Could not access KVM kernel module: EBUSY\n"
 )
-#: QEMU exits with 0 when a guest shuts down, which the proof never does.
+#: The exit code of a QEMU whose guest shuts down; the proof program never shuts down.
 SHUTS_DOWN = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 
 
@@ -355,7 +355,7 @@ class Host:
 
     def _advance(self) -> int:
         self.ns = self._now_ns + round(self.clock.elapsed_s * 1e9)
-        # Most looks are interrupted, now before the counter is read and now after it.
+        # Most readings are interrupted, either before or after the counter is read.
         self._now_ns += 40 if next(self._looks) % 7 else 40 + self._interrupted_ns
         return self.ns
 

@@ -81,14 +81,13 @@ def test_wait_for_a_processor_is_subtracted_in_full_even_if_it_is_reported_late(
     seen = guest.monotonic() - began
     host.clock.sleep(8)
 
-    assert seen == pytest.approx(
-        9
-    )  # It never goes back, but stands still until it is right again.
+    # The clock never goes back. Instead, it stops until the host's time has caught up.
+    assert seen == pytest.approx(9)
     assert guest.monotonic() - began == pytest.approx(10)
 
 
 def test_waits_before_the_measurement_are_not_subtracted(host: Host) -> None:
-    """This holds for earlier waits of the same thread and of a thread that waited longer."""
+    """Another thread, which waited longer before the measurement, does not change the result."""
     host.clock.sleep(100)
     host.schedules(1, waited_s=90)
     guest = host.guest()

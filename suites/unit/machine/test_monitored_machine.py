@@ -51,7 +51,7 @@ def test_device_is_plugged_into_the_first_free_port_whose_qemu_id_is_sent_to_qem
 def test_time_limit_for_plugging_a_gpu_of_the_host_includes_locking_the_guests_memory(
     tmp_path: Path,
 ) -> None:
-    """Each PCI function gets this time, because QEMU locks the memory for any of them."""
+    """Each PCI function has this limit, because QEMU may lock the memory for any function."""
     monitor = FakeMonitor()
     machine = a_machine(tmp_path, monitor)
 

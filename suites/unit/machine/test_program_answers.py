@@ -49,7 +49,7 @@ def test_replaced_program_is_queried_again(
     def replace() -> str:
         before = program.stat()
         if how == "written over":
-            # As `cp -p` does; the kernel's clock has ticks.
+            # `cp -p` also keeps the time of the file.
             while program.stat().st_ctime_ns == before.st_ctime_ns:
                 program.write_text("#!/bin/sh\n")
                 os.utime(program, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -45,7 +45,7 @@ def test_rows_are_cleared_before_a_line_is_written_above_them() -> None:
         written.append("another")
 
     drawn, *rest = written
-    # Make room below the cursor, save its position, write the row, and go back.
+    # Scroll by one line, save the position of the cursor, write the row, and restore the position.
     assert drawn.startswith("\x1bD\x1b[1A\x1b7\r\n")
     assert drawn.endswith("\x1b8")
     assert rest == ["\x1b[J", "a test", "another"]

@@ -1,4 +1,4 @@
-"""Capacity of the host is reserved once, and is free again when its holder dies."""
+"""Capacity of the host is reserved once, and is free again when its process ends."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_reservation_file_of_a_dead_process_is_removed_whatever_it_contains(
 
 
 def test_error_has_the_path_of_a_held_reservation_that_cannot_be_parsed(host: FakeHost) -> None:
-    """Its demand is unknown, so no capacity can be given away."""
+    """The demand of that reservation is unknown, so the broker can grant no other demand."""
     with at_once(host.broker(), "a", mib(1)):
         (file,) = host.folder.iterdir()
         for content in ("{half", "null", '{"who": "x"}'):
@@ -194,7 +194,7 @@ def test_setting_the_process_of_an_ended_reservation_writes_nothing(
     with at_once(host.broker(), "a", mib(1)) as reservation:
         pass
     with (tmp_path / "other").open("w+") as other:
-        # Has the number of the descriptor that the reservation had, most likely.
+        # This file most likely gets the descriptor number that the reservation had.
         other.write("precious")
         other.flush()
 

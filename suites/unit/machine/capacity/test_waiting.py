@@ -167,7 +167,7 @@ def test_large_demand_is_not_starved_by_small_demands(host: FakeHost) -> None:
 
 
 def test_process_that_holds_a_reservation_is_served_before_the_queue(host: FakeHost) -> None:
-    """It keeps its first reservation while it waits, so a strict queue would deadlock."""
+    """The process keeps its first reservation while it waits, so a strict queue would deadlock."""
     given_out: list[Reservation] = []
 
     def ask_for_a_second() -> None:
@@ -187,7 +187,7 @@ def test_process_that_holds_a_reservation_is_served_before_the_queue(host: FakeH
     assert len(given_out) == 1
 
 
-# -- other load: CAPACITY is that of a host with two processors ------------------------------------------
+# -- other load, on a host with two processors ------------------------------------------
 
 
 def test_machine_does_not_start_beside_a_machine_of_another_process_on_a_busy_host(

@@ -52,7 +52,7 @@ def test_loader_gets_the_program_and_then_the_greeting(guest: PlayedGuest, agent
     guest.asks_for_program(b"first")
     guest.asks_for_program(b"first")
     agent.wait_until_ready(soon())
-    # The answer to the ping shows that the guest has seen all that was sent before.
+    # A guest that answers the ping has read all earlier frames.
     agent.ping(soon())
 
     program = b"".join(payload for kind, _, payload in guest.seen if kind == frames.PROGRAM)
@@ -111,7 +111,7 @@ def test_settle_request_is_the_first_request_to_a_clone(guest: PlayedGuest, agen
         target=lambda: answers.append(agent.settle(soon(), hostname="node-2", instance_id="i-2"))
     )
     settling.start()
-    # Both are on their way before anybody has answered.
+    # Both requests are sent before the guest answers the first request.
     wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
     guest.answers[frames.HELLO] = welcome
     guest.starts()
@@ -138,7 +138,7 @@ def test_settle_request_before_the_first_boot_is_sent_again(
     for thread in settling:
         thread.start()
     wait_until(lambda: guest.theirs.recv(4096, socket.MSG_PEEK).count(b'"wall_ns"') == 2)
-    # The loader has no use for them.
+    # The loader discards the requests.
     lost = re.findall(rb'{[^{]*"wall_ns"[^}]*}', guest.theirs.recv(4096))
     guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": None, "before_ns": 0, "wall_ns": 1})
@@ -149,7 +149,7 @@ def test_settle_request_before_the_first_boot_is_sent_again(
         thread.join(20)
 
     assert len(answers) == 2
-    # It is later by the time of a boot.
+    # The repeated requests have the time at which they were repeated.
     asked = guest.payloads(frames.SETTLE)
     assert [
         json.loads(new)["wall_ns"] > json.loads(old)["wall_ns"] for new in asked for old in lost

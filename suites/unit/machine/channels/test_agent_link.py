@@ -111,7 +111,7 @@ def test_requests_in_flight_fail_if_the_agent_restarts_and_later_requests_succee
     with pytest.raises(HarnessError, match="restarted during a wait"):
         wait.next(soon())
     assert ready.ping(soon()) < 20
-    # It might be done twice.
+    # The command is not sent again, since the guest would run it twice.
     assert guest.kinds().count("run") == 1
 
 
@@ -248,7 +248,7 @@ def test_cancelled_command_has_ended_when_the_error_is_raised(
 
     def cancel(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         guest.says(frames.STDOUT, request, b"its last words")
-        # The client has taken them, and waits on.
+        # The client has read the output, and waits for the next frame.
         wait_until(lambda: len(looks) == 2)
         guest.says(frames.RESULT, request, ENDED)
 

@@ -176,7 +176,7 @@ def test_long_input_is_sent_after_the_request(guest: PlayedGuest, ready: Agent) 
         assert json.loads(asked)["stdin"] == "more"
         assert asked.endswith(b"}\n")
         assert b"".join(guest.payloads(frames.DATA)) == content
-        # The answer to the ping shows that nothing is under way.
+        # A guest that answers the ping has read all earlier frames.
         kinds = [kind for kind, _ in itertools.groupby(guest.kinds())]
         assert kinds == ["run", "data", "data-end", "ping"]
 

@@ -272,7 +272,7 @@ def test_undecodable_console_bytes_do_not_end_a_wait(guest: _Guest, console: Con
 def test_console_leaves_no_thread_or_socket_and_its_thread_keeps_no_process_alive(
     guest: _Guest,
 ) -> None:
-    """An error may have left the console open."""
+    """The thread is a daemon, since an error may leave the console open."""
     before = set(threading.enumerate())
     console = Console("node", guest.ours)
     (reader,) = set(threading.enumerate()) - before

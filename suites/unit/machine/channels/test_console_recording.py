@@ -189,7 +189,7 @@ def test_terminal_commands_are_removed_from_the_replayed_output() -> None:
         (["\x1bP$q m\x1b\\a\x1b[c\x1b[?1000h\x05\x1bc\x9b6n"], "a6n"),
         (["a\x1b", "[6", "nb\x1b]52;c;", "eA==", "\x07c"], "abc"),
         (["\x1b[?25l", "\x1b"], "\x1b[?25l"),
-        # A sequence without an end does not hold back the output after it.
+        # An unfinished escape sequence does not delay the output after it.
         (["\x1b]0;" + "x" * 4096, "shown"], "shown"),
     ):
         assert (

@@ -16,7 +16,7 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A thread that was woken looks within this time, also on a busy host.
+#: A woken thread checks its condition within this time, even on a busy host.
 _LOOK_S = 20.0
 
 

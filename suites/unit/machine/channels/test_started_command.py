@@ -44,7 +44,7 @@ def started(
 ) -> Iterator[StartedCommand]:
     agent = Agent("node", guest.ours, PROGRAM)
     try:
-        # The limit of the command is for the command alone.
+        # The time limit of the command does not include the start of the agent.
         agent.link.wait_until_ready(Deadline.after(_JOIN_S))
         with started_command(
             agent.link,
@@ -111,7 +111,7 @@ def test_terminal_of_a_command_has_its_size_and_can_be_resized_and_signalled(
 
 
 def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None:
-    """It would ignore the request for a terminal and fail at the first resize."""
+    """An old agent would ignore the request for a terminal, and fail at the first resize."""
     guest.protocol = TERMINAL_PROTOCOL - 1
 
     expected = (
@@ -260,7 +260,7 @@ def test_input_for_an_ended_command_is_discarded(guest: PlayedGuest) -> None:
 def test_no_more_input_is_sent_to_a_command_after_the_wait_for_the_command(
     guest: PlayedGuest, *, is_read: bool
 ) -> None:
-    """This holds however the wait ends, for example if the reader of the output has gone."""
+    """The wait may also end by an error, for example if nobody reads the output any more."""
 
     def end(played: PlayedGuest, request: int, _: bytes) -> None:
         if sum(map(len, said_by(guest, frames.DATA))) == frames.STDIN_WINDOW:

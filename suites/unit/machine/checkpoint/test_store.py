@@ -268,7 +268,7 @@ def test_four_simultaneous_users_make_a_checkpoint_once(tmp_path: Path) -> None:
     def take() -> None:
         cache = Cache(tmp_path)
         ready.wait()
-        # The maker may have to wait too, for one who looks: no sleep may last until it has made it.
+        # The maker itself may wait for a process that looks up the checkpoint, so each sleep is short.
         with cache.use(
             deadline=Deadline.after(600, FakeClock(on_sleep=lambda: never.wait(0.01)))
         ) as one:

@@ -119,7 +119,7 @@ def test_template_shares_its_memory_file_and_a_clone_maps_the_file_privately() -
     assert values_of(clone_argv, "-incoming") == ["defer"]
     assert "-incoming" not in template_argv
     assert values_of(clone_argv, "-kernel") == ["/images/debian-12/vmlinuz"]
-    # What the kernel was booted with is in the memory.
+    # The saved memory contains the initrd and the command line.
     assert "-initrd" not in clone_argv
     assert "-append" not in clone_argv
 

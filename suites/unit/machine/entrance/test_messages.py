@@ -15,7 +15,7 @@ from harness.machine.entrance.messages import Kind, Receiver, send
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The most bytes that a message may carry.
+#: The maximum length of the content of a message, in bytes.
 MOST = 1 << 20
 
 REFUSAL = (

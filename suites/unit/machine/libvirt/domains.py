@@ -86,7 +86,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
             host=a_host(),
         ),
         "described": Case(spec=a_machine_spec(root_ports=0), host=a_host(agent_socket=None)),
-        # Text of a user's, in each place that takes one.
+        # Each text that a user can set has characters that XML or QEMU treats specially.
         "hostile-paths": Case(
             spec=a_machine_spec(
                 disk=Path("/runs/a, b='<&>\"/disk.qcow2"),

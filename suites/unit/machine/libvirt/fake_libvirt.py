@@ -1,4 +1,4 @@
-"""A scripted fake of libvirt's Python binding, at which the libvirt driver is mocked."""
+"""A scripted fake of libvirt's Python binding, for tests of the libvirt driver."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 READABLE, WRITABLE, ERROR, HANGUP = 1, 2, 4, 8
 WOULD_BLOCK = -2
-#: Takes no byte, as a full file system.
+#: Every write to this device fails, as on a full file system.
 FULL = Path("/dev/full")
 
 

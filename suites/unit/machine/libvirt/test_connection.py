@@ -271,7 +271,7 @@ def test_only_a_lost_connection_is_reopened(libvirt: FakeLibvirt) -> None:
 
         old.break_down()
         connection.reopen(Deadline.after(_LONG_S))
-        # Its events may be late.
+        # An event of the old connection may arrive late.
         old.break_down()
 
         assert connection.raw is new
@@ -294,7 +294,7 @@ def test_libvirtd_that_is_being_restarted_is_awaited(libvirt: FakeLibvirt) -> No
 def test_libvirtd_that_does_not_come_back_is_awaited_only_once(
     libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each attempt has a thread of its own.
+    # The harness makes each attempt in a new thread.
     monkeypatch.setattr(connection_module, "_INTERVAL_S", 1.0)
     old = FakeConnect()
     clock = FakeClock()

@@ -65,7 +65,7 @@ def test_only_the_owner_of_a_socket_may_connect() -> None:
 
 
 def test_machines_of_root_run_as_root_and_change_the_owner_of_no_file() -> None:
-    """The user of QEMU can then always open /dev/kvm, and files keep their owner."""
+    """As root, QEMU can always open /dev/kvm."""
     session = {"security_driver": '"none"', "stdio_handler": '"file"'}
 
     assert settings(render_qemu_conf(DaemonKind.SESSION)) == session

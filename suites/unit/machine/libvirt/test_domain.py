@@ -191,7 +191,7 @@ def test_domain_belongs_to_the_connection_that_started_it(
 def test_refused_start_leaves_no_callback_and_its_error_has_the_remedy(
     domain: Domain, host: FakeHost
 ) -> None:
-    """Such a domain is closed without libvirtd."""
+    """The close of a domain that did not start needs no libvirtd."""
     for said, remedy in (
         ("domain 'node' already exists with uuid x", TAKEN),
         ("this QEMU doesn't support 'x'", LACKING),

@@ -61,7 +61,7 @@ def test_each_domain_matches_its_recorded_xml() -> None:
     assert rendered == {path.stem: path.read_text() for path in GOLDENS.iterdir()}
 
 
-#: A value of each field that is not that of `a_machine_spec`.
+#: For each field of a machine spec, a value that `a_machine_spec` does not have.
 OTHERS: dict[str, Any] = {
     "name": "other",
     "accelerator": Accelerator.KVM,
@@ -81,7 +81,7 @@ OTHERS: dict[str, Any] = {
 
 
 def test_every_requested_property_is_rendered() -> None:
-    """Two fields are left out: libvirt gets the path of `qemu`, and `host_ports` are refused."""
+    """`qemu` and `host_ports` are not compared: the host has QEMU's path, and libvirt has no ports."""
     plain = ET.tostring(parsed(a_machine_spec()))
     fields = {each.name for each in dataclasses.fields(MachineSpec)} - {"qemu", "host_ports"}
 

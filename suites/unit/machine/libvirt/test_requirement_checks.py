@@ -163,7 +163,7 @@ def test_check_fails_if_the_user_of_qemu_may_only_read_or_only_write_kvm() -> No
     devices = [
         Device(mode=0o640, owner=0, group=107),
         Device(mode=0o660, owner=0, group=36),
-        # The owner's bits count for the owner, whatever others may.
+        # For the owner, only the owner's permission bits count.
         Device(mode=0o066, owner=4242, group=107),
         Device(mode=0o604, owner=0, group=0),
     ]

@@ -344,7 +344,7 @@ def test_stream_whose_opening_hung_is_closed_when_it_opens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A release before that would wait for the hanging call."""
+    """Before the stream opens, its release would wait for the hanging call."""
     release = threading.Event()
 
     def hang(_: object) -> None:
