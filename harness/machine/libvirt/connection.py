@@ -128,6 +128,7 @@ class Connection:
         self._lost_at: float | None = None
         self._watchers: list[Callable[[], None]] = []
         self._lock = threading.Lock()
+        self._reopening = threading.Lock()
         self.generation = 0
         self.daemon_version = (0, 0, 0)
 
@@ -178,10 +179,14 @@ class Connection:
     def reopen(self, deadline: Deadline) -> None:
         """Connect again if libvirtd has ended; wait for a libvirtd that is being restarted.
 
-        Objects of the old connection stay invalid; `generation` counts the connections.
+        Objects of the old connection stay invalid; `generation` counts the connections. Threads
+        that call this method at the same time share one new connection.
         """
-        if self._raw is not None and not self.is_lost:
-            return
+        with self._reopening:
+            if self._raw is None or self.is_lost:
+                self._reopen(deadline)
+
+    def _reopen(self, deadline: Deadline) -> None:
         self._drop()
         raw = (
             self._connect(deadline)

@@ -280,6 +280,31 @@ def test_only_a_lost_connection_is_reopened(libvirt: FakeLibvirt) -> None:
         assert old.calls[-1] == "close"
 
 
+def test_threads_that_reopen_a_lost_connection_share_one_new_connection(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machines of one connection end if another connection replaces it."""
+    old, new = FakeConnect(), FakeConnect()
+    with _open(libvirt, old, new, FakeConnect()) as connection:
+        generation = connection.generation
+        open_next = libvirt.open
+        other = threading.Thread(target=lambda: connection.reopen(Deadline.after(_LONG_S)))
+
+        def slow_open(uri: str) -> FakeConnect:
+            if not other.ident:
+                other.start()
+                other.join(0.05)
+            return open_next(uri)
+
+        monkeypatch.setattr(libvirt, "open", slow_open)
+        old.break_down()
+        connection.reopen(Deadline.after(_LONG_S))
+        other.join(_LONG_S)
+
+        assert connection.raw is new
+        assert connection.generation == generation + 1
+
+
 def test_libvirtd_that_is_being_restarted_is_awaited(libvirt: FakeLibvirt) -> None:
     old, new = FakeConnect(), FakeConnect()
     clock = FakeClock()
