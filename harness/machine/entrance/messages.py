@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.foreign_json import parse_json
+from harness.foreign_json import parse_json_object
 
 if TYPE_CHECKING:
     import socket
@@ -71,12 +71,14 @@ class Request:
     @classmethod
     def from_bytes(cls, content: bytes) -> Request:
         """Parse a request. Raises ValueError, KeyError or TypeError for other content."""
-        fields = parse_json(content)
-        size = fields["terminal"]
+        fields = parse_json_object(content)
+        size, env = fields["terminal"], fields["env"]
+        if not isinstance(env, dict):
+            raise TypeError("the environment of a command is not a JSON object")
         return cls(
             verb=Verb(fields["verb"]),
             argv=tuple(str(word) for word in fields["argv"]),
-            env={str(key): str(value) for key, value in fields["env"].items()},
+            env={str(key): str(value) for key, value in env.items()},
             terminal=None if size is None else size_from(size),
         )
 

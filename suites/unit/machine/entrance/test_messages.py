@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.entrance.messages import Kind, Receiver, send
+from harness.machine.entrance.messages import Kind, Receiver, Request, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,3 +99,11 @@ def test_only_messages_up_to_the_maximum_length_are_accepted(
 
     theirs.sendall(message(Kind.OUTPUT, length=MOST))
     assert Receiver(ours).receive() == []
+
+
+@pytest.mark.parametrize("env", ["[]", '"A=b"', "null"])
+def test_request_whose_environment_is_not_an_object_is_refused(env: str) -> None:
+    content = f'{{"verb": "run", "argv": [], "env": {env}, "terminal": null}}'
+
+    with pytest.raises(TypeError, match="environment"):
+        Request.from_bytes(content.encode())
