@@ -12,6 +12,7 @@ import socket
 import sys
 import termios
 import tty
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -107,13 +108,15 @@ def _converse(
         send(sock, Kind.REQUEST, request.to_bytes())
         if is_terminal:
             opened.enter_context(_raw_terminal())
-            if request.verb is Verb.RUN:
-                opened.enter_context(_resizing(sock))
+        has_size = is_terminal and request.verb is Verb.RUN
+        resized = opened.enter_context(_resized()) if has_size else None
         awaited = opened.enter_context(_Awaited(before_input)) if before_input else None
         if awaited is not None and not is_terminal:
             # Without a terminal, a command may print nothing before it has input, so do not wait.
             awaited.start()
-        return _pass(machine, sock, is_fed=has_input, leave=leave, awaited=awaited)
+        return _pass(
+            machine, sock, is_fed=has_input, leave=leave, awaited=awaited, resized=resized
+        )
 
 
 class _Awaited:
@@ -155,16 +158,20 @@ def _pass(
     is_fed: bool,
     leave: bytes | None,
     awaited: _Awaited | None,
+    resized: int | None,
 ) -> Mapping[str, object]:
     receiver = Receiver(sock)
     stdin = sys.stdin.fileno() if is_fed else -1
-    sources: list[int] = [sock.fileno()]
+    sources: list[int] = [sock.fileno(), *([] if resized is None else [resized])]
     if awaited is not None:
         sources.append(awaited.fileno())
     elif is_fed:
         sources.append(stdin)
     while True:
         ready, _, _ = select.select(sources, [], [], None if awaited is None else _PROMPT_S)
+        if resized in ready:
+            _send_size(sock, resized)
+            continue
         if awaited is not None and awaited.fileno() in ready:
             awaited.result()
             sources[sources.index(awaited.fileno())] = stdin
@@ -231,16 +238,27 @@ def _raw_terminal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _resizing(sock: socket.socket) -> Iterator[None]:
-    """Tell the guest of each new size of the terminal."""
+def _resized() -> Iterator[int]:
+    """Yield a descriptor that becomes readable at each new size of the terminal.
 
-    def resize(_number: int, _frame: object) -> None:
-        size = terminal_size()
-        content = json.dumps({"rows": size.rows, "columns": size.columns}).encode()
-        _try_send(sock, Kind.RESIZE, content)
+    The signal handler sends nothing, since the signal may interrupt the sending of a message.
+    """
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    before = signal.signal(signal.SIGWINCH, resize)
+    def note(_number: int, _frame: object) -> None:
+        # A full pipe already reports a new size.
+        with contextlib.suppress(BlockingIOError):
+            os.write(writing, b".")
+
+    before = signal.signal(signal.SIGWINCH, note)
     try:
-        yield
+        yield reading
     finally:
         signal.signal(signal.SIGWINCH, before)
+        os.close(reading)
+        os.close(writing)
+
+
+def _send_size(sock: socket.socket, resized: int) -> None:
+    os.read(resized, _READ_BYTES)
+    _try_send(sock, Kind.RESIZE, json.dumps(asdict(terminal_size())).encode())

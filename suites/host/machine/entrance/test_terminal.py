@@ -20,12 +20,14 @@ import pytest
 from harness.agent import frames
 from harness.errors import HarnessError
 from harness.machine.entrance import client
+from harness.machine.entrance.messages import Kind, send
 from harness.machine.entrance.server import SshEntry
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.host.machine.entrance.enterable import Enterable, Place
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
 _JOIN_S = 5.0
@@ -42,6 +44,16 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         monkeypatch.setenv("TERM", "xterm-256color")
         yield person
     os.close(person)
+
+
+def wait_for_raw_mode(terminal: int) -> None:
+    """Wait until the terminal passes every key on, and echoes no key."""
+
+    def is_raw() -> Observation[bool]:
+        flags = termios.tcgetattr(terminal)[3]
+        return Observation(None if flags & termios.ICANON else True, "it edits lines")
+
+    wait_for("the terminal to be in raw mode", is_raw, Deadline.after(_JOIN_S))
 
 
 def head_of(guest: PlayedGuest) -> dict[str, object]:
@@ -164,13 +176,8 @@ def test_every_key_goes_to_the_guest_while_the_command_runs(place: Place, termin
             guest.says(frames.RESULT, request, ENDED)
 
     def started(*_: object) -> None:
-        # Before that, the terminal would keep and echo what is typed.
-        wait_for("the terminal to pass every key", is_raw, Deadline.after(_JOIN_S))
+        wait_for_raw_mode(terminal)
         os.write(terminal, b"\x03\x04\x1d\rq")
-
-    def is_raw() -> Observation[bool]:
-        flags = termios.tcgetattr(terminal)[3]
-        return Observation(None if flags & termios.ICANON else True, "it edits lines")
 
     place.guest.answers[frames.RUN] = started
     place.guest.answers[frames.DATA] = read
@@ -178,6 +185,34 @@ def test_every_key_goes_to_the_guest_while_the_command_runs(place: Place, termin
     assert client.run_in(place.machine, ["cat"]) == 0
 
     assert bytes(typed) == b"\x03\x04\x1d\rq"
+
+
+def test_new_size_of_the_terminal_is_not_sent_in_the_middle_of_input(
+    place: Place, terminal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal may arrive while the client sends a long message."""
+    sending: list[Kind] = []
+    outer_kinds: dict[Kind, list[Kind]] = {}
+
+    def run(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
+        wait_for_raw_mode(terminal)
+        os.write(terminal, b"x")
+
+    def interrupted_send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
+        outer_kinds[kind] = list(sending)
+        sending.append(kind)
+        if kind is Kind.INPUT:
+            signal.raise_signal(signal.SIGWINCH)
+        send(sock, kind, content)
+        sending.remove(kind)
+
+    place.guest.answers[frames.RUN] = run
+    place.guest.answers[frames.RESIZE] = ends(0)
+    monkeypatch.setattr(client, "send", interrupted_send)
+
+    assert client.run_in(place.machine, ["vi"]) == 0
+
+    assert outer_kinds == {Kind.REQUEST: [], Kind.INPUT: [], Kind.RESIZE: []}
 
 
 def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> None:
